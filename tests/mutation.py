@@ -46,7 +46,12 @@ _UNUSED_PLUGINS = ("anyio", "langsmith_plugin", "nbval", "xdist", "xdist.looponf
 MODULES = (
     "policy/rules",
     "policy/grants",
+    "policy/approvers",
+    "policy/prepared",
     "session/gate",
+    "session/approvals",
+    "session/guards",
+    "session/protection",
     "sandbox/host/scheduler",
     "workspace/checkpoints/restore",
     "workspace/checkpoints/scan",
@@ -56,6 +61,9 @@ MODULES = (
     "agent/loop",
 )
 """The modules that decide; each is tried against `tests/<folder>/test_<module>*.py`."""
+
+LEFT_OUT = ("tests/session/test_guards_mode.py",)
+"""Tests that cannot run here: as other users, who may not write to the one folder that remains."""
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -228,7 +236,8 @@ class Copy:
                 shutil.copyfile(PROJECT / name, folder / name)
         self.target = folder / "aisotools" / f"{module}.py"
         tests = (folder / "tests" / module).parent
-        self.tests = sorted(str(path) for path in tests.glob(f"test_{self.target.stem}*.py"))
+        found = set(tests.glob(f"test_{self.target.stem}*.py")) - {folder / name for name in LEFT_OUT}
+        self.tests = sorted(map(str, found))
         if not self.tests:
             raise SystemExit(f"{module} has no test of its own.")
 

@@ -247,7 +247,8 @@ def _folder(context: ToolContext, workdir: str) -> str:
 def _shell(command: str) -> tuple[str, ...]:
     if "\0" in command:
         raise ToolError(
-            "command holds a NUL character, which bash cannot take. Write it as $'\\0' in printf."
+            "command contains a NUL character, which bash cannot take. Write '\\0' in printf's format: "
+            "printf 'a\\0b'."
         )
     return "/bin/bash", "-c", command
 

@@ -89,9 +89,15 @@ class ApprovalManager:
         self.allowed.withdraw(grant.names)
         self._event_log.add(GrantRevoked, scope=grant.scope, tool=grant.tool)
 
-    def decide_protected(self, prepared: PreparedCall) -> CallDecision:
-        """Decide to ask about a call that writes protected files, or to deny it if nobody can be asked."""
-        can_ask = self.approver is not None or default_approver() is not None
+    def decide_protected(self, prepared: PreparedCall, approver: Approver | None = None) -> CallDecision:
+        """Decide to ask about a call that writes protected files, or to deny it if nobody can be asked.
+
+        Args:
+            prepared: The call.
+            approver: Who is asked this time, instead of the session's approver.
+        """
+        own = self.approver if approver is None else approver
+        can_ask = own is not None or default_approver() is not None
         reasons = prepared.evaluation.reasons
         if not can_ask:
             reasons = (*reasons, _way_out(prepared))

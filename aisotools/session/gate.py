@@ -401,7 +401,13 @@ class Gate:
         )
 
     def _decide(
-        self, call: ToolCall, env: CallEnvironment, tool: Tool | None = None, *, ask: bool = False
+        self,
+        call: ToolCall,
+        env: CallEnvironment,
+        tool: Tool | None = None,
+        *,
+        ask: bool = False,
+        approver: Approver | None = None,
     ) -> CallDecision | ToolResult:
         """Return what policy and grants say about the call, or the error that makes it no call at all."""
         if call.id in self._used_ids:
@@ -416,7 +422,7 @@ class Gate:
             return broken_tool_result(call.name, error)
         decision, reasons = prepared.evaluation.decision, prepared.evaluation.reasons
         if prepared.evaluation.protected and names_to_allow(prepared.evaluation.protected):
-            return self._approvals.decide_protected(prepared)
+            return self._approvals.decide_protected(prepared, approver)
         if decision is Decision.ALLOW:
             decided_by = "typed" if call.origin == "person" else "policy"
             return CallDecision(prepared, Decision.ASK if ask else decision, decided_by, reasons)
@@ -436,7 +442,7 @@ class Gate:
         ask: bool,
         approver: Approver | None,
     ) -> ToolResult:
-        decision = self._decide(call, env, tool, ask=ask)
+        decision = self._decide(call, env, tool, ask=ask, approver=approver)
         if isinstance(decision, CallDecision) and decision.decision is Decision.ASK:
             policy = self.effective_policy(env.workspace_policy)
             (decision,) = await self._approvals.resolve([decision], env, policy, approver)

@@ -157,6 +157,7 @@ class Session:
         self._make_sandbox = sandbox
         self._environ = os.environ if environ is None else environ
         self._protect_notebooks = protect_notebooks
+        self._approval_timeout_s = approval_timeout_s
         self._ticker = LoopTicker()
         self._opening = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -675,6 +676,8 @@ class Session:
                 sandbox=self._make_sandbox,
                 output_caps=self._gate.caps,
                 environ=self._environ,
+                protect_notebooks=self._protect_notebooks,
+                approval_timeout_s=self._approval_timeout_s,
                 allow_protected=self.allowed_protected,
                 retained_bytes=self.retention.limit_bytes,
             )

@@ -276,7 +276,7 @@ async def test_wrong_workdir_is_reported_and_nothing_runs(
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("echo a\0b", "command holds a NUL character"),
+        ("echo a\0b", "command contains a NUL character"),
         ("echo " + "x" * 200_000, "command is too long for bash (200,005 bytes). Write it to a file"),
         ("", "command: string should have at least 1 character"),
     ],
@@ -286,6 +286,15 @@ async def test_invalid_command_is_reported(session: Session, command: str, messa
     result = await bash(session, command)
     assert message in result.content
     assert (result.is_error, result.recoverable, result.error_kind) == (True, True, "invalid")
+
+
+async def test_the_advice_about_a_nul_character_prints_one(session: Session) -> None:
+    refused = await bash(session, "printf 'a\0b'")
+    advice = refused.content.partition("format: ")[2].removesuffix(".")
+    assert advice.startswith("printf ")
+    assert (await bash(session, f"{advice} | od -An -tx1")).content.split()[:3] == ["61", "00", "62"]
+    # A control: the form for text of bash loses what follows the character.
+    assert (await bash(session, "printf $'a\\0b' | od -An -tx1")).content.split() == ["61"]
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 3_600_001, "soon", None])

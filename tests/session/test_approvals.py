@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping
+import gc
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aisotools.builtin.files import sandbox_write
-from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked
-from aisotools.core.protocols import Approver, ToolPayload
+from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked, ProtectedNamesAllowed
+from aisotools.core.exceptions import SandboxError
+from aisotools.core.protocols import Approver, ToolPayload, UserQuestion
 from aisotools.core.sandboxes import SandboxListener, SandboxStatus
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Effect, Json, RunsIn, ToolCall
 from aisotools.policy.approvers import ScriptedApprover
-from aisotools.policy.prepared import CallDecision, prepare_call
+from aisotools.policy.prepared import CallDecision, PreparedCall, prepare_call
 from aisotools.policy.rules import Policy, Rule
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.approvals import ApprovalManager
+from aisotools.session.approvers import set_default_approver_factory
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment
 from aisotools.testing.fakes import FakeSandbox, MockTool
+from tests.waiting import loop_turns
 
 SAFE = Policy(mode="safe")
 
@@ -290,3 +294,125 @@ async def test_a_cancelled_caller_withdraws_its_question_and_the_answer_is_recor
 def test_a_deadline_that_is_none_is_refused(timeout_s: Any) -> None:
     with pytest.raises(ValueError, match="approval_timeout_s="):
         ApprovalManager(None, EventLog(), timeout_s)
+
+
+@pytest.mark.parametrize("timeout_s", [None, 0.5, 300])
+async def test_every_other_deadline_is_part_of_the_question(timeout_s: float | None) -> None:
+    approver = ScriptedApprover(["approve"])
+    setup = Setup(approver)
+    setup.manager = ApprovalManager(approver, setup.event_log, timeout_s)
+    await setup.resolve(setup.decision())
+    assert approver.requests[0].timeout_s == timeout_s
+
+
+# ---- who is asked
+
+
+@pytest.fixture
+def default() -> Iterator[list[Approver | None]]:
+    """Who can be asked here if the session has nobody: the last of the list."""
+    found: list[Approver | None] = [None]
+    set_default_approver_factory(lambda: found[-1])
+    yield found
+    set_default_approver_factory(None)
+
+
+class Answering(ScriptedApprover):
+    """Answers questions with its name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    async def ask_user(self, _question: UserQuestion) -> str | None:
+        return self.name
+
+
+async def test_a_question_of_a_model_goes_to_the_approver_of_the_session(
+    default: list[Approver | None],
+) -> None:
+    own, usual = Answering("own"), Answering("usual")
+    question = UserQuestion(id="q", text="What?")
+    assert await Setup(None).manager.ask_user(question) is None
+    default.append(usual)
+    assert await Setup(own).manager.ask_user(question) == "own"
+    assert await Setup(None).manager.ask_user(question) == "usual"
+
+
+def protected_write(level: str = "confined", path: str = "conftest.py") -> PreparedCall:
+    call = ToolCall("c", sandbox_write.name, {"path": path, "content": "x"}, origin="model")
+    return prepare_call(sandbox_write, call, Policy(mode="auto"), level)
+
+
+@pytest.mark.parametrize("who", ["nobody", "own", "session", "usual", "own and session"])
+async def test_a_protected_name_is_asked_about_by_whoever_can_be_asked(
+    who: str, default: list[Approver | None]
+) -> None:
+    if who == "usual":
+        default.append(ScriptedApprover())
+    setup = Setup(ScriptedApprover() if "session" in who else None)
+    prepared = protected_write()
+    decision = setup.manager.decide_protected(prepared, ScriptedApprover() if "own" in who else None)
+    assert decision.prepared is prepared
+    assert decision.decided_by == "policy"
+    if who == "nobody":
+        assert decision.decision is Decision.DENY
+        way = "a person can allow it for this workspace, on the card or by "
+        assert decision.reasons[-1] == f"{way}Session(allow_protected=['conftest.py'])"
+    else:
+        assert decision.decision is Decision.ASK
+        assert decision.reasons == prepared.evaluation.reasons
+
+
+@pytest.mark.parametrize("level", ["isolated", "confined"])
+@pytest.mark.parametrize("exists", [False, True])
+async def test_an_allowed_protected_name_runs_unless_the_sandbox_has_it_mounted(
+    tmp_path: Path, level: str, exists: bool
+) -> None:
+    setup = Setup(ScriptedApprover([Approval("approve", remember="protected")]))
+    setup.env = dataclasses.replace(setup.env, workspace=tmp_path, level=level)
+    if exists:
+        (tmp_path / "conftest.py").touch()
+    asked = setup.manager.decide_protected(protected_write(level))
+    (decision,) = await setup.resolve(asked)
+    assert setup.manager.allowed.names == ("conftest.py",)
+    assert [event.names for event in setup.events(ProtectedNamesAllowed)] == [("conftest.py",)]
+    assert decision.decided_by == "approver"
+    if exists and level == "isolated":
+        assert decision.decision is Decision.DENY
+        assert "has conftest.py mounted read only. Restart the sandbox" in decision.reasons[0]
+    else:
+        assert decision.decision is Decision.ALLOW
+        assert decision.reasons[0].startswith("you allowed that ")
+    setup.manager.grants.clear()
+    assert setup.manager.allowed.names == ()
+
+
+@pytest.mark.parametrize("answer", [Approval("approve"), Approval("approve", remember="call")])
+async def test_approval_of_the_call_alone_allows_no_protected_name(answer: Approval) -> None:
+    setup = Setup(ScriptedApprover([answer]))
+    asked = setup.manager.decide_protected(protected_write())
+    (decision,) = await setup.resolve(asked)
+    assert decision.decision is Decision.DENY
+    assert "approving the call alone does not allow this" in decision.reasons[-1]
+    assert (setup.manager.allowed.names, len(setup.manager.grants)) == ((), 0)
+    assert setup.events(ProtectedNamesAllowed) == []
+
+
+async def test_a_sandbox_that_does_not_start_while_a_person_thinks_is_no_error_of_the_question() -> None:
+    class Failing(CountingSandbox):
+        async def start(self) -> SandboxStatus:
+            raise SandboxError("no worker")
+
+    reports: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, report: reports.append(report))
+    setup = Setup(ScriptedApprover(["approve"]))
+    setup.env = dataclasses.replace(
+        setup.env,
+        sandbox=Failing(WorkerSpec(level="confined", workspace="/w", limits=Limits()), setup.event_log),
+    )
+    (decision,) = await setup.resolve(setup.decision(runs_in="sandbox"))
+    assert decision.decision is Decision.ALLOW
+    await loop_turns()
+    gc.collect()
+    assert reports == []

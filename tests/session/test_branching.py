@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from aisotools.builtin import builtin_tools
 from aisotools.core.exceptions import UsageError, WorkspaceError
-from aisotools.core.protocols import ToolContext
+from aisotools.core.protocols import OutputCaps, ToolContext
+from aisotools.core.sandboxes import SandboxListener
 from aisotools.core.types import Decision, Json, ToolResult
+from aisotools.policy.approvers import DenyAll
 from aisotools.policy.rules import Policy, Rule
+from aisotools.sandbox.host.sandbox import LocalSandbox
+from aisotools.sandbox.limits import Limits
+from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.session import Session
+from aisotools.tools.registry import ToolRegistry
 from tests.conftest import OpenSession
 
 ALLOW = Policy(rules=[Rule(decision=Decision.ALLOW, reason="the test allows everything")])
@@ -99,3 +107,59 @@ async def test_a_folder_that_cannot_be(real_session: OpenSession, tmp_path: Path
     with pytest.raises(WorkspaceError, match="cannot hold the copy"):
         await session.branch(workspace=tmp_path / "file" / "sub")
     assert await value(session, "1") == "1"
+
+
+def options_of(session: Session) -> dict[str, object]:
+    """What each option of the constructor came to."""
+    return {
+        "registry": [tool.name for tool in session.registry],
+        "policy": session.policy,
+        "approver": session.approver,
+        "limits": session.limits,
+        "level": session.level,
+        "read_only": session._read_only,
+        "sandbox": session._make_sandbox,
+        "output_caps": session._gate.caps,
+        "environ": session._environ,
+        "protect_notebooks": session._protect_notebooks,
+        "approval_timeout_s": session._gate._approvals._answer_timeout_s,
+        "allow_protected": session.allowed_protected,
+        "retained_bytes": session.retention.limit_bytes,
+    }
+
+
+async def test_a_branch_has_every_option_of_its_session(
+    real_session: OpenSession, tmp_path: Path, environ: Mapping[str, str]
+) -> None:
+    def make_sandbox(spec: WorkerSpec, listener: SandboxListener) -> LocalSandbox:
+        return LocalSandbox(spec, listener)
+
+    (tmp_path / "read only").mkdir()
+    chosen: dict[str, object] = {
+        "registry": ToolRegistry(builtin_tools()[:3]),
+        "policy": ALLOW,
+        "approver": DenyAll(),
+        "limits": Limits(call_timeout_s=77),
+        "level": "limited",
+        "read_only": [tmp_path / "read only"],
+        "sandbox": make_sandbox,
+        "output_caps": OutputCaps(content_chars=1234),
+        "environ": {**environ, "SOME": "setting"},
+        "protect_notebooks": False,
+        "approval_timeout_s": 77.0,
+        "allow_protected": ["conftest.py"],
+        "retained_bytes": 100_000_000,
+    }
+    # `level` settles what `min_level` left open; the others are the branch's own.
+    others = {"self", "workspace", "min_level", "session_key"}
+    assert {*chosen} | others == {*inspect.signature(Session.__init__).parameters}
+    default, session = real_session(), real_session(workspace=tmp_path / "other", **chosen)
+    await default.start()
+    await session.start()
+    usual, expected = options_of(default), options_of(session)
+    assert [name for name in chosen if usual[name] == expected[name]] == []  # a control: none is the default
+    branch = await session.branch()
+    try:
+        assert options_of(branch) == expected
+    finally:
+        await branch.close()

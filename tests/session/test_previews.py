@@ -48,8 +48,26 @@ def test_edits(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a b a\n")
     edits = [{"old": "a", "new": "c", "replace_all": True}, {"old": "b", "new": "d"}]
     assert diff(tmp_path, path="a.txt", edits=edits)["lines"][1:] == ["-a b a", "+c d c"]
+    once = [{"old": "a", "new": "c"}]
+    assert diff(tmp_path, path="a.txt", edits=once)["lines"][1:] == ["-a b a", "+c b a"]
     shown = diff(tmp_path, path="a.txt", edits=[{"old": "x", "new": "y"}])
     assert "edit 1 replaces a text that is not in the file" in shown["note"]
+
+
+def test_three_lines_around_a_change_are_shown(tmp_path: Path) -> None:
+    before = "".join(f"{n}\n" for n in range(20))
+    (tmp_path / "a.txt").write_text(before)
+    shown = diff(tmp_path, path="a.txt", content=before.replace("10\n", "ten\n"))
+    assert shown["lines"] == ["@@ -8,7 +8,7 @@", " 7", " 8", " 9", "-10", "+ten", " 11", " 12", " 13"]
+
+
+def test_texts_of_one_mebibyte_are_compared_and_longer_ones_are_not(tmp_path: Path) -> None:
+    text = "x" * (1 << 20)
+    (tmp_path / "a").write_text(text)
+    assert (diff(tmp_path, path="a", content="short")["removed"], MAX_BYTES) == (1, 1 << 20)
+    (tmp_path / "a").write_text("short")
+    assert diff(tmp_path, path="a", content=text)["added"] == 1
+    assert "too many to compare" in diff(tmp_path, path="a", content=text + "x")["note"]
 
 
 def test_line_ends_and_nothing(tmp_path: Path) -> None:

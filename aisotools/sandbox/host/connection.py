@@ -34,7 +34,7 @@ from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.core.protocols import Programs
 from aisotools.core.sandboxes import SandboxListener
 from aisotools.sandbox.frames import LARGE_BYTES, Frame, FrameReader, encode
-from aisotools.sandbox.host.calls import CallTable, DisplayRouter, PendingCall
+from aisotools.sandbox.host.calls import READ_BYTES, CallTable, DisplayRouter, PendingCall, RawOutput
 from aisotools.sandbox.host.failures import describe_exit
 from aisotools.sandbox.host.monitor import ResourceMonitor
 from aisotools.sandbox.host.programs import ProgramRequests, note_start, scope_of, wait_for_names
@@ -47,18 +47,12 @@ from aisotools.tools.results import gc_paused
 
 _log = logging.getLogger(__name__)
 
-READ_BYTES = 1 << 16
-"""How much is read at once, so that one busy worker does not hold up the event loop."""
-
 MAX_BUFFERED_BYTES = 256 << 20
 """Unsent bytes above which a worker counts as one that has stopped reading."""
 
 # Reads that may follow the news of a worker's death. What it sent before counts, but a child that inherited
 # the socket could keep sending for ever.
 _READS_AFTER_DEATH = 1024
-# Raw output that is read at most when a worker ends: more than a pipe holds.
-_DRAIN_BYTES = 1 << 24
-_LAST_WORDS_BYTES = 4096
 # How long the news of a worker's death may come after the end of its channel.
 _EXIT_NEWS_S = 0.1
 # How long the supervisor may take to answer a sweep: its work is bounded by a second, its wait for a
@@ -242,8 +236,11 @@ class WorkerConnection:
         self._on_lost = on_lost
         self._on_worker_exit = on_worker_exit
         self._exempt_pids = exempt_pids
-        self._raw_bytes_read = dict.fromkeys(self._raw_pipes, 0)
-        self._last_words = bytearray()
+        self._raw = RawOutput(
+            self._raw_pipes,
+            on_readable=self._on_raw_readable,
+            handle=self._handle_raw,
+        )
         self._acknowledgements: dict[int, asyncio.Future[None]] = {}
         self.sweep_lock = asyncio.Lock()
         self._sweeps: set[asyncio.Future[None]] = set()  # the loop itself would forget them
@@ -252,7 +249,7 @@ class WorkerConnection:
         self.calls = CallTable(
             listener,
             displays=displays or DisplayRouter(),
-            drain_raw=self._drain_raw,
+            drain_raw=self._raw.drain,
             reply=self._send_reply,
             programs=ProgramRequests(self._send_control),
         )
@@ -268,8 +265,6 @@ class WorkerConnection:
         self.exit_limit: LimitExceeded | None = None
         self._worker = self.make_worker(handles.channel)
         self._loop.add_reader(self._control, self._on_control_readable)
-        for stream, pipe in self._raw_pipes.items():
-            self._loop.add_reader(pipe, self._on_raw_readable, stream)
 
     def __repr__(self) -> str:
         state = f"lost: {self.lost_reason}" if self.lost_reason is not None else f"{len(self.calls)} calls"
@@ -293,7 +288,7 @@ class WorkerConnection:
     @property
     def last_words(self) -> str:
         """The end of what the worker wrote to its raw output."""
-        return self._last_words.decode("utf-8", "replace").strip()
+        return self._raw.last_words
 
     def start_monitor(
         self, limits: Limits, *, folders: Sequence[str], on_exceeded: Callable[[LimitExceeded], None]
@@ -464,9 +459,8 @@ class WorkerConnection:
         self._suspended = False
         # The pipes belong to the tree. What the former worker left in them must not become the output, or the
         # last words, of this one.
-        for stream in self._raw_pipes:
-            self._drain_raw(stream, _DRAIN_BYTES)
-        self._last_words.clear()
+        self._raw.drain_all()
+        self._raw.forget_last_words()
         self.down_reason = None
         if worker.pidfd >= 0:
             self._loop.add_reader(worker.pidfd, self._on_pidfd_readable)
@@ -497,8 +491,7 @@ class WorkerConnection:
         if self._on_worker_exit is not None and has_started:
             # Set before anything else: a call that is started from a callback below must be refused.
             self.down_reason = reason
-            for stream in self._raw_pipes:
-                self._drain_raw(stream, _DRAIN_BYTES)
+            self._raw.drain_all()
             self.calls.fail(WorkerDied(reason, last_words=self.last_words))
             if self._on_worker_exit(self, reason):
                 return
@@ -512,7 +505,7 @@ class WorkerConnection:
         data = worker.socket.read()
         if data is None:
             return False
-        self._raw_bytes_read = dict.fromkeys(self._raw_pipes, 0)
+        self._raw.bytes_read.clear()
         if not data:
             worker.socket.pause_reading()
             # Race: a worker that dies closes its channel too, and how it died is reported by another socket a
@@ -563,27 +556,10 @@ class WorkerConnection:
         # Order of output: what Python printed before comes by the channel, what programs wrote by the pipe.
         # Read the channel first; a frame that comes after raw bytes says how many (see `CallTable`).
         self._read_channel()
-        self._read_raw(stream)
+        self._raw.read(stream)
 
-    def _read_raw(self, stream: str, max_bytes: int = READ_BYTES) -> int:
-        """Read from one of the worker's own descriptors, so that it never blocks. Return the byte count."""
-        pipe = self._raw_pipes[stream]
-        data = b"" if pipe.closed else pipe.read(min(max_bytes, READ_BYTES))
-        if not data:
-            # Empty is the end of the pipe; None is that there is nothing just now.
-            if data is not None and not pipe.closed:
-                self._loop.remove_reader(pipe)
-            return 0
-        self._raw_bytes_read[stream] += len(data)
-        self._last_words = (self._last_words + data)[-_LAST_WORDS_BYTES:]
+    def _handle_raw(self, stream: str, data: bytes) -> None:
         self.calls.handle_raw(stream, data)
-        return len(data)
-
-    def _drain_raw(self, stream: str, unread_bytes: int) -> None:
-        """Read what had not been read when the frame in hand was sent."""
-        left = unread_bytes - self._raw_bytes_read[stream]
-        while left > 0 and (count := self._read_raw(stream, left)):
-            left -= count
 
     # ---- the supervisor
 
@@ -642,8 +618,7 @@ class WorkerConnection:
         """Give up the tree: fail every call in progress and have the supervisor end all processes."""
         if self.lost_reason is not None:
             return
-        for stream in self._raw_pipes:
-            self._drain_raw(stream, _DRAIN_BYTES)
+        self._raw.drain_all()
         if self.is_serving:
             self.exit_limit = self.monitor.post_mortem() if self.monitor is not None else None
         # Before the request below: sending it may fail, which calls this method again.
@@ -679,10 +654,9 @@ class WorkerConnection:
         if self._control.fileno() >= 0:
             self._loop.remove_reader(self._control)
             self._control.close()
+        self._raw.stop()
         for pipe in self._raw_pipes.values():
-            if not pipe.closed:
-                self._loop.remove_reader(pipe)
-                pipe.close()
+            pipe.close()
         self._set_cleaned_up()
 
 

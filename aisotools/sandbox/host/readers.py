@@ -24,8 +24,8 @@ from aisotools.core.protocols import Programs
 from aisotools.core.sandboxes import SandboxCall, SandboxListener
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import LARGE_BYTES, encode
-from aisotools.sandbox.host.calls import CallTable, DisplayRouter, PendingCall, send_call
-from aisotools.sandbox.host.connection import READ_BYTES, FrameSocket, WorkerConnection
+from aisotools.sandbox.host.calls import CallTable, DisplayRouter, PendingCall, RawOutput, send_call
+from aisotools.sandbox.host.connection import FrameSocket, WorkerConnection
 from aisotools.sandbox.host.failures import (
     describe_exit,
     reader_died_result,
@@ -44,12 +44,10 @@ _log = logging.getLogger(__name__)
 
 # Readers of one worker at a time. More than one is there only while calls of earlier ones still run.
 _MAX_READERS = 4
-# Raw output, and frames, that are read at most when a reader ends: more than a pipe holds.
-_DRAIN_BYTES = 1 << 24
+# Frames that are read at most when a reader ends: more than its socket holds.
 _READS_AFTER_DEATH = 1024
-_LAST_WORDS_BYTES = 4096
 # How long a reader without calls runs on. Stopping it at once would make the next call wait for it.
-_REST_S = 0.05
+_IDLE_S = 0.05
 # How long a call whose reader has left processes behind waits for their end, at most.
 _CLEARED_S = 5.0
 _LEFTOVERS = "a call left processes behind"
@@ -139,16 +137,19 @@ class Reader:
             clear: Ends everything below the keeper with this process id, and the keeper.
         """
         self._clear = clear
+        self._clearing: asyncio.Future[None] | None = None
         self._on_cleared = on_cleared
-        self._rest: asyncio.TimerHandle | None = None
+        self._stop_timer: asyncio.TimerHandle | None = None
         self._idle_since_s = 0.0
         self._is_stopped = False
         self._on_ended = on_ended
         self._loop = asyncio.get_running_loop()
         self._pipes = pipes
-        self._raw = {"stdout": pipes.out, "stderr": pipes.err}
-        self._raw_bytes_read = dict.fromkeys(self._raw, 0)
-        self._last_words = bytearray()
+        self._raw = RawOutput(
+            {"stdout": pipes.out, "stderr": pipes.err},
+            on_readable=self._on_raw_readable,
+            handle=self._handle_raw,
+        )
         self.known_tools = woken.known_tools
         self.lost = woken.lost
         self.ended: asyncio.Future[None] = self._loop.create_future()
@@ -156,15 +157,13 @@ class Reader:
         self.cleared: asyncio.Future[None] = self._loop.create_future()
         sock, self.pid, self._pidfd = woken.socket.detach()
         self.processes = ReaderProcesses(woken.keeper, self.pid)
-        self.calls = CallTable(listener, displays=displays, drain_raw=self._drain_raw, reply=self._send)
+        self.calls = CallTable(listener, displays=displays, drain_raw=self._raw.drain, reply=self._send)
         self._socket = FrameSocket(
             sock,
             on_readable=self._read_channel,
             on_overflow=lambda: self.end("it stopped reading its calls"),
         )
         self._loop.add_reader(self._pidfd, self._on_exit)
-        for stream, pipe in self._raw.items():
-            self._loop.add_reader(pipe, self._on_raw_readable, stream)
 
     def __repr__(self) -> str:
         return f"<Reader pid={self.pid} {len(self.calls)} calls {self._reason}>"
@@ -212,24 +211,24 @@ class Reader:
             with contextlib.suppress(OSError):  # it has just ended
                 signal.pidfd_send_signal(self._pidfd, signal.SIGINT)
 
-    def rest(self) -> None:
+    def stop_soon(self) -> None:
         """Stop the process soon unless another call comes: without calls it has nothing to do."""
         self._idle_since_s = self._loop.time()
-        if self._rest is None:
-            self._rest = self._loop.call_later(_REST_S, self._stop_when_idle)
+        if self._stop_timer is None:
+            self._stop_timer = self._loop.call_later(_IDLE_S, self._stop_when_idle)
 
     def _stop_when_idle(self) -> None:
-        self._rest = None
+        self._stop_timer = None
         if self.calls:
             return
-        left_s = self._idle_since_s + _REST_S - self._loop.time()
+        left_s = self._idle_since_s + _IDLE_S - self._loop.time()
         if left_s > 0:  # a call came and went meanwhile
-            self._rest = self._loop.call_later(left_s, self._stop_when_idle)
+            self._stop_timer = self._loop.call_later(left_s, self._stop_when_idle)
         elif not self._is_stopped:
             self._is_stopped = True
             stop(self._pidfd)
             # Race: a fork that is under way is finished before the process stops. So look when it has.
-            self._rest = self._loop.call_later(_REST_S, self._stop_when_idle)
+            self._stop_timer = self._loop.call_later(_IDLE_S, self._stop_when_idle)
         elif self.processes.has_others():
             self.end(_LEFTOVERS)
 
@@ -237,18 +236,16 @@ class Reader:
         """Kill the process, and fail the calls that it still runs. Ending twice is fine."""
         if self.ended.done():
             return
-        for stream in self._raw:
-            self._drain_raw(stream, _DRAIN_BYTES)
+        self._raw.drain_all()
         self._reason = reason
         self.ended.set_result(None)
         with contextlib.suppress(OSError):  # it has ended already
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        if self._rest is not None:
-            self._rest.cancel()
-        for pipe in self._raw.values():
-            self._loop.remove_reader(pipe)
+        if self._stop_timer is not None:
+            self._stop_timer.cancel()
+        self._raw.stop()
         self.processes.close()
         self._pipes.close_output()
         self._socket.close()
@@ -256,8 +253,7 @@ class Reader:
         self._clearing = asyncio.ensure_future(self._clear_below())
         # Now, not when it is next needed: its number may soon belong to a process that a sweep must end.
         self._on_ended(self)
-        words = self._last_words.decode("utf-8", "replace").strip()
-        self.calls.fail(WorkerDied(reason, last_words=words))
+        self.calls.fail(WorkerDied(reason, last_words=self._raw.last_words))
 
     async def _clear_below(self) -> None:
         try:
@@ -286,7 +282,7 @@ class Reader:
         data = self._socket.read()
         if data is None:
             return False
-        self._raw_bytes_read = dict.fromkeys(self._raw, 0)
+        self._raw.bytes_read.clear()
         if not data:
             self._socket.pause_reading()
             if self.calls:
@@ -309,25 +305,10 @@ class Reader:
     def _on_raw_readable(self, stream: str) -> None:
         # Order of output: what Python printed before comes by the channel.
         self._read_channel()
-        self._read_raw(stream, READ_BYTES)
+        self._raw.read(stream)
 
-    def _read_raw(self, stream: str, max_bytes: int) -> int:
-        pipe = self._raw[stream]
-        data = b"" if pipe.closed else pipe.read(min(max_bytes, READ_BYTES))
-        if not data:
-            # Empty is the end of the pipe; None is that there is nothing just now.
-            if data is not None and not pipe.closed:
-                self._loop.remove_reader(pipe)
-            return 0
-        self._raw_bytes_read[stream] += len(data)
-        self._last_words = (self._last_words + data)[-_LAST_WORDS_BYTES:]
+    def _handle_raw(self, stream: str, data: bytes) -> None:
         self.calls.handle_raw(stream, data)
-        return len(data)
-
-    def _drain_raw(self, stream: str, unread_bytes: int) -> None:
-        left = unread_bytes - self._raw_bytes_read[stream]
-        while left > 0 and (count := self._read_raw(stream, left)):
-            left -= count
 
 
 class Readers:
@@ -421,7 +402,7 @@ class Readers:
                 reader.end(_LEFTOVERS)
         self._end_if_unused(reader)
         if not reader.ended.done() and not reader.calls:
-            reader.rest()
+            reader.stop_soon()
 
     async def _get(self, connection: WorkerConnection) -> Reader:
         """Return a reader with the present variables, made if there is none."""

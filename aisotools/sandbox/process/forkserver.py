@@ -78,6 +78,8 @@ _KILL_TIMEOUT_S = 5.0  # for what one dead supervisor leaves behind; nothing els
 _REPORT_BYTES = 1 << 16
 _MAX_LAST_WORDS = 2000
 _QUESTIONS = ("detect", "preloaded")
+_FORKS_FOR_A_REQUEST = 2
+"""The forks that may end without having taken a request before it is thrown away."""
 
 RunWorker = Callable[[Callable[[], None]], NoReturn]
 """Serves as the worker; its argument confines the process, and is called before any user code runs."""
@@ -149,8 +151,6 @@ class ForkServer:
         self._user_namespaces: namespaces.UserNamespaces | None = None
         self._temporary_by_supervisor: dict[int, str] = {}
         self._waiting: _WaitingFork | None = None
-        # Whether the last fork for a request has ended without an answer.
-        self._has_retried = False
         tree.become_subreaper()
         self._children = ChildWatcher()
         # Copy-on-write: a collection in a child would write to the header of every object, and so copy the
@@ -245,38 +245,45 @@ class ForkServer:
 
     def _handle_request(self) -> None:
         """Have a fork receive and serve the next request; prepare what it reports, for the forks to come."""
-        # The request is still in the socket: this process must not read what would stay in its memory, and in
-        # that of every later worker. EAGAIN: the user has no processes left; the request is thrown away
-        # unread.
-        try:
-            fork = self._start_waiting()
-        except OSError as error:
-            discard_request(self._requests, str(error))
-            return
-        os.close(fork.start)
-        with os.fdopen(fork.report, "rb") as pipe:
-            answer = pipe.read(_REPORT_BYTES)
-        report = _RequestReport(*from_json(answer)) if answer else _RequestReport()
+        for _ in range(_FORKS_FOR_A_REQUEST):
+            # The request is still in the socket: this process must not read what would stay in its memory,
+            # and in that of every later worker. EAGAIN: the user has no processes left; the request is thrown
+            # away unread.
+            try:
+                fork = self._start_waiting()
+            except OSError as error:
+                discard_request(self._requests, str(error))
+                return
+            os.close(fork.start)
+            with os.fdopen(fork.report, "rb") as pipe:
+                answer = pipe.read(_REPORT_BYTES)
+            if answer:
+                self._use_report(fork, _RequestReport(*from_json(answer)))
+                return
+            _wait_for_end(fork)
+            # Race: somebody has killed the fork, before it took the request or after. If it is still there,
+            # the next fork takes it, but it is not tried for ever.
+            if not self._has_request():
+                return
+        discard_request(self._requests, "a fork ended early")
+
+    def _use_report(self, fork: _WaitingFork, report: _RequestReport) -> None:
         if report.temporary:
-            self._has_retried = False
             self._temporary_by_supervisor[fork.pid] = report.temporary
             self._prepare(report)
             return
         # It made no supervisor and ends now; nothing else waits for it.
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(fork.pid, 0)
-        if not answer and not self._has_retried:
-            # Race: somebody has killed the fork before it took the request, which may still be there. Then
-            # the next fork takes it. If that ends without an answer as well, it is not tried for ever.
-            self._has_retried = True
-            return
-        self._has_retried = False
-        if not answer:
-            discard_request(self._requests, "a fork ended early")
-        elif report.question == "detect":
+        _wait_for_end(fork)
+        if report.question == "detect":
             self._requests.send(to_json(detect.detect()))
         elif report.question == "preloaded":
             self._requests.send(to_json(self._preloaded))
+
+    def _has_request(self) -> bool:
+        try:
+            return bool(self._requests.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return False
 
     def _serve_request(self, report: int) -> NoReturn:
         """In the fork: receive a request, and pass on a question or become the supervisor of a worker."""
@@ -497,6 +504,12 @@ class ForkServer:
         confine()
         # Only now: the root may be another one, and a folder that we can reach be out of the worker's reach.
         os.chdir(request.workspace)
+
+
+def _wait_for_end(fork: _WaitingFork) -> None:
+    # Whoever kills a whole tree reaps it, too.
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(fork.pid, 0)
 
 
 def discard_request(requests: socket.socket, reason: str) -> None:

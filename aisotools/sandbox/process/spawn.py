@@ -233,7 +233,8 @@ class ForkServerHandle:
                     self._process = subprocess.Popen(
                         command,
                         pass_fds=[server_socket.fileno()],
-                        env=base_environment(os.environ),
+                        # Its own temporary files lie where the host's do; workers get other folders.
+                        env={**base_environment(os.environ), "TMPDIR": tempfile.gettempdir()},
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.DEVNULL,
                         stderr=server_stderr,

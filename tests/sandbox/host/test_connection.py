@@ -21,8 +21,8 @@ from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.core.protocols import OutputCaps, Programs
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import Frame, FrameReader, encode
-from aisotools.sandbox.host.calls import PendingCall
-from aisotools.sandbox.host.connection import READ_BYTES, WorkerConnection
+from aisotools.sandbox.host.calls import READ_BYTES, PendingCall
+from aisotools.sandbox.host.connection import WorkerConnection
 from aisotools.sandbox.host.failures import describe_exit
 from aisotools.sandbox.host.programs import scope_of
 from aisotools.sandbox.process.spawn import WorkerHandles

@@ -177,6 +177,29 @@ async def test_a_workspace_that_is_gone(r: Rig) -> None:
     assert await r.value("1") == 1
 
 
+async def test_a_workspace_that_became_an_import_root_gets_one_worker_which_is_ended(
+    r: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawned: list[spawn.WorkerHandles] = []
+    spawn_worker = r.kernel._spawn
+
+    async def count(server: spawn.ForkServerHandle) -> spawn.WorkerHandles:
+        spawned.append(await spawn_worker(server))
+        return spawned[-1]
+
+    monkeypatch.setattr(r.kernel, "_spawn", count)
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(str(r.workspace))
+        with pytest.raises(SandboxError, match=r"No worker was started: .*cannot be the workspace"):
+            await r.kernel.start()
+    assert len(spawned) == 1  # a second one would be refused as well
+    await eventually(lambda: not r.kernel._connections)
+    assert processes_of(r.workspace) == []
+    assert r.reported.starts == []
+    assert await r.value("1") == 1  # a control: nothing else was in its way
+    assert len(spawned) == 2
+
+
 async def test_without_a_sandbox_it_works_all_the_same(tmp_path: Path) -> None:
     """At level `limited` user code can end its own supervisor, and even then nothing is left."""
     async with rig(tmp_path, level="limited") as r:

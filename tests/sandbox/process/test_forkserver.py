@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -353,6 +353,68 @@ def test_a_waiting_fork_that_was_killed_is_replaced(tmp_path: Path, stopped: boo
         with worker(made, spec(tmp_path)) as ends:
             assert first_frame(ends).op == "ready"
             assert message(ends)["supervisor"] != killed
+
+
+class KilledForks(forkserver.ForkServer):
+    """Answers questions, with forks that end by themselves as if somebody had killed them.
+
+    Attributes:
+        forks: How many it has made.
+    """
+
+    def __init__(self, requests: socket.socket, *, before: frozenset[int], after: frozenset[int]) -> None:
+        """End the forks of these numbers before they take the request, or after."""
+        self._requests, self._preloaded = requests, {"some": "module"}
+        self._waiting, self._temporary_by_supervisor = None, {}
+        self._before, self._after = before, after
+        self.forks = 0
+
+    def _fork_ahead(self) -> forkserver._WaitingFork:
+        self.forks += 1
+        return super()._fork_ahead()
+
+    def _serve_request(self, report: int) -> NoReturn:
+        if self.forks in self._after:
+            self._requests.recv(1 << 16)
+        if self.forks in self._before | self._after:
+            os._exit(0)
+        super()._serve_request(report)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "answered"),
+    [
+        ((), (), {1: True, 2: True, 3: True}),
+        ((1,), (), {2: True, 3: True, 4: True}),
+        ((1, 3), (), {2: True, 4: True, 5: True}),  # with a success in between, each has a second try
+        ((1, 2), (), {2: False, 3: True, 4: True}),
+        ((1, 2, 3), (), {2: False, 4: True, 5: True}),  # one was thrown away: the next has its second try
+        ((1, 2, 3, 4), (), {2: False, 4: False, 5: True}),
+        ((), (1,), {1: False, 2: True, 3: True}),
+        ((2,), (1,), {1: False, 3: True, 4: True}),
+        ((1,), (2,), {2: False, 3: True, 4: True}),
+    ],
+)
+def test_a_request_gets_two_forks_whatever_became_of_those_before(
+    before: tuple[int, ...], after: tuple[int, ...], answered: dict[int, bool]
+) -> None:
+    def ask_thrice() -> dict[str, Any]:
+        host, requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        host.setblocking(False)
+        made = KilledForks(requests, before=frozenset(before), after=frozenset(after))
+        found = []
+        for _ in range(3):
+            host.send(b'{"op": "preloaded"}')
+            made._handle_request()
+            try:
+                is_answered = json.loads(host.recv(1 << 16)) == {"some": "module"}
+            except BlockingIOError:
+                is_answered = False
+            found.append((made.forks, is_answered))
+            assert not made._has_request()
+        return {"found": found}
+
+    assert in_one_thread(ask_thrice) == {"found": [[forks, one] for forks, one in answered.items()]}
 
 
 def test_the_waiting_fork_is_no_orphan_of_a_killed_supervisor(tmp_path: Path) -> None:

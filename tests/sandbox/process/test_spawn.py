@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import functools
 import json
 import os
 import resource
 import select
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,10 +19,12 @@ import pytest
 
 from aisotools.builtin import WORKER_MODULES
 from aisotools.core.exceptions import SandboxError
+from aisotools.sandbox.confinement import landlock
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import spawn
+from tests import mutation
 from tests.sandbox.rig import open_files, rig
-from tests.waiting import wait_until
+from tests.waiting import HANG_S, wait_until
 
 HOSTILE = {
     "OPENAI_API_KEY": "secret",
@@ -79,7 +84,7 @@ def test_the_fork_server_has_one_thread_a_clean_environment_and_a_session_of_its
     status = read(f"/proc/{server.pid}/status").decode()
     assert "Threads:\t1\n" in status
     environ = dict(e.split("=", 1) for e in read(f"/proc/{server.pid}/environ").decode().split("\0") if e)
-    assert environ == spawn.base_environment(os.environ)
+    assert environ == {**spawn.base_environment(os.environ), "TMPDIR": tempfile.gettempdir()}
     assert os.getsid(server.pid) == server.pid
     assert repr(server) == f"<ForkServer pid={server.pid} up>"
 
@@ -299,3 +304,30 @@ def test_request_without_a_member_is_refused() -> None:
     for name in message.keys() - {"op"}:
         with pytest.raises(ValueError, match=f"missing or unknown: {name}"):
             spawn.SpawnRequest.parse({key: value for key, value in message.items() if key != name})
+
+
+def test_a_host_that_can_write_no_other_folder_than_its_own_for_temporary_files(tmp_path: Path) -> None:
+    if not landlock.abi():
+        pytest.skip("the kernel offers no Landlock")
+    (mine := tmp_path / "mine").mkdir()
+    code = """
+import sys
+from aisotools.sandbox.process import spawn
+try:
+    open(sys.argv[1], 'x').close()  # a control: nothing else can be written
+except OSError as error:
+    print(type(error).__name__)
+server = spawn.ForkServerHandle()
+print(server.preloaded())
+server.close()
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "other")],
+        env={**os.environ, "TMPDIR": str(mine)},
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        preexec_fn=functools.partial(mutation.confine, mine),
+        check=False,
+    )
+    assert run.stdout.splitlines() == ["PermissionError", "{}"], run.stderr
