@@ -13,6 +13,7 @@ from aisotools.builtin.file_operations import translate_errors
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import Services, ToolContext, UserQuestion
 from aisotools.core.types import Effect, Json, MimeBundle, ToolResult
+from aisotools.tools.adapter import register_host_tools
 from aisotools.tools.function import tool
 from aisotools.workspace.paths import shown
 from aisotools.workspace.workspace import Workspace
@@ -365,3 +366,6 @@ def _table(title: str, columns: list[str] | None, rows: list[list[_Cell]] | None
         "text/html": f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>",
         "text/plain": f"{title}\n{plain}" if title else plain,
     }
+
+
+register_host_tools(read_result, todo, ask_user)

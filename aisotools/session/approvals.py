@@ -31,6 +31,7 @@ from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment
 from aisotools.session.options import is_number
 from aisotools.tools.adapter import definition_of
+from aisotools.tools.declarations import hints_of
 from aisotools.workspace.protected_names import AllowedNames
 from aisotools.workspace.workspace import Workspace
 
@@ -149,6 +150,8 @@ class ApprovalManager:
             "remember": remember_scopes(prepared),
             **preview_of(prepared.arguments, prepared.own_path, env.workspace),
         }
+        if hints := hints_of(prepared.tool):
+            preview["hints"] = list(hints)
         if env.describe_undo is not None:
             preview["undo"] = await env.describe_undo(prepared)
         asked_by_policy = prepared.evaluation.decision is not Decision.ALLOW

@@ -1,7 +1,7 @@
 """Conversion between MCP's tools and results and ours.
 
-A server is untrusted: its hints are ignored, its descriptions are cleaned of invisible characters, and its
-schemas are bounded in size, in depth and in what their references expand to.
+A server is untrusted: its hints are shown and decide nothing, its descriptions are cleaned of invisible
+characters, and its schemas are bounded in size, in depth and in what their references expand to.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from mcp import types
 
-from aisotools.core.protocols import Tool, ToolContext
+from aisotools.core.protocols import Declaration, Tool, ToolContext
 from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.integrations.calls import images
 from aisotools.policy.prompts import visible
@@ -64,12 +64,14 @@ class OfferedTool:
         description: Description for a model.
         schema: JSON Schema of its arguments.
         digest: Hash of everything the server says about it.
+        hints: What the server says of its effects, for people.
     """
 
     name: str
     description: str
     schema: Mapping[str, Json]
     digest: str
+    hints: tuple[str, ...] = ()
 
 
 def check_offer(listing: types.Tool) -> OfferedTool:
@@ -104,7 +106,19 @@ def check_offer(listing: types.Tool) -> OfferedTool:
         description=_clean_text(listing.description or listing.title or listing.name, _MAX_DESCRIPTION_CHARS),
         schema=schema,
         digest=_digest(canonical),
+        hints=_hints(listing.annotations),
     )
+
+
+def _hints(annotations: types.ToolAnnotations | None) -> tuple[str, ...]:
+    if annotations is None:
+        return ()
+    hints = {
+        "that it only reads": annotations.read_only_hint,
+        "that it destroys": annotations.destructive_hint,
+        "that it reaches beyond the server": annotations.open_world_hint,
+    }
+    return tuple(words if value else f"not {words}" for words, value in hints.items() if value is not None)
 
 
 def _digest(text: str) -> str:
@@ -204,6 +218,7 @@ class RemoteTool:
             timeout_s: Deadline of a call in seconds; None for the session's.
         """
         self.offer = offer
+        self.hints = offer.hints
         self.effect = declared
         self.timeout_s = timeout_s
         self._name = name
@@ -228,6 +243,11 @@ class RemoteTool:
     def validate_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
         """Validate as far as that is cheap with a hostile schema. The server validates again."""
         return validate_against_untrusted(self.offer.schema, arguments, self.name)
+
+    @property
+    def declaration(self) -> Declaration:
+        """`constant` if the effect of its calls is declared, else `none`."""
+        return "none" if self.effect is None else "constant"
 
     def classify(self, arguments: Mapping[str, Json]) -> Effect:  # noqa: ARG002 - named by the contract
         """Return the declared effect, or one derived from where the server runs; never the server's hint."""
