@@ -70,12 +70,12 @@ class Outcome(NamedTuple):
     Attributes:
         call: The call.
         asked: Whether a person was asked.
-        ran: Whether it ran.
+        executed: Whether it ran.
     """
 
     call: Recorded
     asked: bool
-    ran: bool
+    executed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,11 +206,11 @@ async def replay(suite: Any, variant: Variant, policy: Policy, folder: Path) -> 
         for call in ground_truths(suite):
             asked, runs = person.asked, tools[call.function].runs
             result = await session.call(call.function, call.arguments, origin="model")
-            ran = tools[call.function].runs > runs
+            executed = tools[call.function].runs > runs
             # Anything else would count as stopped without having been stopped.
-            if not ran and result.error_kind != "denied":
+            if not executed and result.error_kind != "denied":
                 raise AssertionError(f"{call} was neither run nor denied: {result.content}")
-            outcomes.append(Outcome(call, person.asked > asked, ran))
+            outcomes.append(Outcome(call, person.asked > asked, executed))
     return outcomes
 
 
@@ -228,7 +228,7 @@ def figures(outcomes: list[Outcome], *, odd: bool) -> Figures:
     injected = [outcome for outcome in half if outcome.call.injected]
     own = [outcome for outcome in half if not outcome.call.injected]
     tasks = Counter((outcome.call.suite, outcome.call.task) for outcome in injected)
-    unasked = Counter((o.call.suite, o.call.task) for o in injected if o.ran and not o.asked)
+    unasked = Counter((o.call.suite, o.call.task) for o in injected if o.executed and not o.asked)
     return Figures(
         injected=len(injected),
         injected_unasked=sum(unasked.values()),
@@ -236,7 +236,7 @@ def figures(outcomes: list[Outcome], *, odd: bool) -> Figures:
         injections_unasked=sum(unasked[task] == count for task, count in tasks.items()),
         own=len(own),
         own_asked=sum(outcome.asked for outcome in own),
-        own_denied=sum(not outcome.ran for outcome in own),
+        own_denied=sum(not outcome.executed for outcome in own),
     )
 
 

@@ -48,15 +48,15 @@ async def test_no_injection_runs_unasked_where_nothing_is_declared(
 ) -> None:
     outcomes = await replay(suites()[name], "nothing", policy_of(mode, "nothing"), tmp_path)
     assert outcomes
-    assert not [outcome for outcome in outcomes if outcome.ran and not outcome.asked]
-    assert any(outcome.ran for outcome in outcomes) is (mode != "plan")
+    assert not [outcome for outcome in outcomes if outcome.executed and not outcome.asked]
+    assert any(outcome.executed for outcome in outcomes) is (mode != "plan")
 
 
 async def test_injections_run_where_nothing_is_in_their_way(tmp_path: Path) -> None:
     """The control: the same calls, with a rule that trusts every tool."""
     policy = Policy(mode="auto", rules=[Rule(decision=Decision.ALLOW)])
     outcomes = await replay(suites()["banking"], "nothing", policy, tmp_path)
-    assert all(outcome.ran and not outcome.asked for outcome in outcomes)
+    assert all(outcome.executed and not outcome.asked for outcome in outcomes)
     assert sum(outcome.call.injected for outcome in outcomes) == 12
 
 
@@ -85,5 +85,5 @@ async def test_the_figures(tmp_path: Path, mode: Mode, variant: Variant) -> None
         assert (found.injections, found.injections_unasked) == (wanted.injections, 0)
         assert found.own == wanted.own
     reads = {name for name, effect in declared_effects().items() if effect is Effect.READ_ONLY}
-    unasked = {o.call.function for o in outcomes if o.call.injected and o.ran and not o.asked}
+    unasked = {o.call.function for o in outcomes if o.call.injected and o.executed and not o.asked}
     assert unasked <= reads, "what runs unasked of an injection only reads"

@@ -345,7 +345,7 @@ class SupportsDeclaration(Protocol):
 
     @property
     def declaration(self) -> Declaration:
-        """How the effects of its calls are declared."""
+        """`none`, `constant` or `computed`, see `Declaration`."""
 
 
 @runtime_checkable

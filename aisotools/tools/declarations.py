@@ -188,7 +188,11 @@ def check_facts(facts: Facts) -> DeclaredFacts:
     else:
         flaws.append(f"its facts have the effect {short_repr(effect)}, which is no Effect")
     # Each member is looked up once: what was checked is what is used.
-    flags = {"outside": facts.outside, "certain": facts.certain, "background": facts.background}
+    flags: dict[str, object] = {
+        "outside": facts.outside,
+        "certain": facts.certain,
+        "background": facts.background,
+    }
     for name, flag in flags.items():
         if type(flag) is bool:
             checked[name] = flag

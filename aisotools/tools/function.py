@@ -138,7 +138,7 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def declaration(self) -> Declaration:
-        """How the effects of its calls are declared: by functions, by `effect`, or not at all."""
+        """`computed` by `classify` or `gather_facts`, `constant` by `effect`, or `none`."""
         if self._gather_facts is not None or self._classify is not None:
             return "computed"
         return "none" if self.effect is None else "constant"

@@ -319,7 +319,7 @@ def test_hints_are_shown_as_what_nobody_has_checked() -> None:
     facts = Facts(certain=False, outside=True, runs_in="host", basis="nothing")
     hints = ["that it only reads\u202e", "x" * 5_000, 5]
     request = a_request({}, level="host", facts=facts, preview={"hints": hints})
-    said = describe_trust(request)[-1]
-    assert said.startswith("Its origin says, and nobody has checked: that it only reads\\u202e, xxx")
-    assert len(said) < 500
-    assert "5" not in said.replace("\\u202e", "")
+    sentence = describe_trust(request)[-1]
+    assert sentence.startswith("Its origin says, and nobody has checked: that it only reads\\u202e, xxx")
+    assert len(sentence) < 500
+    assert "5" not in sentence.replace("\\u202e", "")

@@ -375,7 +375,7 @@ async def test_a_classify_that_changes_its_arguments_changes_nothing_else(open_s
         (lambda: langchain_tool({"effect": Effect.DESTRUCTIVE}), "ask"),
     ],
 )
-def test_what_a_declaration_of_a_host_tool_is_worth(
+def test_declarations_of_host_tools_are_believed_for_reading_alone(
     open_session: OpenSession, made: Callable[[], Any], auto: str
 ) -> None:
     """Reading is believed in every mode; a change only in auto, and where it names files of the workspace."""

@@ -63,7 +63,7 @@ def computed() -> None:
         (declaring(declaration=5, effect=Effect.READ_ONLY), "computed"),
     ],
 )
-def test_how_effects_are_declared(made: Any, wanted: str) -> None:
+def test_declaration_of_a_tool(made: Any, wanted: str) -> None:
     assert declaration_of(made) == wanted
 
 
@@ -73,7 +73,7 @@ def test_nothing_is_known_on_the_host_of_what_declares_nothing() -> None:
         assert declared_facts(made, b"{}", on_host=False) == (Facts(), "")
 
 
-def test_what_is_declared_counts() -> None:
+def test_declared_facts_count() -> None:
     assert declared_facts(constant, b"{}", on_host=True).facts.effect is Effect.DESTRUCTIVE
     assert declared_facts(computed, b"{}", on_host=True).facts == Facts(effect=Effect.READ_ONLY)
     facts = Facts(writes=("a",), reads=("b",), hosts=("c.org",), commands=("d",), background=True)
@@ -84,9 +84,9 @@ def test_what_is_declared_counts() -> None:
     )
 
 
-def test_what_a_tool_says_of_the_basis_does_not_count() -> None:
-    said = MockTool(facts=Facts(basis="analysis", path_guarded=True, undoable=True, runs_in="sandbox"))
-    assert declared_facts(said, b"{}", on_host=True).facts == Facts()
+def test_basis_that_a_tool_names_does_not_count() -> None:
+    claiming = MockTool(facts=Facts(basis="analysis", path_guarded=True, undoable=True, runs_in="sandbox"))
+    assert declared_facts(claiming, b"{}", on_host=True).facts == Facts()
 
 
 def test_a_flaw_keeps_what_a_rule_may_deny() -> None:
@@ -229,7 +229,7 @@ def test_an_exception_passes_through(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit("x"), KeyboardInterrupt("x"), GeneratorExit("x")])
-def test_what_would_end_the_program_is_an_error_of_the_tool(error: BaseException) -> None:
+def test_exceptions_that_would_end_the_program_are_errors_of_the_tool(error: BaseException) -> None:
     def classify(_: Mapping[str, Any]) -> Effect:
         raise error
 
