@@ -98,7 +98,9 @@ def test_the_example_is_short() -> None:
 def test_the_policy_example() -> None:
     text = block(README, "toml", "[[rule]]")
     policy = policy_from_toml(text, beside=("settings",))
-    assert [rule.reason for rule in policy.rules] == ["people push, models do not"]
+    pushing, trusted = policy.rules
+    assert pushing.reason == "people push, models do not"
+    assert (trusted.tool, trusted.decision, trusted.when) == ("get_balance", "allow", None)
     assert set(tomllib.loads(text)["settings"]) <= set(AisoTools.class_trait_names(config=True))
 
 

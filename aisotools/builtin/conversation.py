@@ -14,6 +14,7 @@ from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import Services, StoredText, ToolContext, UserQuestion
 from aisotools.core.types import Effect, Json, MimeBundle, ToolResult
 from aisotools.core.untrusted import is_marked, mark_untrusted
+from aisotools.tools.adapter import register_host_tools
 from aisotools.tools.function import tool
 from aisotools.workspace.paths import shown
 from aisotools.workspace.workspace import Workspace
@@ -374,3 +375,6 @@ def _table(title: str, columns: list[str] | None, rows: list[list[_Cell]] | None
         "text/html": f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>",
         "text/plain": f"{title}\n{plain}" if title else plain,
     }
+
+
+register_host_tools(read_result, todo, ask_user)

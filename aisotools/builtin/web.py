@@ -26,6 +26,7 @@ from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import CAP
 from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.core.untrusted import UNTRUSTED, mark_untrusted
+from aisotools.tools.adapter import register_host_tools
 from aisotools.tools.function import tool
 
 MAX_BYTES = 5 << 20
@@ -624,3 +625,6 @@ def _store(cache: dict[str, tuple[float, dict[str, Json]]], url: str, value: dic
         len(cache) > _MAX_CACHED or sum(len(page["text"]) for _, page in cache.values()) > _MAX_CACHED_CHARS
     ):
         del cache[next(iter(cache))]  # the oldest
+
+
+register_host_tools(web_fetch)

@@ -32,6 +32,9 @@ Programs = Literal["any", "named", "none"]
 The host goes by it when another call is stopped. What a tool has started against it counts as nobody's.
 """
 
+Declaration = Literal["none", "constant", "computed"]
+"""How the effects of a tool's calls are declared: not at all, the same for each, or by its author's code."""
+
 # ---- tools on either side of the sandbox
 
 
@@ -339,6 +342,27 @@ class SupportsEffect(Protocol):
     @property
     def effect(self) -> Effect | None:
         """Effect of every call, or None if it depends on the arguments."""
+
+
+@runtime_checkable
+class SupportsDeclaration(Protocol):
+    """A tool that tells whether anything was declared about its calls.
+
+    Without it every tool counts as declared that has one of `classify`, `effect` and `gather_facts`.
+    """
+
+    @property
+    def declaration(self) -> Declaration:
+        """`none`, `constant` or `computed`, see `Declaration`."""
+
+
+@runtime_checkable
+class SupportsHints(Protocol):
+    """A tool that passes on what its origin says of it. People see that; nothing is decided by it."""
+
+    @property
+    def hints(self) -> Sequence[str]:
+        """Unverified statements, each a few words."""
 
 
 @runtime_checkable

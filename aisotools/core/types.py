@@ -29,6 +29,9 @@ ErrorKind = Literal["invalid", "failed", "denied", "environment"]
 RunsIn = Literal["sandbox", "host"]
 """Where a tool runs."""
 
+Basis = Literal["analysis", "declaration", "nothing"]
+"""What facts rest on: what aisotools found out itself, what a tool's author declares, or nothing."""
+
 Json = Any
 """A value that JSON can hold."""
 
@@ -259,6 +262,8 @@ class Facts:
         path_guarded: True if the tool reaches files only through the workspace's path guard. Believed of the
             built-in tools alone.
         background: True if what it starts goes on after the call.
+        basis: What these facts rest on. A tool cannot say this itself: the gate finds it out. With `nothing`
+            the call is asked about, whatever else stands here.
     """
 
     effect: Effect = Effect.LOCAL_MUTATION
@@ -278,6 +283,7 @@ class Facts:
     undoable: bool = False
     path_guarded: bool = False
     background: bool = False
+    basis: Basis = "declaration"
 
 
 @dataclass(frozen=True, slots=True)

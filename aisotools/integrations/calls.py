@@ -1,4 +1,4 @@
-"""Shared by the integrations: make a call from any thread or loop, and find the images of a result."""
+"""Shared by the integrations: calls from any thread or loop, declarations in metadata, images of a result."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from typing import Any, Literal
 
 from aisotools.core.exceptions import ToolError, UnknownTool, UsageError
 from aisotools.core.protocols import Approver
-from aisotools.core.types import Decision, Json, ToolCall, ToolResult
+from aisotools.core.types import Decision, Effect, Json, ToolCall, ToolResult
 from aisotools.session.session import Session
-from aisotools.tools.validation import schema_error
+from aisotools.tools.validation import schema_error, short_repr
 
 Asking = Literal["session", "framework"]
 """Who asks the user for approval: the session, by its card or prompt, or the framework."""
+
+EFFECT_KEY = "effect"
+"""Key of a tool's effect in the metadata of other frameworks."""
+
+_HINT_KEYS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+"""Keys under which adapters of other frameworks put what an MCP server says of a tool."""
 
 _IMAGE_TYPES = ("image/png", "image/jpeg")
 
@@ -102,6 +108,38 @@ def check_schema(tool: str, schema: Mapping[str, Json]) -> Mapping[str, Json]:
     if flaw:
         raise UsageError(f"The tool {tool!r} cannot be taken from its framework: {flaw}.")
     return schema
+
+
+def find_effect(name: str, effect: Effect | str | None, metadata: object) -> Effect | None:
+    """Return the declared effect of another framework's tool: `effect`, or else what its metadata declares.
+
+    In metadata only a member of `Effect` is a declaration: that takes code of the program. A text there is a
+    hint: adapters put into metadata what a server says of its tools, and no server can send a member.
+
+    Raises:
+        UsageError: If `effect` is no effect.
+    """
+    if effect is not None:
+        try:
+            return Effect(effect)
+        except ValueError:
+            known = ", ".join(known.value for known in Effect)
+            raise UsageError(
+                f"Tool {name}: effect={short_repr(effect)} is no effect. Use one of {known}."
+            ) from None
+    found: object = metadata.get(EFFECT_KEY) if isinstance(metadata, Mapping) else None
+    return found if type(found) is Effect else None
+
+
+def find_hints(metadata: object) -> tuple[str, ...]:
+    """Return what the metadata of another framework's tool says of its effect that is no declaration."""
+    if not isinstance(metadata, Mapping):
+        return ()
+    return tuple(
+        f"{key}={short_repr(metadata[key])}"
+        for key in (EFFECT_KEY, *_HINT_KEYS)
+        if key in metadata and type(metadata[key]) is not Effect
+    )
 
 
 def images(result: ToolResult) -> Iterator[Image]:

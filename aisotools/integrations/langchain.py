@@ -13,20 +13,24 @@ from langchain_core.tools.base import ArgsSchema
 from pydantic import ConfigDict
 
 from aisotools.core.exceptions import UsageError
-from aisotools.core.protocols import Approver, ToolContext
+from aisotools.core.protocols import Approver, Declaration, ToolContext
 from aisotools.core.types import Approval, ApprovalRequest, Effect, Json, ToolResult
 from aisotools.integrations.calls import (
+    EFFECT_KEY,
     Asking,
     Image,
     call_blocking,
     call_session_tool,
     check_asking,
     check_schema,
+    find_effect,
+    find_hints,
     images,
     needs_asking,
 )
 from aisotools.policy.approvers import AllowAll
 from aisotools.session.session import Session
+from aisotools.tools.adapter import declared_effect
 from aisotools.tools.export import Export, exported_name
 from aisotools.tools.registry import ToolRegistry
 from aisotools.tools.results import to_result
@@ -122,7 +126,9 @@ def session_tools(
             `Command(resume=True)`, `False`, or `{"type": "edit", "arguments": {...}}`.
     """
     check_asking(asking)
-    exports = (registry or session.registry).exports("openai", strict=False)
+    offered = registry or session.registry
+    effects = [declared_effect(tool) for tool in offered.list()]
+    exports = offered.exports("openai", strict=False)
     return [
         LangChainSessionTool(
             name=exported_name(export),
@@ -131,20 +137,26 @@ def session_tools(
             session=session,
             export=export,
             asking=asking,
+            metadata=None if effect is None else {EFFECT_KEY: effect},
         )
-        for export in exports
+        for export, effect in zip(exports, effects, strict=True)
     ]
 
 
 class LangChainTool:
     """A LangChain tool in our registry; it runs on the host."""
 
-    def __init__(self, tool: BaseTool, *, effect: Effect | None = None) -> None:
+    def __init__(self, tool: BaseTool, *, effect: Effect | str | None = None) -> None:
         """Wrap `tool`.
 
         Args:
             tool: The tool.
-            effect: Effect of every call; None for `LOCAL_MUTATION`, which needs approval.
+            effect: Effect of every call; None for what the tool's metadata declares, as in
+                `metadata={"effect": Effect.READ_ONLY}`. Texts in metadata are shown and not relied on.
+                Without a declaration every call needs approval, in mode `auto` too.
+
+        Raises:
+            UsageError: If `tool` is no LangChain tool, or `effect` no effect.
         """
         if not isinstance(tool, BaseTool):
             raise UsageError(
@@ -152,7 +164,8 @@ class LangChainTool:
             )
         self._tool = tool
         self.parameters_schema()  # raises now for what no call could use
-        self.effect = effect
+        self.effect = find_effect(tool.name, effect, tool.metadata)
+        self.hints = find_hints(tool.metadata)
         self.source = f"LangChain: {type(tool).__module__}.{type(tool).__qualname__}"
 
     @property
@@ -177,6 +190,11 @@ class LangChainTool:
     def validate_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
         """Validate as far as that is cheap with a stranger's schema. LangChain validates again."""
         return validate_against_untrusted(self.parameters_schema(), arguments, self.name)
+
+    @property
+    def declaration(self) -> Declaration:
+        """`constant` if the effect of its calls is declared, else `none`."""
+        return "none" if self.effect is None else "constant"
 
     def classify(self, arguments: Mapping[str, Json]) -> Effect:  # noqa: ARG002 - named by the contract
         """Return the effect of a call."""

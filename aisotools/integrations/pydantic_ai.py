@@ -17,13 +17,16 @@ from pydantic_ai.usage import RunUsage
 from pydantic_core import SchemaValidator, core_schema
 
 from aisotools.core.exceptions import UsageError
-from aisotools.core.protocols import ToolContext
-from aisotools.core.types import Effect, Json, ToolResult
+from aisotools.core.protocols import Declaration, ToolContext
+from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.integrations.calls import (
+    EFFECT_KEY,
     Asking,
     call_session_tool,
     check_asking,
     check_schema,
+    find_effect,
+    find_hints,
     images,
     needs_asking,
 )
@@ -85,7 +88,7 @@ class SessionToolset(AbstractToolset[Any]):
                     description=tool.description,
                     parameters_json_schema=dict(export["function"]["parameters"]),
                     sequential=effect is not Effect.READ_ONLY,
-                    metadata={_NAME_KEY: tool.name, "effect": str(effect) if effect else None},
+                    metadata={_NAME_KEY: tool.name, EFFECT_KEY: effect},
                 )
             )
         return definitions
@@ -134,19 +137,25 @@ class SessionToolset(AbstractToolset[Any]):
 class PydanticAITool:
     """A pydantic-ai tool in our registry; it runs on the host."""
 
-    def __init__(self, tool: Tool[Any], *, effect: Effect | None = None, deps: Any = None) -> None:
+    def __init__(self, tool: Tool[Any], *, effect: Effect | str | None = None, deps: Any = None) -> None:
         """Wrap `tool`.
 
         Args:
-            tool: The tool.
-            effect: Effect of every call; None for `LOCAL_MUTATION`, which needs approval.
+            tool: The tool. If it requires approval, every call is asked about.
+            effect: Effect of every call; None for what the tool's metadata declares, as in
+                `metadata={"effect": Effect.READ_ONLY}`. Texts in metadata are shown and not relied on.
+                Without a declaration every call needs approval, in mode `auto` too.
             deps: Value of `ctx.deps` in its function.
+
+        Raises:
+            UsageError: If `tool` is no pydantic-ai tool, or `effect` no effect.
         """
         if not isinstance(tool, Tool):
             raise UsageError(f"{type(tool).__name__} is not a pydantic-ai Tool. Give Tool(function).")
         self._tool = tool
         self.parameters_schema()  # raises now for what no call could use
-        self.effect = effect
+        self.effect = find_effect(tool.name, effect, tool.metadata)
+        self.hints = find_hints(tool.metadata)
         self._deps = deps
         self.source = f"pydantic-ai: {tool.function.__module__}.{tool.function.__qualname__}"
 
@@ -168,9 +177,18 @@ class PydanticAITool:
         """Validate as far as that is cheap with a stranger's schema. pydantic-ai validates again."""
         return validate_against_untrusted(self.parameters_schema(), arguments, self.name)
 
+    @property
+    def declaration(self) -> Declaration:
+        """`constant` if the effect of its calls is declared, else `none`."""
+        return "none" if self.effect is None else "constant"
+
     def classify(self, arguments: Mapping[str, Json]) -> Effect:  # noqa: ARG002 - named by the contract
         """Return the effect of a call."""
         return self.effect or Effect.LOCAL_MUTATION
+
+    def gather_facts(self, arguments: Mapping[str, Json]) -> Facts:
+        """Return the facts of a call: uncertain, and so asked about, if the tool requires approval."""
+        return Facts(effect=self.classify(arguments), certain=not self._tool.requires_approval)
 
     async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
         """Validate the arguments as pydantic-ai does, and call the function."""

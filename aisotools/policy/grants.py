@@ -215,7 +215,8 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
                 limits.append(f" {limited} {', '.join(members)}")
         scopes["shape"] = f"{name}{','.join(limits)}, {limit}"
     if not facts.hosts and prepared.effect is not Effect.DESTRUCTIVE:
-        scopes["tool"] = f"{name} with any arguments, {limit}, in the workspace"
+        place = "on the host" if facts.runs_in == "host" else "in the workspace"
+        scopes["tool"] = f"{name} with any arguments, {limit}, {place}"
     return scopes
 
 

@@ -22,11 +22,15 @@ from aisotools.tools.adapter import (
     deadline_of,
     find_builtin,
     gather_facts,
+    is_own_host_tool,
     payload_of,
     validate_arguments,
     version_of,
 )
+from aisotools.tools.declarations import declared_facts
 from aisotools.tools.validation import encode_arguments
+
+_ONLY_DECLARED = "its author declares that it only reads, and nothing on the host enforces that"
 
 _UNENFORCED = (
     "its tool says that it only reads, which cannot be enforced here (level {level}): it counts as a local "
@@ -144,9 +148,13 @@ def prepare_call(
     builtin = None if payload is None else find_builtin(tool)
     is_believed = is_unenforced = False
     look_again: Callable[[], Facts] | None = None
+    flaw = ""
     # Everyone who is asked gets arguments of their own, so that nobody can change what the others see.
     try:
-        facts = gather_facts(tool, from_json(encoded))
+        if builtin is not None or (payload is None and is_own_host_tool(tool)):
+            facts = dataclasses.replace(gather_facts(tool, from_json(encoded)), basis="analysis")
+        else:
+            facts, flaw = declared_facts(tool, encoded, on_host=payload is None)
         # That a tool reaches files through the path guard is known of our own tools alone.
         is_guarded = facts.path_guarded and builtin is not None
         facts = dataclasses.replace(
@@ -181,9 +189,15 @@ def prepare_call(
         evaluation = policy.check(dataclasses.replace(call, arguments=from_json(encoded)), facts)
         if resolve_paths is not None and not is_resolved and evaluation.decision is Decision.ASK:
             facts, look_again = look(), look
+        more = []
         if is_unenforced:
-            reasons = (*evaluation.reasons, _UNENFORCED.format(level=level))
-            evaluation = dataclasses.replace(evaluation, reasons=reasons)
+            more.append(_UNENFORCED.format(level=level))
+        if runs_in == "host" and facts.basis == "declaration" and facts.effect is Effect.READ_ONLY:
+            more.append(_ONLY_DECLARED)
+        if flaw and evaluation.decision is not Decision.ALLOW:
+            more.append(flaw)
+        if more:
+            evaluation = dataclasses.replace(evaluation, reasons=(*evaluation.reasons, *more))
     effect = assumed_effect(facts)
     return PreparedCall(
         tool=tool,

@@ -28,11 +28,29 @@ EFFECT_LABELS: Mapping[Effect, str] = {
 }
 """What a person reads for each effect."""
 
+UNKNOWN_LABEL = "effect unknown"
+"""What a person reads in place of an effect where nothing is known of what a call does."""
+
+UNKNOWN_WORDS = (
+    "This tool runs on the host, outside the sandbox, and can do all that you can. "
+    "Nothing is known of what it does."
+)
+"""What a person reads about a tool on the host that declares nothing that could be used."""
+
+DECLARED_WORDS = (
+    "This tool runs on the host, outside the sandbox. What it does is what its author declares; "
+    "nothing enforces it."
+)
+"""What a person reads about a tool on the host that declares what it does."""
+
 READER_WORDS = "without write rights, what it changes of the variables does not reach the worker"
 """What a person reads about a call in the sandbox that is held to reading."""
 
 MAX_SHOWN_CHARS = 50_000
 """A longer field is shown in part and cannot be edited."""
+
+MAX_HINT_CHARS = 200
+"""Longest hint of a tool's origin that is shown; the rest is cut off."""
 
 MASK = "\N{BULLET}" * 8 + " (secret, not shown)"
 """Shown in place of an argument that the tool's schema declares secret."""
@@ -223,11 +241,29 @@ def describe_location(request: ApprovalRequest) -> str:
     return f"{place}, {READER_WORDS}" if request.in_reader else place
 
 
+def describe_effect(request: ApprovalRequest) -> str:
+    """Return the effect of the call, in two words."""
+    return UNKNOWN_LABEL if request.facts.basis == "nothing" else EFFECT_LABELS[request.effect]
+
+
+def describe_trust(request: ApprovalRequest) -> tuple[str, ...]:
+    """Return what a person has to believe of a tool on the host, in sentences; none for any other tool."""
+    if request.level != "host" or request.facts.basis == "analysis":
+        return ()
+    sentences = [UNKNOWN_WORDS if request.facts.basis == "nothing" else DECLARED_WORDS]
+    offered = request.preview.get("hints", ())
+    hints = [visible(hint, "")[:MAX_HINT_CHARS] for hint in offered if isinstance(hint, str)]
+    if hints:
+        sentences.append(f"Its origin says, and nobody has checked: {', '.join(hints)}.")
+    return tuple(sentences)
+
+
 def describe_request(request: ApprovalRequest) -> str:
     """Return an approval request as plain text: tool, effect, requester, reasons and the exact arguments."""
     lines = [
         f"May this run?  {visible(request.call.name, '')}",
-        f"  {EFFECT_LABELS[request.effect]}, {describe_location(request)}, {describe_requester(request)}",
+        f"  {describe_effect(request)}, {describe_location(request)}, {describe_requester(request)}",
+        *(f"  {sentence}" for sentence in describe_trust(request)),
         *(f"  because {visible(reason, '')}" for reason in request.reasons),
     ]
     for field in argument_fields(request):

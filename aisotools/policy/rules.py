@@ -37,6 +37,9 @@ from aisotools.workspace.protected_names import AllowedName, allows, is_protecte
 Mode = Literal["plan", "safe", "auto"]
 """`plan` allows only reading; `safe` asks about the rest; `auto` asks about the risky part of the rest."""
 
+UNKNOWN_ON_HOST = "it runs on the host, outside the sandbox, and nothing is known of what it does"
+"""Why a call is asked about whose tool runs on the host and declares nothing that could be used."""
+
 When = Callable[[ToolCall, Facts], bool]
 """Returns whether a rule concerns a call."""
 
@@ -465,6 +468,8 @@ class Policy:
         effect = assumed_effect(facts)
         if effect is Effect.READ_ONLY:
             return Evaluation(Decision.ALLOW, reasons=("it only reads",))
+        if facts.basis == "nothing":
+            return self._check_unknown(facts)
         label = EFFECT_LABELS[effect] if effect is Effect.DESTRUCTIVE else f"a {EFFECT_LABELS[effect]}"
         if self.mode == "plan":
             return Evaluation(Decision.DENY, reasons=(f"mode plan allows only reading, and this is {label}",))
@@ -473,6 +478,16 @@ class Policy:
         if self.mode == "auto":
             return _check_auto(facts, effect)
         return Evaluation(Decision.ASK, reasons=(f"it is {label}",))
+
+    def _check_unknown(self, facts: Facts) -> Evaluation:
+        """Decide about a call on the host of which nothing is known. Only a rule allows it unasked."""
+        if self.mode == "plan":
+            reason = "mode plan allows only reading, and nothing is known of what this does on the host"
+            return Evaluation(Decision.DENY, reasons=(reason,))
+        reasons = [UNKNOWN_ON_HOST]
+        if facts.hosts:
+            reasons.append("it talks to " + ", ".join(facts.hosts))
+        return Evaluation(Decision.ASK, reasons=tuple(reasons))
 
 
 def _describe(rule: Rule) -> str:
@@ -498,12 +513,17 @@ def _check_auto(facts: Facts, effect: Effect) -> Evaluation:
         reasons.append("it acts on something remote that it does not name")
     if facts.outside:
         reasons.append("it writes outside the workspace")
+    if facts.runs_in == "host" and effect is Effect.LOCAL_MUTATION and not facts.writes:
+        reasons.append("it changes something on the host, and its author does not declare which files")
     if not facts.certain:
         reasons.append("not everything it does could be determined beforehand")
     if is_unguarded(facts):
         reasons.append("there is no sandbox at this level")
     if reasons:
         return Evaluation(Decision.ASK, reasons=tuple(reasons))
+    if facts.runs_in == "host":
+        reason = "mode auto allows what stays in the workspace, as its author declares of this"
+        return Evaluation(Decision.ALLOW, reasons=(reason,))
     return Evaluation(Decision.ALLOW, reasons=("mode auto allows what stays in the workspace",))
 
 

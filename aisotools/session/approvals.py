@@ -27,6 +27,7 @@ from aisotools.session.guards import CallEnvironment
 from aisotools.session.options import is_number
 from aisotools.session.previews import Previewer
 from aisotools.tools.adapter import definition_of
+from aisotools.tools.declarations import hints_of
 from aisotools.workspace.protected_names import AllowedNames
 
 DEFAULT_ANSWER_TIMEOUT_S = 300.0
@@ -156,6 +157,8 @@ class ApprovalManager:
         self, prepared: PreparedCall, previewed: Mapping[str, Json], env: CallEnvironment
     ) -> ApprovalRequest:
         preview: dict[str, Json] = {"remember": remember_scopes(prepared), **previewed}
+        if hints := hints_of(prepared.tool):
+            preview["hints"] = list(hints)
         if env.describe_undo is not None:
             preview["undo"] = await env.describe_undo(prepared)
         asked_by_policy = prepared.evaluation.decision is not Decision.ALLOW

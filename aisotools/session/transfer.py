@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from aisotools.core.exceptions import ToolError, UsageError, WorkspaceError
-from aisotools.core.protocols import OutputCaps, Tool, ToolContext, ToolPayload
+from aisotools.core.protocols import Declaration, OutputCaps, Tool, ToolContext, ToolPayload
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableCopy
 from aisotools.core.types import Effect, Json, ToolResult
 from aisotools.sandbox.data import MAX_BYTES, PAYLOAD_KINDS, Payload, pack, unpack
@@ -169,6 +169,7 @@ class _VariableTool:
 
     name = ""
     description = ""
+    declaration: Declaration = "constant"
     caps = _TRANSFER_CAPS
 
     def __init__(self, variable: str) -> None:

@@ -294,6 +294,20 @@ def find_builtin(tool: Tool) -> BuiltinTool | None:
     return _builtin_tools.get(id(original))
 
 
+_own_host_tools: dict[int, Tool] = {}
+
+
+def register_host_tools(*tools: Tool) -> None:
+    """Have the declarations of built-in tools on the host count as found out by aisotools itself."""
+    _own_host_tools.update({id(tool): tool for tool in tools})  # kept, so that no other gets its id
+
+
+def is_own_host_tool(tool: Tool) -> bool:
+    """Return whether `tool` is a registered built-in tool on the host, under whatever name."""
+    original = tool._tool if type(tool) is RenamedTool else tool  # noqa: SLF001 - same module
+    return id(original) in _own_host_tools
+
+
 def renamed_tool(tool: Tool, name: str) -> Tool:
     """Return `tool` under the name `name`; renaming twice does not wrap twice.
 

@@ -16,7 +16,7 @@ from types import CodeType
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from aisotools.core.exceptions import SignatureError, ToolError
-from aisotools.core.protocols import Concurrency, Programs, ToolContext, ToolPayload
+from aisotools.core.protocols import Concurrency, Declaration, Programs, ToolContext, ToolPayload
 from aisotools.core.types import Effect, Facts, Json, RunsIn, ToolResult
 from aisotools.tools.results import to_result
 from aisotools.tools.schema import FunctionSchema, function_schema
@@ -138,6 +138,13 @@ class FunctionTool(Generic[P, R]):
             return self._classify(arguments)
         return self.effect or Effect.LOCAL_MUTATION
 
+    @property
+    def declaration(self) -> Declaration:
+        """`computed` by `classify` or `gather_facts`, `constant` by `effect`, or `none`."""
+        if self._gather_facts is not None or self._classify is not None:
+            return "computed"
+        return "none" if self.effect is None else "constant"
+
     def extract_undo_path(self, arguments: Mapping[str, Json]) -> Path | None:
         """Return the one path a call changes, or None."""
         return self._extract_undo_path(arguments) if self._extract_undo_path else None
@@ -249,13 +256,17 @@ def tool(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
             the sandbox that is `READ_ONLY` sees the present variables in a copy of the worker that can change
             nothing; what it changes of the variables stays in that copy, and the description says so. Where
             no level holds it to that, it counts as `LOCAL_MUTATION`.
-        runs_in: `sandbox`, or `host` for a function that needs the user's own process.
+        runs_in: `sandbox`, or `host` for a function that needs the user's own process. Nothing holds such a
+            function to its effect: `READ_ONLY` is believed, a change is asked about also in mode `auto`
+            unless its facts name files in the workspace, and without any declaration every call is asked
+            about in every mode but `plan`, which denies it.
         timeout_s: Deadline of a call in seconds, or a function from its arguments to that. Default: the
             session's.
         examples: Pairs of arguments and a request that they answer.
         classify: Returns the effect of a call, where it depends on the arguments.
         extract_undo_path: Returns the one path that a call changes, or None.
-        gather_facts: Returns the facts of a call that the policy decides on.
+        gather_facts: Returns the facts of a call that the policy decides on. Like `classify` it is called
+            twice for each call, must answer the same both times, and has two seconds.
         touches: Returns the changes of a call to files that must have been read before.
         import_path: `module:attribute` by which the worker imports the tool instead of receiving it.
         concurrency: How it shares the worker. Default: async functions overlap, others take turns.

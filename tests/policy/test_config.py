@@ -116,7 +116,9 @@ async def test_a_workspaces_file_tightens_every_policy_and_loosens_none(
     file = tmp_path / "workspace" / WORKSPACE_FILE_NAME
     file.parent.mkdir()
     file.write_text('mode = "auto"\n[[rule]]\ntool = "frozen"\ndecision = "deny"\nreason = "it is frozen"')
-    session = open_session(MockTool("frozen"), MockTool("other"), policy=Policy(mode="auto"))
+    stays = Facts(writes=("a",))
+    frozen, other = MockTool("frozen", facts=stays), MockTool("other", facts=stays)
+    session = open_session(frozen, other, policy=Policy(mode="auto"))
     assert "it is frozen" in (await session.call("frozen")).content
     assert not (await session.call("other")).is_error
     session.policy = Policy()

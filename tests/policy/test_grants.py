@@ -77,8 +77,12 @@ def test_the_words_say_exactly_what_would_be_allowed() -> None:
     assert remember_scopes(prepare(WRITES, x=1)) == {
         "call": "mock with exactly these arguments",
         "shape": "mock running only git commit, writing only to out, up to local change",
-        "tool": "mock with any arguments, up to local change, in the workspace",
+        "tool": "mock with any arguments, up to local change, on the host",
     }
+    held = prepare_call(
+        MockTool(facts=WRITES, runs_in="sandbox"), ToolCall("1", "mock", {}), Policy(), "confined"
+    )
+    assert remember_scopes(held)["tool"] == "mock with any arguments, up to local change, in the workspace"
     assert list(remember_scopes(prepare(Facts(certain=False)))) == ["call"]
     assert list(remember_scopes(prepare(Facts(effect=Effect.DESTRUCTIVE, writes=("a",))))) == [
         "call",
@@ -195,8 +199,8 @@ EFFECTS = list(Effect)
 @pytest.mark.parametrize("shown", EFFECTS)
 @pytest.mark.parametrize("effect", EFFECTS)
 def test_a_shape_covers_up_to_the_effect_that_was_shown(shown: Effect, effect: Effect) -> None:
-    grants = granted("shape", Facts(effect=shown, writes=("out/a",)))
-    covered = grants.find(prepare(Facts(effect=effect, writes=("out/a",)))) is not None
+    grants = granted("shape", Facts(effect=shown, commands=("make",)))
+    covered = grants.find(prepare(Facts(effect=effect, commands=("make",)))) is not None
     reaches_out = effect is Effect.REMOTE_ACTION
     assert covered is (effect <= shown and (not reaches_out or shown is Effect.REMOTE_ACTION))
 

@@ -269,9 +269,10 @@ def test_the_level_and_place_are_the_gates_and_not_the_tools() -> None:
 def test_the_policy_decides_with_what_is_known() -> None:
     rule = Rule(when=lambda call, facts: call.arguments == {"x": 1} and facts.level == "confined")
     policy = Policy(mode="auto", rules=[rule])
-    assert prepare_call(MockTool(), call(x=1), policy, "confined").evaluation.decision is Decision.ASK
-    assert prepare_call(MockTool(), call(x=2), policy, "confined").evaluation.decision is Decision.ALLOW
-    assert prepare_call(MockTool(), call(x=1), policy, "guarded").evaluation.decision is Decision.ALLOW
+    mock = MockTool(facts=Facts(writes=("a",)))
+    assert prepare_call(mock, call(x=1), policy, "confined").evaluation.decision is Decision.ASK
+    assert prepare_call(mock, call(x=2), policy, "confined").evaluation.decision is Decision.ALLOW
+    assert prepare_call(mock, call(x=1), policy, "guarded").evaluation.decision is Decision.ALLOW
 
 
 def test_parts_of_a_digest_cannot_run_together() -> None:

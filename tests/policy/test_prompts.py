@@ -9,7 +9,9 @@ from hypothesis import given, strategies as st
 from aisotools.core.types import ApprovalRequest, Effect, Facts, ToolCall, ToolDefinition
 from aisotools.policy.prompts import (
     argument_fields,
+    describe_effect,
     describe_request,
+    describe_trust,
     is_risky,
     parse_approval,
     remember_choices,
@@ -282,3 +284,42 @@ def test_a_call_in_one_line() -> None:
     assert len(summarize_request(a_request({"a": "x" * 500, "b": ["y"] * 500}))) == 120
     assert summarize_request(a_request({})) == ""
     assert summarize_request(a_request({"command": "ls" + " " * 300 + "\t; make"})) == "ls ; make"
+
+
+# ---- tools on the host
+
+
+def test_a_prompt_says_that_nothing_is_known_of_a_tool_on_the_host() -> None:
+    facts = Facts(certain=False, outside=True, runs_in="host", basis="nothing")
+    request = a_request({"x": 1}, name="mine", level="host", facts=facts)
+    assert describe_effect(request) == "effect unknown"
+    text = describe_request(request)
+    assert "local change" not in text
+    assert "runs on the host, outside the sandbox" in text
+    assert "Nothing is known of what it does." in text
+    assert is_risky(request)
+
+
+@pytest.mark.parametrize("effect", list(Effect))
+def test_a_prompt_says_that_nothing_enforces_what_is_declared(effect: Effect) -> None:
+    facts = Facts(effect=effect, runs_in="host")
+    request = a_request({"x": 1}, name="mine", level="host", effect=effect, facts=facts)
+    text = describe_request(request)
+    assert "What it does is what its author declares; nothing enforces it." in text
+    assert "Nothing is known" not in text
+
+
+def test_a_prompt_says_nothing_of_the_kind_about_our_own_tools_and_the_sandbox() -> None:
+    ours = Facts(runs_in="host", basis="analysis")
+    assert describe_trust(a_request({}, level="host", facts=ours)) == ()
+    assert describe_trust(a_request({}, facts=Facts(certain=False))) == ()
+
+
+def test_hints_are_shown_as_what_nobody_has_checked() -> None:
+    facts = Facts(certain=False, outside=True, runs_in="host", basis="nothing")
+    hints = ["that it only reads\u202e", "x" * 5_000, 5]
+    request = a_request({}, level="host", facts=facts, preview={"hints": hints})
+    sentence = describe_trust(request)[-1]
+    assert sentence.startswith("Its origin says, and nobody has checked: that it only reads\\u202e, xxx")
+    assert len(sentence) < 500
+    assert "5" not in sentence.replace("\\u202e", "")

@@ -37,7 +37,7 @@ from aisotools.core.types import (
     ToolResult,
 )
 from aisotools.policy.approvers import AllowAll, DenyAll, ScriptedApprover
-from aisotools.policy.rules import Mode, Policy, Rule
+from aisotools.policy.rules import UNKNOWN_ON_HOST, Mode, Policy, Rule
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.event_log import EventLog
@@ -221,7 +221,9 @@ async def test_modes_origins_and_effects(
     elif origin == "person":
         decided_by = "approver" if runs_in == "host" or effect is Effect.DESTRUCTIVE else "typed"
     elif mode == "auto":
-        decided_by = "policy" if effect is Effect.LOCAL_MUTATION else "approver"
+        # Nothing holds a change on the host to the workspace: without declared files it is asked about.
+        stays = effect is Effect.LOCAL_MUTATION and runs_in == "sandbox"
+        decided_by = "policy" if stays else "approver"
     else:
         decided_by = "approver"
     decision = only(session, CallDecided)
@@ -242,7 +244,7 @@ async def test_without_anybody_to_ask_it_is_denied_with_what_would_help(open_ses
     result = await session.call("mock")
     assert result.error_kind == "denied"
     assert "Nobody can be asked here" in result.content
-    assert "asked because it is a local change" in result.content
+    assert "asked because it runs on the host, outside the sandbox, and nothing is known" in result.content
     assert "Give the session an approver, or a policy rule that allows the call" in result.content
     assert only(session, CallDecided).decided_by == "policy"
     assert mock.calls == []
@@ -285,7 +287,7 @@ async def test_the_question_shows_exactly_what_would_run(open_session: OpenSessi
     assert request.call.arguments == mock.calls[0] == {"x": 1.0}
     assert request.definition.description == "Does it."
     assert (request.effect, request.level) == (Effect.LOCAL_MUTATION, "host")
-    assert request.reasons == ("it is a local change",)
+    assert request.reasons == (UNKNOWN_ON_HOST,)
     assert kinds(session) == [
         "call_requested",
         "approval_asked",
@@ -893,7 +895,7 @@ async def test_a_blocked_gate_runs_nothing_and_says_why() -> None:
 
 
 async def test_a_narrowed_gate_allows_less_until_it_is_lifted() -> None:
-    mock = MockTool(effect=Effect.LOCAL_MUTATION)
+    mock = MockTool(facts=Facts(writes=("a",)))
     gate, env = bare_gate(mock)
     lift = gate.narrow(Policy(mode="plan"))
     assert (await gate.run(ToolCall("1", "mock", {}), env)).error_kind == "denied"
@@ -946,7 +948,9 @@ async def test_results_of_reading_calls_alone_are_shown_to_the_reader() -> None:
         shown.append(result.content)
         return ToolResult.text("seen")
 
-    gate, env = bare_gate(reading("read", result="r"), MockTool("write", result="w"))
+    gate, env = bare_gate(
+        reading("read", result="r"), MockTool("write", facts=Facts(writes=("a",)), result="w")
+    )
     env = dataclasses.replace(env, on_read=on_read)
     assert (await gate.run(ToolCall("1", "read", {}), env)).content == "seen"
     assert (await gate.run(ToolCall("2", "write", {}), env)).content == "w"
@@ -1041,7 +1045,7 @@ async def test_calls_of_a_batch_that_were_cancelled_before_their_turn_are_record
         await asyncio.get_running_loop().create_future()
         raise AssertionError("it is cancelled before")
 
-    gate, env = bare_gate(MockTool("m", effect=Effect.LOCAL_MUTATION, result=endless), reading("r"))
+    gate, env = bare_gate(MockTool("m", facts=Facts(writes=("a",)), result=endless), reading("r"))
     batch = asyncio.ensure_future(gate.run_many([ToolCall("1", "m", {}), ToolCall("2", "r", {})], env))
     await started.wait()
     batch.cancel()

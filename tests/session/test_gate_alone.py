@@ -56,7 +56,7 @@ def reading(name: str = "read", **options: Any) -> MockTool:
 
 
 def changing(name: str = "write", **options: Any) -> MockTool:
-    return MockTool(name, effect=Effect.LOCAL_MUTATION, **options)
+    return MockTool(name, facts=Facts(writes=("a",)), **options)
 
 
 class Rig:
@@ -266,9 +266,7 @@ async def test_a_remembered_approval_decides_unless_a_question_is_wanted() -> No
     decided = rig.events(CallDecided)
     assert [one.decided_by for one in decided] == ["approver", "grant", "approver"]
     assert decided[1].decision is Decision.ALLOW
-    assert decided[1].reasons == (
-        "you allowed write with any arguments, up to local change, in the workspace",
-    )
+    assert decided[1].reasons == ("you allowed write with any arguments, up to local change, on the host",)
     rig.gate.policy = Policy(rules=[Rule(decision=Decision.DENY, reason="no more")])
     assert (await rig.run("write")).content == "write was not run: no more."
 

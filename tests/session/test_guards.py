@@ -12,7 +12,7 @@ import pytest
 from aisotools.core.exceptions import SandboxError
 from aisotools.core.protocols import OutputCaps, ToolContext
 from aisotools.core.sandboxes import SandboxListener
-from aisotools.core.types import Effect, Json, ToolCall, ToolResult
+from aisotools.core.types import Effect, Facts, Json, ToolCall, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.limits import Limits
@@ -61,7 +61,7 @@ def gate_and_environment(tool: Any, *guards: Guard) -> tuple[Gate, CallEnvironme
 async def test_guards_stand_around_a_call_that_may_change_something_and_around_no_other() -> None:
     seen: list[str] = []
     guards = [Watcher("files", seen), Watcher("policy", seen)]
-    gate, env = gate_and_environment(MockTool("m", effect=Effect.LOCAL_MUTATION, result="did"), *guards)
+    gate, env = gate_and_environment(MockTool("m", facts=Facts(writes=("a",)), result="did"), *guards)
     result = await gate.run(ToolCall("1", "m", {}), env)
     assert result.content == "did"
     assert seen == ["before files", "before policy", "after policy did", "after files did"]
@@ -73,7 +73,7 @@ async def test_guards_stand_around_a_call_that_may_change_something_and_around_n
 
 async def test_a_call_that_a_guard_refuses_does_not_run_and_only_those_that_got_ready_look_after() -> None:
     seen: list[str] = []
-    tool = MockTool("m", effect=Effect.LOCAL_MUTATION)
+    tool = MockTool("m", facts=Facts(writes=("a",)))
     gate, env = gate_and_environment(tool, Watcher("files", seen), Watcher("disk", seen, refuses=True))
     result = await gate.run(ToolCall("1", "m", {}), env)
     assert (result.is_error, result.error_kind) == (True, "environment")
@@ -84,7 +84,7 @@ async def test_a_call_that_a_guard_refuses_does_not_run_and_only_those_that_got_
 
 async def test_the_findings_of_a_guard_replace_the_result() -> None:
     gate, env = gate_and_environment(
-        MockTool("m", effect=Effect.LOCAL_MUTATION), Watcher("conftest.py", [], fails=True)
+        MockTool("m", facts=Facts(writes=("a",))), Watcher("conftest.py", [], fails=True)
     )
     result = await gate.run(ToolCall("1", "m", {}), env)
     assert result.is_error
@@ -100,7 +100,7 @@ async def test_guards_look_after_a_cancelled_call_too() -> None:
         await asyncio.sleep(30)
         raise AssertionError("it is cancelled before")
 
-    tool = MockTool("m", effect=Effect.LOCAL_MUTATION, result=endless)
+    tool = MockTool("m", facts=Facts(writes=("a",)), result=endless)
     gate, env = gate_and_environment(tool, Watcher("files", seen))
     calling = asyncio.ensure_future(gate.run(ToolCall("1", "m", {}), env))
     await running.wait()

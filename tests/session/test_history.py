@@ -72,7 +72,7 @@ async def test_undo_redo_and_changes(open_session: OpenSession) -> None:
 async def test_calls_that_only_read_and_calls_that_change_nothing_do_not_count(
     open_session: OpenSession,
 ) -> None:
-    idle = MockTool("idle", effect=Effect.LOCAL_MUTATION, result="did nothing")
+    idle = MockTool("idle", facts=Facts(writes=("a",)), result="did nothing")
     session = open_session(policy=AUTO)
     session.registry.register(idle)
     await write(session, "a", "1")
@@ -140,7 +140,7 @@ async def test_two_sessions_share_one_chain_and_wait_for_each_other(open_session
         return ToolResult.text("done")
 
     one, other = open_session(policy=AUTO), open_session(policy=AUTO)
-    one.registry.register(MockTool("slow", effect=Effect.LOCAL_MUTATION, result=slow))
+    one.registry.register(MockTool("slow", facts=Facts(writes=("a",)), result=slow))
     calling = asyncio.ensure_future(one.call("slow", call_id="slow"))
     await running.wait()
     writing = asyncio.ensure_future(other.call("sandbox_write", {"path": "b", "content": "2"}))
@@ -161,7 +161,7 @@ async def test_a_call_within_a_call_does_not_wait_for_itself(open_session: OpenS
         return await context.services.call("sandbox_write", {"path": "a", "content": "1"})
 
     session = open_session(policy=AUTO, approver=ScriptedApprover(["approve"] * 3))
-    session.registry.register(MockTool("outer", effect=Effect.LOCAL_MUTATION, runs_in="host", result=nested))
+    session.registry.register(MockTool("outer", facts=Facts(writes=("a",)), runs_in="host", result=nested))
     assert not (await session.call("outer")).is_error
     assert here(session).read_text() == "1"
     await session.undo()
@@ -174,7 +174,7 @@ async def test_undo_is_refused_from_inside_a_call(open_session: OpenSession) -> 
     async def undoing(_arguments: object, _context: ToolContext) -> ToolResult:
         return await session.undo()
 
-    session.registry.register(MockTool("m", effect=Effect.LOCAL_MUTATION, runs_in="host", result=undoing))
+    session.registry.register(MockTool("m", facts=Facts(writes=("a",)), runs_in="host", result=undoing))
     assert "A call is running here" in (await session.call("m")).content
 
 
@@ -448,7 +448,7 @@ async def test_the_state_is_held_for_whoever_asks_from_outside_of_calls(open_ses
         async with session.history.exclusive():
             raise AssertionError("a call would wait for itself")
 
-    session.registry.register(MockTool("m", effect=Effect.LOCAL_MUTATION, runs_in="host", result=holding))
+    session.registry.register(MockTool("m", facts=Facts(writes=("a",)), runs_in="host", result=holding))
     assert "A call is running here. Wait until it has ended." in (await session.call("m")).content
 
 

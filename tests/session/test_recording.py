@@ -50,7 +50,9 @@ async def test_a_call_is_presented_decided_executed_and_ended(open_session: Open
     ]
     requested, asked, answered, decided, _, finished = (r["body"] for r in recorded)
     assert (requested["origin"], requested["arguments"]) == ("model", {"n": 1})
-    assert asked["reasons"] == ["it is a local change"]
+    assert asked["reasons"] == [
+        "it runs on the host, outside the sandbox, and nothing is known of what it does"
+    ]
     assert (answered["outcome"], answered["reason"], answered["edited"]) == ("approve", "fine", {"n": 2})
     assert answered["waited_s"] >= 0
     assert (decided["decided_by"], decided["arguments"]) == ("approver", {"n": 2})

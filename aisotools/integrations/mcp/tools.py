@@ -1,7 +1,7 @@
 """Conversion between MCP's tools and results and ours.
 
-A server is untrusted: its hints are ignored, its texts are marked and cleaned of invisible characters, and
-its schemas are bounded in size, in depth and in what their references expand to.
+A server is untrusted: its hints are shown and decide nothing, its texts are marked and cleaned of invisible
+characters, and its schemas are bounded in size, in depth and in what their references expand to.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from mcp import types
 
-from aisotools.core.protocols import Tool, ToolContext
+from aisotools.core.protocols import Declaration, Tool, ToolContext
 from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.core.untrusted import UNTRUSTED, mark_untrusted
 from aisotools.integrations.calls import images
@@ -67,12 +67,14 @@ class OfferedTool:
         description: Description for a model.
         schema: JSON Schema of its arguments.
         digest: Hash of everything the server says about it.
+        hints: What the server says of its effects, for people.
     """
 
     name: str
     description: str
     schema: Mapping[str, Json]
     digest: str
+    hints: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -159,7 +161,19 @@ def check_offer(listing: object) -> OfferedTool:
         description=_clean_text(next(filter(None, [*texts, name])), _MAX_DESCRIPTION_CHARS),
         schema=cleaned,
         digest=_digest(canonical),
+        hints=_hints(listing.annotations),
     )
+
+
+def _hints(annotations: types.ToolAnnotations | None) -> tuple[str, ...]:
+    if annotations is None:
+        return ()
+    hints = {
+        "that it only reads": annotations.read_only_hint,
+        "that it destroys": annotations.destructive_hint,
+        "that it reaches beyond the server": annotations.open_world_hint,
+    }
+    return tuple(words if value else f"not {words}" for words, value in hints.items() if value is not None)
 
 
 def _digest(text: str) -> str:
@@ -251,6 +265,7 @@ class RemoteTool:
             timeout_s: Deadline of a call in seconds; None for the session's.
         """
         self.offer = offer
+        self.hints = offer.hints
         self.effect = declared
         self.timeout_s = timeout_s
         self._name = name
@@ -276,6 +291,11 @@ class RemoteTool:
     def validate_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
         """Validate as far as that is cheap with a hostile schema. The server validates again."""
         return validate_against_untrusted(self.offer.schema, arguments, self.name)
+
+    @property
+    def declaration(self) -> Declaration:
+        """`constant` if the effect of its calls is declared, else `none`."""
+        return "none" if self.effect is None else "constant"
 
     def classify(self, arguments: Mapping[str, Json]) -> Effect:  # noqa: ARG002 - named by the contract
         """Return the declared effect, or one derived from where the server runs; never the server's hint."""

@@ -19,12 +19,13 @@ from aisotools.notebook.approval.form import Control, apply_argument_edits, argu
 from aisotools.notebook.render import html
 from aisotools.notebook.render.text import one_line, shorten
 from aisotools.policy.prompts import (
-    EFFECT_LABELS,
     REMEMBER_HINT,
     argument_fields,
+    describe_effect,
     describe_location,
     describe_request,
     describe_requester,
+    describe_trust,
     is_risky,
     remember_choices,
     summarize_request,
@@ -68,7 +69,7 @@ def card_payload(request: ApprovalRequest) -> dict[str, Any]:
         "tool": one_line(request.call.name),
         "about": one_line(request.definition.description.strip().partition("\n")[0].rstrip("."), 160),
         "effect": str(request.effect),
-        "effect_words": EFFECT_LABELS[request.effect],
+        "effect_words": describe_effect(request),
         "place": describe_location(request),
         "unconfined": request.level in {"host", "limited"},
         "who": describe_requester(request),
@@ -170,9 +171,10 @@ def fallback_bundle(request: ApprovalRequest, hint: str = "") -> dict[str, Any]:
     if hint:
         body += html.note(hint)
     title = f"May {html.code(one_line(request.call.name))} run?"
+    lines = [describe_request(request), *_preview_lines(request, describe_trust(request)), hint]
     return {
         "text/html": html.box(title, body, html.EFFECT_COLOURS[request.effect]),
-        "text/plain": "\n".join(filter(None, [describe_request(request), *_preview_lines(request), hint])),
+        "text/plain": "\n".join(filter(None, lines)),
     }
 
 
@@ -185,7 +187,8 @@ def record_bundle(request: ApprovalRequest, approval: Approval) -> dict[str, Any
         call = dataclasses.replace(request.call, arguments=approval.arguments)
         # The diff and the facts were computed from the arguments before the edits.
         remaining = {kind: preview for kind, preview in request.preview.items() if kind != "diff"}
-        approved = dataclasses.replace(request, call=call, preview=remaining, facts=Facts())
+        known = Facts(runs_in=request.facts.runs_in, basis=request.facts.basis)
+        approved = dataclasses.replace(request, call=call, preview=remaining, facts=known)
     label = OUTCOME_LABELS[approval.outcome]
     if edits:
         label += " with changed arguments"
@@ -313,9 +316,7 @@ def _is_code_cut(request: ApprovalRequest) -> bool:
 
 def _row_html(label: str, request: ApprovalRequest, reason: str) -> str:
     name = f"{label} {one_line(request.call.name)}".strip()
-    summary = (
-        f"{name} \N{MIDDLE DOT} {EFFECT_LABELS[request.effect]} \N{MIDDLE DOT} {summarize_request(request)}"
-    )
+    summary = f"{name} \N{MIDDLE DOT} {describe_effect(request)} \N{MIDDLE DOT} {summarize_request(request)}"
     body = facts_html(request) + previews_html(request) + arguments_html(request)
     row = html.details(summary, body)
     return row + html.small_print(f"reason: {reason}") if reason else row
@@ -334,7 +335,7 @@ def facts_html(request: ApprovalRequest) -> str:
 
 
 def _fact_lines(request: ApprovalRequest) -> list[str]:
-    first = f"{EFFECT_LABELS[request.effect]}, {describe_location(request)}, {describe_requester(request)}"
+    first = f"{describe_effect(request)}, {describe_location(request)}, {describe_requester(request)}"
     return [first, *(f"because {visible(reason, '')}" for reason in request.reasons)]
 
 
@@ -416,9 +417,11 @@ def findings_preview(request: ApprovalRequest) -> list[tuple[str, str]]:
             if len(names) > _MAX_NAMES:
                 text += f" and {len(names) - _MAX_NAMES} more"
             findings.append((word, text))
-    if facts.outside:
+    is_unknown = facts.basis == "nothing"
+    if facts.outside and not is_unknown:
         findings.append(("beware", "it writes outside the workspace"))
-    if facts.commands and not facts.certain:
+    findings += [("beware" if is_unknown else "note", sentence) for sentence in describe_trust(request)]
+    if facts.commands and not facts.certain and not is_unknown:
         findings.append(("beware", "not everything it does could be seen"))
     return findings
 
@@ -446,14 +449,14 @@ def previews_html(request: ApprovalRequest) -> str:
     return "".join(parts)
 
 
-def _preview_lines(request: ApprovalRequest) -> list[str]:
+def _preview_lines(request: ApprovalRequest, without: Collection[str] = ()) -> list[str]:
     previews = build_previews(request)
     lines = []
     if diff := previews.get("diff"):
         lines += [f"  {_diff_title(diff)}", *(f"    {line}" for line in diff["lines"])]
     if web := previews.get("web"):
         lines.append(f"  {web['method']} {web['url']} (host: {web['host']})")
-    lines += [f"  {word}: {names}" for word, names in previews.get("findings", ())]
+    lines += [f"  {word}: {names}" for word, names in previews.get("findings", ()) if names not in without]
     if "undo" in previews:
         lines.append(f"  undo: {previews['undo']}")
     return lines

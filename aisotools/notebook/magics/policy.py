@@ -21,7 +21,7 @@ from aisotools.notebook.render.listing import table_bundle
 from aisotools.notebook.render.text import readable
 from aisotools.policy.grants import Grant
 from aisotools.policy.prepared import PreparedCall
-from aisotools.policy.prompts import EFFECT_LABELS
+from aisotools.policy.prompts import EFFECT_LABELS, UNKNOWN_LABEL
 from aisotools.policy.rules import Condition, Mode, Policy, Rule
 from aisotools.session.session import Session
 from aisotools.workspace.protected_groups import PROTECTED_GROUPS, ProtectedGroup
@@ -254,7 +254,7 @@ def _explain(session: Session, line: str) -> dict[str, str]:
         ("a model's call", _DECISION_VERBS[decision], "; ".join(prepared.evaluation.reasons)),
         (
             "effect",
-            EFFECT_LABELS[prepared.effect],
+            UNKNOWN_LABEL if facts.basis == "nothing" else EFFECT_LABELS[prepared.effect],
             "" if facts.certain else "not all could be seen",
         ),
         *((name, ", ".join(values), "") for name, values in _findings(prepared) if values),

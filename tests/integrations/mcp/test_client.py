@@ -112,6 +112,8 @@ async def test_hints_loosen_nothing_and_only_a_persons_word_does(open_session: O
     assert (await session.call("s_act")).error_kind == "denied"
     assert approver.requests[0].effect is Effect.LOCAL_MUTATION
     assert set(approver.requests[0].preview["remember"]) == {"call"}
+    assert "that it only reads" in approver.requests[0].preview["hints"]
+    assert approver.requests[0].facts.basis == "nothing"
     typed = await session.call("s_act", origin="person")
     assert not typed.is_error
     assert len(approver.requests) == 2  # it runs on the host: typing alone is no consent

@@ -58,6 +58,45 @@ def test_card_says_that_a_call_runs_without_write_rights() -> None:
     assert "write rights" not in card_payload(a_request({"x": 1}))["place"]
 
 
+def unknown_request(**more: Any) -> ApprovalRequest:
+    facts = Facts(certain=False, outside=True, runs_in="host", basis="nothing")
+    return a_request({"x": 1}, name="mine", level="host", facts=facts, **more)
+
+
+def test_card_says_that_nothing_is_known_of_a_tool_on_the_host() -> None:
+    view = card_payload(unknown_request(preview={"hints": ["that it only reads"]}))
+    assert view["effect_words"] == "effect unknown"
+    assert view["unconfined"]
+    (first_word, first), (second_word, second) = view["preview"]["findings"]
+    assert first_word == second_word == "beware"
+    assert "runs on the host, outside the sandbox" in first
+    assert "Nothing is known of what it does." in first
+    assert second == "Its origin says, and nobody has checked: that it only reads."
+    assert "it writes outside" not in str(view), "that is not known either"
+
+
+@pytest.mark.parametrize("effect", [Effect.READ_ONLY, Effect.LOCAL_MUTATION])
+def test_card_says_that_nothing_enforces_what_a_tool_on_the_host_declares(effect: Effect) -> None:
+    facts = Facts(effect=effect, runs_in="host")
+    view = card_payload(a_request({"x": 1}, name="mine", level="host", effect=effect, facts=facts))
+    ((word, sentence),) = view["preview"]["findings"]
+    assert word == "note"
+    assert sentence.endswith("What it does is what its author declares; nothing enforces it.")
+
+
+def test_record_and_fallback_say_once_what_is_known_of_a_tool_on_the_host() -> None:
+    request = unknown_request()
+    for bundle in (
+        fallback_bundle(request),
+        record_bundle(request, Approval("approve")),
+        record_bundle(request, Approval("approve", arguments={"x": 2})),
+    ):
+        for text in bundle.values():
+            assert text.count("Nothing is known of what it does.") == 1
+            assert "effect unknown" in text
+            assert "local change" not in text
+
+
 def test_a_request_that_goes_out_names_the_host_as_the_network_sees_it() -> None:
     arguments = {"url": "https://exämple.org:8080/x?q=1", "method": "post"}
     shown = build_previews(write_request(arguments=arguments, effect=Effect.REMOTE_ACTION))["web"]

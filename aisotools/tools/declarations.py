@@ -1,0 +1,318 @@
+"""What a tool's author declares about a call: read once, checked, and bounded in time.
+
+No sandbox holds a tool on the host. So a policy knows of its calls only what its author declares, and of a
+tool without a usable declaration it knows nothing: such a call counts as uncertain and as reaching outside
+the workspace, and is asked about in every mode.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import dataclasses
+import ipaddress
+import os
+import posixpath
+import re
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple, TypeVar
+
+from pydantic_core import from_json
+
+from aisotools.core.exceptions import ToolError
+from aisotools.core.protocols import (
+    Declaration,
+    SupportsClassification,
+    SupportsDeclaration,
+    SupportsEffect,
+    SupportsFacts,
+    SupportsHints,
+    Tool,
+)
+from aisotools.core.types import Effect, Facts, Json
+from aisotools.tools.adapter import supports
+from aisotools.tools.validation import short_repr
+
+ANSWER_S: Final = 2.0
+"""Seconds that the declaration of one call may take. Meanwhile the event loop waits."""
+
+MAX_NAMES: Final = 10_000
+"""Paths, hosts or programs that facts may name."""
+
+MAX_PATH_BYTES: Final = 4_096
+"""The longest path that Linux knows."""
+
+MAX_COMMAND_CHARS: Final = 65_536
+"""The longest command that facts may name."""
+
+MAX_HINTS: Final = 20
+"""Hints of one tool that are shown."""
+
+_MAX_HOST_CHARS = 253
+# Names and addresses, as the network sees them: a name in other letters could be one that only looks alike.
+_HOST = re.compile(r"(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}\.?(?::\d{1,5})?", re.IGNORECASE | re.ASCII)
+_BRACKETED = re.compile(r"\[([^\[\]]*)\](?::\d{1,5})?", re.ASCII)
+
+_Answer = TypeVar("_Answer")
+
+
+class DeclaredFacts(NamedTuple):
+    """The facts that are declared about a call.
+
+    Attributes:
+        facts: The usable part; with `basis` `nothing` if no more is known than that.
+        flaw: What is wrong with the declaration; empty if nothing is, or if there is none.
+    """
+
+    facts: Facts
+    flaw: str = ""
+
+
+def declaration_of(tool: Tool) -> Declaration:
+    """Return how the effects of the tool's calls are declared. What it says itself can only lower that."""
+    declares = any(supports(tool, one) for one in (SupportsFacts, SupportsClassification, SupportsEffect))
+    declaration: object = tool.declaration if supports(tool, SupportsDeclaration) else "computed"
+    if not declares or declaration == "none":
+        return "none"
+    return "constant" if declaration == "constant" else "computed"
+
+
+def hints_of(tool: Tool) -> tuple[str, ...]:
+    """Return what the tool's origin says of it, for people. Default: nothing. All of it is untrusted."""
+    hints: object = tool.hints if supports(tool, SupportsHints) else ()
+    if not isinstance(hints, tuple | list):
+        return ()
+    return tuple(hint for hint in hints[:MAX_HINTS] if isinstance(hint, str))
+
+
+def declared_facts(
+    tool: Tool, encoded_arguments: bytes, *, on_host: bool, timeout_s: float = ANSWER_S
+) -> DeclaredFacts:
+    """Return the facts that a tool's author declares about a call, checked.
+
+    On the host nothing is known without a usable declaration. In the sandbox, which holds the tool, no
+    declaration is a local change, and one that cannot be used is uncertain.
+
+    Args:
+        tool: The tool, which is none of our own.
+        encoded_arguments: The arguments as JSON. Whatever the tool does to them stays with it.
+        on_host: Whether the tool runs on the host.
+        timeout_s: Seconds after which the tool's own code is no longer waited for.
+
+    Raises:
+        ToolError: If the tool's own code does not answer in time.
+        Exception: Whatever the tool's own code raises.
+    """
+    declaration = declaration_of(tool)
+    if declaration == "computed":
+        answers = _asker.ask(tool, lambda: _read_twice(tool, encoded_arguments), timeout_s)
+        declared = _agreed(*answers)
+    else:
+        declared = _read(tool, from_json(encoded_arguments))
+    facts = declared.facts
+    if not on_host:
+        certain = facts.certain and not declared.flaw
+        return DeclaredFacts(dataclasses.replace(facts, certain=certain, basis="declaration"), declared.flaw)
+    if declaration == "none" or declared.flaw:
+        effect = Effect.LOCAL_MUTATION if facts.effect is Effect.READ_ONLY else facts.effect
+        unknown = dataclasses.replace(facts, effect=effect, certain=False, outside=True, basis="nothing")
+        return DeclaredFacts(unknown, declared.flaw)
+    outside = facts.outside or any(map(_leaves_workspace, facts.writes))
+    return DeclaredFacts(dataclasses.replace(facts, outside=outside, basis="declaration"))
+
+
+# ---- reading
+
+
+def _read_twice(tool: Tool, encoded_arguments: bytes) -> tuple[DeclaredFacts, DeclaredFacts]:
+    # Each with arguments of its own: what the first did to them is not what the second is asked about.
+    return _read(tool, from_json(encoded_arguments)), _read(tool, from_json(encoded_arguments))
+
+
+def _read(tool: Tool, arguments: Mapping[str, Json]) -> DeclaredFacts:
+    if supports(tool, SupportsFacts):
+        facts: object = tool.gather_facts(arguments)
+        if isinstance(facts, Facts):
+            return check_facts(facts)
+        return DeclaredFacts(Facts(), f"its gather_facts() returned {short_repr(facts)}, which is no Facts")
+    if supports(tool, SupportsClassification):
+        effect: object = tool.classify(arguments)
+        source = "its classify() returned"
+    elif supports(tool, SupportsEffect):
+        effect, source = tool.effect, "its effect is"
+    else:
+        return DeclaredFacts(Facts())
+    if type(effect) is Effect:
+        return DeclaredFacts(Facts(effect=effect))
+    return DeclaredFacts(Facts(), f"{source} {short_repr(effect)}, which is no Effect")
+
+
+def _agreed(first: DeclaredFacts, second: DeclaredFacts) -> DeclaredFacts:
+    """Return the declaration if it was the same twice, else all that either of them said, with that flaw."""
+    if first.facts == second.facts:
+        return first if first.flaw else second
+    one, other = first.facts, second.facts
+    facts = Facts(
+        effect=max(one.effect, other.effect),
+        outside=one.outside or other.outside,
+        certain=False,
+        background=one.background or other.background,
+        reads=_joined(one.reads, other.reads),
+        writes=_joined(one.writes, other.writes),
+        hosts=_joined(one.hosts, other.hosts),
+        commands=_joined(one.commands, other.commands),
+    )
+    flaw = first.flaw or second.flaw or "it was declared twice for the same arguments, each time differently"
+    return DeclaredFacts(facts, flaw)
+
+
+def _joined(names: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*names, *others)))
+
+
+# ---- checking
+
+
+def check_facts(facts: Facts) -> DeclaredFacts:
+    """Return the usable part of facts that a stranger made, as plain values, and the first flaw in them.
+
+    What is usable is not dropped for another flaw, so that a rule that denies a path or a host still holds.
+    """
+    flaws: list[str] = []
+    checked: dict[str, Any] = {}
+    effect: object = facts.effect
+    # By type and not by equality, here and below: an object of a class of its own could change its answer.
+    if type(effect) is Effect:
+        checked["effect"] = effect
+    else:
+        flaws.append(f"its facts have the effect {short_repr(effect)}, which is no Effect")
+    # Each member is looked up once: what was checked is what is used.
+    flags: dict[str, object] = {
+        "outside": facts.outside,
+        "certain": facts.certain,
+        "background": facts.background,
+    }
+    for name, flag in flags.items():
+        if type(flag) is bool:
+            checked[name] = flag
+        else:
+            flaws.append(f"its facts have {name}={short_repr(flag)}, which is neither True nor False")
+    kinds = {"reads": facts.reads, "writes": facts.writes, "hosts": facts.hosts, "commands": facts.commands}
+    for name, names in kinds.items():
+        checked[name], flaw = _check_names(name, names)
+        if flaw:
+            flaws.append(f"its facts have {flaw}")
+    plain = Facts(**checked)
+    if not flaws and plain.effect is Effect.READ_ONLY and (plain.writes or plain.outside):
+        flaws.append("its facts say that it only reads, and that it writes")
+    return DeclaredFacts(plain, flaws[0] if flaws else "")
+
+
+def _check_names(kind: str, names: object) -> tuple[tuple[str, ...], str]:
+    """Return those of `names` that are names of this kind, and what is wrong with the others."""
+    if type(names) is str:
+        usable = (names,) if not _name_flaw(kind, names) else ()
+        return usable, f"the text {short_repr(names)} as {kind}, in place of a tuple of texts"
+    if type(names) is not tuple and type(names) is not list:
+        return (), f"{kind}={short_repr(names)}, which is no tuple of texts"
+    if len(names) > MAX_NAMES:
+        return (), f"{len(names):,} {kind}, more than the {MAX_NAMES:,} allowed"
+    flaws = [_name_flaw(kind, name) for name in names]
+    usable = tuple(name for name, flaw in zip(names, flaws, strict=True) if not flaw)
+    return usable, next(filter(None, flaws), "")
+
+
+def _name_flaw(kind: str, name: object) -> str:
+    if type(name) is not str:
+        return f"{short_repr(name)} among its {kind}, which is no text"
+    if kind == "hosts":
+        what, usable = "host", _is_host(name)
+    elif kind == "commands":
+        what, usable = "command", bool(name.strip()) and "\0" not in name and len(name) <= MAX_COMMAND_CHARS
+    else:
+        what, usable = "path", _is_path(name)
+    return "" if usable else f"the {what} {short_repr(name)}, which is none"
+
+
+def _is_host(text: str) -> bool:
+    if len(text) > _MAX_HOST_CHARS:
+        return False
+    if _HOST.fullmatch(text):
+        return True
+    bracketed = _BRACKETED.fullmatch(text)
+    try:
+        return ipaddress.IPv6Address(bracketed[1] if bracketed else text) is not None
+    except ValueError:
+        return False
+
+
+def _is_path(text: str) -> bool:
+    try:
+        return 0 < len(os.fsencode(text)) <= MAX_PATH_BYTES and "\0" not in text
+    except UnicodeEncodeError:
+        return False
+
+
+def _leaves_workspace(path: str) -> bool:
+    """Return whether a path that was declared leads out of the workspace, however it is spelt."""
+    return path.startswith(("/", "~")) or posixpath.normpath(path).partition("/")[0] == ".."
+
+
+# ---- bounded in time
+
+
+class _Asker:
+    """Runs the code of tools' authors in threads, and waits for it no longer than is allowed.
+
+    Threat: `classify` is code of a stranger, and its arguments are a model's. It may be slow for some of
+    them, or never end, on the event loop, which delivers clicks and the Stop button.
+
+    Mechanism: it runs in a thread, and after the time is up nobody waits for that any more. No thread can be
+    ended from outside, so as long as one is busy with a tool no other is started for that tool: a model that
+    calls again and again gets its answer at once, and a single thread is lost.
+    Race: the thread may answer while it is given up. Its answer goes into a future that nobody reads.
+    Failure: the call is denied. Code in C that holds the interpreter's lock, such as a regular expression
+    that takes exponential time, holds up everything, as in any other code of the program.
+    """
+
+    def __init__(self) -> None:
+        """Start with no thread."""
+        # By identity, with the tool itself, so that no other gets its number.
+        self._busy: dict[int, tuple[Tool, threading.Thread]] = {}
+
+    def ask(self, tool: Tool, question: Callable[[], _Answer], timeout_s: float) -> _Answer:
+        """Return what `question` returns.
+
+        Raises:
+            ToolError: If it does not return in time, or an earlier question about this tool has not yet.
+            Exception: Whatever it raises; in place of what would end the program, a `ToolError`.
+        """
+        for number, (_, thread) in list(self._busy.items()):
+            if not thread.is_alive():
+                self._busy.pop(number, None)  # sessions of other threads look, too
+        if id(tool) in self._busy:
+            raise ToolError("it is still busy with an earlier call", recoverable=False)
+        answer: Future[_Answer] = Future()
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            try:
+                answer.set_result(context.run(question))
+            except BaseException as error:  # also what would end the program: it is the tool's answer
+                answer.set_exception(error)
+
+        # A daemon: a program that ends does not wait for it.
+        thread = threading.Thread(target=work, name=f"aisotools-declaration-{id(tool)}", daemon=True)
+        thread.start()
+        thread.join(timeout_s)
+        if thread.is_alive():
+            self._busy[id(tool)] = (tool, thread)
+            raise ToolError(f"it did not answer within {timeout_s:g} s", recoverable=False)
+        error = answer.exception()
+        if error is not None and not isinstance(error, Exception):
+            raise ToolError(f"it raised {type(error).__name__}: {error}", recoverable=False)
+        return answer.result()
+
+
+_asker = _Asker()
