@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import singledispatch
+from functools import lru_cache, singledispatch
 from pathlib import Path
 from typing import Any
 
@@ -271,7 +271,7 @@ def _(event: CallDecided, secret: frozenset[str]) -> dict[str, Any]:
         "decision": event.decision,
         "decided_by": event.decided_by,
         "effect": event.effect,
-        "reasons": list(map(redact_text, event.reasons)),
+        "reasons": list(map(_redacted_reason, event.reasons)),
         "arguments": _arguments(event.arguments, secret),
         "digest": event.digest,
     }
@@ -323,6 +323,9 @@ def _(event: Undone, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 
 @_body.register
 def _(event: SessionEnded, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - nothing secret in it
     return {}
+
+
+_redacted_reason = lru_cache(maxsize=256)(redact_text)  # nearly all calls of a session have the same few
 
 
 def _arguments(arguments: object, secret: frozenset[str]) -> Json:
