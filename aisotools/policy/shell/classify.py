@@ -230,7 +230,7 @@ class _ShellAnalysis:
     def _analyse_command(self, command: SimpleCommand, variables: VariableUsage) -> CommandVerdict:
         """Judge a simple command, its redirections and assignments, and the commands that it runs."""
         tokens = command.words[command.assignments :]
-        words = [word for token in tokens for word in expand(token, variables.numbers)]
+        words = [word for token in tokens for word in expand(token, variables.numbers, variables.files)]
         verdicts = [_redirect_verdict(redirect, variables) for redirect in command.redirects]
         stack: list[tuple[Word, ...]] = []
         if words:
@@ -256,7 +256,9 @@ class _ShellAnalysis:
         spec = find_spec(program)
         if spec is None:
             return uncertain(f"what {program} does is unknown")
-        return classify_by_spec(spec, words)
+        verdict = classify_by_spec(spec, words)
+        self._commands += verdict.spellings
+        return verdict
 
 
 def _temporary_assignment_verdicts(command: SimpleCommand, program: Word) -> Iterator[CommandVerdict]:
