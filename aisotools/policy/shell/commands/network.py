@@ -159,7 +159,7 @@ COMMANDS = (
     CommandSpec(names="nc ncat netcat telnet ftp tftp", classify=_classify_netcat),
     CommandSpec(
         names="sftp socat lftp ftpd rclone s3cmd gsutil az gh glab hub heroku flyctl vercel "
-        "netlify nerdctl buildah skopeo terraform tofu ansible ansible-playbook "
+        "netlify nerdctl buildah skopeo ansible ansible-playbook "
         "vagrant packer psql pg_dump mysql mysqldump mariadb mongo mongosh redis-cli sqlcmd bq snowsql "
         "influx mail mailx sendmail mutt gpg-agent wandb dvc twine http "
         "https xh httpie aria2c axel lynx w3m links elinks youtube-dl yt-dlp smbclient ldapsearch snmpwalk "
@@ -172,6 +172,15 @@ COMMANDS = (
         reason=_ACTS_ELSEWHERE,
         certain=False,
         info_arguments="--version --help version",
+    ),
+    CommandSpec(
+        names="terraform tofu",  # even for its version it asks for newer ones
+        options="*",
+        operands=".",
+        effect=Effect.REMOTE_ACTION,
+        reason=_ACTS_ELSEWHERE,
+        certain=False,
+        info_arguments="",
     ),
     CommandSpec(
         names="kubectl oc",
