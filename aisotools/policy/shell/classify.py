@@ -16,7 +16,7 @@ import itertools
 import posixpath
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from aisotools.core.types import Effect, Facts
 from aisotools.policy.shell.commands import find_spec, is_information_request, program_name
 from aisotools.policy.shell.expansion import (
+    LoopWords,
     ParsedText,
     Redirect,
     SimpleCommand,
@@ -231,7 +232,7 @@ class _ShellAnalysis:
     ) -> CommandVerdict:
         """Judge a simple command, its redirections and assignments, and the commands that it runs."""
         tokens = command.words[command.assignments :]
-        words = [word for token in tokens for word in expand(token, variables.numbers)]
+        words = [word for token in tokens for word in expand(token, variables.numbers, variables.files)]
         redirects = merge(_redirect_verdict(redirect, variables) for redirect in command.redirects)
         verdicts = [_located(redirects, folders, variables.files)]
         stack: list[tuple[tuple[Word, ...], Folders]] = []
@@ -260,10 +261,12 @@ class _ShellAnalysis:
         spec = find_spec(program)
         if spec is None:
             return uncertain(f"what {program} does is unknown")
-        return classify_by_spec(spec, words)
+        verdict = classify_by_spec(spec, words)
+        self._commands += verdict.spellings
+        return verdict
 
 
-def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Sequence[str]]) -> CommandVerdict:
+def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, LoopWords]) -> CommandVerdict:
     """Return the verdict with its paths as they are meant where the text starts.
 
     Args:
@@ -292,12 +295,12 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Sequ
     return merge([located, *doubts])
 
 
-def _loop_values(path: str, loops: Mapping[str, Sequence[str]]) -> list[str]:
+def _loop_values(path: str, loops: Mapping[str, LoopWords]) -> list[str]:
     """Return what a path that begins with the variable of a loop is in turn; nothing for any other path."""
     variable = _VARIABLE.match(path)
     rest = path[variable.end() :] if variable else ""
-    words = loops.get(variable[1] or variable[2], ()) if variable else ()
-    return [] if "$" in rest or "`" in rest else [word + rest for word in words]
+    words = loops.get(variable[1] or variable[2]) if variable else None
+    return [] if words is None or "$" in rest or "`" in rest else [word + rest for word in words.displays]
 
 
 def _temporary_assignment_verdicts(command: SimpleCommand, program: Word) -> Iterator[CommandVerdict]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -167,6 +167,7 @@ class Word:
         prefix: How it certainly begins.
         may_split: Whether it may become several words, or none.
         is_located: Whether it is known which path it means, apart from patterns in it.
+        is_file: Whether it is a variable that certainly holds the name of a file written or found here.
     """
 
     display: str
@@ -174,6 +175,7 @@ class Word:
     prefix: str
     may_split: bool = False
     is_located: bool = True
+    is_file: bool = False
 
     @property
     def may_be_option(self) -> bool:
@@ -192,20 +194,42 @@ def unknown_words(display: str = "", prefix: str = "") -> Word:
     return Word(display, None, prefix, may_split=True, is_located=False)
 
 
-def expand(token: Token, numbers: Collection[str] = ()) -> list[Word]:
+def expand(
+    token: Token, numbers: Collection[str] = (), files: Mapping[str, LoopWords] | None = None
+) -> list[Word]:
     """Return the words that `token` becomes.
 
     Args:
         token: A word as written.
         numbers: Variables that certainly hold numbers.
+        files: Variables that certainly hold the name of a file.
     """
     template = _template(token)
     if "{" not in template:
-        return [_fill_holes(template, token.pieces, numbers)]
+        word = _fill_holes(template, token.pieces, numbers)
+        return [_know_file(word, token, files) if files else word]
     alternatives = _expand_braces(template, token.pieces)
     if alternatives is None:
         return [unknown_words("".join(_source(piece) for piece in token.pieces))]
     return [_fill_holes(alternative, token.pieces, numbers) for alternative in alternatives if alternative]
+
+
+def _know_file(word: Word, token: Token, files: Mapping[str, LoopWords]) -> Word:
+    """Return `word` with what is known of it if it is a variable of `files`, with fixed text behind it."""
+    pieces = [piece for piece in token.pieces if piece.text]
+    first, rest = (pieces[0], pieces[1:]) if pieces else (None, [])
+    if first is None or first.kind != "variable" or any(piece.kind != "literal" for piece in rest):
+        return word
+    values = files.get(first.text.strip("{}"))
+    if values is None:
+        return word
+    has_pattern = any(not piece.quoted and not _GLOB.isdisjoint(piece.text) for piece in rest)
+    return replace(
+        word,
+        is_file=True,
+        prefix="0" if values.are_arguments else word.prefix,
+        may_split=word.may_split and (has_pattern or not values.are_single),
+    )
 
 
 def expand_value(token: Token, numbers: Collection[str] = ()) -> Word:
@@ -386,6 +410,9 @@ _HAS_MEANING = re.compile(
     r"|SHELL|CONFIG|HOOKS?|PRELOAD|PROXY|proxy)"
 )
 _INTEGER = re.compile(r"-?[0-9]+")
+_PLAIN_BEGINNING = re.compile(r"[\w.]", re.ASCII)
+_PLAIN_WORD = re.compile(r"[\w./+-]+", re.ASCII)
+_MAX_COUNT_CHARS = 1000
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _NUMERIC_VARIABLES = name_set("BASHPID EPOCHSECONDS EUID LINENO PPID RANDOM SECONDS SRANDOM UID")
 _ARITHMETIC = re.compile(
@@ -403,7 +430,29 @@ _VARIABLE_SETTERS = name_set(
     "mapfile readarray getopts declare typeset local export readonly let unset wait eval source . builtin "
     "command coproc trap enable time"
 )
+_COUNT = re.compile(
+    r"\$\((?:[^;&()`\n|]*\|)*\s*(?:wc\s+-[lwcm](?:\s*<\s*[\w./-]+|\s*<\s*\"?\$\{?\w+\}?\"?)?|nproc"
+    r"|date\s+\+%s"
+    r"|grep\s+-[Eiv]*c[Eiv]*\s+(?:'[^']*'|[\w.]+))\s*\)",
+    re.ASCII,
+)
+"""A command substitution that prints one number and nothing else: a count of what it reads."""
+_COUNT_OF_INPUT = re.compile(r"\$\(\s*grep|\|\s*\|")
 _NUMERIC_COMPARISONS = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
+
+
+class LoopWords(NamedTuple):
+    """The words that a loop's variable is in turn.
+
+    Attributes:
+        displays: The words, as they are written.
+        are_arguments: Whether none begins with a dash or a slash.
+        are_single: Whether none can split.
+    """
+
+    displays: tuple[str, ...]
+    are_arguments: bool
+    are_single: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +468,7 @@ class VariableUsage:
     """
 
     numbers: frozenset[str]
-    files: Mapping[str, tuple[str, ...]]
+    files: Mapping[str, LoopWords]
     assigned: frozenset[str]
     doubts: tuple[str, ...]
 
@@ -461,7 +510,7 @@ def survey_variables(parsed: ParsedText, *, is_only_text: bool = True) -> Variab
     for name, is_number in _temporary_assignments(parsed):
         assigned[name] = assigned.get(name, True) and is_number
     numbers: frozenset[str] = frozenset()
-    files: dict[str, tuple[str, ...]] = {}
+    files: dict[str, LoopWords] = {}
     if is_only_text and all(map(_sets_plainly, parsed.commands)):
         numbers = frozenset(name for name, is_number in assigned.items() if is_number)
         files = dict(_file_variables(parsed))
@@ -512,14 +561,20 @@ def _assigned_value(token: Token) -> tuple[str, bool]:
     return name, _is_integer(value) and "[" not in token.pieces[0].text.partition("=")[0]
 
 
-def _file_variables(parsed: ParsedText) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _file_variables(parsed: ParsedText) -> Iterator[tuple[str, LoopWords]]:
     """Yield the variables of loops over plain words that nothing else sets, each with these words."""
     setters = [name for name, _ in (*_assignments(parsed), *_temporary_assignments(parsed))]
     for words in parsed.loops:
         values = [word for token in words[2:] for word in expand(token)]
-        are_files = all(word.is_located and not (word.text or "").startswith("/dev") for word in values)
+        are_files = all(
+            word.is_located and ":" not in word.display and not (word.text or "").startswith("/dev")
+            for word in values
+        )
         if values and are_files and setters.count(words[0].bare) == 1:
-            yield words[0].bare, tuple(word.display for word in values)
+            displays = tuple(word.display for word in values)
+            are_arguments = all(_PLAIN_BEGINNING.match(word.prefix) for word in values)
+            are_single = all(_PLAIN_WORD.fullmatch(word.text or "") for word in values)
+            yield words[0].bare, LoopWords(displays, are_arguments, are_single)
 
 
 def _sets_plainly(command: SimpleCommand) -> bool:
@@ -547,6 +602,8 @@ def _is_integer(value: Token) -> bool:
     kinds = {piece.kind for piece in value.pieces}
     if kinds <= {"literal"}:
         return bool(_INTEGER.fullmatch("".join(piece.text for piece in value.pieces)))
+    if len(value.pieces) == 1 and kinds == {"unknown"}:
+        return is_count(value.pieces[0].text)
     return len(value.pieces) == 1 and kinds == {"number"}
 
 
@@ -554,7 +611,27 @@ def _are_integers(word: Token) -> bool:
     return _is_integer(word) or bool(re.fullmatch(r"\{[0-9]+\.\.[0-9]+\}", word.bare))
 
 
+def is_count(source: str) -> bool:
+    """Return whether a command substitution certainly prints one number: a count of what it reads.
+
+    `grep -c` at its beginning would read files, or nothing, and `||` would let another command print, too.
+    """
+    return (
+        len(source) < _MAX_COUNT_CHARS
+        and bool(_COUNT.fullmatch(source))
+        and not _COUNT_OF_INPUT.search(source)
+    )
+
+
+def _without_counts(source: str) -> str:
+    """Return an arithmetic expression with 0 in place of the counts in it."""
+    if "$(" not in source or len(source) > _MAX_COUNT_CHARS:
+        return source
+    return _COUNT.sub(lambda match: "0" if is_count(match[0]) else match[0], source)
+
+
 def _is_plain_arithmetic(source: str, numbers: frozenset[str]) -> bool:
+    source = _without_counts(source)
     if not _ARITHMETIC.fullmatch(source):
         return False
     # 0x1f is a number, not a name.

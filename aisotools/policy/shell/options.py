@@ -10,6 +10,7 @@ the role of the flag itself:
     h  contacts this host         W  like w, but - is stdout        u  unknown
     m  changes this path          d  destroys this path             n  acts on another machine
     c  changes something here     D  destroys something             s  changes the machine
+    i  reads this path, or contacts the host of this URL
 
 The operands of a command have one kind: one of the roles above, or
 
@@ -38,6 +39,7 @@ _OUTPUT_DESCRIPTOR = re.compile(r"/dev/fd/[12]")
 _DISK = re.compile(r"/dev/(?:sd|hd|vd|xvd|nvme|mmcblk|disk|rdisk|loop|dm-|md|mapper/|mem|kmem|port).*")
 _SOCKET = re.compile(r"/dev/(?:tcp|udp)/([^/]*)/.*")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^/?#]*@)?(\[[^\]]*\]|[^/:?#]*)", re.IGNORECASE)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+-]+):")
 _PLAIN_HOST = re.compile(r"[\w.:%\[\]-]+")
 _REMOTE_PATH = re.compile(r"(?:[^/@:]*@)?(\[[^\]]*\]|[^/:@\[\]]+):.*", re.DOTALL)
 
@@ -60,6 +62,7 @@ class CommandVerdict:
         commands: Words of the commands that it runs.
         scripts: Shell texts that it runs.
         changes_folder: Whether the commands that it runs start in another folder.
+        spellings: The same command without what may stand between a program and its subcommand, for rules.
     """
 
     effect: Effect = Effect.READ_ONLY
@@ -72,6 +75,7 @@ class CommandVerdict:
     commands: tuple[tuple[Word, ...], ...] = ()
     scripts: tuple[str, ...] = ()
     changes_folder: bool = False
+    spellings: tuple[str, ...] = ()
 
 
 NO_EFFECT = CommandVerdict()
@@ -97,6 +101,7 @@ def merge(verdicts: Iterable[CommandVerdict]) -> CommandVerdict:
         commands=tuple(words for verdict in relevant for words in verdict.commands),
         scripts=tuple(script for verdict in relevant for script in verdict.scripts),
         changes_folder=any(verdict.changes_folder for verdict in relevant),
+        spellings=tuple(spelling for verdict in relevant for spelling in verdict.spellings),
     )
 
 
@@ -124,6 +129,26 @@ def reads(word: Word) -> CommandVerdict:
     if word.text is None and not word.is_located:
         return CommandVerdict(reads=(word.display,), unresolved=(word.display,))
     return CommandVerdict(reads=(word.display,))
+
+
+def reads_or_contacts(word: Word) -> CommandVerdict:
+    """Return the verdict on an operand of a program that reads files, and takes URLs in their place."""
+    if url := _SCHEME.match(word.display):
+        return contacts(host_of(word.display) or url[1], f"it contacts {word.display}")
+    if _may_be_url(word):
+        return uncertain(f"it cannot be determined whether {word.display} is a file here")
+    return reads(word)
+
+
+def _may_be_url(word: Word) -> bool:
+    """Return whether a word that is only known at run time may begin with `scheme:`.
+
+    What is before the first expansion says no with a slash or a dot in it; so do patterns, which become names
+    of files, and variables of which it is known that they hold such names.
+    """
+    if word.text is not None or word.is_located or word.is_file:
+        return False
+    return re.fullmatch(r"[A-Za-z0-9+-]*", word.prefix) is not None
 
 
 def opens(word: Word) -> CommandVerdict:
@@ -212,9 +237,11 @@ class CommandSpec:
         reason: The reason for `effect` or for being uncertain; follows the program's name in a sentence.
         certain: Whether the specification covers everything they do.
         allow_dynamic: Whether words that are only known at run time are harmless even as options.
+        allow_patterns: The same, but only for what patterns such as `*.png` become: the names of files.
         posix: Whether the first operand ends the options.
         separate_values: Whether an option with a value must stand alone, because implementations differ in
             how they read joined ones.
+        one_dash: Whether a single dash begins options of several letters, as in `-noout`.
         classify: Replaces the option table.
         info_arguments: Arguments that only print information when given alone, separated by blanks.
     """
@@ -226,8 +253,10 @@ class CommandSpec:
     reason: str = ""
     certain: bool = True
     allow_dynamic: bool = False
+    allow_patterns: bool = False
     posix: bool = False
     separate_values: bool = False
+    one_dash: bool = False
     classify: Classifier | None = None
     info_arguments: str = "--help --version"
 
@@ -271,12 +300,13 @@ class ParsedCommand(NamedTuple):
 # ---- parsing the arguments of a command
 
 _OPTION = re.compile(r"(-#|-[^-\s:?!]+|--[^\s:?!]+)(?:([:?])(\w?)|!(\w))?")
-_ROLES_WORST_FIRST = "xusdDwWmcnhr"
+_ROLES_WORST_FIRST = "xusdDwWmcnhir"
+_ABBREVIATED_CHARS = 3  # after the dashes, at least
 
 
 @cache
-def parse_option_table(options: str) -> Mapping[str, OptionSpec]:
-    """Parse the options of a specification.
+def parse_option_table(options: str, *, one_dash: bool = False) -> Mapping[str, OptionSpec]:
+    """Parse the options of a specification; with `one_dash` no option is a group of letters.
 
     Raises:
         ValueError: If several short options with values are joined.
@@ -284,7 +314,7 @@ def parse_option_table(options: str) -> Mapping[str, OptionSpec]:
     table: dict[str, OptionSpec] = {}
     for name, arity, value_role, flag_role in _OPTION.findall(options):
         option = OptionSpec(arity, value_role or flag_role)
-        if name.startswith("--") or name == "-#":
+        if one_dash or name.startswith("--") or name == "-#":
             table[name] = option
         elif arity and len(name) > 2:
             raise ValueError(f"{name}{arity} in a table: write options with values one by one")
@@ -298,8 +328,10 @@ def parse_options(
     options: str,
     *,
     allow_dynamic: bool = False,
+    allow_patterns: bool = False,
     posix: bool = False,
     separate_values: bool = False,
+    one_dash: bool = False,
 ) -> ParsedCommand:
     """Return the options and operands of a command, and the doubts about them. Raises nothing.
 
@@ -307,12 +339,14 @@ def parse_options(
         words: The program and its arguments.
         options: The options that it knows, as this module describes; `*` for any.
         allow_dynamic: See `CommandSpec`.
+        allow_patterns: See `CommandSpec`.
         posix: See `CommandSpec`.
         separate_values: See `CommandSpec`.
+        one_dash: See `CommandSpec`.
     """
     if options == "*":
         return ParsedCommand([], _likely_operands(words), [])
-    table = parse_option_table(options)
+    table = parse_option_table(options, one_dash=one_dash)
     parsed = ParsedCommand([], [], [])
     rest = iter(words[1:])
     for word in rest:
@@ -322,7 +356,10 @@ def parse_options(
                 parsed.doubts.append("-- may not end the options here")
             parsed.operands.extend(rest)
         elif text is None:
-            _parse_dynamic_word(word, table, parsed, allow_dynamic=allow_dynamic)
+            is_harmless = allow_dynamic or (allow_patterns and word.is_located and not word.prefix)
+            _parse_dynamic_word(word, table, parsed, allow_dynamic=is_harmless)
+        elif one_dash and text.startswith("-") and len(text) > 1:
+            _parse_one_dash_option(word, table, rest, parsed)
         elif text.startswith("--"):
             _parse_long_option(word, table, rest, parsed)
         elif text.startswith("-") and len(text) > 1:
@@ -357,6 +394,23 @@ def _parse_dynamic_word(
     parsed.operands.append(word)
 
 
+def _parse_one_dash_option(
+    word: Word, table: Mapping[str, OptionSpec], rest: Iterator[Word], parsed: ParsedCommand
+) -> None:
+    name, equals, value = word.display.partition("=")
+    name = name[1:] if name.startswith("--") and name not in table else name
+    option = table.get(name)
+    if option is None:
+        parsed.doubts.append(f"the option {name} is unknown")
+        return
+    argument = literal(value) if equals else None
+    if option.arity == ":" and not equals:
+        argument = _next_value(rest, parsed)
+    elif equals and not option.arity:
+        parsed.doubts.append(f"the option {name} takes no value")
+    parsed.options.append(ParsedOption(name, option.role, argument))
+
+
 def _parse_long_option(
     word: Word, table: Mapping[str, OptionSpec], rest: Iterator[Word], parsed: ParsedCommand
 ) -> None:
@@ -368,7 +422,8 @@ def _parse_long_option(
         if not candidates:
             parsed.doubts.append(f"the option {name} is unknown")
             return
-        parsed.doubts.append(f"the option {name} is abbreviated")
+        if not _abbreviates(name, candidates, table):
+            parsed.doubts.append(f"the option {name} is abbreviated")
         name = min(candidates, key=lambda other: _severity_rank(table[other].role))
         option = table[name]
     argument = literal(value) if equals else None
@@ -377,6 +432,17 @@ def _parse_long_option(
     elif equals and not option.arity:
         parsed.doubts.append(f"the option {name} takes no value")
     parsed.options.append(ParsedOption(name, option.role, argument))
+
+
+def _abbreviates(name: str, candidates: Sequence[str], table: Mapping[str, OptionSpec]) -> bool:
+    """Return whether an abbreviation is harmless, whichever of `candidates` it stands for.
+
+    An option that is in no table may have exactly this name if it ends where a word of theirs ends.
+    """
+    ends_word = any(other[len(name) : len(name) + 1] == "-" for other in candidates)
+    arities = {table[other].arity for other in candidates}
+    is_harmless = not any(table[other].role for other in candidates)
+    return is_harmless and len(arities) == 1 and not ends_word and len(name) >= _ABBREVIATED_CHARS + 2
 
 
 def _severity_rank(role: str) -> int:
@@ -434,8 +500,10 @@ def classify_by_spec(spec: CommandSpec, words: Words) -> CommandVerdict:
         words,
         spec.options,
         allow_dynamic=spec.allow_dynamic,
+        allow_patterns=spec.allow_patterns,
         posix=spec.posix,
         separate_values=spec.separate_values,
+        one_dash=spec.one_dash,
     )
     verdicts = [option_verdict(parsed), operand_verdict(spec, parsed)]
     if spec.effect is not Effect.READ_ONLY or not spec.certain:
@@ -465,6 +533,8 @@ def role_verdict(role: str, value: Word | None, name: str) -> CommandVerdict:
             return NO_EFFECT
         case "r":
             return reads(value) if value is not None else NO_EFFECT
+        case "i":
+            return reads_or_contacts(value) if value is not None else NO_EFFECT
         case "W" if value is None or value.text == "-":
             return NO_EFFECT
         case "w" | "W" if value is not None:

@@ -63,6 +63,7 @@ _TCP_SINCE = 4
 _UDP = 0b1100  # bind and connect
 _UDP_SINCE = 10
 _ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
+_SIGNALS = 0b10
 _SCOPES_SINCE = 6
 
 # Not even in the workspace: these reach drivers and other processes, not files.
@@ -143,12 +144,17 @@ def _every_protocol(abi: int) -> int:
 
 
 def read_only_ruleset(abi: int, scratch: Iterable[str] = ()) -> Ruleset:
-    """Return one more layer, which takes away every right to change files, except below `scratch`."""
+    """Return one more layer, which takes away every right to change files, except below `scratch`.
+
+    It also refuses signals to processes that were not started below it, from version 6 of Landlock on: the
+    worker, its tasks and other commands go on, whatever a command that was classified read only does.
+    """
     # Layers only ever take away: the kernel asks every layer, and the writable folders of the worker's own
     # layer stay its only ones. So this one handles changes alone, and needs no rule for anything to be read.
     changes = all_rights(abi) & ~READ & ~Right.IOCTL_DEV & ~Right.RESOLVE_UNIX
     return Ruleset(
         files=changes,
+        scopes=_SIGNALS if abi >= _SCOPES_SINCE else 0,
         grants=(
             *((path, changes & ~_NEVER) for path in scratch),
             *((path, _DEVICE & changes) for path in WRITABLE_DEVICES),

@@ -101,6 +101,8 @@ def make_folder(place: Path) -> None:
         "names.txt",
         "src/main.py",
         "list.txt",
+        "db.sqlite",  # sqlite3 makes an empty database of what does not exist, where it may
+        "x.db",
     ):
         (place / name).write_text("one,two\nthree,four\n" * 3)
     for command in (

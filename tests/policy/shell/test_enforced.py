@@ -71,6 +71,50 @@ async def test_a_change_wrongly_classified_read_only_fails_and_says_why(
     assert victim.read_text() == "kept"
 
 
+@pytest.mark.skipif(landlock.abi() < 6, reason="this kernel does not keep signals in a scope")
+async def test_no_command_taken_for_reading_reaches_the_worker_or_its_tasks(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    session = real_session()
+    await session.call("python", {"code": "import os; total = 41; worker = os.getpid()"}, origin="person")
+    task = await session.call("sandbox_bash", {"command": "sleep 300", "background": True}, origin="person")
+    assert not task.is_error, task.content
+    asked = await session.call("python", {"code": "print(worker)"}, origin="person")
+    worker = asked.content.strip().splitlines()[0]
+    for command in (
+        "kill -9 -1",
+        f"kill -9 {worker}",
+        f"kill -TERM {worker}; kill -INT {worker}; kill -STOP {worker}",
+        "kill -9 $PPID",
+        "pkill -9 sleep; killall -9 sleep",
+        "awk 'BEGIN { system(\"kill -9 -1\") }'",
+        "setsid bash -c 'kill -9 -1'",
+        f"bash -c 'kill -9 -{worker}' & wait",
+        f"python3 -c 'import os, signal; os.kill({worker}, 9)'",
+    ):
+        await believed(session, command)
+        after = await session.call(
+            "python", {"code": "print(total + 1, os.getpid() == worker)"}, origin="person"
+        )
+        assert "42 True" in after.content, command
+    listed = await session.call("sandbox_bash", {"command": "pgrep -x sleep | wc -l"}, origin="person")
+    assert int(listed.content.split()[0]) >= 1
+    # The control: with the right to, the worker would be gone.
+    gone = await session.call("sandbox_bash", {"command": f"kill -9 {worker}"}, origin="person")
+    assert gone.is_error
+    assert "ended" in gone.content
+
+
+async def test_a_command_taken_for_reading_may_end_what_it_started(real_session: OpenSession) -> None:
+    session = real_session()
+    await session.call("sandbox_bash", {"command": "true"})
+    result = await believed(
+        session, "sleep 300 & kill $!; wait $!; echo ended $?; timeout 0.1 sleep 300; echo $?"
+    )
+    assert "ended 143" in result.content
+    assert "124" in result.content
+
+
 async def test_temporary_files_are_no_changes(real_session: OpenSession) -> None:
     session = real_session(approver=DenyAll())
     result = await believed(session, "echo x > $TMPDIR/x && cat $TMPDIR/x")

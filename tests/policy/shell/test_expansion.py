@@ -13,6 +13,7 @@ from aisotools.policy.shell.expansion import (
     decode_ansi,
     expand,
     expand_value,
+    is_count,
     is_harmless_for_programs,
     is_harmless_in_shell,
     literal,
@@ -282,8 +283,59 @@ def test_only_variables_that_certainly_hold_numbers_do(text: str, numbers: set[s
     ],
 )
 def test_loops_over_plain_words_hold_files(text: str, files: dict[str, tuple[str, ...]]) -> None:
-    assert usage(text).files == files
+    assert {name: words.displays for name, words in usage(text).files.items()} == files
     assert usage(text, is_only_text=False).files == {}
+
+
+@pytest.mark.parametrize(
+    ("loop", "word", "may_be_option", "may_split"),
+    [
+        ("a b", "$f", False, False),
+        ("a b", "${f}_x.gz", False, False),
+        ("a b", "${f}*", True, True),  # what it becomes is only known then
+        ("-o b", "$f", True, False),
+        ("'a -o'", '"$f"', False, False),
+        ("'a -o'", "$f", True, True),  # it splits
+        ("d/*.csv", '"$f"', False, False),
+        ("*.csv", '"$f"', True, False),
+        ("*.csv", "$f", True, True),
+    ],
+)
+def test_a_loop_over_plain_words_tells_how_its_variable_begins(
+    loop: str, word: str, may_be_option: bool, may_split: bool
+) -> None:
+    parsed = parse_shell(f"for f in {loop}; do echo {word}; done")
+    used = survey_variables(parsed)
+    (found,) = expand(parsed.commands[-1].words[1], used.numbers, used.files)
+    assert found.is_file
+    assert (found.may_be_option, found.may_split) == (may_be_option, may_split)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("$(wc -l < f)", True),
+        ('$(wc -l < "$f")', True),
+        ("$(zcat f | wc -l)", True),
+        ("$(cat f | grep -c 'x y')", True),
+        ("$(nproc)", True),
+        ("$(date +%s)", True),
+        ("$(wc -l f)", False),  # prints the name, which arithmetic would evaluate
+        ("$(grep -c x f g)", False),
+        ("$(grep -c x)", False),
+        ("$(cat x; wc -l < f)", False),
+        ("$(cat x || wc -l)", False),
+        ("$(cat x |& wc -l)", False),
+        ("$(cat x\nwc -l < f)", False),
+        ("$(cat <(cat x) | wc -l)", False),
+        ("$(wc -l < f", False),
+        ("$(wc -l < f) x", False),
+        ("$(wc -lx < f)", False),
+        ("$(cat f | wc -l g)", False),
+    ],
+)
+def test_only_a_count_is_a_number(source: str, expected: bool) -> None:
+    assert is_count(source) is expected
 
 
 def test_all_assigned_names_are_listed() -> None:

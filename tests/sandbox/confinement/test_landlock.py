@@ -57,6 +57,7 @@ def test_read_only_takes_every_way_to_change_and_no_way_to_read(abi: int) -> Non
     assert rules.files & reading == 0
     assert rules.files | reading | Right.IOCTL_DEV | Right.RESOLVE_UNIX >= landlock.all_rights(abi)
     assert {path for path, _ in rules.grants} == {"/dev/null", "/dev/zero"}
+    assert bool(rules.scopes) is (abi >= 6)  # signals to the worker and its tasks
 
 
 def test_enforcing_without_landlock_is_an_error() -> None:

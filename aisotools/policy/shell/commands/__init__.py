@@ -5,7 +5,21 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from aisotools.policy.shell.commands import builtins, coreutils, git, mutating, network, scripting, wrappers
+from aisotools.policy.shell.commands import (
+    archives,
+    biology,
+    builtins,
+    coreutils,
+    documents,
+    git,
+    interpreters,
+    mutating,
+    network,
+    packages,
+    scripting,
+    services,
+    wrappers,
+)
 from aisotools.policy.shell.expansion import name_set
 from aisotools.policy.shell.options import CommandSpec, Words
 
@@ -15,20 +29,72 @@ COMMANDS: tuple[CommandSpec, ...] = (
     *network.COMMANDS,
     *git.COMMANDS,
     *scripting.COMMANDS,
+    *archives.COMMANDS,
+    *documents.COMMANDS,
+    *biology.COMMANDS,
+    *packages.COMMANDS,
+    *services.COMMANDS,
+    *interpreters.COMMANDS,
     *wrappers.COMMANDS,
     *builtins.COMMANDS,
 )
 """The specifications of all known programs. No program has two."""
 
 UNSPECIFIED = name_set(
-    "split csplit patch dos2unix unix2dos mktemp tempfile logger wall write uudecode zip ar cpio pax "
-    "updatedb ldconfig mandb ctags etags swapon swapoff umount modprobe insmod rmmod hwclock adjtimex "
+    "split csplit    mktemp tempfile logger wall write uudecode zip cpio pax "
+    "updatedb  mandb ctags etags  swapoff umount modprobe insmod rmmod hwclock adjtimex "
     "useradd userdel usermod groupadd groupdel passwd chpasswd visudo vipw chsh chfn iptables ip6tables "
-    "nft ufw setenforce localedef ssh-keygen ssh-copy-id gpg gpg2 losetup pivot_root blockdev renice "
-    "setcap dmsetup exportfs sync apt-get aptitude yum dnf zypper pacman apk snap flatpak brew port "
+    "nft ufw setenforce localedef ssh-copy-id losetup pivot_root blockdev renice "
+    "setcap dmsetup exportfs sync aptitude zypper port "
     "emerge easy_install"
 )
 """Programs without a specification that are known to do nothing but print for `--help` and `--version`."""
+
+_ANSWER_QUESTIONS = name_set(
+    # bioinformatics
+    "fastqc multiqc STAR hisat2 hisat2-build bowtie bowtie2 bowtie2-build minimap2 salmon kallisto gatk "
+    "picard cutadapt fastp "
+    "trimmomatic trim_galore featureCounts htseq-count stringtie cufflinks tophat mosdepth vep snpEff "
+    "snpSift quast "
+    "quast.py busco prokka bakta kraken2 bracken mafft muscle clustalo iqtree iqtree2 raxml-ng raxmlHPC "
+    "fasttree FastTree "
+    "hmmsearch hmmscan hmmbuild plink plink2 nf-core infer_experiment.py deeptools bamCoverage macs2 "
+    "macs3 spades.py "
+    "megahit flye canu medaka guppy dorado whatshap sniffles freebayes varscan bam-readcount umi_tools "
+    "cellranger sourmash mash skani diamond mmseqs foldseek prodigal racon nanoplot NanoPlot "
+    "porechop "
+    "filtlong seqfu sambamba vg truvari glnexus nextalign nextclade pangolin bcl2fastq bcl-convert "
+    "rsem-calculate-expression gffread gffcompare agat TransDecoder.LongOrfs interproscan.sh orthofinder "
+    # data science
+    "visidata vd fzf jless  fx nbdime nbdiff nbstrip  nvtop htop btop ncdu tesseract "
+    "octave-cli scilab spark-submit pyspark hadoop dbt tensorboard great_expectations sqlfluff "
+    # development
+    "nginx apachectl httpd mongod mysqld postgres redis-server delta difft lazygit tig adb dart kotlinc "
+    "minikube kind k9s kustomize pulumi buf grpcurl watchman direnv asdf mise volta xgettext msgfmt "
+    "msginit cscope doxygen sphinx-build mkdocs hugo jekyll objcopy strip ranlib gdbserver lldb-server "
+    "zig crystal nim gleam elm stack cabal opam dune coqc lean agda ld.gold ld.lld lld mold ccache "
+    "sccache distcc "
+    "hadolint   markdownlint vale codespell typos actionlint cppcheck clang-format clang-tidy rubocop "
+    "gofmt golangci-lint staticcheck rust-analyzer pyright basedpyright ty vulture radon autopep8 yapf "
+    "autoflake pyupgrade "
+    "hatch flit pdm rye pip-compile pip-audit safety cookiecutter copier locust ab wrk siege hey vegeta "
+    "google-chrome chromium firefox  inkscape gimp blender libreoffice soffice vlc sox lame oggenc gs "
+    "qpdf pdftk "
+    "pdftoppm pdfimages pdfunite wkhtmltopdf weasyprint asciidoctor rst2html dvipng lilypond graphviz "
+    "optipng pngquant jpegtran "
+    "cwebp ffplay mpv restic borg duplicity rdiff-backup syncthing unison stow chezmoi"
+)
+"""More of them, of science and development."""
+_ANSWER_SHORT_QUESTIONS = name_set(
+    "fastqc trim_galore busco quast quast.py spades.py kallisto salmon featureCounts htseq-count muscle "
+    "canu trimmomatic "
+    "snpEff gatk picard plink plink2 hmmsearch hmmscan hmmbuild minimap2 hisat2 bowtie2 STAR cutadapt "
+    "stringtie iqtree "
+    "nginx lazygit tig blender fzf nim wrk restic delta adb kraken2 mafft fasttree prokka"
+)
+"""Those that also answer the short forms, which elsewhere may mean anything, such as to be verbose."""
+_QUESTIONS = frozenset(("--help", "--version"))
+_SHORT_QUESTIONS = frozenset(("-help", "-version", "-h", "-V", "-v", "version"))
 
 _SYSTEM_FOLDERS = frozenset(
     ("/bin", "/usr/bin", "/sbin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"),
@@ -69,4 +135,7 @@ def is_information_request(words: Words) -> bool:
     spec = find_spec(words[0].text)
     if spec is not None:
         return words[1].text in spec.info_arguments.split()
-    return program_name(words[0].text) in UNSPECIFIED and words[1].text in {"--help", "--version"}
+    name = program_name(words[0].text)
+    if words[1].text in _SHORT_QUESTIONS:
+        return name in _ANSWER_SHORT_QUESTIONS
+    return words[1].text in _QUESTIONS and (name in UNSPECIFIED or name in _ANSWER_QUESTIONS)

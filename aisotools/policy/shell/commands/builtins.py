@@ -76,6 +76,8 @@ def _classify_mapfile(words: Words) -> CommandVerdict:
 def _classify_declare(words: Words) -> CommandVerdict:
     exports = words[0].text == "export"
     parsed = parse_options(words, "-pnaAr" if exports else "-aAprglufFx")
+    if parsed.has("-p") and not any("=" in word.display for word in parsed.operands):
+        return option_verdict(parsed)
     for_programs = exports or parsed.has("-x")
     assignments = [_assignment_verdict(word, for_programs=for_programs) for word in parsed.operands]
     return merge([option_verdict(parsed), *assignments])

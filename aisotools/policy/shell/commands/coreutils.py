@@ -15,8 +15,10 @@ from aisotools.policy.shell.options import (
     merge,
     option_verdict,
     parse_options,
+    reads,
     uncertain,
 )
+from aisotools.policy.shell.subcommands import Subcommand, subcommands
 
 _GREP = (
     "-EFGPiyvwxclLqsonHhbTZzUurRIa -e: -f:r -m: -A: -B: -C: -d: -D: -# --extended-regexp --fixed-strings "
@@ -83,19 +85,76 @@ def _classify_kill(words: Words) -> CommandVerdict:
     return has_effect(Effect.DESTRUCTIVE, "it ends processes, which cannot be undone")
 
 
+_NVIDIA = (
+    "-L -q -x -u -s -h -i: -d: -l? -lms? -f:w --query-gpu: --query-compute-apps: --query-accounted-apps: "
+    "--format: --list-gpus "
+    "--query --display: --id: --loop? --loop-ms? --unit --xml-format --filename:w --help-query-gpu "
+    "--version -c: -o: "
+    "--query-supported-clocks: --query-retired-pages: --query-remapped-rows: -B --list-excluded-gpus"
+)
+
+
+def _classify_nvidia(words: Words) -> CommandVerdict:
+    """Return the verdict on nvidia-smi, which can also set the modes of a card."""
+    parsed = parse_options(words, _NVIDIA, one_dash=True)
+    shows = [word.text for word in parsed.operands if not (word.text or "").isdecimal()]
+    sets = parsed.has("-c", "-o") and not shows
+    doubt = (
+        uncertain("nvidia-smi may change a card")
+        if sets or shows[1:] or not set(shows) <= _NVIDIA_SHOWS
+        else NO_EFFECT
+    )
+    return merge([option_verdict(parsed), doubt])
+
+
+_NVIDIA_SHOWS = frozenset(("pmon", "dmon"))
+
+
+def _classify_compgen(words: Words) -> CommandVerdict:
+    """Return the verdict on compgen, which may also call functions and expand texts."""
+    parsed = parse_options(words, "-abcdefgjksuv -A: -P: -S: -X: -o:")
+    return option_verdict(parsed)
+
+
+def _classify_ldconfig(words: Words) -> CommandVerdict:
+    prints = any(word.text in {"-p", "--print-cache"} for word in words[1:])
+    return (
+        NO_EFFECT if prints and len(words) == 2 else uncertain("ldconfig changes which libraries are found")
+    )
+
+
+def _classify_patch(words: Words) -> CommandVerdict:
+    parsed = parse_options(
+        words,
+        "-RNEflstubcen -p: -d:r -i:r -F: -D: -V: -g: --dry-run --strip: --directory:r --input:r "
+        "--reverse --forward "
+        "--force --batch --silent --quiet --verbose --fuzz: --unified --context --binary --ignore-whitespace "
+        "-o:w --output:w -r:w --reject-file:w",
+    )
+    doubt = NO_EFFECT if parsed.has("--dry-run") else uncertain("patch changes files")
+    return merge([option_verdict(parsed), doubt, *map(reads, parsed.operands)])
+
+
 COMMANDS = (
     CommandSpec(
         names="cat tac nl wc head tail cut rev paste join comm cmp diff fold fmt column expand unexpand od "
         "hexdump hd strings md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum shasum "
         "ls dir vdir stat du df readlink realpath pr tsort look locate plocate readelf exa eza zipinfo "
-        "getfacl lsattr findmnt namei bc",
+        "getfacl lsattr findmnt namei bc b3sum xxhsum xxh32sum xxh64sum xxh128sum crc32 col colrm "
+        "colcrt hexyl eu-readelf lsd duf dust procs jsonpp "
+        "lsar par units ul isosize ansi2txt zipdetails",
         options="*",
         allow_dynamic=True,
     ),
     CommandSpec(
         names="echo pwd seq factor numfmt expr basename dirname true false : sleep yes tr nproc arch uname "
-        "whoami id groups users who w uptime free vmstat iostat mpstat lscpu lsblk lsmod locale getconf "
-        "logname tty printenv ps pgrep pidof pstree which whereis type cal ncal clear last lslocks ipcs",
+        "whoami id groups users who w uptime free vmstat lscpu lsblk lsmod locale getconf "
+        "logname tty printenv ps pgrep pidof pstree which whereis type cal ncal clear last lastb lslocks "
+        "ipcs lsb_release "
+        "uuidgen fc-list fc-match fc-query fc-scan quota lsns lsmem lsipc lslogins "
+        "lsscsi acpi cpuid numastat clinfo glxinfo xdpyinfo gpustat "
+        "ibstat ibv_devinfo ompi_info pinky mcookie pwgen figlet fortune banner jot ac "
+        "getopt pathchk runlevel dircolors errno envsubst",
         options="*",
         operands=".",
         allow_dynamic=True,
@@ -107,19 +166,10 @@ COMMANDS = (
         allow_dynamic=True,
     ),
     CommandSpec(
-        names="zgrep zegrep zfgrep",
+        names="zgrep zegrep zfgrep bzgrep xzgrep zstdgrep lzgrep",
         options=_GREP,
         operands="pr",
-    ),
-    CommandSpec(
-        names="jq gojq",
-        options="-rRncCMSseajhV -f:r -L:r --raw-output --raw-input --null-input --compact-output "
-        "--color-output "
-        "--monochrome-output --sort-keys --slurp --exit-status --ascii-output --join-output --raw-output0 "
-        "--tab --indent: --arg --argjson --slurpfile --rawfile --args --jsonargs --stream --stream-errors "
-        "--seq --from-file:r --unbuffered",
-        operands="pr",
-        allow_dynamic=True,
+        allow_patterns=True,
     ),
     CommandSpec(
         names="rg",
@@ -169,8 +219,68 @@ COMMANDS = (
         "--mime-encoding --extension --dereference --no-dereference --separator: --files-from:r --exclude: "
         "--magic-file:r --keep-going --raw --print0 --checking-printout --compile!s --uncompress!x "
         "--uncompress-noreport!x",
+        allow_patterns=True,
     ),
     CommandSpec(names="date", classify=_classify_date),
+    CommandSpec(names="patch", classify=_classify_patch, info_arguments="--help --version -v"),
+    CommandSpec(names="compgen", classify=_classify_compgen, info_arguments=""),
+    CommandSpec(
+        names="dos2unix unix2dos mac2unix",
+        options="-i? --info? -c: -q",
+        operands="m",
+        info_arguments="--help --version -h -V",
+    ),
+    CommandSpec(
+        names="tidy",
+        options="-q -e -qe -i -u -m!u -config:u -o:u -xml -ashtml -asxml -utf8 -wrap: -errors -quiet",
+        one_dash=True,
+        operands="r",
+    ),
+    CommandSpec(
+        names="yamllint jsonlint json_verify json_pp",
+        options="-sq -d: -c:r -f: --strict --format: --no-warnings --config-data: --config-file:r -t: "
+        "--list-files",
+        operands="r",
+    ),
+    CommandSpec(names="ldconfig", options="-pvNX -C:r --print-cache -f:r", classify=_classify_ldconfig),
+    CommandSpec(names="sensors", options="-AujvhC -f -c:r", operands="."),
+    CommandSpec(
+        names="pidstat sar iostat mpstat",
+        options="-dhIlRrstuUvwHNxcmkpyzVABbFqSW -p: -C: -T: -G: -P: -i: -n: -f?  --human --dec: --pretty "
+        "-o:u -e!x",
+        operands=".",
+    ),
+    CommandSpec(
+        names="pmap", options="-xXdqpkV -A: --extended --device --quiet --show-path --range:", operands="."
+    ),
+    CommandSpec(
+        names="dmidecode",
+        options="-qu -t: -s: -H: --type: --string: --quiet --dump --no-sysfs --handle:",
+        operands="-",
+    ),
+    CommandSpec(
+        names="lshw",
+        options="-short -html -xml -json -businfo -class: -C: -c: -quiet -numeric -sanitize -disable: "
+        "-enable:",
+        one_dash=True,
+        operands="-",
+    ),
+    CommandSpec(names="swapon", options="-sv --show? --noheadings --raw --bytes --summary", operands="s"),
+    CommandSpec(
+        names="blkid",
+        options="-piLUk -o: -s: -t: -c:u -w:u -n: -u: --output: --match-tag: --match-token: --probe "
+        "--info --garbage-collect!u",
+        operands="r",
+    ),
+    CommandSpec(
+        names="pygmentize", options="-glNLVhvs -f: -O:u -P:u -F:u -S: -o:w -x!x -C -H:", operands="r"
+    ),
+    CommandSpec(
+        names="rocm-smi",
+        options="-aibgtupfPvlsc --showid --showuse --showmeminfo: --showtemp --showpower "
+        "--showproductname --showallinfo --json --csv --showdriverversion",
+        operands="-",
+    ),
     CommandSpec(
         names="xxd",
         options="-abCEeipuv -c: -g: -l: -s: -o: -n: -r!u",
@@ -187,19 +297,38 @@ COMMANDS = (
         options="-f: -t: -csl --from-code: --to-code: --list --silent -o:w --output:w",
     ),
     CommandSpec(
-        names="yq",
-        options="-rPenNCMcjy -o: -p: -I: --output-format: --input-format: --prettyPrint --exit-status "
-        "--null-input --no-colors --colors --raw-output --unwrapScalar? -i!s --inplace!s --in-place!s",
-        operands="pr",
-    ),
-    CommandSpec(
         names="xmllint",
         options="--format --noout --xpath: --nonet --recover --html --xmlout --pretty: --encode: --c14n "
-        "--output:w",
+        "--output:w --huge --schema:i --relaxng:i --schematron:i --dtdvalid:i --noblanks --valid!n "
+        "--noent!n --loaddtd!n --path:u --shell!u --debug "
+        "--nowarning --stream --push --memory --timing",
+        operands="i",
+    ),
+    CommandSpec(
+        names="xmlstarlet xml",
+        classify=subcommands(
+            Subcommand(
+                names="sel, select, el, elements, format, val, validate, esc, unesc, c14n, pyx",
+                options="-tTBQNCDRIseqbwauvdn -m: -v: -c: -o: -N: -n -i: --net!n --text --xpath: "
+                "--template --match: --value-of: --copy-of: --indent-spaces: -s: -r --recover -b",
+                operands="i",
+                classify=None,
+            ),
+            reason="changes documents",
+        ),
+        info_arguments="--version --help",
     ),
     CommandSpec(
         names="nm size objdump",
-        options="-aACDdgnSuprhtTxsf --demangle? --defined-only --dynamic --disassemble --syms --plugin:x",
+        options="-aACDdgnSuprhtTxsflBovP -j: -M: -m: -b: --demangle? --no-demangle --defined-only "
+        "--undefined-only --dynamic --disassemble? "
+        "--syms --plugin:x --extern-only --print-size --size-sort --numeric-sort --reverse-sort "
+        "--format: --radix: --totals "
+        "--section-headers --headers --private-headers --all-headers --full-contents --section: --source "
+        "--line-numbers "
+        "--no-show-raw-insn --reloc --dynamic-syms --dynamic-reloc --start-address: --stop-address: "
+        "--no-sort --common -k",
+        allow_patterns=True,
     ),
     CommandSpec(
         names="fd fdfind",
@@ -272,8 +401,7 @@ COMMANDS = (
     ),
     CommandSpec(
         names="nvidia-smi",
-        options="-Lq -i: --query-gpu: --format: --list-gpus",
-        operands="-",
+        classify=_classify_nvidia,
     ),
     CommandSpec(
         names="hostname",

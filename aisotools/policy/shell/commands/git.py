@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from aisotools.core.types import Effect
@@ -36,7 +37,16 @@ _DIFF = (
     "--ext-diff!x --textconv!x"
 )
 _LOG_ONLY = (
-    "-giEFPx -n: -L: -# --oneline --graph --all --decorate? --no-decorate --source --follow --author: "
+    "--simplify-merges --show-pulls --no-color-moved-ws --color-moved-ws: --min-parents: --max-parents: "
+    "--exclude-first-parent-only "
+    "--no-notes --mailmap --no-mailmap --decorate-refs: --decorate-refs-exclude: --show-linear-break? "
+    "--graph --no-graph --clear-decorations "
+    "--alternate-refs --reflog --indexed-objects --stdin --ignore-missing --bisect --do-walk "
+    "--in-commit-order --disk-usage? "
+    "--show-notes? --log-size --no-min-parents --no-max-parents --dense --sparse --missing: --filter: "
+    "--objects-edge --timestamp --header "
+    "--left-right --remove-empty --since-as-filter: --grep-reflog: --basic-regexp --since: -giEFPx -n: "
+    "-L: -# --oneline --graph --all --decorate? --no-decorate --source --follow --author: "
     "--committer: --grep: --all-match --invert-grep --regexp-ignore-case --since: --after: --until: "
     "--before: --max-count: --skip: --merges --no-merges --first-parent --reverse --topo-order --date-order "
     "--author-date-order --date: --relative-date --format: --pretty? --abbrev-commit --no-abbrev-commit "
@@ -51,6 +61,7 @@ _LISTING = (
     "--no-color --column? --no-column --ignore-case"
 )
 _READ_OPTIONS = {
+    "add": "-nvAuf --dry-run --verbose --all --update --force --ignore-errors --ignore-missing --no-all",
     "annotate": "-cbltswepfn -M? -C? -L: -S:r --root --show-stats --porcelain --line-porcelain --incremental "
     "--show-name --show-number --show-email --date: --since: --reverse --first-parent --ignore-rev: "
     "--abbrev:",
@@ -79,6 +90,9 @@ _READ_OPTIONS = {
     "--abbrev? --eol --deduplicate --recurse-submodules --format:",
     "ls-tree": "-drtlz --name-only --name-status --object-only --full-name --full-tree --abbrev? --long "
     "--format:",
+    "apply": "-p: -C: -R --stat --numstat --summary --check --verbose -v --reverse --recount "
+    "--unidiff-zero --directory:",
+    "diff-pairs": _DIFF,
     "merge-base": "-a --all --octopus --independent --is-ancestor --fork-point",
     "name-rev": "--tags --all --name-only --always --refs:",
     "range-diff": _LOG,
@@ -90,18 +104,27 @@ _READ_OPTIONS = {
     "show-branch": "-ar --all --remotes --current --list --sha1-name --no-name --topics",
     "show-ref": "-qd -s? --head --heads --tags --branches --verify --dereference --hash? --abbrev? --quiet",
     "status": "-sbvz -u? --short --branch --show-stash --porcelain? --long --verbose --untracked-files? "
-    "--ignore-submodules? --ignored? --column? --no-column --ahead-behind --no-ahead-behind --renames "
+    "--ignore-submodules? --ignored? --find-renames? --column? --no-column --ahead-behind "
+    "--no-ahead-behind --renames "
     "--no-renames",
+    "var": "-l",
     "version": "--build-options",
+    "fsck": "-v --no-dangling --connectivity-only --no-progress --unreachable --full --strict --no-full "
+    "--root --tags --cache --no-reflogs --lost-found!c",
+    "verify-pack": "-vs --verbose --stat-only",
+    "check-mailmap": "--stdin",
+    "get-tar-commit-id": "",
+    "patch-id": "--stable --unstable --verbatim",
+    "stripspace": "-sc",
     "whatchanged": _LOG,
 }
 _READ_OPTIONS["blame"] = _READ_OPTIONS["annotate"]
 _CHANGES = name_set(
     "add am apply cherry-pick commit commit-tree fast-import gc hash-object merge merge-file merge-index mv "
-    "pack-objects pack-refs read-tree rebase repack replace rerere revert sparse-checkout stage switch "
+    "pack-objects pack-refs read-tree rebase repack replace rerere revert stage switch "
     "unpack-objects update-index update-ref write-tree"
 )
-_WRITES_ANYWHERE = name_set("archive bundle format-patch init init-db maintenance quiltimport")
+_WRITES_ANYWHERE = name_set("archive format-patch init init-db maintenance quiltimport")
 _DISCARDS = name_set("clean filter-branch filter-repo prune prune-packed restore rm reset")
 _REMOTE = name_set("clone fetch fetch-pack ls-remote pull push remote-http request-pull send-email svn")
 _BRANCH = (
@@ -122,6 +145,7 @@ _CONFIG = (
 _HARMLESS_GLOBAL_OPTIONS = frozenset(
     ("--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--no-replace-objects"),
 )
+_PLAIN_NAME = re.compile(r"[a-z][a-z-]*")
 _HARMLESS_SETTINGS = ("color.", "core.quotepath=", "core.quotePath=", "log.showSignature=false")
 
 
@@ -138,6 +162,10 @@ def _classify_git(words: Words) -> CommandVerdict:
         value = rest.pop(0) if option.text in {"-c", "-C", "--git-dir", "--work-tree"} and rest else None
         if not _is_harmless_global_option(option, value):
             verdicts.append(uncertain(f"git {option.display} can make git run programs"))
+    if 0 < len(rest) < len(words) - 1:
+        verdicts.append(CommandVerdict(spellings=(" ".join(["git", *(word.display for word in rest)]),)))
+    if len(rest) == 2 and rest[1].text in {"--help", "-h"} and _PLAIN_NAME.fullmatch(rest[0].text or ""):
+        return merge(verdicts)
     subcommand = rest[0].text if rest else "help"
     if subcommand is None:
         return merge([*verdicts, uncertain("it cannot be determined which git command this is")])
@@ -153,7 +181,7 @@ def _is_harmless_global_option(option: Word, value: Word | None) -> bool:
 
 
 def _classify_subcommand(subcommand: str, words: Words) -> CommandVerdict:
-    if options := _READ_OPTIONS.get(subcommand):
+    if (options := _READ_OPTIONS.get(subcommand)) and not _changes_otherwise(subcommand, words):
         verdicts = [option_verdict(parse_options(words, options))]
         if any("%G" in word.display for word in words):
             verdicts.append(uncertain("git calls a program to check signatures"))
@@ -171,9 +199,19 @@ def _classify_subcommand(subcommand: str, words: Words) -> CommandVerdict:
         return merge(verdicts)
     if subcommand in _WRITES_ANYWHERE:
         return uncertain(f"git {subcommand} writes files, perhaps elsewhere")
-    if subcommand == "help" and len(words) < 2:
+    if subcommand == "help" and all(_PLAIN_NAME.fullmatch(word.text or "") for word in words[1:]):
         return NO_EFFECT
     return uncertain(f"git {subcommand} is unknown, or an alias that runs anything")
+
+
+def _changes_otherwise(subcommand: str, words: Words) -> bool:
+    """Return whether a subcommand that is listed as reading does so only with other arguments."""
+    if subcommand == "add":
+        return not any(word.text in {"-n", "--dry-run"} for word in words[1:])
+    if subcommand == "apply":  # looks at the patch only with one of these, unless --apply follows
+        arguments = {word.text for word in words[1:]}
+        return arguments.isdisjoint({"--stat", "--numstat", "--summary", "--check"}) or "--apply" in arguments
+    return False
 
 
 def _classify_remote_access(subcommand: str, words: Words) -> CommandVerdict:
@@ -319,7 +357,19 @@ _CLASSIFIERS: Mapping[str, Classifier] = {
         {"": "-q --quiet", "status": "--recursive --cached", "summary": "--cached"}, ("deinit",), uncertain
     ),
     "notes": _actions({"list": "", "show": ""}, ("remove", "prune"), _changes_repository),
-    "bisect": _actions({"log": ""}, (), uncertain),
+    "bundle": _actions({"verify": "-q --quiet", "list-heads": ""}, (), uncertain),
+    "sparse-checkout": _actions({"list": ""}, (), uncertain),
+    "lfs": _actions(
+        {
+            "ls-files": "-lsadIX --long --size --all --name-only",
+            "status": "--porcelain --json -p",
+            "env": "",
+            "version": "",
+        },
+        (),
+        uncertain,
+    ),
+    "bisect": _actions({"log": "", "terms": ""}, (), uncertain),
 }
 
 COMMANDS = (CommandSpec(names="git", classify=_classify_git),)

@@ -1,11 +1,10 @@
-"""Programs that change files, processes or the machine, and those that run code or commands of their own."""
+"""Programs that change files, processes or the machine."""
 
 from __future__ import annotations
 
 from aisotools.core.types import Effect
-from aisotools.policy.shell.expansion import Word, name_set
+from aisotools.policy.shell.expansion import Word
 from aisotools.policy.shell.options import (
-    NO_EFFECT,
     CommandSpec,
     CommandVerdict,
     Words,
@@ -30,16 +29,6 @@ _COPY = (
 _MOVE = (
     "-finuvbTZ -t: -S: --force --interactive --no-clobber --update? --verbose --backup? --suffix: "
     "--target-directory: --no-target-directory --strip-trailing-slashes --exchange --no-copy --debug"
-)
-_COMPRESS = (
-    "-123456789cdfklnNqrtv -T: -S: --stdout --to-stdout --decompress --uncompress --force --keep --list "
-    "--no-name --name --quiet --recursive --suffix: --test --verbose --fast --best --threads:"
-)
-_TAR_FLAGS = frozenset("tvfzjJapkhOPSmli")
-_TAR_LONG = name_set(
-    "--list --verbose --gzip --gunzip --bzip2 --xz --zstd --lzma --auto-compress --file --directory "
-    "--exclude --wildcards --no-wildcards --strip-components --full-time --numeric-owner --no-recursion "
-    "--utc --totals --show-transformed-names --ignore-zeros --force-local"
 )
 
 
@@ -67,47 +56,6 @@ def _classify_dd(words: Words) -> CommandVerdict:
         elif name == "if":
             verdicts.append(reads(path))
     return merge(verdicts)
-
-
-def _classify_compressor(words: Words) -> CommandVerdict:
-    """Return the verdict on a compressor, which replaces each file unless it is to print, list or test."""
-    parsed = parse_options(words, _COMPRESS)
-    prints = parsed.has("-c", "-l", "-t", "--stdout", "--to-stdout", "--list", "--test")
-    if prints or not parsed.operands:
-        return merge([option_verdict(parsed), *map(reads, parsed.operands)])
-    return merge([option_verdict(parsed), *(role_verdict("m", file, "") for file in parsed.operands)])
-
-
-def _classify_unzip(words: Words) -> CommandVerdict:
-    parsed = parse_options(words, "-lvtzZpcqC12 -d:w -P: -onufj", posix=True, separate_values=True)
-    prints = parsed.has("-l", "-v", "-t", "-z", "-Z", "-p", "-c")
-    unpacking = NO_EFFECT if prints else uncertain("unzip unpacks files")
-    return merge([option_verdict(parsed), unpacking, *map(reads, parsed.operands[:1])])
-
-
-def _classify_tar(words: Words) -> CommandVerdict:
-    """Return the verdict on tar: only a listing just reads, and even that can run programs or use a host."""
-    lists = False
-    doubts = []
-    for position, word in enumerate(words[1:]):
-        text = word.text
-        if ":" in word.display:
-            doubts.append(f"{word.display} may be on another machine")
-        if text is None:
-            if word.may_be_option or position == 0:
-                doubts.append(f"{word.display} may be an option")
-        elif text.startswith("--"):
-            lists |= text == "--list"
-            if text.partition("=")[0] not in _TAR_LONG:
-                doubts.append(f"tar {text.partition('=')[0]} may do more than list")
-        elif position == 0 or (text.startswith("-") and len(text) > 1):
-            letters = text.lstrip("-").rstrip("CTX")  # these take the next word
-            lists |= "t" in letters
-            if not set(letters) <= _TAR_FLAGS:
-                doubts.append(f"tar {text} may do more than list")
-    if not lists:
-        doubts.append("tar writes files")
-    return merge(map(uncertain, doubts))
 
 
 def _classify_crontab(words: Words) -> CommandVerdict:
@@ -192,40 +140,5 @@ COMMANDS = (
         allow_dynamic=True,
     ),
     CommandSpec(names="dd", classify=_classify_dd),
-    CommandSpec(names="gzip gunzip bzip2 bunzip2 xz unxz lzma unlzma", classify=_classify_compressor),
-    CommandSpec(names="zcat bzcat xzcat lzcat", options="-fqvs --force --quiet --verbose"),
-    CommandSpec(names="unzip", classify=_classify_unzip),
-    CommandSpec(names="tar bsdtar gtar", classify=_classify_tar),
     CommandSpec(names="crontab", classify=_classify_crontab),
-    # The rest is as uncertain as an unknown program. It is specified because its operands are files that it
-    # reads, which a rule on `reads` may concern, and because of the arguments that only print a version.
-    CommandSpec(
-        names="vi vim nvim vimdiff nano emacs ed ex pico joe micro gedit code man less more most view pg "
-        "info zstd unzstd zstdcat lz4",
-        options="*",
-        effect=Effect.LOCAL_MUTATION,
-        reason="can write files or run commands",
-        certain=False,
-    ),
-    CommandSpec(
-        names="python pypy node deno bun ruby perl php lua luajit tclsh Rscript R ghci java javac gcc cc g++ "
-        "c++ clang clang++ tsc go ocaml guile make gmake cmake ninja meson mypy ruff black uv pipx gem conda "
-        "mamba",
-        options="*",
-        effect=Effect.LOCAL_MUTATION,
-        reason="runs code that is not analysed",
-        certain=False,
-        info_arguments="--version -V -v -version version --help -h -dumpversion -dumpmachine",
-    ),
-    CommandSpec(
-        # Even when asked for their version these run files of the folder, or install what they need.
-        names="cargo rustc rustup dotnet swift julia scala kotlin groovy jshell bazel just task rake ant mvn "
-        "gradle pytest tox nox npx yarn pnpm poetry pipenv uvx jupyter ipython bundle composer nix guix sbt "
-        "lein grunt gulp source .",
-        options="*",
-        effect=Effect.LOCAL_MUTATION,
-        reason="runs code that is not analysed",
-        certain=False,
-        info_arguments="",
-    ),
 )

@@ -1,17 +1,10 @@
-"""Programs that talk to other machines, package managers and services.
-
-Package managers and services take a command of their own; the tables name those commands that only read.
-"""
+"""Programs that talk to other machines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from aisotools.core.types import Effect
-from aisotools.policy.shell.expansion import literal, name_set
+from aisotools.policy.shell.expansion import literal
 from aisotools.policy.shell.options import (
-    NO_EFFECT,
-    Classifier,
     CommandSpec,
     CommandVerdict,
     Words,
@@ -26,6 +19,7 @@ from aisotools.policy.shell.options import (
     uncertain,
     writes,
 )
+from aisotools.policy.shell.subcommands import Subcommand, subcommands
 
 _CURL = (
     "-sSLfkiIvgGNjJOnqZ#01234aBlMR -o:W -X: -H: -d: -F: -T:r -u: -A: -e: -b: -c:W -D:W -x:h -m: -w: -r: -C: "
@@ -59,26 +53,6 @@ _RSYNC = (
 _SSH = (
     "-1246AaCfGgKkMNnqsTtVvXxYy -p: -i:r -l: -o:u -F:u -E:w -D:n -L:n -R:n -J:h -W:h -b: -B: -c: -e: "
     "-I:x -m: -O: -Q: -S: -w:n"
-)
-_PIP = (
-    "-vqleif --format: --not-required --user --local --editable --exclude: --include-editable "
-    "--exclude-editable --pre --files --verbose --quiet --disable-pip-version-check --no-color --isolated "
-    "--no-input --outdated!n --uptodate!n -o!n -u!n"
-)
-# npm writes a log of its own, and works without where it may not write.
-_NPM = "-gal -p --global --depth: --all --json --long --parseable --omit: --include: --production --link"
-_APT = "-aqit --installed --upgradable --all-versions --names-only --full --recurse --installed --names"
-_SYSTEMCTL = (
-    "-alqr -n: -o: -t: -p: --all --full --no-pager --plain --no-legend --lines: --output: --type: --state: "
-    "--property: --value --quiet --user --system --failed --reverse --after --before"
-)
-_RPM = (
-    "-qailfpcdRv --query --all --info --list --file --package --changelog --provides --requires --last "
-    "--whatprovides: --whatrequires: --configfiles --docfiles --scripts"
-)
-_DOCKER = (
-    "-aqslt -f: -n: --all --no-trunc --quiet --size --latest --filter: --format: --last: --digests --follow "
-    "--tail: --since: --until: --timestamps --details --type: --no-stream"
 )
 
 
@@ -144,6 +118,21 @@ def _classify_lookup(words: Words) -> CommandVerdict:
     return merge([_network_verdict(operands, words[0].display), *hosts])
 
 
+_NMAP = (
+    "-nRFrvd6 -s: -p: -T: -P: -e: -A!u -i:u -o:u --open --top-ports: --reason --version-light --version-all "
+    "--max-retries: --host-timeout: --exclude: --min-rate: --max-rate: --packet-trace --script?u -O "
+    "--traceroute "
+    "--script-args?u --script-updatedb!u"
+)
+
+
+def _classify_nmap(words: Words) -> CommandVerdict:
+    """Return the verdict on nmap, whose scripts are programs, and whose `-A` and `-sC` choose some."""
+    parsed = parse_options(words, _NMAP)
+    runs_scripts = [uncertain("nmap runs scripts") for word in words if word.prefix.startswith("-sC")]
+    return merge([option_verdict(parsed), *runs_scripts, _classify_lookup([words[0], *parsed.operands])])
+
+
 def _classify_netcat(words: Words) -> CommandVerdict:
     """Return the verdict on netcat and similar, which connect or listen, and can run a program on that."""
     operands = [word for word in words[1:] if word.text and not word.prefix.startswith("-")]
@@ -155,49 +144,7 @@ def _classify_netcat(words: Words) -> CommandVerdict:
     return merge(verdicts)
 
 
-def _subcommands(
-    options_by_subcommand: Mapping[str, str], reason: str, effect: Effect = Effect.LOCAL_MUTATION
-) -> Classifier:
-    """Return a classifier for programs with subcommands.
-
-    Args:
-        options_by_subcommand: The subcommands that only read, each with its options; '' stands for none.
-        reason: Why any other subcommand is uncertain.
-        effect: The least effect of any other subcommand.
-    """
-
-    def classify(words: Words) -> CommandVerdict:
-        subcommand = words[1].text if len(words) > 1 else ""
-        options = None if subcommand is None else options_by_subcommand.get(subcommand)
-        if options is None:
-            return uncertain(f"{words[0].display} {reason}", effect)
-        return option_verdict(parse_options(words[1:] if subcommand else words, options))
-
-    return classify
-
-
-def _classify_rpm(words: Words) -> CommandVerdict:
-    parsed = parse_options(words, _RPM)
-    queries = parsed.has("-q", "--query")
-    return merge(
-        [option_verdict(parsed), NO_EFFECT if queries else uncertain("rpm changes what is installed")]
-    )
-
-
-_PIP_READS = dict.fromkeys(("list", "freeze", "show", "check", "inspect"), _PIP)
-_NPM_READS = dict.fromkeys(("ls", "list", "ll", "root", "prefix"), _NPM)
-_APT_READS = dict.fromkeys(
-    name_set("list show search policy depends rdepends showpkg madison pkgnames"), _APT
-)
-_SYSTEMCTL_READS = dict.fromkeys(
-    (
-        *("", "status", "show", "cat", "is-active", "is-enabled", "is-failed", "list-units"),
-        *("list-unit-files", "list-timers", "list-sockets", "list-dependencies", "list-jobs", "get-default"),
-    ),
-    _SYSTEMCTL,
-)
-_MACHINE_READS = dict.fromkeys(("", "status", "show", "list-timezones"), "--no-pager")
-_DOCKER_READS = dict.fromkeys(name_set("ps images version logs inspect top port history diff"), _DOCKER)
+_ACTS_ELSEWHERE = "acts on other machines or services"
 
 COMMANDS = (
     CommandSpec(names="curl", classify=_classify_curl),
@@ -205,50 +152,75 @@ COMMANDS = (
     CommandSpec(names="scp rsync", classify=_classify_rsync),
     CommandSpec(names="ssh slogin autossh mosh", classify=_classify_ssh),
     CommandSpec(
-        names="ping ping6 dig host nslookup traceroute tracepath mtr whois arping nmap finger",
+        names="ping ping6 dig host nslookup traceroute tracepath mtr whois arping finger",
         classify=_classify_lookup,
     ),
+    CommandSpec(names="nmap", classify=_classify_nmap),
     CommandSpec(names="nc ncat netcat telnet ftp tftp", classify=_classify_netcat),
     CommandSpec(
-        names="sftp socat lftp ftpd rclone s3cmd gsutil aws az gcloud gh glab hub heroku flyctl vercel "
-        "netlify kubectl helm nerdctl buildah skopeo terraform tofu ansible ansible-playbook "
+        names="sftp socat lftp ftpd rclone s3cmd gsutil az gh glab hub heroku flyctl vercel "
+        "netlify nerdctl buildah skopeo ansible ansible-playbook "
         "vagrant packer psql pg_dump mysql mysqldump mariadb mongo mongosh redis-cli sqlcmd bq snowsql "
-        "influx mail mailx sendmail mutt openssl gpg-agent ollama huggingface-cli hf wandb dvc twine http "
+        "influx mail mailx sendmail mutt gpg-agent wandb dvc twine http "
         "https xh httpie aria2c axel lynx w3m links elinks youtube-dl yt-dlp smbclient ldapsearch snmpwalk "
-        "tailscale cloudflared ngrok",
+        "tailscale cloudflared ngrok prefetch fasterq-dump fastq-dump sam-dump efetch esearch elink "
+        "einfo datasets "
+        "kaggle tldr speedtest-cli mlflow",
         options="*",
         operands=".",
         effect=Effect.REMOTE_ACTION,
-        reason="acts on other machines or services",
+        reason=_ACTS_ELSEWHERE,
         certain=False,
-        info_arguments="--version",
+        info_arguments="--version --help version",
     ),
     CommandSpec(
-        names="docker podman",
-        classify=_subcommands(_DOCKER_READS, "acts on other machines or services", Effect.REMOTE_ACTION),
-        info_arguments="--version",
-    ),
-    CommandSpec(
-        names="dpkg dpkg-query",
-        options="-lLSspW -f: --list --listfiles --search --status --print-avail --print-architecture "
-        "--get-selections? --show --showformat:",
+        names="terraform tofu",  # even for its version it asks for newer ones
+        options="*",
         operands=".",
-    ),
-    CommandSpec(names="rpm", classify=_classify_rpm),
-    CommandSpec(
-        names="pip pip3",
-        classify=_subcommands(_PIP_READS, "installs or removes packages, which run code of their own"),
-        info_arguments="--version -V --help",
+        effect=Effect.REMOTE_ACTION,
+        reason=_ACTS_ELSEWHERE,
+        certain=False,
+        info_arguments="",
     ),
     CommandSpec(
-        names="npm",
-        classify=_subcommands(_NPM_READS, "installs packages or runs scripts"),
-        info_arguments="--version -v",
+        names="kubectl oc",
+        classify=subcommands(
+            Subcommand(
+                names="config view, config get-contexts, config current-context, config get-clusters, "
+                "version --client, "
+                "options, help",
+                options="-o: --output: --minify --no-headers --short",
+            ),
+            reason=_ACTS_ELSEWHERE,
+            effect=Effect.REMOTE_ACTION,
+            helps="--help -h",
+        ),
+        info_arguments="--version --help -h help options",
     ),
-    CommandSpec(names="apt apt-cache", classify=_subcommands(_APT_READS, "changes what is installed")),
-    CommandSpec(names="systemctl", classify=_subcommands(_SYSTEMCTL_READS, "changes services")),
     CommandSpec(
-        names="timedatectl hostnamectl localectl loginctl",
-        classify=_subcommands(_MACHINE_READS, "changes the machine"),
+        names="helm",
+        classify=subcommands(
+            Subcommand(
+                names="version, env, help, repo list, plugin list", options="--short --client -o: --output:"
+            ),
+            reason=_ACTS_ELSEWHERE,
+            effect=Effect.REMOTE_ACTION,
+            helps="--help -h",
+        ),
+        info_arguments="--version --help -h version help env",
+    ),
+    CommandSpec(
+        names="aws gcloud",
+        classify=subcommands(
+            Subcommand(
+                names="configure list, configure list-profiles, configure get, config list, config "
+                "get-value, "
+                "config configurations list, info, help, version",
+                options="--profile: --format: --all",
+            ),
+            reason=_ACTS_ELSEWHERE,
+            effect=Effect.REMOTE_ACTION,
+        ),
+        info_arguments="--version --help help version",
     ),
 )

@@ -1,15 +1,25 @@
-"""Programs with a language of their own: awk, sed and sqlite3. Only plainly harmless texts are certain."""
+"""Programs that take a program in a small language: awk, sed, jq, yq and sqlite3.
+
+A module of `aisotools.policy.shell.languages` reads each of those programs whole. What it cannot read is
+uncertain.
+"""
 
 from __future__ import annotations
 
 import re
 
 from aisotools.policy.shell.expansion import Word, name_set
+from aisotools.policy.shell.languages.awk import read_awk
+from aisotools.policy.shell.languages.jq import read_jq
+from aisotools.policy.shell.languages.reading import ProgramReading
+from aisotools.policy.shell.languages.sed import read_sed
+from aisotools.policy.shell.languages.sql import read_sql
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     CommandSpec,
     CommandVerdict,
     Words,
+    contacts,
     merge,
     option_verdict,
     parse_options,
@@ -18,144 +28,66 @@ from aisotools.policy.shell.options import (
     uncertain,
 )
 
+SAME_IN_ALL_SHELLS = re.compile(r"[\w \n\t./,:%+\-'\"|;@]*", re.ASCII)
+"""A text that bash reads as every other shell does. awk runs its commands by sh."""
+
+
+def _program_verdict(language: str, reading: ProgramReading) -> CommandVerdict:
+    if reading.doubt:
+        return uncertain(f"{language}: {reading.doubt}")
+    if not all(map(SAME_IN_ALL_SHELLS.fullmatch, reading.scripts)):
+        return uncertain(f"{language}: a command that sh may read differently from bash")
+    return CommandVerdict(scripts=reading.scripts, reads=reading.reads)
+
+
 # ---- awk
 
-_AWK_TOKEN = re.compile(
-    r"\s+|\\\n|#[^\n]*|(?P<string>\"(?:[^\"\\\n]|\\.)*\")|(?P<name>[A-Za-z_]\w*)|(?P<number>[0-9.]\w*)"
-    r"|(?P<operator>\|\||&&|\+\+|--|[-+*/%^=<>!~]=|>>|\*\*=?|.)",
-    re.DOTALL,
+_AWK = (
+    "-F: -v: -f:u --field-separator: --assign: --re-interval --posix --traditional -n -S -M -N -P -r -t "
+    "-O -s "
+    "--characters-as-bytes --csv -k -b -c -e:u --source:u -i:x --include:x -l:x --load:x -E:u --exec:u "
+    "--sandbox "
+    "--non-decimal-data --lint? --bignum --use-lc-numeric"
 )
-_AWK_REGEX = re.compile(r"/(?:[^/\\\n\[\]]|\\.|\[[^/\\\n\[\]]*\])*/")
-# After these, a slash may be a division or begin a pattern: implementations differ.
-_AWK_AMBIGUOUS = frozenset((")", "++", "--", "length"))
-_AWK_OPERANDS = frozenset(("operand", "]", *_AWK_AMBIGUOUS))
-_AWK_KEYWORDS = name_set(
-    "BEGIN END BEGINFILE ENDFILE if else while for do in return print printf exit next nextfile delete case "
-    "default switch break continue function func"
-)
-
-
-def awk_doubt(program: str) -> str:
-    """Return why an awk program may do more than read and print; empty if it plainly does not."""
-    position = 0
-    previous = ""  # what the last token was: "operand", a name or operator that matters, or "" for a keyword
-    prints = False  # whether a print statement has begun, in which > writes a file
-    while position < len(program):
-        if program[position] == "/":
-            rest_of_line = program[position + 1 :].partition("\n")[0]
-            if previous in _AWK_AMBIGUOUS and "/" in rest_of_line:
-                return "what may be a division or begin a pattern"
-            if previous not in _AWK_OPERANDS:
-                regex = _AWK_REGEX.match(program, position)
-                if regex is None:
-                    return "a pattern that is not plain"
-                position, previous = regex.end(), "operand"
-                continue
-        token = _AWK_TOKEN.match(program, position)
-        if token is None or (program[position] in '"@' and not token["string"]):
-            return "an indirect call or an unclosed string"
-        position = token.end()
-        if name := token["name"]:
-            if name in {"system", "getline"}:
-                return f"{name} can run programs"
-            if name in {"print", "printf"}:
-                prints = True
-            previous = "length" if name == "length" else "" if name in _AWK_KEYWORDS else "operand"
-        elif token["string"] or token["number"]:
-            previous = "operand"
-        elif operator := token["operator"]:
-            if operator in {"|", ">>", "`"} or (operator == ">" and prints):
-                return f"{operator} writes or runs something"
-            if operator in {";", "}"}:
-                prints = False
-            previous = operator
-    return ""
 
 
 def _classify_awk(words: Words) -> CommandVerdict:
-    parsed = parse_options(
-        words,
-        "-F: -v: -f:u --field-separator: --assign: --re-interval --posix --traditional "
-        "--characters-as-bytes --csv -b -c -e:u --source:u -i:x --include:x -l:x --load:x -E:u --exec:u",
-        posix=True,
-    )
+    parsed = parse_options(words, _AWK, posix=True)
     if not parsed.operands or parsed.operands[0].text is None:
         return merge([option_verdict(parsed), uncertain("an awk program that is only known at run time")])
-    reason = awk_doubt(parsed.operands[0].text)
-    doubt = uncertain(f"awk: {reason}") if reason else NO_EFFECT
-    return merge([option_verdict(parsed), doubt, *map(reads, parsed.operands[1:])])
+    program, *files = parsed.operands
+    return merge(
+        [
+            option_verdict(parsed),
+            _program_verdict("awk", read_awk(program.text or "")),
+            *map(_awk_file_verdict, files),
+        ]
+    )
+
+
+def _awk_file_verdict(word: Word) -> CommandVerdict:
+    """Return the verdict on an operand, for which gawk may take a connection: `/inet/tcp/0/host/port`."""
+    if word.prefix.startswith("/inet"):
+        return contacts("", "gawk opens a connection")
+    return reads(word)
 
 
 # ---- sed
 
-_SED_ADDRESS = re.compile(r"\s*(?:[0-9]+(?:~[0-9]+)?|\$|/(?:[^/\\\n\[\]]|\\.|\[[^/\\\n\[\]]*\])*/[IM]*)")
-_SED_AFTER_COMMA = re.compile(
-    r"\s*,\s*(?:[0-9]+|[+~][0-9]+|\$|/(?:[^/\\\n\[\]]|\\.|\[[^/\\\n\[\]]*\])*/[IM]*)"
-)
-_SED_PLAIN = re.compile(
-    r"\s*!?\s*(?:[{}]|(?:[=dDgGhHnNpPxzF]|[qQl][ \t]*[0-9]*|[bt][ \t]*\w*|:[ \t]*\w+)[ \t]*(?=[;\n}]|$))"
+_SED = (
+    "-nErsuzb -e: -f:u -l: -i? -I? --quiet --silent --expression: --file:u --regexp-extended --separate "
+    "--unbuffered --null-data --line-length: --posix --debug --sandbox --binary --in-place? --follow-symlinks"
 )
 _SUFFIX = re.compile(r"[\w.~-]*")
-_SED_SEPARATORS = re.compile(r"[\s;]+")
-_SED_SUBSTITUTES = re.compile(r"\s*!?\s*[sy]([^\w\s\\;{}\[\]])")
-_SED_FLAGS = re.compile(r"[gpiImM0-9]*[ \t]*")
-
-
-def sed_doubt(script: str) -> str:
-    """Return why a sed script may do more than print; empty if it plainly does not."""
-    position = 0
-    while position < len(script):
-        if separators := _SED_SEPARATORS.match(script, position):
-            position = separators.end()
-            continue
-        if address := _SED_ADDRESS.match(script, position):
-            position = address.end()
-            if second := _SED_AFTER_COMMA.match(script, position):
-                position = second.end()
-        if command := _SED_PLAIN.match(script, position):
-            position = command.end()
-            continue
-        end = _end_of_substitution(script, position)
-        if end < 0:
-            return f"{script[position : position + 10]} may write or run something"
-        position = end
-    return ""
-
-
-def _end_of_substitution(script: str, position: int) -> int:
-    """Return where the `s///` or `y///` at `position` ends, or -1 if there is none, or none that is plain."""
-    start = _SED_SUBSTITUTES.match(script, position)
-    if not start:
-        return -1
-    delimiter, position = start[1], start.end()
-    for _ in range(2):
-        while position < len(script) and script[position] != delimiter:
-            if script[position] == "\n":
-                return -1
-            position += 2 if script[position] == "\\" else 1
-        position += 1
-    if position > len(script):
-        return -1
-    # Where brackets hold the delimiter, one sed ends the pattern there and another does not.
-    parts = script[start.end() : position].split(delimiter)
-    if any("[" in part and "]" not in part.partition("[")[2] for part in parts):
-        return -1
-    flags = _SED_FLAGS.match(script, position)
-    position = flags.end() if flags else position
-    return position if position == len(script) or script[position] in ";}\n" else -1
 
 
 def _classify_sed(words: Words) -> CommandVerdict:
-    parsed = parse_options(
-        words,
-        "-nErsuz -e: -f:u -i? -I? --quiet --silent --expression: --file:u --regexp-extended --separate "
-        "--unbuffered --null-data --line-length: --posix --debug --in-place? --follow-symlinks",
-    )
+    parsed = parse_options(words, _SED)
     scripts = [option.value for option in parsed.options if option.name in {"-e", "--expression"}]
     files = parsed.operands
     if not scripts and not parsed.has("-f", "--file"):
         scripts, files = list(files[:1]), files[1:]
-    verdicts = [option_verdict(parsed), *map(_sed_script_verdict, scripts)]
+    verdicts = [option_verdict(parsed), _sed_script_verdict(scripts)]
     role = "m" if parsed.has("-i", "-I", "--in-place") else "r"
     suffix = parsed.value("-i", "-I", "--in-place")
     if suffix is not None and not _SUFFIX.fullmatch(suffix.display):
@@ -170,51 +102,146 @@ def _with_suffix(word: Word, suffix: str) -> Word:
     return Word(word.display + suffix, text, text or word.prefix, word.may_split, word.is_located)
 
 
-def _sed_script_verdict(script: Word | None) -> CommandVerdict:
-    if script is None or script.text is None:
+def _sed_script_verdict(scripts: list[Word | None]) -> CommandVerdict:
+    texts = [script.text for script in scripts if script is not None and script.text is not None]
+    if not scripts:
+        return NO_EFFECT
+    if len(texts) < len(scripts):
         return uncertain("a sed script that is only known at run time")
-    reason = sed_doubt(script.text)
-    return uncertain(f"sed: {reason}") if reason else NO_EFFECT
+    # Several scripts are lines of one: what one leaves open, the next goes on with.
+    if any(text.endswith("\\") for text in texts):
+        return uncertain("sed: a script that goes on in the next")
+    return _program_verdict("sed", read_sed("\n".join(texts)))
+
+
+# ---- jq and yq
+
+_JQ = (
+    "-rRncCMSseajhV -f:u -L:r --raw-output --raw-input --null-input --compact-output --color-output "
+    "--monochrome-output --sort-keys --slurp --exit-status --ascii-output --join-output --raw-output0 "
+    "--tab --indent: --args --jsonargs --stream --stream-errors --seq --from-file:u --unbuffered "
+    "--yaml-output "
+    "--yaml-input --yaml-roundtrip -y"
+)
+_JQ_PAIRS = frozenset(("--arg", "--argjson", "--slurpfile", "--rawfile", "--argfile"))
+_JQ_FILES = frozenset(("--slurpfile", "--rawfile", "--argfile"))
+_YQ = (
+    "-rPenNCMcjyYS0 -s:u -o: -p: -I: -w: -x -t -l: -f? --output-format: --input-format: --indent: "
+    "--prettyPrint --exit-status "
+    "--null-input --no-colors --colors --raw-output --unwrapScalar? --no-doc --xml-root: -i!u --inplace!u "
+    "--in-place!u --front-matter: --split-exp:u --yaml-output --yaml-roundtrip --width: --xml-output "
+    "--toml-output "
+    "--raw-input --compact-output --tojson -T:u --from-file:u"
+)
+
+
+def _classify_jq(words: Words) -> CommandVerdict:
+    """Return the verdict on jq: a program, then files."""
+    rest, verdicts = [words[0]], []
+    position = 1
+    while position < len(words):
+        option = words[position].text
+        if option in _JQ_PAIRS:
+            if any(word.may_split for word in words[position + 1 : position + 3]):
+                verdicts.append(uncertain("it cannot be determined how many words an option has"))
+            if option in _JQ_FILES:
+                verdicts += map(reads, words[position + 2 : position + 3])
+            position += 3
+            continue
+        rest.append(words[position])
+        position += 1
+    parsed = parse_options(rest, _JQ, allow_dynamic=True)
+    files = parsed.operands
+    if not parsed.has("-f", "--from-file"):
+        verdicts.append(_filter_verdict("jq", files[:1]))
+        files = files[1:]
+    return merge([option_verdict(parsed), *verdicts, *map(reads, files)])
+
+
+def _classify_yq(words: Words) -> CommandVerdict:
+    """Return the verdict on yq, in either of its kinds: an expression in the manner of jq, then files."""
+    arguments = [words[0], *words[2:]] if len(words) > 1 and words[1].text in _YQ_EVALUATES else words
+    parsed = parse_options(arguments, _YQ)
+    operands = parsed.operands
+    if len(operands) == 1 and _YAML_FILE.fullmatch(operands[0].text or ""):
+        return merge([option_verdict(parsed), reads(operands[0])])
+    return merge([option_verdict(parsed), _filter_verdict("yq", operands[:1]), *map(reads, operands[1:])])
+
+
+_YQ_EVALUATES = frozenset(("e", "ea", "eval", "eval-all"))
+_YAML_FILE = re.compile(r"[\w./-]+\.(?:ya?ml|json|xml|toml)", re.ASCII)
+
+
+def _filter_verdict(language: str, program: Words) -> CommandVerdict:
+    if not program:
+        return NO_EFFECT
+    if program[0].text is None:
+        return uncertain(f"a program of {language} that is only known at run time")
+    return _program_verdict(language, read_jq(program[0].text))
 
 
 # ---- sqlite3
 
-_SQL_READS = re.compile(
-    r"\s*(?:select|with|explain|values)\b(?!.*\b(?:insert|update|delete|replace|into)\b)",
-    re.IGNORECASE | re.DOTALL,
+_SQLITE_FLAGS = name_set(
+    "-header -noheader -csv -json -column -line -list -box -table -markdown -batch -readonly -html "
+    "-quote -tabs -ascii "
+    "-bail -safe -echo -stats -nofollow -version -help -memtrace"
 )
-_SQL_SHOWS = re.compile(r"\.(?:tables|schema|indexes|databases)(?:\s+\w+)?")
-_SQL_CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
-_SQL_FUNCTIONS = name_set(
-    "count sum avg min max total length lower upper substr substring round abs coalesce ifnull nullif iif "
-    "group_concat date time datetime julianday strftime printf format replace trim ltrim rtrim instr hex "
-    "quote typeof cast in as values over exists and or not on using json json_extract json_each row_number "
-    "rank dense_rank lag lead ntile distinct select from when then case"
+_SQLITE_VALUES = frozenset(("-separator", "-nullvalue", "-newline", "-mmap", "-cmd"))
+_SQLITE_SHOWS = re.compile(
+    r"\.(?:tables|schema|indexes|indices|fullschema|dump)(?:[ \t]+[\w%*?.\"-]+)*"
+    r"|\.(?:databases|dbinfo|help|show|version|quit|exit|dbconfig)"
+    r"|\.(?:headers?|echo|timer|stats|changes|eqp|bail)[ \t]+(?:on|off)"
+    r"|\.mode[ \t]+[a-z]+|\.nullvalue[ \t]+[\w\"'-]*|\.separator[ \t]+\S{1,4}|\.width(?:[ \t]+-?[0-9]+)*",
+    re.ASCII,
 )
-_SQLITE_OPTIONS = name_set(
-    "-header -noheader -csv -json -column -line -list -box -table -markdown -batch -readonly"
-)
+_DATABASE = re.compile(r":memory:|[^:|]*")
 
 
 def _classify_sqlite(words: Words) -> CommandVerdict:
-    options = {word.text for word in words[1:] if word.prefix.startswith("-")}
-    operands = [word for word in words[1:] if not word.prefix.startswith("-")]
-    statement = ((operands[1].text or "") if len(operands) == 2 else "").strip().rstrip(";")
-    calls = {name.lower() for name in _SQL_CALL.findall(statement)}
-    only_reads = _SQL_SHOWS.fullmatch(statement) or (_SQL_READS.match(statement) and ";" not in statement)
-    is_plain = (
-        "-readonly" in options
-        and options <= _SQLITE_OPTIONS
-        and not any(word.may_be_option for word in operands)
-        and only_reads
-        and calls <= _SQL_FUNCTIONS
-    )
-    verdict = NO_EFFECT if is_plain else uncertain("sqlite3 may change the database or run programs")
-    return merge([*map(reads, operands[:1]), verdict])
+    """Return the verdict on sqlite3: options, the database, then statements or commands with a dot."""
+    verdicts: list[CommandVerdict] = []
+    operands: list[Word] = []
+    statements: list[Word | None] = []
+    rest = list(words[1:])
+    while rest:
+        word = rest.pop(0)
+        option = "-" + word.prefix.lstrip("-")
+        if word.text is not None and word.prefix.startswith("-") and option in _SQLITE_FLAGS:
+            continue
+        if word.text is not None and word.prefix.startswith("-") and option in _SQLITE_VALUES and rest:
+            value = rest.pop(0)
+            if option == "-cmd":
+                statements.append(value)
+            if value.may_split:
+                verdicts.append(uncertain(f"it cannot be determined how many words {value.display} becomes"))
+        elif word.prefix.startswith("-") or word.may_split or (word.may_be_option and operands):
+            verdicts.append(uncertain(f"sqlite3 may do anything with {word.display}"))
+        else:
+            operands.append(word)
+    statements += operands[1:]
+    if len(operands) < 2:
+        verdicts.append(uncertain("sqlite3 runs what is typed, or comes from elsewhere"))
+    if operands and (operands[0].may_be_option or not _DATABASE.fullmatch(operands[0].display)):
+        verdicts.append(uncertain(f"it cannot be determined what sqlite3 opens as {operands[0].display}"))
+    return merge([*map(reads, operands[:1]), *verdicts, *map(_statement_verdict, statements)])
+
+
+def _statement_verdict(word: Word | None) -> CommandVerdict:
+    if word is None or word.text is None:
+        return uncertain("a statement that is only known at run time")
+    if word.text.startswith("."):
+        is_plain = _SQLITE_SHOWS.fullmatch(word.text.rstrip(" \t"))
+        return NO_EFFECT if is_plain else uncertain("sqlite3: a command that may write files or run programs")
+    return _program_verdict("sqlite3", read_sql(word.text))
 
 
 COMMANDS = (
-    CommandSpec(names="awk gawk mawk nawk", classify=_classify_awk),
+    CommandSpec(
+        names="awk gawk mawk nawk original-awk", classify=_classify_awk, info_arguments="--help --version -V"
+    ),
     CommandSpec(names="sed gsed", classify=_classify_sed),
-    CommandSpec(names="sqlite3", classify=_classify_sqlite),
+    CommandSpec(names="jq gojq", classify=_classify_jq, info_arguments="--help --version -h -V"),
+    CommandSpec(names="yq", classify=_classify_yq, info_arguments="--help --version -h -V"),
+    CommandSpec(names="sqlite3", classify=_classify_sqlite, info_arguments="-version -help --version --help"),
 )

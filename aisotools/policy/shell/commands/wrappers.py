@@ -216,7 +216,7 @@ def _classify_find(words: Words) -> CommandVerdict:
             continue
         value = rest.pop(0) if rest else None
         if predicate in _FIND_TESTS_WITH_VALUE or _FIND_NEWER.fullmatch(predicate):
-            if value is not None and value.may_split:
+            if value is not None and value.may_split and not _becomes_no_predicate(value):
                 verdicts.append(uncertain(f"it cannot be determined how many words {value.display} becomes"))
         elif predicate in _FIND_WRITERS and value is not None:
             verdicts.append(writes(value))
@@ -225,6 +225,15 @@ def _classify_find(words: Words) -> CommandVerdict:
         else:
             verdicts.append(uncertain(f"find may do anything with {word.display}"))
     return merge(verdicts)
+
+
+def _becomes_no_predicate(pattern: Word) -> bool:
+    """Return whether what an unquoted pattern becomes is no predicate of find, however many words it is.
+
+    No predicate has a dot in it, and what does not begin with a dash is a folder, which find refuses there.
+    """
+    ending = re.split(r"[*?\]]", pattern.display)[-1]
+    return pattern.is_located and ("." in ending or pattern.prefix[:1].isalnum())
 
 
 def _end_of_find_command(words: Words) -> int:
@@ -268,7 +277,7 @@ COMMANDS = (
             "-sxnuoF -w: -E: -c!u --shared --exclusive --nonblock --timeout:", 1, "creates a lock file"
         ),
     ),
-    CommandSpec(names="watch su at batch tmux screen rsh", classify=_classify_text_runner),
+    CommandSpec(names="watch su at batch rsh", classify=_classify_text_runner),
     CommandSpec(names="bash sh dash ash ksh mksh zsh fish csh tcsh rbash", classify=_classify_shell_program),
     CommandSpec(names="eval", classify=_classify_eval, info_arguments=""),
     CommandSpec(names="trap", classify=_classify_trap, info_arguments=""),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from aisotools.policy.shell.commands.coreutils import COMMANDS
+from aisotools.policy.shell.commands import coreutils, scripting
 from tests.policy.shell.commands.verdicts import judged, verdict
+
+COMMANDS = (*coreutils.COMMANDS, *scripting.COMMANDS)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from tests.policy.shell.commands.verdicts import judged, verdict
         ("git --version", "read_only"),
         ("git", "read_only"),
         ("git help", "read_only"),
-        ("git help log", "local_mutation?"),
+        ("git help log", "read_only"),
         ("git $x", "local_mutation?"),
         ("git log $x", "local_mutation?"),
         ("git log --format=%G?", "local_mutation?"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from aisotools.policy.shell.commands.mutating import COMMANDS
+from aisotools.policy.shell.commands import archives, interpreters, mutating
 from tests.policy.shell.commands.verdicts import judged, verdict
+
+COMMANDS = (*archives.COMMANDS, *interpreters.COMMANDS, *mutating.COMMANDS)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from aisotools.policy.shell.commands.network import COMMANDS
+from aisotools.policy.shell.commands import network, packages, services
 from tests.policy.shell.commands.verdicts import judged, verdict
+
+COMMANDS = (*network.COMMANDS, *packages.COMMANDS, *services.COMMANDS)
 
 
 @pytest.mark.parametrize(

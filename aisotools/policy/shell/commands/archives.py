@@ -1,0 +1,175 @@
+"""Archives and compressed files: listing, testing and printing them only reads."""
+
+from __future__ import annotations
+
+from aisotools.policy.shell.expansion import name_set
+from aisotools.policy.shell.options import (
+    NO_EFFECT,
+    CommandSpec,
+    CommandVerdict,
+    Words,
+    merge,
+    option_verdict,
+    parse_options,
+    reads,
+    role_verdict,
+    uncertain,
+)
+
+_COMPRESS = (
+    "-123456789cdfklnNqrtvz -T: -S: -p: -b: --stdout --to-stdout --decompress --uncompress --force "
+    "--keep --list "
+    "--no-name --name --quiet --recursive --suffix: --test --verbose --fast --best --threads: --processes: "
+    "--memlimit: --rsyncable --robot --format: --extreme -e -@: --bgzip"
+)
+_ZSTD = (
+    "-123456789cdfklqrtvzC -T: -o:w -D:r -M: -b? -e: -i: --stdout --decompress --uncompress --force "
+    "--keep --list --test "
+    "--verbose --quiet --threads: --ultra --long? --no-check --check --no-progress --progress --memory: "
+    "--rm!d "
+    "--format: --fast? --adapt? --sparse --no-sparse --output-dir-flat:w --filelist:r"
+)
+_BGZIP = (
+    "-cdfhikrt -b: -s: -@: -l: -I:w -g -o:w --stdout --decompress --force --help --index --keep "
+    "--rebgzip --test "
+    "--offset: --size: --threads: --compress-level: --index-name:w --output:w --reindex!c"
+)
+_TAR_FLAGS = frozenset("tvfzjJapkhOPSmli")
+_TAR_PRINT_FLAGS = _TAR_FLAGS | {"x"}
+_TAR_LONG = name_set(
+    "--list --verbose --gzip --gunzip --bzip2 --xz --zstd --lzma --auto-compress --file --directory "
+    "--exclude --wildcards --no-wildcards --strip-components --full-time --numeric-owner --no-recursion "
+    "--utc --totals --show-transformed-names --ignore-zeros --force-local --to-stdout --no-anchored "
+    "--occurrence"
+)
+_SEVEN_ZIP_READS = frozenset(("l", "t", "i", "h"))
+
+
+def _classify_compressor(words: Words) -> CommandVerdict:
+    """Return the verdict on a compressor, which replaces each file unless it is to print, list or test."""
+    # What sends the output to the terminal cannot be taken back by what follows.
+    prints_always = any(
+        word.text in {"-c", "-dc", "-cd", "-cdf", "--stdout", "--to-stdout"} for word in words
+    )
+    tests = "gzip" in words[0].display and any(word.text == "-t" for word in words)
+    parsed = parse_options(words, _COMPRESS, allow_dynamic=prints_always or tests)
+    prints = parsed.has("-c", "-l", "-t", "--stdout", "--to-stdout", "--list", "--test")
+    if prints or not parsed.operands:
+        return merge([option_verdict(parsed), *map(reads, parsed.operands)])
+    return merge([option_verdict(parsed), *(role_verdict("m", file, "") for file in parsed.operands)])
+
+
+def _classify_zstd(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, _ZSTD)
+    prints = parsed.has("-c", "-l", "-t", "-b", "--stdout", "--list", "--test")
+    verdicts = [option_verdict(parsed), *map(reads, parsed.operands)]
+    if not prints and parsed.operands:
+        verdicts.append(uncertain(f"{words[0].display} writes files"))
+    return merge(verdicts)
+
+
+def _classify_lz4(words: Words) -> CommandVerdict:
+    parsed = parse_options(
+        words, "-123456789cdfklmqrtvz -B: -D:r --stdout --decompress --list --test --rm!d --fast?"
+    )
+    prints = parsed.has("-c", "-t", "--stdout", "--test", "--list")
+    # With one file and output to a pipe it prints; with a second one it writes that.
+    verdict = NO_EFFECT if prints and len(parsed.operands) < 2 else uncertain("lz4 writes files")
+    return merge([option_verdict(parsed), verdict, *map(reads, parsed.operands[:1])])
+
+
+def _classify_bgzip(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, _BGZIP)
+    prints = parsed.has("-c", "--stdout", "-t", "--test", "-b", "--offset") and not parsed.has(
+        "-i", "--index"
+    )
+    verdicts = [option_verdict(parsed), *map(reads, parsed.operands)]
+    if not prints and (parsed.operands or parsed.has("-i", "--index", "-r")):
+        verdicts.append(uncertain("bgzip replaces files"))
+    return merge(verdicts)
+
+
+def _classify_unzip(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, "-lvtzZpcqC12 -d:w -P: -x: -onufj", posix=True, separate_values=True)
+    prints = parsed.has("-l", "-v", "-t", "-z", "-Z", "-p", "-c")
+    unpacking = NO_EFFECT if prints else uncertain("unzip unpacks files")
+    return merge([option_verdict(parsed), unpacking, *map(reads, parsed.operands[:1])])
+
+
+def _classify_7z(words: Words) -> CommandVerdict:
+    command = words[1].text if len(words) > 1 else ""
+    prints = command in _SEVEN_ZIP_READS or (
+        command in {"x", "e"} and any(word.text == "-so" for word in words)
+    )
+    archives = [word for word in words[2:] if not word.prefix.startswith("-")]
+    if not prints and command:
+        return merge([uncertain(f"{words[0].display} writes files"), *map(reads, archives)])
+    return merge(map(reads, archives[:1]))
+
+
+def _classify_tar(words: Words) -> CommandVerdict:
+    """Return the verdict on tar: listing and printing only read, and can still run programs or use a host."""
+    letters_seen: set[str] = set()
+    doubts = []
+    for position, word in enumerate(words[1:]):
+        text = word.text
+        if ":" in word.display:
+            doubts.append(f"{word.display} may be on another machine")
+        if text is None:
+            if word.may_be_option or position == 0:
+                doubts.append(f"{word.display} may be an option")
+        elif text.startswith("--"):
+            name = text.partition("=")[0]
+            letters_seen |= {"--list": {"t"}, "--to-stdout": {"O"}}.get(name, set())
+            if name not in _TAR_LONG:
+                doubts.append(f"tar {name} may do more than list")
+        elif position == 0 or (text.startswith("-") and len(text) > 1):
+            letters = text.lstrip("-").rstrip("CTX")  # these take the next word
+            letters_seen |= set(letters)
+            if not set(letters) <= _TAR_PRINT_FLAGS:
+                doubts.append(f"tar {text} may do more than list")
+    # With both it is refused.
+    if ("t" in letters_seen) == ({"x", "O"} <= letters_seen) or (
+        "x" in letters_seen and "O" not in letters_seen
+    ):
+        doubts.append("tar writes files")
+    return merge(map(uncertain, doubts))
+
+
+def _classify_ar(words: Words) -> CommandVerdict:
+    action = (words[1].text or "").lstrip("-") if len(words) > 1 else ""
+    if action and set(action) <= set("tpvPO"):
+        return merge(map(reads, words[2:3]))
+    return uncertain("ar changes an archive")
+
+
+COMMANDS = (
+    CommandSpec(
+        names="gzip gunzip bzip2 bunzip2 xz unxz lzma unlzma pigz unpigz pbzip2 pbunzip2 lbzip2 lbunzip2 "
+        "pixz lzip "
+        "plzip compress uncompress brotli",
+        classify=_classify_compressor,
+        info_arguments="--help --version -h -V",
+    ),
+    CommandSpec(
+        names="zstd unzstd zstdmt pzstd", classify=_classify_zstd, info_arguments="--help --version -h -V"
+    ),
+    CommandSpec(names="lz4 unlz4", classify=_classify_lz4, info_arguments="--help --version -h -V"),
+    CommandSpec(names="bgzip", classify=_classify_bgzip, info_arguments="--help --version -h"),
+    CommandSpec(
+        names="zcat gzcat bzcat xzcat lzcat zstdcat lz4cat lzma-cat brcat",
+        options="-fqvskdc -T: --force --quiet --verbose --long? --memory:",
+        allow_patterns=True,
+    ),
+    # They pass their options on to less, diff and the like.
+    CommandSpec(
+        names="zless zmore bzless bzmore xzless xzmore zstdless zdiff zcmp bzdiff bzcmp xzdiff xzcmp",
+        options="-NSRXFEeiInqsurwbyBlc -# -U: -C:",
+        allow_patterns=True,
+    ),
+    CommandSpec(names="unzip", classify=_classify_unzip, info_arguments="--help --version -v -h"),
+    CommandSpec(names="7z 7za 7zr 7zz p7zip", classify=_classify_7z, info_arguments="--help -h i"),
+    CommandSpec(names="unrar rar", classify=_classify_7z, info_arguments=""),
+    CommandSpec(names="tar bsdtar gtar", classify=_classify_tar),
+    CommandSpec(names="ar", classify=_classify_ar),
+)

@@ -1,0 +1,559 @@
+"""Programs that show documents, tables, pictures and sound, and what is known of them.
+
+Many of them write a file of their own unless they are to print, and some take a URL for a file.
+"""
+
+from __future__ import annotations
+
+import re
+
+from aisotools.core.types import Effect
+from aisotools.policy.shell.expansion import Word, name_set
+from aisotools.policy.shell.languages.sql import read_sql
+from aisotools.policy.shell.options import (
+    NO_EFFECT,
+    Classifier,
+    CommandSpec,
+    CommandVerdict,
+    Words,
+    merge,
+    option_verdict,
+    parse_options,
+    reads,
+    role_verdict,
+    uncertain,
+)
+from aisotools.policy.shell.subcommands import Subcommand, subcommands
+
+# ---- pagers: without a terminal, which a command of a model never has, they print and take no commands
+
+_LESS = (
+    "-aAeEfFgGiIJmMnNqQRrsSuUVwWXcCdK~ -b: -h: -j: -p: -P: -x: -y: -z: -# -o:w -O:w -k:u -t:u -T:u -D: "
+    "--LINE-NUMBERS "
+    "--line-numbers --chop-long-lines --RAW-CONTROL-CHARS --raw-control-chars --quit-if-one-screen --no-init "
+    "--ignore-case --IGNORE-CASE --squeeze-blank-lines --pattern: --tabs: --force --quit-at-eof "
+    "--QUIT-AT-EOF "
+    "--mouse --use-color --header: --log-file:w --LOG-FILE:w --lesskey-file:u --lesskey-src:u "
+    "--lesskey-content:u "
+    "--tag:u --tag-file:u --follow-name --incsearch --no-keypad --tilde --hilite-search --wordwrap"
+)
+_LESS_COMMAND = re.compile(r"\+\+?(?:[0-9]*[GgFp%]?|/[^\n]*)")
+_BAT = (
+    "-ApnfuPSg -l: -H: -m: -r: --show-all --plain --language: --highlight-line: --file-name: --diff "
+    "--diff-context: "
+    "--tabs: --wrap: --terminal-width: --number --color: --italic-text: --decorations: --force-colorization "
+    "--paging: --pager:x --map-syntax: --ignored-suffix: --theme: --list-themes --style: --line-range: "
+    "--list-languages --unbuffered --nonprintable-notation: --chop-long-lines --squeeze-blank "
+    "--squeeze-limit: "
+    "--no-config --no-paging --binary: --theme-light: --theme-dark: --strip-ansi: --set-terminal-title"
+)
+_MAN = (
+    "-afkKIiwW7DdhuV -C:u -R: -L: -m: -M:r -S: -s: -e: -P:x -r: -E: -p: -l!r -t!u -T?u -X?u -Z!u -H?x "
+    "--all --whatis "
+    "--apropos --where --path --where-cat --locale: --systems: --manpath:r --sections: --extension: "
+    "--ignore-case "
+    "--match-case --regex --wildcard --names-only --pager:x --prompt: --encoding: --no-hyphenation "
+    "--no-justification --html?x --warnings? --global-apropos --local-file!r --config-file:u --update!c"
+)
+
+
+def _classify_less(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, _LESS)
+    commands = [word for word in parsed.operands if word.prefix.startswith("+")]
+    verdicts = [
+        NO_EFFECT
+        if word.text is not None and _LESS_COMMAND.fullmatch(word.text)
+        else uncertain(f"{words[0].display} may run {word.display}")
+        for word in commands
+    ]
+    files = [word for word in parsed.operands if not word.prefix.startswith("+")]
+    return merge([option_verdict(parsed), *verdicts, *map(reads, files)])
+
+
+def _classify_bat(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, _BAT)
+    if parsed.operands and parsed.operands[0].text == "cache":
+        return uncertain("bat cache changes its themes and languages")
+    return merge([option_verdict(parsed), *map(reads, parsed.operands)])
+
+
+# ---- documents
+
+
+def _prints_to(standard_output: str, options: str, *, one_dash: bool = False) -> Classifier:
+    """Return a classifier for programs that write a file unless the second operand is `standard_output`."""
+
+    def classify(words: Words) -> CommandVerdict:
+        parsed = parse_options(words, options, one_dash=one_dash)
+        verdicts = [option_verdict(parsed), *(role_verdict("i", word, "") for word in parsed.operands[:1])]
+        targets = parsed.operands[1:]
+        if parsed.operands and [target.text for target in targets] != [standard_output]:
+            verdicts.append(
+                uncertain(f"{words[0].display} writes a file")
+                if not targets
+                else role_verdict("w", targets[0], "")
+            )
+        return merge(verdicts)
+
+    return classify
+
+
+_PANDOC = (
+    "-spNi -f: -r: -t: -w: -o:w -V: -M: -H:r -B:r -A:r -c: -T: --from: --read: --to: --write: --output:w "
+    "--standalone "
+    "--wrap: --columns: --toc --table-of-contents --toc-depth: --number-sections --metadata: --variable: "
+    "--shift-heading-level-by: --markdown-headings: --reference-links --ascii --strip-comments "
+    "--no-highlight "
+    "--tab-stop: --preserve-tabs --eol: --quiet --verbose --trace --sandbox --list-input-formats "
+    "--list-output-formats --list-extensions? --list-highlight-languages --atx-headers --template:r --csl:r "
+    "--bibliography:r -C --citeproc --extract-media:w --filter:x --lua-filter:x -F:x -L:x --pdf-engine:x "
+    "--self-contained!n --embed-resources!n --data-dir:u --defaults:u -d:u --mathjax? --katex? "
+    "--track-changes:"
+)
+_PANDOC_PRINTS = re.compile(
+    r"(?:plain|markdown\w*|gfm|commonmark\w*|html[45]?|json|rst|latex|native|org|asciidoc|mediawiki|man|csv|jats"
+    r"|docbook)(?:[+-]\w+)*"
+)
+
+
+def _classify_pandoc(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, _PANDOC)
+    target = parsed.value("-t", "-w", "--to", "--write")
+    source = parsed.value("-f", "-r", "--from", "--read")
+    verdicts = [option_verdict(parsed), *(role_verdict("i", word, "") for word in parsed.operands)]
+    if parsed.has("-o", "--output"):
+        verdicts.append(uncertain("pandoc may run a program to make that"))
+    prints = target is None or _PANDOC_PRINTS.fullmatch(target.text or "")
+    if not prints or (source is not None and (source.text is None or ".lua" in source.text)):
+        verdicts.append(uncertain("what pandoc does for this format is unknown"))
+    return merge(verdicts)
+
+
+_EXIFTOOL_TAG = re.compile(r"-(?:[A-Za-z0-9_]+:)*[A-Za-z][A-Za-z0-9_?*-]*#?")
+_EXIFTOOL_FLAGS = name_set(
+    "-s -S -s2 -s3 -G -G0 -G1 -G2 -g -g0 -g1 -g2 -a -u -U -e -ee -ee2 -ee3 -n -json -j -csv -t -T -tab "
+    "-table -X -xmlFormat "
+    "-b -binary -c -v -v0 -v1 -v2 -v3 -q -m -r -recurse -fast -fast2 -l -long -H -D -f -z -sort "
+    "-scanForXMP -struct -L -h "
+    "-htmlDump -php -args -list -listf -listx -listw -ver -E -EX -i -progress -common -all"
+)
+_EXIFTOOL_VALUES = frozenset(
+    ("-d", "-dateFormat", "-ext", "-extension", "-x", "-lang", "-charset", "-sep", "-fileOrder", "-i")
+)
+# Prefixes of options that write, run Perl or read more options. exiftool ignores case in some of them.
+_EXIFTOOL_MORE = re.compile(
+    r"-(?:@|if\d*|p|printformat|textout.*|o|out|overwrite.*|delete.*|restore.*|config|execute.*|stay_open"
+    r"|tagsfromfile.*|addtagsfromfile|geotag|geosync|geotime|globaltimeshift|use|userparam|api|file\d.*|srcfile"
+    r"|efile.*|diff|tagout.*|w.*|"
+    r"common_args|p-|password|echo\d?|listitem|plot)",
+    re.IGNORECASE,
+)
+
+
+def _classify_exiftool(words: Words) -> CommandVerdict:
+    verdicts = []
+    rest = list(words[1:])
+    while rest:
+        word = rest.pop(0)
+        if not word.prefix.startswith("-"):
+            doubt = word.may_be_option and not word.is_located
+            verdicts.append(uncertain(f"{word.display} may be an option") if doubt else reads(word))
+        elif word.text in _EXIFTOOL_VALUES:
+            if rest and rest.pop(0).may_split:
+                verdicts.append(uncertain("how many words an option has is unknown"))
+        elif word.text in _EXIFTOOL_FLAGS or word.text == "--":
+            continue
+        elif (
+            word.text is None or not _EXIFTOOL_TAG.fullmatch(word.text) or _EXIFTOOL_MORE.fullmatch(word.text)
+        ):
+            verdicts.append(uncertain(f"exiftool may write or run something with {word.display}"))
+    return merge(verdicts)
+
+
+_IMAGE = re.compile(r"[\w./\[\] -]*\*?[\w./\[\] -]*(?:\*[\w./\[\] -]*)*")
+_IDENTIFY = (
+    "-format: -verbose -ping -quiet -regard-warnings -units: -channel: -depth: -density: -features: "
+    "-moments -unique "
+    "-colorspace: -alpha: -strip -monitor -precision: -size: -define:u -write:w -debug:u -list: -version "
+    "-help -crop: "
+    "-auto-orient"
+)
+
+
+def _classify_identify(words: Words) -> CommandVerdict:
+    """Return the verdict on ImageMagick's identify, for which a name can be a command, a URL or a list."""
+    parsed = parse_options(words, _IDENTIFY, one_dash=True, allow_dynamic=True)
+    verdicts = [option_verdict(parsed)]
+    for word in parsed.operands:
+        is_plain = word.is_file or (word.is_located and _IMAGE.fullmatch(word.display)) or _is_path(word)
+        verdicts.append(reads(word) if is_plain else uncertain(f"ImageMagick may run {word.display}"))
+    return merge(verdicts)
+
+
+def _is_path(word: Word) -> bool:
+    return "/" in word.prefix and _IMAGE.fullmatch(word.prefix) is not None
+
+
+_FFPROBE = (
+    "-v: -loglevel: -hide_banner -show_entries: -show_format -show_streams -show_frames -show_packets "
+    "-show_chapters "
+    "-show_programs -show_error -show_data -show_library_versions -show_versions -show_program_version -of: "
+    "-print_format: -output_format: -pretty -unit -prefix -byte_binary_prefix -sexagesimal -select_streams: "
+    "-count_frames -count_packets -read_intervals: -show_private_data -i:i -f:u -protocol_whitelist:u "
+    "-report!w "
+    "-o:w -sections -bitexact -show_optional_fields: -analyze_frames -version -formats -codecs -decoders "
+    "-encoders "
+    "-pix_fmts -layouts -h -help -L -noprivate -skip_frame: -threads: -probesize: -analyzeduration:"
+)
+_FFMPEG_SHOWS = (
+    "-hide_banner -v: -loglevel: -version -buildconf -formats -muxers -demuxers -devices -codecs "
+    "-decoders -encoders "
+    "-bsfs -protocols -filters -pix_fmts -layouts -sample_fmts -dispositions -colors -hwaccels -h? -help? -L"
+)
+
+
+def _classify_ffmpeg(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, _FFMPEG_SHOWS, one_dash=True)
+    shows = not parsed.doubts and all(
+        option.name not in {"-h", "-help"} or len(words) == 2 for option in parsed.options
+    )
+    only_lists = shows and all((word.text or "").isalpha() for word in parsed.operands) and len(words) > 1
+    return (
+        NO_EFFECT if only_lists and not parsed.operands else uncertain("ffmpeg writes what it is to produce")
+    )
+
+
+# ---- tables
+
+_CSVKIT = (
+    "-tbpSlHKVvniryzuAeIU -d: -q: -Q: -y: -z: -e: -c: -C: -m: -g: -a: -k: -x --delimiter: --tabs "
+    "--quotechar: "
+    "--quoting: --no-doublequote --escapechar: --maxfieldsize: --encoding: --locale: --skipinitialspace "
+    "--blanks "
+    "--null-value: --date-format: --datetime-format: --no-header-row --skip-lines: --linenumbers --zero "
+    "--version "
+    "--names --columns: --not-columns: --delete-empty-rows --regex: --match: --file:r --invert-match "
+    "--any-match "
+    "--reverse --ignore-case --snifflimit: --sniff-limit: --no-inference --csv --json --type --nulls "
+    "--non-nulls "
+    "--unique --min --max --sum --mean --median --stdev --len --max-precision --freq --freq-count: --count "
+    "--decimal-format: --no-grouping-separator --max-rows: --max-columns: --max-column-width: "
+    "--max-precision: "
+    "--no-number-ellipsis --out-delimiter: --out-tabs --out-quotechar: --out-quoting: --out-asv "
+    "--out-no-doublequote "
+    "--out-escapechar: --indent: --key: --lat: --lon: --stream --outer --left --right --groups: "
+    "--group-name: "
+    "--filenames --format: --schema:r --sheet: --use-sheet-names --reset-dimensions --encoding-xls: "
+    "--write-sheets:w "
+    "-f: -s: -D: -T -B -U: -P: -E --add-bom -O -N -L:"
+)
+_XSV = (
+    "-hnisjrRuNvaA -d: -l: -S: -e: -E: -c: -o:w --delimiter: --output:w --no-headers --select: --limit: "
+    "--start: --end: "
+    "--len: --index: --ignore-case --invert-match --numeric --reverse --everything --nullable "
+    "--cardinality --mode --median "
+    "--no-nulls --just-names --raw --pad: --width: --condense: --align: --left --right --full --cross "
+    "--nulls --no-case "
+    "--seed: --unique --version --quote: --escape: --crlf --ascii --quote-always --field: --jobs: -j: "
+    "-f: -i: --rows --columns "
+    "-p: -w: --dates-whitelist: --infer-dates"
+)
+_XSV_READS = (
+    "headers, stats, table, frequency, select, slice, count, search, sort, sample, cat rows, cat "
+    "columns, flatten, fmt, "
+    "input, join, fixlengths, reverse, dedup, behead, sniff, schema --stdout, validate schema, lens, help"
+)
+
+
+def _classify_csvsql(words: Words) -> CommandVerdict:
+    """Return the verdict on csvsql: a statement on tables in memory, or one that it prints."""
+    parsed = parse_options(
+        words,
+        f"{_CSVKIT} --query: --tables: --dialect: -i: --no-constraints --unique-constraint: --chunk-size: "
+        f"--min-col-len: "
+        "--col-len-multiplier: --db:u --insert!u --before-insert:u --after-insert:u "
+        "--create-if-not-exists!u --overwrite!u",
+    )
+    verdicts = [option_verdict(parsed), *map(reads, parsed.operands)]
+    query = parsed.value("--query")
+    if parsed.has("--query") and (query is None or query.text is None or read_sql(query.text).doubt):
+        verdicts.append(uncertain("csvsql may run any statement"))
+    return merge(verdicts)
+
+
+_MLR_VERBS = name_set(
+    "altkv bar bootstrap bottom-up cat count count-distinct count-similar cut decimate fill-down "
+    "fill-empty flatten "
+    "format-values fraction gap grep group-by group-like gsub having-fields head histogram json-parse "
+    "json-stringify "
+    "label latin1-to-utf8 least-frequent merge-fields most-frequent nest nothing regularize rename "
+    "reorder repeat "
+    "reshape sec2gmt sec2gmtdate seqgen shuffle sort sort-within-records sparsify ssub stats1 stats2 "
+    "step sub summary "
+    "tac template top unflatten uniq unsparsify utf8-to-latin1"
+)
+_MLR_PROGRAM = re.compile(
+    r"(?:[\s\w$@.,;:+*/%=!<>&?(){}\[\]~^-]|\"(?:[^\"\\]|\\.)*\"|'[^']*'|\|\||#[^\n]*)*", re.ASCII
+)
+_MLR_DOES_MORE = re.compile(
+    r"\b(?:tee|emit\w*|print\w*|eprint\w*|dump|edump|system|exec|os_type|hostname|split|case|include)\b"
+)
+_MLR_WORDS = re.compile(r"\"(?:[^\"\\]|\\.)*\"")
+_MLR_MAIN = name_set(
+    "--icsv --ocsv --csv -c --itsv --otsv --tsv -t --ijson --ojson --json -j --ijsonl --ojsonl --jsonl "
+    "--ipprint "
+    "--opprint --pprint -p --ixtab --oxtab --xtab --inidx --onidx --nidx --c2p --c2j --c2t --c2d --c2n "
+    "--c2m --c2b "
+    "--c2l --t2c --t2j --t2p --j2c --j2p --j2t --l2p --l2c --implicit-csv-header --headerless-csv-output "
+    "--barred "
+    "--right --allow-ragged-csv-input --ragged -n --no-auto-flatten -S -A -O --from-csv --omarkdown "
+    "--icsvlite "
+    "--csvlite --idkvp --odkvp --c2x --no-color -M -C --key-color --xvright --jvstack --no-jvstack "
+    "--quote-all --gzin"
+)
+_MLR_MAIN_VALUES = frozenset(
+    ("--ifs", "--ofs", "--fs", "--ips", "--ops", "--ps", "--irs", "--ors", "--rs", "--nr-progress-mod")
+)
+
+
+def _classify_mlr(words: Words) -> CommandVerdict:
+    """Return the verdict on Miller: options, verbs that only compute joined by `then`, and files."""
+    doubt = uncertain("mlr may write files or run programs")
+    rest = list(words[1:])
+    verdicts = []
+    while rest and rest[0].prefix.startswith("-"):
+        option = rest.pop(0)
+        if option.text in _MLR_MAIN_VALUES and rest:
+            rest.pop(0)
+        elif option.text == "--from" and rest:
+            verdicts.append(role_verdict("i", rest.pop(0), ""))
+        elif option.text not in _MLR_MAIN:
+            return doubt
+    if not rest or any(word.text is None and not word.is_located for word in rest):
+        return doubt
+    starts = [0, *(position + 1 for position, word in enumerate(rest) if word.text == "then")]
+    ends = [*(start - 1 for start in starts[1:]), len(rest)]
+    if not all(_is_plain_verb(rest[start:end]) for start, end in zip(starts, ends, strict=True)):
+        return doubt
+    last = rest[-1]
+    return merge([*verdicts, role_verdict("i", last, "") if len(rest) > 1 else NO_EFFECT])
+
+
+def _is_plain_verb(words: Words) -> bool:
+    verb = words[0].text if words else None
+    if verb not in {"put", "filter"}:
+        return verb in _MLR_VERBS
+    options = {word.text for word in words[1:] if word.prefix.startswith("-")}
+    program = next((word.text for word in words[1:] if not word.prefix.startswith("-")), None)
+    return options <= {"-q", "-S", "-x"} and program is not None and _is_plain_mlr(program)
+
+
+def _is_plain_mlr(program: str) -> bool:
+    return (
+        len(program) < 2000
+        and bool(_MLR_PROGRAM.fullmatch(program))
+        and not _MLR_DOES_MORE.search(_MLR_WORDS.sub("", program))
+    )
+
+
+_PARQUET = (
+    "-hnd -n: --head: --columns: --sort: --format: --detail --awsprofile --endpoint-url:h --csv --json "
+    "--no-color "
+    "--records: --limit: -c: -o:w --output:w"
+)
+
+COMMANDS = (
+    CommandSpec(names="less", classify=_classify_less, info_arguments="--help --version -V -?"),
+    CommandSpec(
+        names="more",
+        options="-dflcpsu -n: -# --silent --logical --no-pause --print-over --clean-print --squeeze "
+        "--plain --lines:",
+    ),
+    CommandSpec(names="bat batcat", classify=_classify_bat, info_arguments="--help --version -h -V"),
+    CommandSpec(names="man", options=_MAN, operands="."),
+    CommandSpec(
+        names="apropos whatis",
+        options="-dverwaClsk -s: -m: -M:r -L: -C:u --exact --regex --wildcard --and --sections: --long",
+        operands=".",
+    ),
+    CommandSpec(
+        names="pdftotext",
+        classify=_prints_to(
+            "-",
+            "-f: -l: -r: -x: -y: -W: -H: -layout -fixed: -raw -nodiag -htmlmeta -tsv -enc: -eol: "
+            "-nopgbrk -bbox -bbox-layout -cropbox -colspacing: -opw: -upw: -q -listenc",
+            one_dash=True,
+        ),
+        info_arguments="-v -h -help --help --version -listenc",
+    ),
+    CommandSpec(
+        names="pdfinfo pdffonts",
+        options="-f: -l: -box -meta -custom -js -struct -isodates -rawdates -dests -url -enc: -listenc "
+        "-opw: -upw: -subst -locSubset",
+        one_dash=True,
+        operands="i",
+        info_arguments="-v -h -help --help --version",
+    ),
+    CommandSpec(names="docx2txt docx2txt.pl", classify=_prints_to("-", "")),
+    CommandSpec(
+        names="antiword catdoc catppt xls2csv",
+        options="-tawlbx8uV -m: -d: -s: -f: -c: -q: -g: -i: -p:u",
+        operands="r",
+    ),
+    CommandSpec(
+        names="xlsx2csv",
+        options="-imeE -a!u -d: -s: -n: -f: -x: -l: -q: -p: --dateformat: --timeformat: --delimiter: "
+        "--sheet: --sheetname: --ignoreempty --floatformat: --sci-float --escape --hyperlinks",
+        operands="rw",
+    ),
+    CommandSpec(names="pandoc", classify=_classify_pandoc, info_arguments="--help --version -h -v"),
+    CommandSpec(
+        names="texcount detex",
+        options="-v0123456 -inc -sum -brief -total -q -1 -merge -l -n -w -sub",
+        one_dash=True,
+    ),
+    CommandSpec(
+        names="aspell",
+        classify=subcommands(
+            Subcommand(
+                names="list, -l, dicts, dump dicts, dump modes, -a, pipe, munch, expand, soundslike, config",
+                options="--lang: --mode: -d: --master: --encoding: -H -t -e --ignore-case --ignore:",
+            ),
+            options="-d: -H --lang: --mode: --encoding:",
+            reason="changes the file that it checks",
+        ),
+        info_arguments="--help --version -v",
+    ),
+    CommandSpec(names="exiftool", classify=_classify_exiftool, info_arguments="-ver -h -list -listf"),
+    CommandSpec(names="identify", classify=_classify_identify, info_arguments="-version --version -help"),
+    CommandSpec(
+        names="convert magick mogrify montage compare composite import animate display",
+        options="*",
+        effect=Effect.LOCAL_MUTATION,
+        reason="writes pictures",
+        certain=False,
+        info_arguments="-version --version -help",
+    ),
+    CommandSpec(
+        names="ffprobe",
+        options=_FFPROBE,
+        one_dash=True,
+        operands="i",
+        info_arguments="-version -h -help -L -formats -codecs",
+    ),
+    CommandSpec(names="ffmpeg", classify=_classify_ffmpeg, info_arguments="-version -h -help -L"),
+    CommandSpec(
+        names="mediainfo",
+        options="-f --Full --Output: --Inform: --Language: --Help --Version",
+        operands="i",
+        info_arguments="--help --version -h --Version --Help",
+    ),
+    CommandSpec(names="soxi", options="-trcsdDbBpeaTV", operands="r"),
+    CommandSpec(
+        names="jpeginfo pngcheck webpinfo tiffinfo tiffdump opusinfo ogginfo",
+        options="-clvqisDrn",
+        operands="r",
+        allow_patterns=True,
+    ),
+    CommandSpec(
+        names="csvlook csvcut csvgrep csvstat csvsort csvjoin csvstack csvformat csvjson in2csv",
+        options=_CSVKIT,
+        info_arguments="--help --version -h -V",
+    ),
+    CommandSpec(names="csvsql", classify=_classify_csvsql, info_arguments="--help --version -h -V"),
+    CommandSpec(
+        names="xsv qsv",
+        classify=subcommands(
+            Subcommand(names=_XSV_READS, options=_XSV, operands="r", allow_dynamic=False),
+            reason="may write files or run code",
+            helps="--help -h",
+        ),
+        info_arguments="--help --version -h --list",
+    ),
+    CommandSpec(
+        names="csvtk",
+        classify=subcommands(
+            Subcommand(
+                names="headers, dim, nrow, ncol, summary, corr, pretty, csv2tab, tab2csv, csv2json, "
+                "csv2md, head, cut, "
+                "uniq, freq, inter, grep, filter, filter2, join, sort, sample, transpose, rename, "
+                "add-header, del-header, "
+                "round, concat, version",
+                options="-tTHiIlrvunFpkNacED -f: -j: -n: -p: -P:r -k: -o:W -d: -D: -e: -w: -s: -g: -m: "
+                "-W: --fields: --tabs "
+                "--out-tabs --no-header-row --num-cpus: --pattern: --out-file:W --delimiter: "
+                "--out-delimiter: --filter: "
+                "--keys: --number: --groups: --ignore-case --invert --use-regexp --sort-by-freq "
+                "--sort-by-key --reverse "
+                "--decimal-width: --infile-list:r --lazy-quotes --delete-header",
+                operands="r",
+                allow_dynamic=False,
+            ),
+            reason="may write files",
+            helps="--help -h",
+        ),
+        info_arguments="--help -h version",
+    ),
+    CommandSpec(names="mlr", classify=_classify_mlr, info_arguments="--version --help help version"),
+    CommandSpec(
+        names="datamash",
+        options="*",
+        operands=".",
+        allow_dynamic=True,
+        info_arguments="--help --version -h -V",
+    ),
+    CommandSpec(
+        names="parquet-tools parquet-cli parq pqrs",
+        classify=subcommands(
+            Subcommand(
+                names="schema, show, inspect, meta, head, cat, rowcount, row-count, size, csv, dump, "
+                "footer, count, pages, stats, column-size",
+                options=_PARQUET,
+                operands="i",
+                allow_dynamic=False,
+            ),
+            reason="may write files",
+            helps="--help -h",
+        ),
+        info_arguments="--help --version -h",
+    ),
+    CommandSpec(
+        names="h5dump",
+        options="-HBnAipryeuaxEzV -a: -d: -g: -l: -t: -c: -s: -S: -k: -w: -m: -o:w -y -O:w --header "
+        "--attribute: --dataset: --group: "
+        "--contents? --superblock --properties --onlyattr --width: --start: --stride: --count: --block: "
+        "--filedriver: --packed-bits "
+        "--no-index --string --escape --object-ids --boot-block --enable-error-stack --output:w --xml "
+        "--sort_by: --sort_order: "
+        "--hide-attributes --noindex --format: --ddl:w --binary? -n? -A? -N: --any_path: "
+        "--vds-view-first-missing",
+        operands="i",
+    ),
+    CommandSpec(
+        names="h5ls h5stat h5diff h5debug",
+        options="-abdefglrsvwxSECD -w: --address --data --full --group --group-type --label --recursive "
+        "--string --simple --verbose --width: "
+        "--file --dset --group --attributes -F -g -l -d -a -A -s -S --vfd:u -n: -p: -q --relative: "
+        "--report --use-system-epsilon -c -N",
+        operands="i",
+    ),
+    CommandSpec(
+        names="ncdump",
+        options="-hcistxkw -v: -g: -b: -f: -l: -n: -p: -L: -F:",
+        operands="i",
+    ),
+    CommandSpec(
+        names="ncinfo gdalinfo ogrinfo",
+        options="-v: -g: -al -so -q -ro -where: -json -stats -mm -hist -nomd -noct -checksum -proj4 "
+        "-nogcp -geom:",
+        one_dash=True,
+        operands="i",
+    ),
+    CommandSpec(
+        names="colordiff sdiff wdiff icdiff dwdiff",
+        options="-uybBiwWEZdlstHrNaq123cnp -U: -C: -w: -W: -o:w -I: --side-by-side --unified? --context? "
+        "--brief --recursive --ignore-all-space --ignore-space-change --ignore-case --color? --width: "
+        "--suppress-common-lines --left-column --output:w --label: -L: --exclude: -x: --statistics "
+        "--no-deleted --no-inserted --no-common",
+    ),
+)

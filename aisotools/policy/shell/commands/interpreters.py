@@ -1,0 +1,307 @@
+"""Interpreters, compilers and tools for code: all run code, but for what these tables name."""
+
+from __future__ import annotations
+
+import re
+
+from aisotools.core.types import Effect
+from aisotools.policy.shell.expansion import literal, name_set
+from aisotools.policy.shell.options import (
+    NO_EFFECT,
+    CommandSpec,
+    CommandVerdict,
+    Words,
+    classify_by_spec,
+    merge,
+    option_verdict,
+    parse_options,
+    reads,
+    uncertain,
+)
+from aisotools.policy.shell.subcommands import Subcommand, subcommands
+
+_RUNS_CODE = "runs code that is not analysed"
+_INFO = "--version -V -v -version version --help -h -dumpversion -dumpmachine"
+
+# ---- python
+
+_PYTHON_FLAGS = frozenset(("-I", "-s", "-S", "-E", "-B", "-u", "-b", "-P", "-q", "-O", "-OO"))
+_PYTHON_MODULES = {
+    "json.tool": CommandSpec(
+        names="json.tool",
+        options="--sort-keys --no-ensure-ascii --json-lines --indent: --tab --no-indent --compact -h",
+        operands="rw",
+    ),
+    "tokenize": CommandSpec(names="tokenize", options="-eC --exact"),
+    "ast": CommandSpec(
+        names="ast", options="-aC -m: -i: --mode: --indent: --no-type-comments --include-attributes"
+    ),
+    "dis": CommandSpec(names="dis", options="-CO"),
+    "calendar": CommandSpec(
+        names="calendar",
+        options="-w: -l: -s: -m: -t: -L: -e: -f: --width: --lines: --months: --type:",
+        operands=".",
+    ),
+    "base64": CommandSpec(names="base64", options="-edut"),
+    "quopri": CommandSpec(names="quopri", options="-td"),
+    "tabnanny": CommandSpec(names="tabnanny", options="-vq"),
+    "symtable": CommandSpec(names="symtable"),
+    "pyclbr": CommandSpec(names="pyclbr"),
+    "sysconfig": CommandSpec(names="sysconfig", operands="-"),
+    "platform": CommandSpec(names="platform", options="--terse --nonaliased", operands="."),
+    "site": CommandSpec(names="site", options="--user-base --user-site", operands="-"),
+    "this": CommandSpec(names="this", operands="-"),
+    "locale": CommandSpec(names="locale", operands="-"),
+    "mimetypes": CommandSpec(names="mimetypes", options="-hle", operands="."),
+    "difflib": CommandSpec(names="difflib"),
+    "filecmp": CommandSpec(names="filecmp", options="-r"),
+    "zipfile": CommandSpec(
+        names="zipfile", options="-l:r -t:r -e!c -c!c --list:r --test:r --extract!c --create!c"
+    ),
+    "tarfile": CommandSpec(
+        names="tarfile", options="-v -l:r -t:r -e!c -c!c --list:r --test:r --verbose --extract!c --create!c"
+    ),
+    "numpy.f2py": CommandSpec(names="numpy.f2py", options="-v", operands="-"),
+    "IPython": CommandSpec(names="IPython", options="--version", operands="-"),
+}
+_PYTHON_MODULE_HELP = name_set(
+    "venv unittest timeit pdb cProfile profile trace http.server compileall py_compile zipapp ensurepip "
+    "pydoc doctest "
+    "json.tool zipfile tarfile ast tokenize dis calendar asyncio idlelib build"
+)
+
+
+def _classify_python(words: Words) -> CommandVerdict:
+    """Return the verdict on python: it runs code, but for modules of its own that only print."""
+    rest = list(words[1:])
+    while rest and rest[0].text in _PYTHON_FLAGS:
+        rest.pop(0)
+    uncertain_code = merge([uncertain(f"{words[0].display} {_RUNS_CODE}"), *map(reads, _likely_files(words))])
+    if not rest or rest[0].text is None:
+        return uncertain_code
+    if rest[0].text == "-m" and len(rest) > 1:
+        module, arguments = rest[1].text, rest[2:]
+    elif rest[0].text.startswith("-m") and len(rest[0].text) > 2:
+        module, arguments = rest[0].text[2:], rest[1:]
+    else:
+        return uncertain_code
+    if module in {"pip", "pipx", "uv", "conda"}:
+        return CommandVerdict(commands=((literal(module), *arguments),))
+    if module in _PYTHON_MODULE_HELP and [word.text for word in arguments] in (["--help"], ["-h"]):
+        return NO_EFFECT
+    spec = _PYTHON_MODULES.get(module or "")
+    if spec is None:
+        return uncertain_code
+    verdict = classify_by_spec(spec, [literal(module or ""), *arguments])
+    return verdict if verdict.effect is Effect.READ_ONLY else merge([verdict, uncertain_code])
+
+
+def _likely_files(words: Words) -> Words:
+    return parse_options(words, "*").operands
+
+
+# ---- tools for code
+
+_RUFF = (
+    "-qvsen --no-cache --diff --select: --ignore: --extend-select: --output-format: --quiet --verbose "
+    "--silent --exit-zero "
+    "--statistics --show-files --show-settings --line-length: --target-version: --preview --no-preview "
+    "--config:r "
+    "--isolated --exclude: --extend-exclude: --respect-gitignore --show-fixes --per-file-ignores: "
+    "--exit-non-zero-on-fix "
+    "--no-fix --check --stdin-filename: --cache-dir:w -o:w --output-file:w --fix!c --fix-only!c "
+    "--unsafe-fixes --add-noqa!c "
+    "--watch!u --line-ranges: --range:"
+)
+
+
+def _classify_ruff_check(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, _RUFF, allow_dynamic=False)
+    verdicts = [option_verdict(parsed), *map(reads, parsed.operands)]
+    if not parsed.has("--no-cache", "-n", "--show-files", "--show-settings"):
+        verdicts.append(uncertain("ruff writes its cache into the folder"))
+    if (words[0].text == "format") and not parsed.has("--check", "--diff"):
+        verdicts.append(uncertain("ruff format changes files"))
+    return merge(verdicts)
+
+
+def _classify_formatter(words: Words) -> CommandVerdict:
+    """Return the verdict on black and isort, which only print with `--check` or `--diff`."""
+    parsed = parse_options(
+        words,
+        "-lqvSCcI -t: -l: --check --diff --color --no-color --line-length: --target-version: --quiet "
+        "--verbose --fast --safe "
+        "--skip-string-normalization --include: --exclude: --extend-exclude: --config:r --profile: "
+        "--check-only --df -c "
+        "--skip: --force-exclude: --preview --unstable -W: --workers: --line-ranges: --stdin-filename: "
+        "--show-files --gitignore",
+    )
+    prints = parsed.has("--check", "--diff", "--check-only", "--df")
+    verdict = NO_EFFECT if prints else uncertain(f"{words[0].display} changes files")
+    return merge([option_verdict(parsed), verdict, *map(reads, parsed.operands)])
+
+
+_SHELLCHECK = (
+    "-aVx -C? -f: -e: -i: -s: -S: -o: -P: -W: --check-sourced --color? --include: --exclude: --format: "
+    "--norc --rcfile:r "
+    "--enable: --source-path: --shell: --severity: --version --wiki-link-count: --external-sources "
+    "--list-optional"
+)
+_LDD = re.compile(r"/(?:usr/)?(?:s?bin|lib|lib64|local/bin|local/lib)/[\w./+-]*", re.ASCII)
+
+
+def _classify_ldd(words: Words) -> CommandVerdict:
+    """Return the verdict on ldd, which may start the file that it looks at: fine for files of the system."""
+    parsed = parse_options(words, "-druv --verbose --unused --data-relocs --function-relocs")
+    verdicts = [option_verdict(parsed)]
+    for word in parsed.operands:
+        is_of_system = word.text is not None and _LDD.fullmatch(word.text) and ".." not in word.text
+        verdicts.append(reads(word) if is_of_system else uncertain(f"ldd may run {word.display}"))
+    return merge(verdicts)
+
+
+COMMANDS = (
+    CommandSpec(
+        names="python pypy",
+        classify=_classify_python,
+        info_arguments="--version -V -VV --help -h -? --help-env --help-xoptions --help-all",
+    ),
+    # The rest is as uncertain as an unknown program. It is specified because its operands are files that it
+    # reads, which a rule on `reads` may concern, and because of the arguments that only print a version.
+    CommandSpec(
+        names="vi vim nvim view vimdiff nano emacs ed ex pico joe micro gedit code most pg info",
+        options="*",
+        effect=Effect.LOCAL_MUTATION,
+        reason="can write files or run commands",
+        certain=False,
+        info_arguments="--version --help",
+    ),
+    CommandSpec(
+        names="node deno bun ruby perl php lua luajit tclsh Rscript R ghci java javac gcc cc g++ "
+        "c++ clang clang++ tsc ocaml guile make gmake cmake ninja meson mypy gnuplot dc octave matlab "
+        "julia gfortran nvcc ghc erl elixir racket sage nasm as ld latexmk pdflatex xelatex lualatex "
+        "bibtex biber dot neato "
+        "duckdb sqlplus pylint flake8 eslint prettier jest vitest bandit nbstripout jupytext papermill "
+        "pydoc pydoc3 "
+        "hyperfine shfmt protoc swig bison flex m4 ctest cpack autoconf automake bear gcov",
+        options="*",
+        effect=Effect.LOCAL_MUTATION,
+        reason=_RUNS_CODE,
+        certain=False,
+        info_arguments=_INFO,
+    ),
+    CommandSpec(
+        # Even when asked for their version these run files of the folder, or install what they need.
+        names="cargo rustc dotnet swift scala kotlin groovy jshell bazel just task rake ant mvn "
+        "gradle pytest tox nox yarn pnpm poetry pipenv uvx ipython bundle composer nix guix sbt "
+        "lein grunt gulp source .",
+        options="*",
+        effect=Effect.LOCAL_MUTATION,
+        reason=_RUNS_CODE,
+        certain=False,
+        info_arguments="",
+    ),
+    CommandSpec(
+        names="npx snakemake nextflow streamlit flask uvicorn gunicorn torchrun accelerate mpirun "
+        "mpiexec pre-commit "
+        "celery dask airflow prefect",
+        options="*",
+        effect=Effect.LOCAL_MUTATION,
+        reason=_RUNS_CODE,
+        certain=False,
+        info_arguments="--version -version --help -h -v",
+    ),
+    CommandSpec(
+        names="go",
+        classify=subcommands(
+            Subcommand(
+                names="version, env, help, doc",
+                options="-json -m -v -w!c -u!c -all -src -cmd -short -c -changed",
+                one_dash=True,
+                operands=".",
+            ),
+            reason=_RUNS_CODE,
+        ),
+        info_arguments="version env help",
+    ),
+    CommandSpec(
+        names="jupyter",
+        classify=subcommands(
+            Subcommand(
+                names="kernelspec list, notebook list, server list, lab list, labextension list, "
+                "serverextension list, nbextension list",
+                options="--json --jsonlist --debug",
+            ),
+            Subcommand(names="troubleshoot"),
+            options="--json --paths --config-dir --data-dir --runtime-dir",
+            reason=_RUNS_CODE,
+            helps="--help -h --version",
+        ),
+        info_arguments="--version --help -h --paths --config-dir --data-dir --runtime-dir",
+    ),
+    CommandSpec(
+        names="ruff",
+        classify=subcommands(
+            Subcommand(names="check, format", classify=_classify_ruff_check),
+            Subcommand(names="version, rule, linter, config, help", options="--all --output-format:"),
+            reason="changes files",
+            helps="--help -h",
+        ),
+        info_arguments="--version --help -V -h version linter help",
+    ),
+    CommandSpec(names="black isort", classify=_classify_formatter, info_arguments="--version --help -h -V"),
+    CommandSpec(
+        names="shellcheck", options=_SHELLCHECK, info_arguments="--version -V --help --list-optional"
+    ),
+    CommandSpec(names="ldd", classify=_classify_ldd),
+    CommandSpec(names="llvm-config", options="*", operands="."),
+    CommandSpec(
+        names="cloc tokei scc sloccount",
+        options="-qvcsC -t: -e: -f: -s: -w --by-file --by-file-by-lang --csv --json --yaml --md --xml "
+        "--quiet --exclude-dir: --include-lang: "
+        "--exclude-lang: --vcs:u --git!u --files --sort: --output: --hide-progress --not-match-d: "
+        "--not-match-f: --match-f: "
+        "--match-d: --include-ext: --exclude-ext: --fullpath --no-recurse --skip-uniqueness --diff "
+        "--count-and-diff --sum-reports "
+        "--out:w --report-file:w -o:w --format: -i: -x: --exclude: --types: --compact --hidden "
+        "--no-ignore --ci --no-complexity "
+        "--no-cocomo --wide --by-percent: --list-file:r --unicode --3 --processes: --timeout: "
+        "--max-file-size:",
+        operands="r",
+    ),
+    CommandSpec(
+        names="ag ack ack-grep",
+        options="-ailwvcnsSQUuzfhHLoFrRkpx0D -A: -B: -C: -m: -g: -G: -W: -p:r -t --after: --before: "
+        "--context: --count --files-with-matches "
+        "--files-without-matches --ignore-case --invert-match --word-regexp --literal --smart-case "
+        "--hidden --unrestricted "
+        "--ignore: --ignore-dir: --no-ignore-dir: --python --js --cpp --cc --java --ruby --go --rust "
+        "--html --css --json --yaml "
+        "--type: --depth: --max-count: --color --nocolor --no-color --column --group --nogroup --heading "
+        "--noheading --numbers "
+        "--no-numbers --no-filename --with-filename --only-matching --silent --stats --all-types "
+        "--search-binary --file-search-regex: "
+        "--print-long-lines --follow --list-file-types --help-types --perl --php --sh --sql --xml --md "
+        "--markdown --case-sensitive "
+        "--pager:x --env --noenv --nopager --passthru --sort-files --show-types --vimgrep --ackmate "
+        "--width: --match: --output:x",
+        operands="pr",
+    ),
+    CommandSpec(
+        names="addr2line c++filt gprof",
+        options="-aCfipsn -e:r -j: -b: --exe:r --demangle? --functions --basenames --inlines "
+        "--pretty-print --addresses",
+        operands=".",
+    ),
+    CommandSpec(
+        names="diffstat lsdiff",
+        options="-bclmnsvqCRr -p: -w: -f: -D:r -N: -k -K -S:r -e:w -o:w -t -u -h",
+        operands="r",
+    ),
+    CommandSpec(
+        names="msgcat msgcmp msgunfmt",
+        options="-uniFsep -t: -w: -o:W --to-code: --width: --no-wrap --sort-output --sort-by-file "
+        "--unique --more-than: --less-than: --use-first --output-file:W --properties-output",
+    ),
+    CommandSpec(names="wasm-objdump otool", options="-hxdsjrLltTvVDfaSc -j:", operands="r"),
+)

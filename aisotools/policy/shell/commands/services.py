@@ -1,0 +1,344 @@
+"""Services, containers, job queues and keys: which of their commands only show what there is."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from aisotools.core.types import Effect
+from aisotools.policy.shell.expansion import name_set
+from aisotools.policy.shell.options import (
+    NO_EFFECT,
+    CommandSpec,
+    CommandVerdict,
+    Words,
+    contacts,
+    merge,
+    option_verdict,
+    parse_options,
+    reads,
+    uncertain,
+)
+from aisotools.policy.shell.subcommands import Subcommand, subcommands
+
+_SYSTEMCTL = (
+    "-alqr -n: -o: -t: -p: --all --full --no-pager --plain --no-legend --lines: --output: --type: --state: "
+    "--property: --value --quiet --user --system --failed --reverse --after --before --no-ask-password"
+)
+_DOCKER = (
+    "-aqsltv -f: -n: --all --no-trunc --quiet --size --latest --filter: --format: --last: --digests --follow "
+    "--tail: --since: --until: --timestamps --details --type: --no-stream --verbose --services "
+    "--no-log-prefix --no-color "
+    "--tree --human -H --dry-run"
+)
+_DOCKER_GLOBAL = "-D --debug --log-level: -l: -H:u --host:u -c:u --context:u --config:u --tls!u --tlsverify!u"
+_COMPOSE_GLOBAL = "-f:r -p: --file:r --project-name: --profile: --env-file:r --project-directory:r "
+"--compatibility --progress: --ansi:"
+_MACHINE = "--no-pager --no-ask-password -a -p: --property: --value --all --full --no-legend -o: "
+"--output: -l -n: --lines:"
+
+
+_classify_compose = subcommands(
+    Subcommand(
+        names="ps, logs, images, top, ls, port, version, events, stats --no-stream, volumes",
+        options=f"{_DOCKER} --orphans --status: --index: --protocol: --short --json",
+    ),
+    options=_COMPOSE_GLOBAL,
+    reason="compose changes what runs",
+    effect=Effect.REMOTE_ACTION,
+    helps="--help -h",
+)
+
+
+# ---- keys and certificates
+
+_OPENSSL_READS = {
+    "dgst": "-r -c -d -debug -hex -binary -list -hmac: -md5 -sha1 -sha224 -sha256 -sha384 -sha512 "
+    "-sha3-256 -sha3-512 "
+    "-sha512-256 -blake2b512 -blake2s256 -ripemd160 -verify:r -signature:r -prverify:r -xoflen: "
+    "-fips-fingerprint",
+    "x509": "-in:r -inform: -noout -text -dates -startdate -enddate -subject -issuer -serial "
+    "-fingerprint -pubkey -modulus "
+    "-hash -subject_hash -issuer_hash -email -ext: -nameopt: -certopt: -checkend: -checkhost: -checkip: "
+    "-purpose -ocsp_uri "
+    "-sha256 -sha1 -md5 -alias -outform: -ocspid -checkemail:",
+    "req": "-in:r -inform: -noout -text -subject -pubkey -modulus -verify -nameopt: -reqopt: -outform:",
+    "rsa": "-in:r -inform: -noout -text -modulus -check -pubin -pubout -outform: -RSAPublicKey_in",
+    "ec": "-in:r -inform: -noout -text -check -pubin -pubout -param_out -outform:",
+    "pkey": "-in:r -inform: -noout -text -text_pub -pubin -pubout -check -pubcheck -outform:",
+    "crl": "-in:r -inform: -noout -text -issuer -lastupdate -nextupdate -hash -fingerprint -nameopt: "
+    "-outform: -crlnumber",
+    "verify": "-CAfile:r -CApath:r -untrusted:r -trusted:r -show_chain -verbose -purpose: -partial_chain "
+    "-x509_strict "
+    "-verify_hostname: -crl_check -CRLfile:r -no-CAfile -no-CApath -no_check_time -check_ss_sig",
+    "asn1parse": "-in:r -inform: -i -dump -offset: -length: -strparse: -item: -oid:r",
+    "pkcs7": "-in:r -inform: -noout -text -print_certs -print -outform:",
+    "rand": "-hex -base64",
+    "version": "-a -v -b -o -f -p -d -e -r -m -c -s",
+    "ciphers": "-v -V -s -tls1 -tls1_1 -tls1_2 -tls1_3 -stdname -psk -convert:",
+    "list": "-1 -commands -digest-commands -digest-algorithms -cipher-commands -cipher-algorithms "
+    "-public-key-algorithms "
+    "-disabled -verbose -providers -kdf-algorithms -mac-algorithms -standard-commands -options:",
+    "prime": "-hex -generate -bits: -safe -checks:",
+    "errstr": "",
+    "base64": "-d -e -a -A -in:r -base64",
+    "enc": "-d -e -a -A -in:r -base64 -list -ciphers",
+    "passwd": "-1 -5 -6 -apr1 -aixmd5 -salt: -stdin -noverify -quiet -table -reverse -crypt",
+    "help": "",
+}
+_OPENSSL_DIGESTS = name_set(
+    "md4 md5 sha1 sha224 sha256 sha384 sha512 sha3-224 sha3-256 sha3-384 sha3-512 sha512-224 sha512-256 "
+    "blake2b512 "
+    "blake2s256 rmd160 ripemd160 sm3 shake128 shake256"
+)
+
+
+def _classify_openssl(words: Words) -> CommandVerdict:
+    subcommand = words[1].text if len(words) > 1 else None
+    if subcommand is None:
+        return uncertain("openssl reads its commands from what is typed")
+    if len(words) == 3 and words[2].text in {"-help", "--help"}:
+        return NO_EFFECT
+    options = _OPENSSL_READS.get("dgst" if subcommand in _OPENSSL_DIGESTS else subcommand)
+    if options is None:
+        effect = (
+            Effect.REMOTE_ACTION
+            if subcommand in {"s_client", "s_server", "s_time", "ocsp"}
+            else Effect.LOCAL_MUTATION
+        )
+        hosts = [
+            contacts(value.display.partition(":")[0], "openssl connects to it")
+            for option, value in pairwise(words)
+            if option.text == "-connect"
+        ]
+        return merge(
+            [*hosts, uncertain(f"openssl {subcommand} may write files or talk to a machine", effect)]
+        )
+    parsed = parse_options(words[1:], options, one_dash=True)
+    are_files = subcommand in {"dgst", "verify"} or subcommand in _OPENSSL_DIGESTS
+    return merge([option_verdict(parsed), *(map(reads, parsed.operands) if are_files else ())])
+
+
+def _classify_keygen(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, "-lvBLy -f:r -E: -F: -P: -N:c")
+    shows = parsed.has("-l", "-B", "-L", "-F", "-y") and not parsed.has("-N")
+    return merge(
+        [option_verdict(parsed), NO_EFFECT if shows else uncertain("ssh-keygen makes or changes keys")]
+    )
+
+
+def _classify_gpg(words: Words) -> CommandVerdict:
+    parsed = parse_options(
+        words,
+        "-kKvq --list-keys --list-secret-keys --list-public-keys --fingerprint --list-sigs --list-signatures "
+        "--list-packets --with-colons --with-fingerprint --keyid-format: --verbose --quiet --no-tty --batch "
+        "--list-config --show-keys --with-subkey-fingerprint --print-md: --with-keygrip "
+        "--no-auto-check-trustdb",
+    )
+    shows = parsed.has(
+        "-k",
+        "-K",
+        "--list-keys",
+        "--list-secret-keys",
+        "--list-public-keys",
+        "--fingerprint",
+        "--list-sigs",
+        "--list-signatures",
+        "--list-packets",
+        "--list-config",
+        "--show-keys",
+        "--print-md",
+    )
+    return merge(
+        [option_verdict(parsed), NO_EFFECT if shows else uncertain("gpg may change keys or write files")]
+    )
+
+
+# ---- terminals and queues
+
+_TMUX_SHOWS = (
+    "ls, list-sessions, lsw, list-windows, lsp, list-panes, lsc, list-clients, lsk, list-keys, lsb, "
+    "list-buffers, "
+    "list-commands, lscm, show-options, show, show-window-options, showw, show-environment, showenv, "
+    "show-messages, "
+    "showmsgs, show-buffer, showb, has-session, has, info, server-info, capture-pane -p, display-message -p"
+)
+
+
+_TMUX = subcommands(
+    Subcommand(
+        names=_TMUX_SHOWS, options="-agspwFNTqvJeCP -t: -F: -f: -S: -E: -b: -O: -T: -c:", allow_dynamic=False
+    ),
+    options="-2CluUv -L: -S:r -f:u",
+    reason="runs a command in its own way",
+)
+
+
+def _classify_tmux(words: Words) -> CommandVerdict:
+    """Return the verdict on tmux, for which a semicolon begins another command, and `#()` runs one."""
+    if any(
+        ";" in word.display or "#(" in word.display or "#{" in word.display or word.text is None
+        for word in words
+    ):
+        return merge([uncertain("tmux may run another command"), _TMUX(words)])
+    return _TMUX(words)
+
+
+def _classify_screen(words: Words) -> CommandVerdict:
+    lists = len(words) in {2, 3} and words[1].text in {"-ls", "-list"}
+    return NO_EFFECT if lists else uncertain("screen runs a command in its own way")
+
+
+def _classify_module(words: Words) -> CommandVerdict:
+    shows = name_set(
+        "list avail av spider show display whatis keyword help is-avail is-loaded overview --version -t"
+    )
+    arguments = [word.text for word in words[1:]]
+    if arguments[:1] == ["-t"]:
+        arguments = arguments[1:]
+    if arguments and arguments[0] in shows:
+        return NO_EFFECT
+    return uncertain("module changes what programs are found")
+
+
+def _classify_service(words: Words) -> CommandVerdict:
+    arguments = [word.text for word in words[1:]]
+    shows = arguments == ["--status-all"] or (
+        len(arguments) == 2 and arguments[1] == "status" and arguments[0]
+    )
+    return NO_EFFECT if shows else uncertain("service changes services")
+
+
+COMMANDS = (
+    CommandSpec(
+        names="docker podman",
+        classify=subcommands(
+            Subcommand(
+                names="ps, images, version, logs, inspect, top, port, history, diff, info, stats "
+                "--no-stream, events, "
+                "container ls, container list, container ps, container logs, container inspect, "
+                "container top, container port, "
+                "container diff, image ls, image list, image inspect, image history, volume ls, volume "
+                "list, volume inspect, "
+                "network ls, network list, network inspect, system df, system info, context ls, context "
+                "show, context inspect, "
+                "buildx ls, buildx version, plugin ls, node ls, service ls, stack ls, secret ls, config "
+                "ls, pod ps, pod ls, "
+                "builder ls, manifest ls, container stats --no-stream",
+                options=_DOCKER,
+            ),
+            Subcommand(names="stats", options=_DOCKER),
+            Subcommand(names="compose", classify=_classify_compose),
+            options=_DOCKER_GLOBAL,
+            reason="acts on other machines or services",
+            effect=Effect.REMOTE_ACTION,
+        ),
+        info_arguments="--version --help -v help version info",
+    ),
+    CommandSpec(
+        names="docker-compose", classify=_classify_compose, info_arguments="--version --help -h version"
+    ),
+    CommandSpec(
+        names="systemctl",
+        classify=subcommands(
+            Subcommand(
+                names="status, show, cat, is-active, is-enabled, is-failed, is-system-running, "
+                "list-units, list-unit-files, "
+                "list-timers, list-sockets, list-dependencies, list-jobs, list-machines, list-paths, "
+                "list-automounts, "
+                "get-default, help, show-environment",
+            ),
+            options=_SYSTEMCTL,
+            reason="changes services",
+            alone=True,
+        ),
+    ),
+    CommandSpec(
+        names="timedatectl hostnamectl localectl loginctl resolvectl networkctl",
+        classify=subcommands(
+            Subcommand(
+                names="status, show, list-timezones, list-sessions, list-users, list-seats, "
+                "session-status, user-status, "
+                "show-session, show-user, list-locales, list-keymaps, timesync-status, list, statistics, "
+                "dns, domain",
+            ),
+            options=_MACHINE,
+            reason="changes the machine",
+            alone=True,
+        ),
+    ),
+    CommandSpec(names="service", classify=_classify_service),
+    CommandSpec(names="tmux", classify=_classify_tmux, info_arguments="-V"),
+    CommandSpec(names="screen", classify=_classify_screen, info_arguments="--version --help -v -h -ls -list"),
+    CommandSpec(
+        names="squeue sinfo sacct sstat sprio sshare sreport seff qhost qselect bjobs bqueues bhosts "
+        "lsload lshosts condor_q condor_status showq checkjob smap reportseff",
+        options="*",
+        operands=".",
+        allow_dynamic=True,
+        info_arguments="--help --version -h -V",
+    ),
+    CommandSpec(
+        names="qstat", options="*", operands=".", allow_dynamic=True, info_arguments="--help --version -help"
+    ),
+    CommandSpec(
+        names="scontrol",
+        classify=subcommands(
+            Subcommand(
+                names="show, ping, version, listpids, getaddrs, help, hostnames, hostlist, errnumstr",
+                options="-oda --oneliner --details --all",
+            ),
+            options="-odavQ --oneliner --details --all --verbose --quiet -M: --json? --yaml?",
+            reason="changes jobs or the queue",
+            effect=Effect.REMOTE_ACTION,
+        ),
+        info_arguments="--help --version -V -h",
+    ),
+    CommandSpec(
+        names="sacctmgr",
+        classify=subcommands(
+            Subcommand(
+                names="show, list", options="-npPo --noheader --parsable --parsable2 --associations -s"
+            ),
+            options="-inpPQrsv --parsable2 --parsable --noheader --readonly",
+            reason="changes accounts",
+            effect=Effect.REMOTE_ACTION,
+        ),
+        info_arguments="--help --version",
+    ),
+    CommandSpec(
+        names="sbatch srun salloc scancel qsub qdel qalter bsub bkill condor_submit condor_rm sattach",
+        options="*",
+        effect=Effect.REMOTE_ACTION,
+        reason="changes the queue of jobs",
+        certain=False,
+        info_arguments="--help --version -V --usage",
+    ),
+    CommandSpec(names="module ml", classify=_classify_module, info_arguments="--version --help list avail"),
+    CommandSpec(names="openssl", classify=_classify_openssl, info_arguments="version help --help --version"),
+    CommandSpec(names="ssh-keygen", classify=_classify_keygen, info_arguments=""),
+    CommandSpec(names="gpg gpg2", classify=_classify_gpg),
+    CommandSpec(
+        names="ollama",
+        classify=subcommands(
+            Subcommand(
+                names="list, ls, ps, show, help",
+                options="--modelfile --parameters --system --template --license -v --verbose",
+            ),
+            reason="runs or fetches models",
+            effect=Effect.REMOTE_ACTION,
+        ),
+        info_arguments="--version --help -v -h",
+    ),
+    CommandSpec(
+        names="huggingface-cli hf",
+        classify=subcommands(
+            Subcommand(
+                names="scan-cache, cache scan, cache ls, env, version", options="-v --verbose --dir:r"
+            ),
+            reason="acts on other machines or services",
+            effect=Effect.REMOTE_ACTION,
+            helps="--help -h",
+        ),
+        info_arguments="--version --help -h version env",
+    ),
+)
