@@ -14,6 +14,7 @@ import contextlib
 import errno
 import mmap
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -29,6 +30,7 @@ NameProgram = Callable[[int], object]
 """Names a program to the host, by its process id, as one of the call in hand."""
 
 _READ_BYTES = 1 << 16
+_REPORT_MS = 200  # for a keeper to report an end; code in the sandbox may have stopped it
 _STACK_BYTES = 1 << 20  # of a thread that starts one program
 # As it was when this was imported: user code may have changed the variable since.
 _PYTHON = sys.executable
@@ -252,6 +254,7 @@ class KeptProgram(asyncio.SubprocessTransport):
         self._status: int | None = None
         self._has_exited = False
         self._lines = b""
+        self._pidfd = -1
         self._input: asyncio.WriteTransport | None = None
         self._has_started: asyncio.Future[bool] = self._loop.create_future()
         self.emptied: asyncio.Future[None] = self._loop.create_future()
@@ -336,16 +339,41 @@ class KeptProgram(asyncio.SubprocessTransport):
         for line in lines:
             if not self._pid:
                 self._pid = int(line)
+                self._watch_command()
                 self._note_started(True)
             elif not self._has_exited:
                 self._status = int(line)
                 self._note_exit()
+
+    def _watch_command(self) -> None:
+        # Where there are no pidfds, or it has just been reaped, the report comes a moment later.
+        with contextlib.suppress(OSError):
+            self._pidfd = os.pidfd_open(self._pid)
+            self._loop.add_reader(self._pidfd, self._on_command_end)
+
+    def _on_command_end(self) -> None:
+        """Take what the keeper reports about the end of the command, before any further call is answered."""
+        self._forget_command()
+        # Race: the keeper learns of the end at the same moment as this process, and has to run first. The
+        # next result is to say that the task has ended.
+        poll = select.poll()
+        if self._report >= 0:
+            poll.register(self._report, select.POLLIN)
+            if poll.poll(_REPORT_MS):
+                self._read_report()
+
+    def _forget_command(self) -> None:
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
 
     def _note_started(self, has_started: bool) -> None:
         if not self._has_started.done():
             self._has_started.set_result(has_started)
 
     def _note_exit(self) -> None:
+        self._forget_command()
         if not self._has_exited:
             self._has_exited = True
             self._protocol.process_exited()

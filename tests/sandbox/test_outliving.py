@@ -125,8 +125,10 @@ async def test_a_task_that_has_ended_spares_nothing(r: Rig) -> None:
 
 
 async def test_a_task_whose_keeper_is_killed_ends_at_the_next_stop(r: Rig) -> None:
-    await start_task(r, "setsid sleep 1000 & kill -9 $PPID; exec sleep 2000")
+    wait = "while [ ! -e go ]; do sleep 0.01; done"
+    await start_task(r, f"setsid sleep 1000 & {wait}; kill -9 $PPID; exec sleep 2000")
     await start_task(r, "exec sleep 3000")
+    (r.workspace / "go").touch()
     await asleep_are(r, 1000, 2000, 3000)
     await stop_by(r, "command")
     await asleep_are(r, 3000)

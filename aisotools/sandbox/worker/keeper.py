@@ -40,6 +40,7 @@ def main(report: int, command: list[str]) -> None:
     # Signal: where it is ignored, which a program inherits, no child leaves an exit status.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.set_inheritable(report, False)
+    running, held = os.pipe()
     # Fork: this process has one thread, and nothing that the child could share but the descriptors it is to
     # have.
     pid = os.fork()
@@ -52,6 +53,10 @@ def main(report: int, command: list[str]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(null, number)
+    # Race: until it is executed, the command looks like this process. The pipe is at its end then.
+    os.close(held)
+    os.read(running, 1)
+    os.close(running)
     _write(report, pid)
     while True:
         try:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import BinaryIO
 
 import pytest
@@ -84,6 +85,13 @@ def test_the_command_finds_signals_as_a_program_expects_them() -> None:
             assert int(report.readline()) == 5
     finally:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def test_the_start_is_reported_when_the_command_is_executed() -> None:
+    for _ in range(5):
+        with below_a_keeper("read x") as (_process, report):
+            pid = int(report.readline())
+            assert Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"/bin/sh\0")
 
 
 def test_requests_to_end_are_for_the_command() -> None:
