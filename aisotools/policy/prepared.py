@@ -188,7 +188,10 @@ def prepare_call(
     else:
         evaluation = policy.check(dataclasses.replace(call, arguments=from_json(encoded)), facts)
         if resolve_paths is not None and not is_resolved and evaluation.decision is Decision.ASK:
-            facts, look_again = look(), look
+            facts, look_again = (
+                dataclasses.replace(look(), effect=facts.effect, undoable=facts.undoable),
+                look,
+            )
         more = []
         if is_unenforced:
             more.append(_UNENFORCED.format(level=level))

@@ -160,6 +160,8 @@ def _agreed(first: DeclaredFacts, second: DeclaredFacts) -> DeclaredFacts:
         background=one.background or other.background,
         reads=_joined(one.reads, other.reads),
         writes=_joined(one.writes, other.writes),
+        folders=_joined(one.folders, other.folders),
+        unresolved=_joined(one.unresolved, other.unresolved),
         hosts=_joined(one.hosts, other.hosts),
         commands=_joined(one.commands, other.commands),
     )
@@ -198,7 +200,14 @@ def check_facts(facts: Facts) -> DeclaredFacts:
             checked[name] = flag
         else:
             flaws.append(f"its facts have {name}={short_repr(flag)}, which is neither True nor False")
-    kinds = {"reads": facts.reads, "writes": facts.writes, "hosts": facts.hosts, "commands": facts.commands}
+    kinds: dict[str, object] = {
+        "reads": facts.reads,
+        "writes": facts.writes,
+        "folders": facts.folders,
+        "unresolved": facts.unresolved,
+        "hosts": facts.hosts,
+        "commands": facts.commands,
+    }
     for name, names in kinds.items():
         checked[name], flaw = _check_names(name, names)
         if flaw:
@@ -228,7 +237,7 @@ def _name_flaw(kind: str, name: object) -> str:
         return f"{short_repr(name)} among its {kind}, which is no text"
     if kind == "hosts":
         what, usable = "host", _is_host(name)
-    elif kind == "commands":
+    elif kind in {"commands", "unresolved"}:
         what, usable = "command", bool(name.strip()) and "\0" not in name and len(name) <= MAX_COMMAND_CHARS
     else:
         what, usable = "path", _is_path(name)

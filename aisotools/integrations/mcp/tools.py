@@ -161,19 +161,20 @@ def check_offer(listing: object) -> OfferedTool:
         description=_clean_text(next(filter(None, [*texts, name])), _MAX_DESCRIPTION_CHARS),
         schema=cleaned,
         digest=_digest(canonical),
-        hints=_hints(listing.annotations),
+        hints=_hints(listing.get("annotations")),
     )
 
 
-def _hints(annotations: types.ToolAnnotations | None) -> tuple[str, ...]:
-    if annotations is None:
+def _hints(annotations: object) -> tuple[str, ...]:
+    """Return what a server says of its tool's effect, as clauses; nothing for what is no hint."""
+    if not isinstance(annotations, Mapping):
         return ()
     hints = {
-        "that it only reads": annotations.read_only_hint,
-        "that it destroys": annotations.destructive_hint,
-        "that it reaches beyond the server": annotations.open_world_hint,
+        "that it only reads": annotations.get("readOnlyHint"),
+        "that it destroys": annotations.get("destructiveHint"),
+        "that it reaches beyond the server": annotations.get("openWorldHint"),
     }
-    return tuple(words if value else f"not {words}" for words, value in hints.items() if value is not None)
+    return tuple(words if value else f"not {words}" for words, value in hints.items() if type(value) is bool)
 
 
 def _digest(text: str) -> str:

@@ -63,7 +63,7 @@ def join(folder: str, path: str) -> str:
 
 
 @dataclass(slots=True)
-class _State:
+class _ListState:
     """Where a list of commands may be.
 
     Attributes:
@@ -83,12 +83,12 @@ class _FolderWalk:
     def __init__(self, parsed: ParsedText, start: Folders) -> None:
         self._parsed = parsed
         self._found: dict[int, Folders] = {}
-        self._states = [_State(start)]
+        self._states = [_ListState(start)]
 
     def run(self) -> dict[int, Folders]:
         for step in self._parsed.flow:
             if step.kind == "open":
-                self._states.append(_State(self._states[-1].now))
+                self._states.append(_ListState(self._states[-1].now))
             elif step.kind == "close":
                 if len(self._states) > 1:
                     self._states.pop()
@@ -111,7 +111,7 @@ class _FolderWalk:
         _advance(state, before, after, operator, leaves=leaves)
 
 
-def _advance(state: _State, before: Folders, after: Folders, operator: str, *, leaves: bool) -> None:
+def _advance(state: _ListState, before: Folders, after: Folders, operator: str, *, leaves: bool) -> None:
     """Step over the operator behind a command that leads from `before` to `after` if it succeeds."""
     if operator in {"|", "|&"}:
         return

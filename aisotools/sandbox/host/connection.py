@@ -34,10 +34,11 @@ from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.core.protocols import Programs
 from aisotools.core.sandboxes import SandboxListener
 from aisotools.sandbox.frames import LARGE_BYTES, Frame, FrameReader, encode
-from aisotools.sandbox.host.calls import READ_BYTES, CallTable, DisplayRouter, PendingCall, RawOutput
+from aisotools.sandbox.host.calls import CallTable, DisplayRouter, PendingCall
 from aisotools.sandbox.host.failures import describe_exit
 from aisotools.sandbox.host.monitor import ResourceMonitor
 from aisotools.sandbox.host.programs import ProgramRequests, note_start, scope_of, wait_for_names
+from aisotools.sandbox.host.raw_output import READ_BYTES, RawOutput
 from aisotools.sandbox.host.worker_limits import WorkerLimits
 from aisotools.sandbox.limits import LimitExceeded, Limits
 from aisotools.sandbox.process import tree

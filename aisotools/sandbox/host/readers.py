@@ -24,7 +24,7 @@ from aisotools.core.protocols import Programs
 from aisotools.core.sandboxes import SandboxCall, SandboxListener
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import LARGE_BYTES, encode
-from aisotools.sandbox.host.calls import CallTable, DisplayRouter, PendingCall, RawOutput, send_call
+from aisotools.sandbox.host.calls import CallTable, DisplayRouter, PendingCall, send_call
 from aisotools.sandbox.host.connection import FrameSocket, WorkerConnection
 from aisotools.sandbox.host.failures import (
     describe_exit,
@@ -32,6 +32,7 @@ from aisotools.sandbox.host.failures import (
     reader_timeout_result,
     unreadable_result,
 )
+from aisotools.sandbox.host.raw_output import RawOutput
 from aisotools.sandbox.host.snapshots import SnapshotHistory, WokenReader
 from aisotools.sandbox.host.worker_limits import UNKNOWN_LIMITS, explain_lowered
 from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure

@@ -1,0 +1,84 @@
+"""What the programs of a worker or a reader write past Python, read from their pipes on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+READ_BYTES = 1 << 16
+"""How much is read at once, so that one busy worker does not hold up the event loop."""
+_LAST_WORDS_BYTES = 4096
+# Raw output that is read at most when a worker or a reader ends: more than a pipe holds.
+_DRAIN_BYTES = 1 << 24
+
+
+class RawOutput:
+    """What programs wrote to the standard output and standard error of a worker or a reader.
+
+    Attributes:
+        bytes_read: By stream, since whoever reads the call channel last cleared it.
+    """
+
+    def __init__(
+        self,
+        pipes: Mapping[str, io.FileIO],
+        *,
+        on_readable: Callable[[str], None],
+        handle: Callable[[str, bytes], None],
+    ) -> None:
+        """Read on the running loop.
+
+        Args:
+            pipes: Our ends by stream, which never block; whoever made them closes them.
+            on_readable: Called with a stream when there is something to `read`.
+            handle: Called with a stream and what was read.
+        """
+        self.bytes_read: Counter[str] = Counter()
+        self._loop = asyncio.get_running_loop()
+        self._pipes = pipes
+        self._handle = handle
+        self._last_words = bytearray()
+        for stream, pipe in pipes.items():
+            self._loop.add_reader(pipe, on_readable, stream)
+
+    @property
+    def last_words(self) -> str:
+        """The end of what was read."""
+        return self._last_words.decode("utf-8", "replace").strip()
+
+    def forget_last_words(self) -> None:
+        """Begin anew: another process writes from now on."""
+        self._last_words.clear()
+
+    def read(self, stream: str, max_bytes: int = READ_BYTES) -> int:
+        """Read once and hand it on. Return the number of bytes."""
+        pipe = self._pipes[stream]
+        data = b"" if pipe.closed else pipe.read(min(max_bytes, READ_BYTES))
+        if not data:
+            # Empty is the end of the pipe; None is that there is nothing just now.
+            if data is not None and not pipe.closed:
+                self._loop.remove_reader(pipe)
+            return 0
+        self.bytes_read[stream] += len(data)
+        self._last_words = (self._last_words + data)[-_LAST_WORDS_BYTES:]
+        self._handle(stream, data)
+        return len(data)
+
+    def drain(self, stream: str, unread_bytes: int) -> None:
+        """Read what had not been read when the frame in hand was sent."""
+        left = unread_bytes - self.bytes_read[stream]
+        while left > 0 and (count := self.read(stream, left)):
+            left -= count
+
+    def drain_all(self) -> None:
+        """Read what the pipes hold, since nothing may come after it."""
+        for stream in self._pipes:
+            self.drain(stream, _DRAIN_BYTES)
+
+    def stop(self) -> None:
+        """Read no more when something comes; stopping twice is fine."""
+        for pipe in self._pipes.values():
+            if not pipe.closed:
+                self._loop.remove_reader(pipe)
