@@ -18,7 +18,8 @@ from smolagents.models import (
     Model,
 )
 
-from aisotools.core.types import Effect
+from aisotools.core.types import Effect, ToolResult
+from aisotools.core.untrusted import UNTRUSTED, mark_untrusted
 from aisotools.integrations.smolagents import session_tools
 from aisotools.policy.approvers import AllowAll, DenyAll
 from aisotools.testing.fakes import MockTool
@@ -79,3 +80,16 @@ async def test_call_on_the_sessions_own_thread_is_refused_with_advice(open_sessi
     (one,) = session_tools(session)
     with pytest.raises(Exception, match="would block the session's own loop"):
         one(side=3)
+
+
+async def test_text_of_strangers_keeps_its_marks(open_session: OpenSession) -> None:
+    page = ToolResult(
+        content=mark_untrusted("hello", "page"),
+        kind="json",
+        value={"text": "hello"},
+        metadata={UNTRUSTED: True},
+    )
+    session = open_session(MockTool("page", result=page), approver=AllowAll())
+    await session.start()
+    (one,) = session_tools(session)
+    assert await asyncio.to_thread(one) == page.content
