@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import re
 import uuid
 from typing import Annotated, Literal
@@ -16,6 +17,7 @@ from aisotools.core.types import Effect, Json, MimeBundle, ToolResult
 from aisotools.core.untrusted import is_marked, mark_untrusted
 from aisotools.tools.adapter import register_host_tools
 from aisotools.tools.function import tool
+from aisotools.tools.soundness import matcher
 from aisotools.workspace.paths import shown
 from aisotools.workspace.workspace import Workspace
 
@@ -24,6 +26,11 @@ _MAX_ITEMS = 100
 _ASK_DEADLINE_S = 86_400.0
 """A safety net for the gate: the question has a timeout of its own, of an hour at most."""
 _MAX_MATCHES = 500
+# ReDoS: the pattern is a model's and the text is anybody's, and a search holds up every thread of the host.
+_COUNT = re.compile(r"\{(\d{1,6})")
+_MAX_REPETITIONS = 1_000
+_MAX_SEARCHED_CHARS = 100_000
+"""Of a line, that a pattern is searched in."""
 _MARKS = {"pending": "[ ]", "in_progress": "[>]", "done": "[x]"}
 
 
@@ -113,11 +120,15 @@ def _marked(part: str, stored: StoredText) -> str:
 
 
 def _filter_lines(lines: list[tuple[int, str]], pattern: str, note: str) -> tuple[list[tuple[int, str]], str]:
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise ToolError(f"The pattern {pattern[:200]!r} is not a regular expression: {error}.") from None
-    found = [(number, line) for number, line in lines if compiled.search(line)]
+    repetitions = math.prod(max(1, int(count)) for count in _COUNT.findall(pattern))
+    matches = matcher(pattern) if repetitions <= _MAX_REPETITIONS else None
+    if matches is None:
+        raise ToolError(
+            f"The pattern {pattern[:200]!r} is not a regular expression that can be searched for in linear "
+            "time: no look-around, no back-references, and counted repetitions of at most "
+            f"{_MAX_REPETITIONS:,} in all. Use a simpler one."
+        )
+    found = [(number, line) for number, line in lines if matches(line[:_MAX_SEARCHED_CHARS])]
     more = f"; the first {_MAX_MATCHES} are shown" if len(found) > _MAX_MATCHES else ""
     return found[:_MAX_MATCHES], f"{note[:-1]}: {len(found)} match{more}]"
 

@@ -22,7 +22,7 @@ from aisotools.session.session import Session
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.registry import ToolRegistry
 from tests.conftest import OpenSession
-from tests.waiting import eventually
+from tests.waiting import HANG_S, eventually
 
 
 class Answering(AllowAll):
@@ -89,6 +89,8 @@ async def test_a_long_result_is_read_back(
         ({"ref": "r99"}, "no stored result 'r99'"),
         ({"ref": "r1", "first_line": 3000}, "has 2,000 lines"),
         ({"ref": "r1", "first_line": 9, "last_line": 3}, "nothing from 9 to 3"),
+        ({"ref": "r1", "pattern": "(?=x)"}, "no look-around"),
+        ({"ref": "r1", "pattern": "(?:a{100}){100}"}, "counted repetitions of at most 1,000"),
         ({"ref": "r1", "pattern": "("}, "not a regular expression"),
     ],
 )
@@ -98,6 +100,15 @@ async def test_reference_that_cannot_be_read_is_reported(
     result = await long.call("read_result", arguments)
     assert result.is_error
     assert message in result.content
+
+
+async def test_no_pattern_of_a_model_takes_exponential_time(open_session: OpenSession) -> None:
+    """With Python's own `re` this one takes longer than anybody waits."""
+    mock = MockTool(result="\n".join("a" * 60 + "b" for _ in range(400)), effect=Effect.READ_ONLY)
+    session = open_session(registry=ToolRegistry([*builtin_tools(), mock]), approver=AllowAll())
+    await session.call("mock")
+    result = await session.call("read_result", {"ref": "r1", "pattern": "(a+)+$"}, timeout_s=HANG_S)
+    assert "of r1: 0 match]" in result.content
 
 
 async def test_the_whole_of_a_long_result_is_capped_again_and_kept_again(long: Session) -> None:
