@@ -106,7 +106,10 @@ def _filter_lines(lines: list[tuple[int, str]], pattern: str, note: str) -> tupl
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise ToolError(f"The pattern {pattern[:200]!r} is not a regular expression: {error}.") from None
+        raise ToolError(
+            f"The pattern {pattern[:200]!r} is not a regular expression: {error}. "
+            "Correct it, or escape what is meant literally, such as \\(."
+        ) from None
     found = [(number, line) for number, line in lines if compiled.search(line)]
     more = f"; the first {_MAX_MATCHES} are shown" if len(found) > _MAX_MATCHES else ""
     return found[:_MAX_MATCHES], f"{note[:-1]}: {len(found)} match{more}]"

@@ -89,7 +89,7 @@ async def test_a_long_result_is_read_back(
         ({"ref": "r99"}, "no stored result 'r99'"),
         ({"ref": "r1", "first_line": 3000}, "has 2,000 lines"),
         ({"ref": "r1", "first_line": 9, "last_line": 3}, "nothing from 9 to 3"),
-        ({"ref": "r1", "pattern": "("}, "not a regular expression"),
+        ({"ref": "r1", "pattern": "("}, "Correct it, or escape what is meant literally"),
     ],
 )
 async def test_reference_that_cannot_be_read_is_reported(
