@@ -176,7 +176,7 @@ def read_lines(
 ) -> ToolResult:
     """Read lines of a text file, from `start` (1 is the first) to `end`, both included; None for no bound."""
     if start is not None and end is not None and end < start:
-        raise ToolError(f"end_line {end} comes before start_line {start}.")
+        raise ToolError(f"end_line {end} comes before start_line {start}. Exchange them, or leave one out.")
     where, data = _read_bytes(workspace, path)
     text = None if b"\0" in data else _decode(data)
     if text is None:
