@@ -160,7 +160,7 @@ class StepEntry:
     """Whoever steps through a run did something else than let it go on.
 
     Attributes:
-        agent_id: Whose run.
+        agent_id: The agent whose run it is.
         call_id: The call it was about; empty for a request.
         action: What they did; see `stepping.StepChoice`.
         text: What they said, if anything.

@@ -32,7 +32,7 @@ from aisotools.core.types import Decision, Json, ToolResult
 from aisotools.tools.registry import ToolRegistry
 
 FORMAT = 1
-"""Of what lies in the metadata."""
+"""The version of the record that is written and read; another one is refused."""
 
 _MOST_BYTES = 64 << 20
 _M = TypeVar("_M", UserMessage, AssistantMessage)
@@ -55,7 +55,7 @@ class RecordedCall:
         inside: Whether the tool of another call made it.
         was_run: Whether it was run.
         approved: Whether somebody was asked and agreed.
-        call_id: Named it in its session.
+        call_id: The id of the call in the session that was recorded.
         is_error: Whether it failed; None when that is not known.
         content: What the model read.
         shows: MIME types of what it showed besides, such as figures.
@@ -80,7 +80,7 @@ class RecordedRun:
     """One run of an agent.
 
     Attributes:
-        agent_id: Named the agent in its session.
+        agent_id: The id of the agent in the session that was recorded.
         parent_id: The agent that it worked for; empty for one of its own.
         instructions: The system prompt.
         prompt: What it was asked; None when it went on from where the conversation stood.
@@ -122,7 +122,7 @@ class RecordedRewind:
     """An agent's conversation was taken back, or changed by hand.
 
     Attributes:
-        agent_id: Whose.
+        agent_id: The agent, by its id in the session that was recorded.
         step: To before which request; None when it was changed by hand.
         messages: What was said from then on, when it was changed by hand.
     """
