@@ -585,6 +585,8 @@ class _Copy:
         """Remove what was created."""
         if not self._created_target:
             return
+        # Half a copy would be taken for a whole one. Race: a program in the sandbox may have replaced it by a
+        # link, which is not followed; what cannot be removed must not hide the error that is reported.
         with suppress(OSError), self._workspace.locate(target, follow=False) as resolved:
             if stat.S_ISDIR(_lstat(resolved).st_mode):
                 shutil.rmtree(resolved.name, dir_fd=resolved.directory)

@@ -610,6 +610,8 @@ def _apply(workspace: Workspace, change: _FileChange) -> None:
 
 
 def _roll_back(workspace: Workspace, change: _FileChange) -> None:
+    # A file that failed half-way may be renamed and not yet written, or not even renamed: each step is taken
+    # back only if it has happened.
     old, new = change.patch.old, change.patch.new
     if old is not None and new is not None and old != new:
         with suppress(FileNotFoundError):

@@ -185,6 +185,7 @@ def probe_paths() -> Iterator[ProbePaths]:
                 parent=os.getpid(),
             )
     finally:
+        # The probes have ended, and nobody else knows the folder: nothing is written while it is removed.
         shutil.rmtree(root)
 
 

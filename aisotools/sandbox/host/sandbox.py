@@ -556,7 +556,7 @@ class LocalSandbox:
                 )
                 return connection
             except SandboxError as error:
-                if is_last or self._closed or isinstance(error.__cause__, WorkspaceRefused):
+                if is_last or isinstance(error.__cause__, WorkspaceRefused) or self._closed:
                     raise
                 if connection is not None and not connection.supervisor:
                     # The request was never served: the fork server itself is broken.
