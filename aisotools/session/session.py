@@ -10,6 +10,7 @@ import asyncio
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -164,7 +165,7 @@ class Session:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._parts: SessionParts | None = None
         self._lease: WorkspaceLease | None = None
-        self._unblock_imports: Callable[[], object] = bool
+        self._blocked_imports = ExitStack()  # closed, it allows imports from the workspace again
         self._recording: Recording | None = None
         self._missing_levels: tuple[str, ...] = ()
         self._closed = False
@@ -361,7 +362,7 @@ class Session:
         finally:
             if parts is not None:
                 parts.history.close()
-            self._unblock_imports()
+            self._blocked_imports.close()
             if self._lease is not None:
                 self._lease.release()
             self._event_log.add(SessionEnded)
@@ -441,7 +442,7 @@ class Session:
         self._gate.results.write_files_to(self._recording.path.parent)
         self._loop = asyncio.get_running_loop()
         self._lease = lease
-        self._unblock_imports = block_imports(lease.path)
+        self._blocked_imports.callback(block_imports(lease.path))
         self._workspace = lease.path
         return parts
 
