@@ -159,8 +159,6 @@ FOREIGN_MEMBERS: Mapping[str, Mapping[str, str]] = {
         "raw_input": "ipykernel: kernels of other kinds have none",
         "_allow_stdin": "ipykernel: there is no public way to ask",
     },
-    "notebook.approval.prompt": {"kernel": "IPython: shells in a terminal have none"},
-    "notebook.approval.steering": {"kernel": "IPython: shells in a terminal have none"},
     "notebook.kernel.provisioner": {
         "root_dir": "Jupyter: only servers have one",
         "parent": "traitlets: the end of the chain has none",

@@ -41,8 +41,11 @@ KINDS = {
     "descriptor": frozenset({"dup2", "send_fds", "recv_fds"}),
     # layers of confinement; also system calls by name
     "confinement": frozenset({"load_filter", "_load_filter", "unshare", "setns"}),
-    # a file takes the place of another, loses its end, or is locked
-    "file": frozenset({"rename", "replace", "link", "truncate", "ftruncate", "flock", "lockf"}),
+    # a file takes the place of another, loses its end, is locked or written back; a whole folder is removed
+    "file": frozenset(
+        {"rename", "replace", "link", "truncate", "ftruncate", "flock", "lockf"}
+        | {"rmtree", "fsync", "syncfs"}
+    ),
     # a task is not cancelled half-way, or the cancellation of another is awaited
     "cancellation": frozenset({"shield", "uncancel"}),
 }
@@ -102,7 +105,7 @@ def commented_sites(package: Package) -> Iterator[tuple[Module, Site, str]]:
             below = min(max(site.end, site.line + LINES_BELOW), site.last)
             near = [line for line in range(above, below + 1) if line in comments]
             nearest = min(near, key=lambda line: abs(line - site.line), default=None)
-            yield module, site, "" if nearest is None else comments[nearest]
+            yield module, site, "" if nearest is None else _whole_comment(module, nearest)
 
 
 def _comments(module: Module) -> dict[int, str]:
@@ -114,6 +117,19 @@ def _comments(module: Module) -> dict[int, str]:
             if len(re.findall(r"\w+", text)) >= MIN_WORDS:
                 lines[token.start[0]] = text.lstrip("# ")
     return lines
+
+
+def _whole_comment(module: Module, line: int) -> str:
+    """Return the comment that a line is part of, with all its lines."""
+    texts = module.source.splitlines()
+    if not texts[line - 1].lstrip().startswith("#"):
+        return texts[line - 1].partition("# ")[2]
+    first = last = line
+    while first > 1 and texts[first - 2].lstrip().startswith("#"):
+        first -= 1
+    while last < len(texts) and texts[last].lstrip().startswith("#"):
+        last += 1
+    return " ".join(text.lstrip("# ").rstrip() for text in texts[first - 1 : last])
 
 
 def sites(module: Module) -> Iterator[Site]:

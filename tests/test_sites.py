@@ -105,12 +105,13 @@ def test_comments_count_close_by_in_the_same_function(source: str, fine: bool) -
 
 def test_the_listing_shows_place_kind_and_comment(capsys: pytest.CaptureFixture[str]) -> None:
     source = (
-        f"def f():\n    # Race: the parent may have ended.\n    {FORK}\n\ndef g():\n    os.truncate(p, 0)\n"
+        f"def f():\n    # Race: the parent may have\n    # ended.\n    {FORK}\n\n"
+        "def g():\n    os.truncate(p, 0)\n"
     )
     sites.print_sites(shape.parse({"aisotools/__init__.py": "", "aisotools/core.py": source}))
     assert capsys.readouterr().out.splitlines() == [
-        "aisotools/core.py:3: process: os.fork: Race: the parent may have ended.",
-        "aisotools/core.py:6: file: os.truncate: no comment",
+        "aisotools/core.py:4: process: os.fork: Race: the parent may have ended.",
+        "aisotools/core.py:7: file: os.truncate: no comment",
     ]
 
 

@@ -348,7 +348,9 @@ class Agent:
         """
         self._require_idle("rewound")
         if not 1 <= step <= self._state.step:
-            raise UsageError(f"There is no step {step}; this agent has made {self._state.step}.")
+            raise UsageError(
+                f"There is no step {step}; this agent has made {self._state.step}. Give one of these."
+            )
         try:
             first = first_change(self.session.events, self.agent_id, self.agents_by_id, step)
         except LookupError as error:

@@ -18,7 +18,7 @@ from aisotools.agent.agent import Agent
 from aisotools.agent.delegation import DelegateTool, delegate_tool
 from aisotools.agent.models.replay import ReplayModel
 from aisotools.agent.run import BeforeCall, BeforeRequest, StepChoice
-from aisotools.agent.transcript.entries import Called, entries_of
+from aisotools.agent.transcript.entries import CallEntry, entries_of
 from aisotools.agent.transcript.metadata import (
     Cleaner,
     RecordedCall,
@@ -93,7 +93,7 @@ class RecordedStepper:
         action, text = self._run.stepped.get(recorded.id, ("continue", ""))
         call = self._calls.get(recorded.id)
         if action == "edit" and call is not None:
-            return StepChoice("edit", arguments=call.asked)
+            return StepChoice("edit", arguments=call.requested_arguments)
         match action:
             case "answer" | "skip" | "stop":
                 return StepChoice(action, text=text)
@@ -154,7 +154,7 @@ class _CallMatcher:
     def __init__(self, calls: Iterable[RecordedCall], cleaner: Cleaner) -> None:
         self._unmatched: dict[bytes, deque[RecordedCall]] = {}
         for call in calls:
-            self._unmatched.setdefault(_key(call.name, call.asked), deque()).append(call)
+            self._unmatched.setdefault(_key(call.name, call.requested_arguments), deque()).append(call)
         self._cleaner = cleaner
         self.recorded: dict[str, RecordedCall] = {}  # by the id of the call that is made now
         self.replayed_ids: dict[str, str] = {}  # by the recorded id
@@ -212,7 +212,10 @@ class RecordedApprover:
     def _take_equal(self, request: ApprovalRequest) -> RecordedCall | None:
         key = _key(request.call.name, request.call.arguments)
         for recorded in self._unmatched:
-            if key in {_key(recorded.name, recorded.asked), _key(recorded.name, recorded.arguments)}:
+            if key in {
+                _key(recorded.name, recorded.requested_arguments),
+                _key(recorded.name, recorded.arguments),
+            }:
                 self._unmatched.remove(recorded)
                 return recorded
         return None
@@ -255,7 +258,7 @@ async def replay(transcript: Transcript, session: Session) -> Replayed:
         stop_recording()
         remove_policy()
     entries = entries_of(events)
-    replayed = [call_of(entry, cleaner) for entry in entries if isinstance(entry, Called)]
+    replayed = [call_of(entry, cleaner) for entry in entries if isinstance(entry, CallEntry)]
     return Replayed(
         calls=(*compare(transcript.calls, replayed), *runner.failures),
         ends=tuple(runner.endings),
@@ -287,7 +290,7 @@ class _ReplayRunner:
                 case RecordedRun():
                     await self._run_agent(step)
                 case RecordedCall():
-                    await self._session.call(step.name, step.asked)
+                    await self._session.call(step.name, step.requested_arguments)
                 case RecordedMove():
                     await self._move(step)
                 case RecordedRewind():
@@ -311,7 +314,11 @@ class _ReplayRunner:
         if not any(run.parent_id for run in self._transcript.runs):
             return
         registry = self._session.registry
-        for name in {call.name for call in self._transcript.calls if call.agent_id and "task" in call.asked}:
+        for name in {
+            call.name
+            for call in self._transcript.calls
+            if call.agent_id and "task" in call.requested_arguments
+        }:
             if name in registry and registry[name] not in self._delegates:
                 continue
             if name in registry:
@@ -320,7 +327,7 @@ class _ReplayRunner:
 
     async def _move(self, move: RecordedMove) -> None:
         try:
-            if move.way == "redo":
+            if move.direction == "redo":
                 result = await self._session.redo(move.steps, force=move.forced)
             else:
                 to = self._matcher.replayed_ids.get(move.call_ids[-1], "")
@@ -330,7 +337,7 @@ class _ReplayRunner:
             failure = str(error)
         if failure:
             difference = f"it failed: {_short(failure)}"
-            self.failures.append(Comparison(number=0, name=move.way, difference=difference))
+            self.failures.append(Comparison(number=0, name=move.direction, difference=difference))
 
     async def _rewind(self, rewind: RecordedRewind) -> None:
         agent = self._agents.get(rewind.agent_id)
@@ -354,10 +361,10 @@ def compare(recorded: Sequence[RecordedCall], replayed: Sequence[RecordedCall]) 
     """
     by_key: dict[bytes, deque[RecordedCall]] = {}
     for call in replayed:
-        by_key.setdefault(_key(call.name, call.asked), deque()).append(call)
+        by_key.setdefault(_key(call.name, call.requested_arguments), deque()).append(call)
     pairs: list[tuple[RecordedCall, RecordedCall | None]] = []
     for before in recorded:
-        equal = by_key.get(_key(before.name, before.asked))
+        equal = by_key.get(_key(before.name, before.requested_arguments))
         pairs.append((before, equal.popleft() if equal else None))
     paired = {id(after) for _, after in pairs}
     unpaired = deque(call for call in replayed if id(call) not in paired)

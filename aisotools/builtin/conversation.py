@@ -126,7 +126,7 @@ def _filter_lines(lines: list[tuple[int, str]], pattern: str, note: str) -> tupl
         raise ToolError(
             f"The pattern {pattern[:200]!r} is not a regular expression that can be searched for in linear "
             "time: no look-around, no back-references, and counted repetitions of at most "
-            f"{_MAX_REPETITIONS:,} in all. Use a simpler one."
+            f"{_MAX_REPETITIONS:,} in all. Use a simpler one, or escape what is meant literally, such as \\(."
         )
     found = [(number, line) for number, line in lines if matches(line[:_MAX_SEARCHED_CHARS])]
     more = f"; the first {_MAX_MATCHES} are shown" if len(found) > _MAX_MATCHES else ""
@@ -200,11 +200,16 @@ def _check_items(items: list[tuple[str, str]]) -> None:
     running = [task for task, status in items if status == "in_progress"]
     if len(running) > 1:
         named = ", ".join(repr(task[:60]) for task in running)
-        raise ToolError(f"One item at most is in progress, and these are: {named}. The list was not changed.")
+        raise ToolError(
+            f"One item at most is in progress, and these are: {named}. The list was not changed. "
+            "Leave one of them in_progress."
+        )
     tasks = [task for task, _ in items]
     duplicate = next((task for task in tasks if tasks.count(task) > 1), None)
     if duplicate is not None:
-        raise ToolError(f"The item {duplicate[:60]!r} is there twice. The list was not changed.")
+        raise ToolError(
+            f"The item {duplicate[:60]!r} is there twice. The list was not changed. Give it once."
+        )
 
 
 def _describe_changes(before: list[tuple[str, str]], after: list[tuple[str, str]]) -> list[str]:
@@ -367,13 +372,17 @@ def _image(context: ToolContext, title: str, path: str) -> MimeBundle:
 
 def _table(title: str, columns: list[str] | None, rows: list[list[_Cell]] | None) -> MimeBundle:
     if columns is None or rows is None:
-        raise ToolError("A table needs columns and rows.")
+        raise ToolError("A table needs columns and rows. Give both; rows may be an empty list.")
     misfit = next((number for number, row in enumerate(rows, 1) if len(row) != len(columns)), None)
     if misfit is not None:
-        raise ToolError(f"Row {misfit} has {len(rows[misfit - 1])} values for {len(columns)} columns.")
+        raise ToolError(
+            f"Row {misfit} has {len(rows[misfit - 1])} values for {len(columns)} columns. "
+            "Give each row one value for each column; null leaves a cell empty."
+        )
     if len(rows) * len(columns) > _MAX_CELLS:
         raise ToolError(
-            f"The table has {len(rows) * len(columns):,} cells; at most {_MAX_CELLS:,} are shown."
+            f"The table has {len(rows) * len(columns):,} cells; at most {_MAX_CELLS:,} are shown. "
+            "Show fewer rows, or a summary of them."
         )
     import html
 

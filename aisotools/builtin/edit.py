@@ -282,10 +282,13 @@ def edit(
         try:
             data = text.data(body)
         except UnicodeEncodeError:
-            raise ToolError("new holds half a surrogate pair, which UTF-8 cannot store.") from None
+            raise ToolError(
+                "new holds half a surrogate pair, which UTF-8 cannot store. Write the whole character."
+            ) from None
         if len(data) > MAX_FILE_BYTES:
             raise ToolError(
-                f"The file would have {len(data):,} bytes; at most {MAX_FILE_BYTES:,} are written."
+                f"The file would have {len(data):,} bytes; at most {MAX_FILE_BYTES:,} are written. "
+                "Split it into several files, or write it with python."
             )
         written = workspace.write_bytes(path, data)
     name = printable(written.path)

@@ -176,7 +176,7 @@ def read_lines(
 ) -> ToolResult:
     """Read lines of a text file, from `start` (1 is the first) to `end`, both included; None for no bound."""
     if start is not None and end is not None and end < start:
-        raise ToolError(f"end_line {end} comes before start_line {start}.")
+        raise ToolError(f"end_line {end} comes before start_line {start}. Exchange them, or leave one out.")
     where, data = _read_bytes(workspace, path)
     text = None if b"\0" in data else _decode(data)
     if text is None:
@@ -585,6 +585,8 @@ class _Copy:
         """Remove what was created."""
         if not self._created_target:
             return
+        # Half a copy would be taken for a whole one. Race: a program in the sandbox may have replaced it by a
+        # link, which is not followed; what cannot be removed must not hide the error that is reported.
         with suppress(OSError), self._workspace.locate(target, follow=False) as resolved:
             if stat.S_ISDIR(_lstat(resolved).st_mode):
                 shutil.rmtree(resolved.name, dir_fd=resolved.directory)

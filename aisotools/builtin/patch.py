@@ -178,7 +178,10 @@ class _DiffParser:
             old = None if created else paths[1]
             new = None if deleted else paths[2]
         if old is None and new is None:
-            raise ToolError(f"Line {number} of the patch names no file.")
+            raise ToolError(
+                f"Line {number} of the patch names no file. "
+                "Put '--- a/path' and '+++ b/path' before its hunks."
+            )
         return FilePatch(old, new, tuple(self._parse_hunks()))
 
     def _parse_plain(self, renamed: tuple[str, str] | None = None) -> FilePatch:
@@ -187,7 +190,10 @@ class _DiffParser:
         new = _parse_path(self._lines[self._index + 1][4:], "b/")
         self._index += 2
         if old is None and new is None:
-            raise ToolError(f"Line {number} of the patch: both sides are /dev/null.")
+            raise ToolError(
+                f"Line {number} of the patch: both sides are /dev/null. "
+                "Name the file on the side where it exists."
+            )
         hunks = tuple(self._parse_hunks())
         if not hunks and renamed is None and None not in {old, new} and old == new:
             raise ToolError(
@@ -236,7 +242,9 @@ class _DiffParser:
         while rows and expected is None and rows[-1] == (" ", ""):
             rows.pop()  # an empty line between two hunks of unknown length belongs to neither
         if not rows:
-            raise ToolError(f"Line {self._index} of the patch: the hunk is empty.")
+            raise ToolError(
+                f"Line {self._index} of the patch: the hunk is empty. Give its lines, or leave the hunk out."
+            )
         kinds = [kind for kind, _ in rows]
         return Hunk(
             line,
@@ -549,9 +557,14 @@ def _plan(workspace: Workspace, file: FilePatch) -> _FileChange:
     try:
         after = text.data(patched.body) if file.hunks else (before or b"")
     except UnicodeEncodeError:
-        raise ToolError("The patch holds half a surrogate pair, which UTF-8 cannot store.") from None
+        raise ToolError(
+            "The patch holds half a surrogate pair, which UTF-8 cannot store. Write the whole character."
+        ) from None
     if len(after) > MAX_FILE_BYTES:
-        raise ToolError(f"{shown(file.path)!r} would have {len(after):,} bytes; at most {MAX_FILE_BYTES:,}.")
+        raise ToolError(
+            f"{shown(file.path)!r} would have {len(after):,} bytes; at most {MAX_FILE_BYTES:,}. "
+            "Split it into several files, or write it with python."
+        )
     return _FileChange(file, before, after, patched.tolerances)
 
 
@@ -597,6 +610,8 @@ def _apply(workspace: Workspace, change: _FileChange) -> None:
 
 
 def _roll_back(workspace: Workspace, change: _FileChange) -> None:
+    # A file that failed half-way may be renamed and not yet written, or not even renamed: each step is taken
+    # back only if it has happened.
     old, new = change.patch.old, change.patch.new
     if old is not None and new is not None and old != new:
         with suppress(FileNotFoundError):

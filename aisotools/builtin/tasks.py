@@ -308,7 +308,10 @@ def matching_lines(text: str, pattern: str) -> list[str]:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise ToolError(f"The pattern {pattern[:200]!r} is not a regular expression: {error}.") from None
+        raise ToolError(
+            f"The pattern {pattern[:200]!r} is not a regular expression: {error}. "
+            "Correct it, or escape what is meant literally, such as \\(."
+        ) from None
     return [line for line in text.split("\n") if compiled.search(line)]
 
 

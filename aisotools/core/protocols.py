@@ -192,9 +192,13 @@ class SupportsQuestions(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """Everything a running tool is given besides its arguments. Copy it with the `with_` methods.
+    """Everything a running tool is given besides its arguments.
 
     In the sandbox `approval_handler` and `services` are None: code in there has no access to the host.
+
+    The `with_` methods return a changed copy. They are for tools that call other tools themselves, and for
+    tests of tools: a wrapper that gives the inner tool less room for its result, say, passes on
+    `context.with_output_caps(OutputCaps(content_chars=500))`.
 
     Attributes:
         agent_id: The calling agent; empty for a person or a program.

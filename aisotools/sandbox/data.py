@@ -239,7 +239,9 @@ def _read_npy(name: str, payload: Payload) -> Any:
         from numpy.lib import format as npy
     except ImportError:
         raise ToolError(
-            f"{name!r} is an array, and numpy is not installed here.", recoverable=False
+            f"{name!r} is an array, and numpy is not installed here. Install numpy beside aisotools, or "
+            f"make it a list in the sandbox first: {name} = {name}.tolist()",
+            recoverable=False,
         ) from None
     file = io.BytesIO(payload.data)
     version = npy.read_magic(file)

@@ -304,8 +304,8 @@ class LimitExceeded:
     allowed: float
 
     def __str__(self) -> str:
-        used = _format_amount(self.limit, self.used)
-        allowed = _format_amount(self.limit, self.allowed)
+        used = format_amount(self.limit, self.used)
+        allowed = format_amount(self.limit, self.allowed)
         return (
             f"it used too much: {_DESCRIPTIONS[self.limit]}: {used}, {allowed} allowed. If it needs more, "
             f"open the session with limits=Limits({self.limit}=...)"
@@ -343,7 +343,7 @@ def explain_failure(
         allowed = getattr(limits, name)
         if allowed is not None and sign.search(tail):
             hint = (
-                f"[limit {name}: {_DESCRIPTIONS[name]}: {_format_amount(name, allowed)} allowed; if it needs "
+                f"[limit {name}: {_DESCRIPTIONS[name]}: {format_amount(name, allowed)} allowed; if it needs "
                 f"more, open the session with limits=Limits({name}=...)]"
             )
             explained = dataclasses.replace(result, content=f"{result.content}\n{hint}")
@@ -363,9 +363,12 @@ def _explain_level(tail: str, level: str) -> str:
     return ""
 
 
-def _format_amount(limit: str, amount: float) -> str:
-    if limit == "cpu_s":
-        return f"{amount:.3g} s"
+def format_amount(limit: str, amount: float | None) -> str:
+    """Return an amount in the unit that the name of its limit ends with, for people to read."""
+    if amount is None:
+        return "unlimited"
+    if limit.endswith("_s"):
+        return f"{amount:.3g} s" if amount < 100 else f"{amount:,.0f} s"
     if not limit.endswith("_bytes"):
         return f"{amount:,.0f}"
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):

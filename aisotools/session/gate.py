@@ -358,7 +358,8 @@ class Gate:
             _log.exception("The call %s of %s failed in the gate itself", call.id, call.name)
             result = ToolResult.error(
                 f"{call.name} could not be run, by a fault in aisotools or a part given to it: "
-                f"{type(error).__name__}: {as_clause(error)}. The log has the whole story.",
+                f"{type(error).__name__}: {as_clause(error)}. "
+                f"The traceback is in the log of {_log.name}.",
                 recoverable=False,
                 error_kind="environment",
             )

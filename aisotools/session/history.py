@@ -281,7 +281,7 @@ class WorkspaceHistory:
             frozen: Whether the sandbox's processes are stopped meanwhile.
         """
         latest = self._checkpoints.latest
-        hold: Callable[..., AbstractContextManager[object]] = self._shared.frozen if frozen else nullcontext
+        hold: Callable[..., AbstractContextManager[object]] = self._shared.freeze if frozen else nullcontext
         is_small = latest is not None and latest.entries <= _INLINE_ENTRIES
         try:
             if inline and is_small and not self._checkpoints.is_busy:
@@ -328,11 +328,11 @@ class WorkspaceHistory:
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[Snapshot]:
         """Hold the workspace as it is now; see `UndoHistory.exclusive`."""
-        if self._shared.lock.inside():
+        if self._shared.lock.is_inside():
             raise UsageError("A call is running here. Wait until it has ended.")
         token = await self._shared.lock.enter(object())
         try:
-            yield await self._scan(self._checkpoints.look, "", inline=False)
+            yield await self._scan(self._checkpoints.snapshot, "", inline=False)
         finally:
             self._shared.lock.leave(token)
 
@@ -366,7 +366,7 @@ class WorkspaceHistory:
         """Return what undo will and will not restore of a call, in sentences for its card."""
         try:
             # Nothing needs to stand still for a sentence: the call's own checkpoint scans again.
-            snapshot = await self._scan(self._checkpoints.look, prepared.original.id, frozen=False)
+            snapshot = await self._scan(self._checkpoints.snapshot, prepared.original.id, frozen=False)
         except WorkspaceError as error:
             return f"It cannot be undone: {error}"
         uncovered = list_uncovered(snapshot)
@@ -408,7 +408,7 @@ class WorkspaceHistory:
             if not found:
                 raise UsageError(f"There is no checkpoint from before a call {since!r}. {_known_ids(steps)}")
             root = found[-1].before[""]
-        snapshot = await self._scan(self._checkpoints.look, since or "")
+        snapshot = await self._scan(self._checkpoints.snapshot, since or "")
         self._first_root = self._first_root or snapshot.root
         if not root or not snapshot.root:
             return Changes(uncovered=list_uncovered(snapshot))
@@ -416,40 +416,40 @@ class WorkspaceHistory:
             changes_between, self._checkpoints.store, root, snapshot.root, list_uncovered(snapshot)
         )
 
-    async def _move(self, way: Direction, count: int, to: str | None, *, force: bool) -> ToolResult:
+    async def _move(self, direction: Direction, count: int, to: str | None, *, force: bool) -> ToolResult:
         count = _check_count(count)
-        if self._shared.lock.inside():
-            return _refusal(f"A call is running here. {way.capitalize()} when it has ended.")
+        if self._shared.lock.is_inside():
+            return _refusal(f"A call is running here. {direction.capitalize()} when it has ended.")
         token = await self._shared.lock.enter(object())  # a holder of its own: every other call has ended
         try:
-            steps, counted = self._choose_steps(way, count, to)
+            steps, counted = self._choose_steps(direction, count, to)
             if not steps:
-                return _refusal(f"There is nothing to {way}.")
+                return _refusal(f"There is nothing to {direction}.")
             # A fork that keeps variables is only known once it has answered. Until then it would be taken for
             # a background task and refuse the undo, or be killed by force.
-            await self._shared.settled()
-            running = self._shared.left_running()
+            await self._shared.wait_for_snapshots()
+            running = self._shared.find_background_processes()
             if running and not force:
                 names = summarize_names([f"{printable(name)} ({pid})" for pid, name in running.items()])
                 return _refusal(
                     f"{names} still runs in the background and may go on changing files. "
-                    f"Stop it first; with force=True the {way} stops it, too."
+                    f"Stop it first; with force=True the {direction} stops it, too."
                 )
 
             def move(progress: ProgressCallback) -> UndoResult:  # noqa: ARG001 - a move does not report any
                 # First: a process that writes on while files are put back would leave a mixture of both.
                 self._shared.kill(running)
-                return self._checkpoints.move(way, steps, force=force)
+                return self._checkpoints.move(direction, steps, force=force)
 
             try:
                 moved = await self._scan(move, "", inline=False)
             except WorkspaceError as error:
-                return _refusal(f"The {way} failed: {error}")
+                return _refusal(f"The {direction} failed: {error}")
             if not moved.done:
                 return await asyncio.to_thread(_conflict_result, moved)
             self._reads.forget()
             ids = [step.call_id for step in steps]
-            variables = await self._move_variables(way, steps, ids)
+            variables = await self._move_variables(direction, steps, ids)
         finally:
             self._shared.lock.leave(token)
         # In a thread, and in a turn of the loop of its own: the paths may be a hundred thousand.
@@ -458,7 +458,7 @@ class WorkspaceHistory:
         if mode is not None and mode.notes:
             result = _add_notes(result, mode)
         self._event_log.add(
-            Undone if way == "undo" else Redone,
+            Undone if direction == "undo" else Redone,
             call_ids=tuple(ids),
             restored=moved.restored,
             removed=moved.removed,
@@ -469,12 +469,12 @@ class WorkspaceHistory:
         )
         return result
 
-    def _choose_steps(self, way: Direction, count: int, to: str | None) -> tuple[list[Checkpoint], int]:
+    def _choose_steps(self, direction: Direction, count: int, to: str | None) -> tuple[list[Checkpoint], int]:
         """Return the steps to move over, the next one first, and how many of them changed something.
 
         `count` is of those that did; the others come along with the next one that did.
         """
-        source = self._checkpoints.steps if way == "undo" else self._checkpoints.undone
+        source = self._checkpoints.steps if direction == "undo" else self._checkpoints.undone
         if to is not None and all(step.call_id != to for step in source):
             raise UsageError(f"There is no call {to!r} to undo. {_known_ids(source)}")
         with_variables = self._calls_with_variables()
@@ -507,11 +507,13 @@ class WorkspaceHistory:
             calls.add(point.call_id)
         return calls
 
-    async def _move_variables(self, way: Direction, steps: Sequence[Checkpoint], ids: Sequence[str]) -> str:
+    async def _move_variables(
+        self, direction: Direction, steps: Sequence[Checkpoint], ids: Sequence[str]
+    ) -> str:
         """Move the variables along with the files. Return what became of them, for the result."""
         variables = self._variables
         try:
-            if way == "redo":
+            if direction == "redo":
                 return await self._redo_variables(variables, ids)
             earliest = ""
             for point in variables.points() if variables is not None else ():
@@ -616,7 +618,7 @@ def _move_result(moved: UndoResult, variables: str) -> ToolResult:
     missing = []
     for path, reason in moved.missing:
         missing.append(f"{path or 'the workspace'} ({reason})")
-    verb = "Undid" if moved.way == "undo" else "Redid"
+    verb = "Undid" if moved.direction == "undo" else "Redid"
     noun = "call" if len(calls) == 1 else "calls"
     lines = [f"{verb} {len(calls)} {noun}: {summarize_names(names)}."]
     if moved.restored:
@@ -640,16 +642,16 @@ def _move_result(moved: UndoResult, variables: str) -> ToolResult:
         "stays_done": stays_done,
         "conflicts": _list_conflicts(moved),
     }
-    return ToolResult.json(value, "\n".join(lines)).with_metadata(tool=moved.way)
+    return ToolResult.json(value, "\n".join(lines)).with_metadata(tool=moved.direction)
 
 
 def _conflict_result(moved: UndoResult) -> ToolResult:
     """Build the result of an undo or redo that was refused, since somebody else changed the same files."""
-    lines = [f"Nothing was changed, since this {moved.way} would overwrite what somebody else did:"]
+    lines = [f"Nothing was changed, since this {moved.direction} would overwrite what somebody else did:"]
     lines += [f"- {path}: {reason}" for path, reason in moved.conflicts[:_MAX_LISTED]]
     if len(moved.conflicts) > _MAX_LISTED:
         lines.append(f"- and {len(moved.conflicts) - _MAX_LISTED} more")
-    lines.append(f"Keep it by leaving it as it is, or {moved.way} with force=True.")
+    lines.append(f"Keep it by leaving it as it is, or {moved.direction} with force=True.")
     result = ToolResult.error("\n".join(lines), error_kind="failed")
     return dataclasses.replace(result, value={"conflicts": _list_conflicts(moved)})
 

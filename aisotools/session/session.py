@@ -10,6 +10,7 @@ import asyncio
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -103,7 +104,8 @@ class Session:
             workspace: The only folder that tools may change; `./workspace/<notebook>` without it.
             registry: The tools; the built-in ones without it.
             policy: What may run; the user's own file, else mode `safe`, without it.
-            approver: Whom to ask; whoever can be asked here without it, else what would be asked is denied.
+            approver: Answers questions about calls; the notebook or the terminal without it. Where there is
+                neither, a call that needs an answer is denied.
             limits: What the sandbox may use up.
             level: Exactly this confinement level.
             min_level: At least this confinement level.
@@ -163,7 +165,7 @@ class Session:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._parts: SessionParts | None = None
         self._lease: WorkspaceLease | None = None
-        self._unblock_imports: Callable[[], object] = bool
+        self._blocked_imports = ExitStack()  # closed, it allows imports from the workspace again
         self._recording: Recording | None = None
         self._missing_levels: tuple[str, ...] = ()
         self._closed = False
@@ -365,7 +367,7 @@ class Session:
         finally:
             if parts is not None:
                 parts.history.close()
-            self._unblock_imports()
+            self._blocked_imports.close()
             if self._lease is not None:
                 self._lease.release()
             self._event_log.add(SessionEnded)
@@ -397,7 +399,7 @@ class Session:
         min_level = self._min_level
         no_level_named = self._level is None and min_level is None and not self._environ.get(ENVIRONMENT_NAME)
         if no_level_named and isinstance(self._make_sandbox, SupportsLeastLevel):
-            # Whoever names a gateway has consented to the level that it holds.
+            # Passing a gateway implies consent to the level it declares.
             min_level = self._make_sandbox.least
         level = choose_level(self._level, min_level, self._environ, found)
         self._missing_levels = missing_levels(level, found)
@@ -446,7 +448,7 @@ class Session:
         self._gate.results.write_files_to(self._recording.path.parent)
         self._loop = asyncio.get_running_loop()
         self._lease = lease
-        self._unblock_imports = block_imports(lease.path)
+        self._blocked_imports.callback(block_imports(lease.path))
         self._workspace = lease.path
         return parts
 
@@ -473,7 +475,7 @@ class Session:
             call_id: An id of the caller's own; an id runs at most once.
             timeout_s: Deadline in seconds; the tool's own, or the session's, without it.
             ask: Ask a person even if the policy would allow the call.
-            approver: Who is asked about this call, instead of whom the session asks.
+            approver: Answers the question about this call, instead of the session's approver.
 
         Returns:
             The result, also for everything that goes wrong: an unknown tool, wrong arguments, a denial, a
@@ -501,8 +503,8 @@ class Session:
     ) -> list[ToolResult]:
         """Pass several calls through the gate: one question for all that need asking, results in call order.
 
-        Calls that only read run together; one that changes anything waits for those before it and is waited
-        for by those after it. One that is denied does not stop the others.
+        Calls that only read run together; a changing call runs alone: after all earlier calls, before all
+        later ones. A denied call does not stop the others.
 
         Args:
             calls: Pairs of a tool's name and arguments, or whole calls.

@@ -158,7 +158,7 @@ async def build_environment(
         return SessionParts(env=env, protection=protection, reads=reads, history=no_history)
     read_guard = ReadGuard(reads)
     shared = share(workspace, state_folder(environ), sandbox)
-    files.root_mode = shared.checkpoints.root_mode
+    files.watch_mode(shared.checkpoints.root_mode)
     history = WorkspaceHistory(
         shared,
         sandbox=sandbox,

@@ -69,7 +69,7 @@ class WorkspaceLock:
         _current.set(token)
         return token
 
-    def inside(self) -> bool:
+    def is_inside(self) -> bool:
         """Return whether the running task belongs to a call that has the lock."""
         outer = _current.get()
         return outer is not None and outer.valid and outer.lock is self
@@ -145,7 +145,7 @@ class SharedWorkspace:
         self.sandboxes: list[Sandbox] = []
 
     @contextmanager
-    def frozen(self, max_threads: float = math.inf) -> Iterator[None]:
+    def freeze(self, max_threads: float = math.inf) -> Iterator[None]:
         """Stop all processes of all sandboxes within the context, as far as sandboxes have processes here.
 
         Raises:
@@ -158,7 +158,7 @@ class SharedWorkspace:
                     stack.enter_context(freeze_tree(sandbox.supervisor, snapshots, max_threads=max_threads))
             yield
 
-    async def settled(self) -> None:
+    async def wait_for_snapshots(self) -> None:
         """Wait until all snapshots of variables under way are taken, and their processes known."""
         for sandbox in tuple(self.sandboxes):
             if isinstance(sandbox, SupportsSnapshots):
@@ -166,7 +166,7 @@ class SharedWorkspace:
                 if isinstance(variables, SupportsSnapshotProcesses):
                     await variables.settled()
 
-    def left_running(self) -> dict[int, str]:
+    def find_background_processes(self) -> dict[int, str]:
         """Return the background processes that calls left running in the sandboxes: process id to name."""
         found: dict[int, str] = {}
         for sandbox in tuple(self.sandboxes):

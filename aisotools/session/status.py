@@ -8,7 +8,7 @@ from aisotools.core.sandboxes import SandboxStatus
 from aisotools.core.truncation import Retained
 from aisotools.sandbox.confinement import levels
 from aisotools.sandbox.confinement.detect import ENABLED_BY, Detection
-from aisotools.sandbox.limits import Limits
+from aisotools.sandbox.limits import Limits, format_amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ def missing_levels(level: str | None, found: Detection) -> tuple[str, ...]:
 
 def describe_retained(retained: Retained) -> str:
     """Return in one line what the host retains for a session, and what was dropped."""
-    limit = _format_amount("limit_bytes", retained.limit_bytes)
+    limit = format_amount("limit_bytes", retained.limit_bytes)
     text = f"{retained.used_bytes / (1 << 20):.1f} MiB of {limit} for events, results and checkpoints"
     if retained.dropped_events:
         text += f"; {retained.dropped_events:,} events dropped: over the session's budget"
@@ -100,18 +100,5 @@ def describe_retained(retained: Retained) -> str:
 def describe_limits(limits: Limits) -> str:
     """Return the limits in one line, by the names of their settings."""
     return ", ".join(
-        f"{field.name} {_format_amount(field.name, getattr(limits, field.name))}" for field in fields(limits)
+        f"{field.name} {format_amount(field.name, getattr(limits, field.name))}" for field in fields(limits)
     )
-
-
-def _format_amount(name: str, value: float | None) -> str:
-    if value is None:
-        return "unlimited"
-    if name.endswith("_s"):
-        return f"{value:g} s"
-    if not name.endswith("_bytes"):
-        return f"{value:,}"
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if value >= size:
-            return f"{value / size:g} {unit}"
-    return f"{value:g} bytes"

@@ -134,6 +134,7 @@ def parse_settings(data: bytes) -> Iterator[GitSetting]:
             section, _, old_name = header[1].lower().partition(".")
             name = re.sub(r"\\(.)", r"\1", header[2]) if header[2] is not None else old_name
             place = header.end()
+        # git takes a setting on the line of its header, too: so no end of a line is needed between them.
         elif (key := _KEY.match(text, place)) and section:
             value, place = _parse_value(text, key.end()) if key[2] else ("", _end_of_line(text, key.end()))
             yield GitSetting(section, name, key[1].lower(), value)
@@ -164,6 +165,7 @@ def _parse_value(text: str, place: int) -> tuple[str, int]:
         elif char == "\\":
             escaped = text[place : place + 1]
             place += 1
+            # A backslash at the end of a line joins it with the next one, within quotes and outside.
             chars.append("" if escaped == "\n" else _ESCAPES.get(escaped, escaped))
             if escaped == "\n":
                 continue
@@ -193,6 +195,7 @@ def follow_links(root: str, path: str) -> Iterator[str]:
             target = os.readlink(current)
         except (OSError, ValueError):
             continue
+        # Each link counts, not only the end: whoever may replace it chooses what is run.
         if current.startswith(f"{root}/"):
             yield current[len(root) + 1 :]
         links += 1
@@ -247,7 +250,9 @@ class PathSearch:
         self._left -= self._left_here
         readings = self._read(command[:MAX_COMMAND_CHARS], worktree)
         bases = [worktree, *([self._home] if self._home else [])]
-        for base in bases:  # which grows by the folders that are found
+        # `cd tools && ./x` runs a file of a folder that the command itself names: each folder that is found
+        # is one in which the rest may run. So `bases` grows while it is gone through.
+        for base in bases:
             for text in readings:
                 self._find_in(text, base)
                 self._find_missing(text, base)
@@ -258,6 +263,7 @@ class PathSearch:
             self._folders.add(os.path.dirname(file))  # from where it imports
         if self._known:
             self._folders.clear()
+        # git's own files are protected by name already, and it has to write them itself.
         in_repository = re.compile(r"/\.git(/(index|HEAD|config|refs|objects|logs|\w+_\w+)\b.*)?/?$")
         return (
             {file for file in self._files if not in_repository.search(file)},
@@ -272,6 +278,8 @@ class PathSearch:
         """Return the ways to read a command."""
         known = {**self._environ, "PWD": worktree, "GIT_WORK_TREE": worktree, "HOME": self._home}
         known |= {name: re.sub(r"['\"]", "", value) for name, value in _ASSIGNMENT.findall(command)}
+        # A dict for its order: the budget may end before the last reading, so the likely ones come first.
+        # `${tools:-x/y}` may mean its default, and any variable that is not known one of three folders.
         readings = {command: None, _DEFAULT.sub(r"\1", command): None}
         for unknown in (worktree, f"{worktree}/.git", self._home):
 
@@ -282,6 +290,7 @@ class PathSearch:
             readings[_TILDE.sub(lambda match: self._expand_home(match[0]), text)] = None
         for prefix in _prefixes(self._environ) if "%(prefix)/" in command else ():
             readings[command.replace("%(prefix)", prefix)] = None
+        # `to"ols"/x` and `to\ols/x` are `tools/x` for a shell.
         for text in tuple(readings):
             readings[re.sub(r"['\"]", "", text)] = None
             readings[re.sub(r"['\"]|\\(?=.)", "", text)] = None
@@ -297,6 +306,7 @@ class PathSearch:
         """Look for paths at each place in the text where one could begin."""
         after_option = {match.end() for match in _OPTION.finditer(text)}
         for start, char in enumerate(text):
+            # Wherever the root is written out: behind `=`, `:` or anything else that ends no name.
             if text.startswith(self._root, start):
                 self._walk("/", text, start + 1)
             before = text[start - 1 : start]
@@ -312,12 +322,14 @@ class PathSearch:
         A name may end wherever a shell could end it, or only with the next slash.
         """
         if self._left_here < 0 or depth > _MAX_DEPTH:
+            # Not followed to its end: all that it could lead to is below.
             self._folders.add(folder)
             return
         while text.startswith("/", start):
             start += 1
         if not first and (start >= len(text) or (not _is_name(text[start]) and text[start] not in "*?[%")):
             self._folders.add(folder)
+        # `x.sh,y` may be one name or end at the comma: every end that a shell could mean is tried.
         ends = list(_ends(text, start))
         found = False
         for end in ends:
@@ -330,6 +342,7 @@ class PathSearch:
                     self._files.add(path)
                 elif text.startswith("/", end):
                     self._walk(path, text, end, depth=depth + 1)
+                # A folder `make` beside the command `make all` is not what runs.
                 elif not (first and _is_program(text, start)):
                     self._folders.add(path)
         if not found and not self._known:
@@ -370,6 +383,7 @@ class PathSearch:
     def _find_missing(self, text: str, base: str) -> None:
         """Name files that are not there yet: a program, what an option gives it, a module of Python."""
         for word in _WORDS.findall(text):
+            # `-fx/y` is the option f with the path x/y, or a path that begins with a dash.
             for part in {word, word[2:] if word.startswith("-") else word}:
                 path = os.path.join(base, part)
                 self._left_here -= 2
@@ -466,6 +480,7 @@ class GitNamedFiles:
         self._commands, self._searched = set(), set()
         self._search = PathSearch(self._root, self._environ)
         self._todo = [(path, None) for path in self._outer]
+        # git looks for its repository in each folder above, whose settings may be those that count here.
         for above in (Path(self._root), *Path(self._root).parents):
             if above == Path(self._root) or os.path.lexists(above / ".git"):
                 self._add_repository(str(above))
@@ -503,6 +518,7 @@ class GitNamedFiles:
     def _add_repository(self, worktree: str) -> None:
         """Read the settings of the repository at `worktree`, which may lie elsewhere."""
         folder = os.path.join(worktree, ".git")
+        # `.git` is a file in a submodule and in a worktree of its own; `commondir` leads on to the main one.
         if os.path.isfile(folder):
             text = _read_small(folder).decode("utf-8", "surrogateescape")
             folder = os.path.join(worktree, text.removeprefix("gitdir:").strip())
@@ -531,6 +547,7 @@ class GitNamedFiles:
                 self._name(included)
                 self._todo.append((included, worktree))
         elif (section, key) in _FOLDERS:
+            # Relative to the worktree of whichever repository git works in, also one that is made later.
             if worktree is None and not value.startswith(("/", "~", "%")):
                 self._everywhere.add(value)
             for text in self._search.expand_path(value):
@@ -562,6 +579,7 @@ class GitNamedFiles:
 def _command_of(setting: GitSetting) -> str:
     """Return the part of a setting that git may run; empty if it holds data."""
     section, key, value = setting.section, setting.key, setting.value
+    # An address runs a program only as `ext::command`, or by a helper as `name::address`.
     if section == "url":  # the address that takes the place of another one
         return setting.name if "::" in setting.name else ""
     if (section, key) in _ADDRESSES:
@@ -608,6 +626,7 @@ def stamp_of(path: str) -> tuple[int, int, int] | None:
 def _read_small(path: str) -> bytes:
     """Return the content of a regular file, or nothing."""
     try:
+        # Hostile: a FIFO in its place would block the open for ever, and a device never end.
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
         return b""

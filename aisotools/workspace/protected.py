@@ -212,6 +212,10 @@ class ProtectedFiles:
         """True if the last scan reached every folder."""
         return not self.unwatched
 
+    def watch_mode(self, mode: RootMode | None) -> None:
+        """Have every scan put back the mode of the workspace's folder from now on; None ends that."""
+        self.root_mode = mode
+
     def accept(self, *, most_steps: float = float("inf"), still: Callable[[], bool] = lambda: True) -> bool:
         """Accept the present state of all protected files as the one to restore.
 

@@ -42,13 +42,13 @@ def test_an_unchanged_workspace_of_10000_files(tmp_path: Path) -> None:
         for file in range(FILES):
             (root / str(folder) / str(file)).write_text(f"{folder} {file}")
     chain = Checkpoints(root, tmp_path / "store")
-    first_s = took_s(chain.look)
+    first_s = took_s(chain.snapshot)
     time.sleep(0.05)
-    chain.look()
+    chain.snapshot()
     bare, ours = [], []
     for _ in range(ROUNDS):  # side by side, so that both meet the same machine
         bare.append(took_s(lambda: walk(str(root))))
-        ours.append(took_s(chain.look))
+        ours.append(took_s(chain.snapshot))
     chain.close()
     ratio = statistics.median(ours) / statistics.median(bare)
     print(
@@ -64,9 +64,9 @@ def test_a_small_workspace(tmp_path: Path) -> None:
     for file in range(20):
         (root / str(file)).write_text(str(file))
     chain = Checkpoints(root, tmp_path / "store")
-    chain.look()
+    chain.snapshot()
     time.sleep(0.05)
-    chain.look()
+    chain.snapshot()
 
     def step(number: int) -> None:
         chain.begin(str(number), "tool", "s")

@@ -139,9 +139,9 @@ async def test_a_list_of_what_is_to_do(session: Session) -> None:
     [
         (
             [{"task": "a", "status": "in_progress"}, {"task": "b", "status": "in_progress"}],
-            "One item at most",
+            "Leave one of them in_progress.",
         ),
-        ([{"task": "a"}, {"task": "a"}], "there twice"),
+        ([{"task": "a"}, {"task": "a"}], "is there twice. The list was not changed. Give it once."),
         ([{"task": str(n)} for n in range(101)], "at most 100"),
         ([{"task": ""}], "task"),
         ([{"task": "a", "status": "begun"}], "status"),
@@ -264,8 +264,11 @@ async def test_an_image_is_displayed(session: Session) -> None:
     [
         ({}, "this is nothing"),
         ({"markdown": "a", "html": "b"}, "this is markdown, html"),
-        ({"columns": ["a"]}, "needs columns and rows"),
-        ({"columns": ["a"], "rows": [[1, 2]]}, "Row 1 has 2 values for 1 columns"),
+        ({"columns": ["a"]}, "needs columns and rows. Give both; rows may be an empty list."),
+        (
+            {"columns": ["a"], "rows": [[1, 2]]},
+            "Row 1 has 2 values for 1 columns. Give each row one value for each column",
+        ),
     ],
 )
 async def test_one_thing_at_a_time(session: Session, arguments: dict[str, Any], message: str) -> None:

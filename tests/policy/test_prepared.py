@@ -346,3 +346,38 @@ def test_paths_are_resolved_where_something_goes_by_them() -> None:
 def test_a_denial_says_why(reasons: tuple[str, ...], expected: str) -> None:
     result = denial_result("file", reasons)
     assert (result.content, result.error_kind, result.recoverable) == (expected, "denied", False)
+
+
+# ---- which paths are resolved
+
+
+@pytest.mark.parametrize("is_builtin", [False, True])
+@pytest.mark.parametrize("effect", [Effect.READ_ONLY, Effect.LOCAL_MUTATION])
+@pytest.mark.parametrize("by_paths", [False, True])
+def test_paths_are_resolved_where_they_matter(is_builtin: bool, effect: Effect, by_paths: bool) -> None:
+    """And only a tool of a stranger has its arguments looked through for them: ours say what they are."""
+    seen: list[Mapping[str, Json] | None] = []
+
+    def resolve(facts: Facts, arguments: Mapping[str, Json] | None) -> Facts:
+        seen.append(arguments)
+        return dataclasses.replace(facts, unresolved=("$X",))
+
+    rules = [Rule(when={"paths": ["secret/**"]}, decision=Decision.DENY)] if by_paths else []
+    policy = Policy(mode="safe", rules=rules)
+    assert policy.concerns_paths is by_paths
+    if is_builtin:
+        used: Tool = sandbox_write if effect is Effect.LOCAL_MUTATION else sandbox_read
+        arguments: dict[str, Json] = {"path": "a"}
+        if effect is Effect.LOCAL_MUTATION:
+            arguments["content"] = "x"
+    else:
+        used, arguments = MockTool("m", effect=effect), {"path": "a"}
+    prepared = prepare_call(
+        used, call(**arguments), policy, "confined", has_readers=True, resolve_paths=resolve
+    )
+    matters = by_paths or effect is not Effect.READ_ONLY
+    assert len(seen) == matters
+    assert prepared.facts.unresolved == ("$X",) * matters
+    if matters:
+        assert (seen[0] is None) is is_builtin
+        assert is_builtin or seen[0] == arguments

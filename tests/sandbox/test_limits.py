@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aisotools.sandbox.host.monitor import find_cpu_kill
-from aisotools.sandbox.limits import LimitExceeded, Limits, running_tasks
+from aisotools.sandbox.limits import LimitExceeded, Limits, format_amount, running_tasks
 from tests.sandbox import inside
 from tests.sandbox.conftest import Places
 
@@ -208,3 +208,18 @@ def test_a_kill_near_the_limit_is_the_limits(samples: list[tuple[float, float]],
         assert found == LimitExceeded(limit="cpu_s", used=found.used, allowed=1.0)
         assert found.used == pytest.approx(used)
     assert find_cpu_kill(samples, None, 10.0) is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "amount", "text"),
+    [
+        ("cpu_s", 0.25, "0.25 s"),
+        ("cpu_s", 3600, "3,600 s"),
+        ("memory_bytes", 100, "100 bytes"),
+        ("memory_bytes", 3 << 29, "1.5 GiB"),
+        ("processes", 1024, "1,024"),
+        ("disk_bytes", None, "unlimited"),
+    ],
+)
+def test_an_amount_has_the_unit_of_its_limit(limit: str, amount: float | None, text: str) -> None:
+    assert format_amount(limit, amount) == text

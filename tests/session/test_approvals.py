@@ -385,7 +385,7 @@ async def test_an_allowed_protected_name_runs_unless_the_sandbox_has_it_mounted(
         assert decision.decision is Decision.ALLOW
         assert decision.reasons[0].startswith("you allowed that ")
     setup.manager.grants.clear()
-    assert not setup.manager.allowed.names
+    assert list(setup.manager.allowed.names) == []
 
 
 @pytest.mark.parametrize("answer", [Approval("approve"), Approval("approve", remember="call")])

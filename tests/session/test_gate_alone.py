@@ -698,3 +698,22 @@ async def test_a_name_that_can_never_be_allowed_is_not_asked_about() -> None:
     mock = MockTool("write", facts=Facts(writes=(".aisotools.toml",)))
     assert (await Rig(mock, approver=approver).run("write")).error_kind == "denied"
     assert (approver.requests, mock.calls) == ([], [])
+
+
+async def test_a_fault_of_ours_is_a_result_that_names_the_log_with_the_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken:
+        async def before(self, prepared: PreparedCall) -> None:
+            raise RuntimeError(f"no guard for {prepared.tool.name}")
+
+        async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
+            return result
+
+    rig = Rig(changing())
+    rig.env = dataclasses.replace(rig.env, guards=(Broken(),))
+    result = await rig.run("write")
+    logger = result.content.partition(" in the log of ")[2].removesuffix(".")
+    (record,) = [record for record in caplog.records if record.name == logger]
+    assert record.exc_info is not None
+    assert str(record.exc_info[1]) == "no guard for write"

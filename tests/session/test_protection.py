@@ -20,7 +20,7 @@ from aisotools.session import protection
 from aisotools.session.session import Session
 from aisotools.workspace.protected import ProtectedFiles
 from tests.conftest import OpenSession
-from tests.session.test_guards_protection import LATER, Idling, evil, idle, idling, python, session
+from tests.session.test_protection_guard import LATER, Idling, evil, idle, idling, python, session
 from tests.waiting import HANG_S, eventually
 
 __all__ = ["idling", "session"]

@@ -97,7 +97,7 @@ async def test_the_same_holder_overlaps_from_another_task() -> None:
 async def test_an_inner_call_enters_at_once_and_holds_nothing_by_itself() -> None:
     lock = WorkspaceLock()
     outer = await lock.enter("a")
-    assert lock.inside()
+    assert lock.is_inside()
     inner = await lock.enter("b")
     assert inner.nested
     assert not outer.nested
@@ -108,7 +108,7 @@ async def test_an_inner_call_enters_at_once_and_holds_nothing_by_itself() -> Non
     lock.leave(outer)
     lock.leave(outer)  # once more has no effect
     await other
-    assert not lock.inside()
+    assert not lock.is_inside()
 
 
 async def test_a_waiter_that_is_cancelled_in_the_queue_leaves_it() -> None:
@@ -184,18 +184,20 @@ def test_another_state_folder_is_refused(workspace: Path, tmp_path: Path) -> Non
 async def test_a_process_that_was_left_running_is_found_frozen_and_killed(shared: SharedWorkspace) -> None:
     (sandbox,) = shared.sandboxes
     assert isinstance(sandbox, ProcessSandbox)
-    assert shared.left_running() == {}
+    assert shared.find_background_processes() == {}
     command = "sleep 60 > /dev/null & echo $!; wait $!; echo $?; read end"
     shell = await asyncio.create_subprocess_exec("sh", "-c", command, stdin=PIPE, stdout=PIPE)
     assert shell.stdout is not None
     try:
         pid = int(await shell.stdout.readline())
         sandbox.supervisor = shell.pid
-        await eventually(lambda: shared.left_running() == {pid: "sleep"})  # at first it is a shell, too
-        with shared.frozen():
+        await eventually(
+            lambda: shared.find_background_processes() == {pid: "sleep"}
+        )  # at first it is a shell, too
+        with shared.freeze():
             await eventually(lambda: process_state(pid) == "T")
             shared.kill({shell.pid})  # the supervisor itself is none of what runs in the sandbox
-        assert shared.left_running() == {pid: "sleep"}
+        assert shared.find_background_processes() == {pid: "sleep"}
         shared.kill(())
         shared.kill({pid})
         assert await shell.stdout.readline() == b"%d\n" % (128 + signal.SIGKILL)
@@ -205,4 +207,4 @@ async def test_a_process_that_was_left_running_is_found_frozen_and_killed(shared
 
 
 async def test_a_sandbox_without_snapshots_is_settled(shared: SharedWorkspace) -> None:
-    await shared.settled()
+    await shared.wait_for_snapshots()

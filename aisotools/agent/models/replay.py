@@ -28,13 +28,13 @@ class RecordedTurn:
 
     Attributes:
         answer: What the model answered.
-        asked: What was said since the answer before; None where the record does not tell.
+        prompt_messages: What was said since the answer before; None where the record does not tell.
         digest: Of the same, as `messages.conversation_digest` gives it; empty where the record does not tell.
         usage: What the answer took, when it was given.
     """
 
     answer: AssistantMessage
-    asked: tuple[Message, ...] | None = None
+    prompt_messages: tuple[Message, ...] | None = None
     digest: str = ""
     usage: Usage | None = None
 
@@ -131,7 +131,10 @@ def recorded_turns(events: Iterable[SessionEvent], *, agent_id: str | None = Non
             request = requests.pop(event.turn_id)
             turns.append(
                 RecordedTurn(
-                    answer=event.message, asked=request.new, digest=request.digest, usage=event.usage
+                    answer=event.message,
+                    prompt_messages=request.new,
+                    digest=request.digest,
+                    usage=event.usage,
                 )
             )
     return turns
@@ -147,18 +150,18 @@ def _as_turn(turn: object, number: int) -> RecordedTurn:
 
 def _difference(turn: RecordedTurn, new: Sequence[Message]) -> str:
     """Return how the conversation differs from the recorded one, in words; empty if it does not."""
-    if turn.asked is None and not turn.digest:
+    if turn.prompt_messages is None and not turn.digest:
         return ""
     if turn.digest and conversation_digest(new) == turn.digest:
         return ""
-    if turn.asked is None:
+    if turn.prompt_messages is None:
         return "what was said before it is not what was recorded (the digests differ)"
-    for number, (was, now) in enumerate(zip(turn.asked, new, strict=False), start=1):
+    for number, (was, now) in enumerate(zip(turn.prompt_messages, new, strict=False), start=1):
         difference = _differs(was, now)
         if difference:
             return f"message {number} {difference}"
-    if len(turn.asked) != len(new):
-        return f"{len(new)} messages came before it, and {len(turn.asked)} were recorded"
+    if len(turn.prompt_messages) != len(new):
+        return f"{len(new)} messages came before it, and {len(turn.prompt_messages)} were recorded"
     return "" if not turn.digest else "the record was changed: its digest is not that of its messages"
 
 

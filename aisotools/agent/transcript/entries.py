@@ -45,7 +45,7 @@ class RunStartEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompted:
+class PromptEntry:
     """Somebody asked an agent something."""
 
     agent_id: str
@@ -53,7 +53,7 @@ class Prompted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class AnswerEntry:
     """A model answered."""
 
     agent_id: str
@@ -63,13 +63,13 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Called:
+class CallEntry:
     """A call, from the request to its result.
 
     Attributes:
         call_id: Names it in its session.
         name: The tool.
-        asked: The arguments as they were asked for.
+        requested_arguments: The arguments as they were asked for.
         arguments: What ran, or would have run: validated, and edited where the approver did.
         origin: Who made it.
         agent_id: The agent that made it; empty for a person or a program.
@@ -86,7 +86,7 @@ class Called:
 
     call_id: str
     name: str
-    asked: Mapping[str, Json]
+    requested_arguments: Mapping[str, Json]
     arguments: Mapping[str, Json]
     origin: str = "program"
     agent_id: str = ""
@@ -107,7 +107,7 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class RunEndEntry:
     """A run ended."""
 
     agent_id: str
@@ -121,7 +121,7 @@ class UndoEntry:
     """Calls were undone, or redone.
 
     Attributes:
-        way: Which of the two.
+        direction: Which of the two.
         call_ids: Which calls, the next one first.
         steps: How many of them had changed anything, as `%undo` counts; 0 when that is not known.
         forced: Whether changes of somebody else were overruled.
@@ -130,7 +130,7 @@ class UndoEntry:
         variables: What became of the variables, in words.
     """
 
-    way: Literal["undo", "redo"]
+    direction: Literal["undo", "redo"]
     call_ids: Sequence[str]
     steps: int = 0
     forced: bool = False
@@ -140,7 +140,7 @@ class UndoEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rewound:
+class RewindEntry:
     """An agent's conversation was taken back to before a request."""
 
     agent_id: str
@@ -148,7 +148,7 @@ class Rewound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edited:
+class EditEntry:
     """A person edited the conversation."""
 
     agent_id: str
@@ -156,11 +156,11 @@ class Edited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stepped:
+class StepEntry:
     """Whoever steps through a run did something else than let it go on.
 
     Attributes:
-        agent_id: Whose run.
+        agent_id: The agent whose run it is.
         call_id: The call it was about; empty for a request.
         action: What they did; see `stepping.StepChoice`.
         text: What they said, if anything.
@@ -180,7 +180,16 @@ class NoteEntry:
 
 
 TranscriptEntry = (
-    RunStartEntry | Prompted | Answered | Called | Ended | UndoEntry | Rewound | Edited | Stepped | NoteEntry
+    RunStartEntry
+    | PromptEntry
+    | AnswerEntry
+    | CallEntry
+    | RunEndEntry
+    | UndoEntry
+    | RewindEntry
+    | EditEntry
+    | StepEntry
+    | NoteEntry
 )
 """One thing that happened."""
 
@@ -226,26 +235,26 @@ class _Fold:
             case ModelRequested():
                 # What an earlier request was asked is still there after the run was taken back to it.
                 self.entries += [
-                    Prompted(agent_id=event.agent_id, message=message)
+                    PromptEntry(agent_id=event.agent_id, message=message)
                     for message in conversation.messages[before:]
                     if isinstance(message, UserMessage)
                 ]
             case ModelAnswered():
-                answered = Answered(
+                answered = AnswerEntry(
                     agent_id=event.agent_id, step=event.step, message=event.message, usage=event.usage
                 )
                 self.entries.append(answered)
             case AgentFinished():
-                ended = Ended(
+                ended = RunEndEntry(
                     agent_id=event.agent_id, outcome=event.outcome, reason=event.reason, usage=event.usage
                 )
                 self.entries.append(ended)
             case AgentRewound():
-                self.entries.append(Rewound(agent_id=event.agent_id, step=event.step))
+                self.entries.append(RewindEntry(agent_id=event.agent_id, step=event.step))
             case ConversationEdited():
-                self.entries.append(Edited(agent_id=event.agent_id, messages=event.messages))
+                self.entries.append(EditEntry(agent_id=event.agent_id, messages=event.messages))
             case StepTaken():
-                stepped = Stepped(
+                stepped = StepEntry(
                     agent_id=event.agent_id, call_id=event.call_id, action=event.action, text=event.text
                 )
                 self.entries.append(stepped)
@@ -255,10 +264,10 @@ class _Fold:
             call = event.call
             self.calls[event.call_id] = len(self.entries)
             self.entries.append(
-                Called(
+                CallEntry(
                     call_id=event.call_id,
                     name=call.name,
-                    asked=call.arguments,
+                    requested_arguments=call.arguments,
                     arguments=call.arguments,
                     origin=call.origin,
                     agent_id=call.agent_id,
@@ -270,7 +279,7 @@ class _Fold:
         if place is None:
             return
         called = self.entries[place]
-        assert isinstance(called, Called)
+        assert isinstance(called, CallEntry)
         match event:
             case CallDecided():
                 called = replace(
@@ -300,9 +309,9 @@ def _missing(event: EventsDropped) -> str:
     return f"{event.count:,} earlier {what} were dropped: {event.reason}."
 
 
-def _make_undo_entry(way: Literal["undo", "redo"], event: Undone) -> UndoEntry:
+def _make_undo_entry(direction: Literal["undo", "redo"], event: Undone) -> UndoEntry:
     return UndoEntry(
-        way=way,
+        direction=direction,
         call_ids=event.call_ids,
         steps=event.steps,
         forced=event.forced,
@@ -328,15 +337,15 @@ _DONE = {"undo": "undone", "redo": "redone"}
 def remark(entry: TranscriptEntry) -> str:
     """Return a one-line remark about an entry that is neither message nor call; empty if it needs none."""
     match entry:
-        case Ended(outcome=outcome) if outcome != "answered":
+        case RunEndEntry(outcome=outcome) if outcome != "answered":
             return f"The run ended: {outcome}" + (f", {entry.reason}" if entry.reason else "")
-        case Rewound():
+        case RewindEntry():
             return f"The run was taken back to before step {entry.step}."
-        case Edited():
+        case EditEntry():
             return "What was said was edited by hand here."
-        case Stepped(call_id="", action=action):
+        case StepEntry(call_id="", action=action):
             return f"Whoever steps through the run chose here: {action}."
-        case Stepped():
+        case StepEntry():
             text = f": {entry.text}" if entry.text else ""
             return f"Whoever steps through the run chose for a call: {entry.action}{text}."
         case RunStartEntry(parent_id=parent) if parent:
@@ -353,15 +362,15 @@ def remark(entry: TranscriptEntry) -> str:
 def calls_moved(entry: UndoEntry) -> str:
     """Return how many calls were undone or redone, in words."""
     count = len(entry.call_ids)
-    return f"{count} call{' was' if count == 1 else 's were'} {_DONE[entry.way]}"
+    return f"{count} call{' was' if count == 1 else 's were'} {_DONE[entry.direction]}"
 
 
-def effect_words(entry: Called) -> str:
+def effect_words(entry: CallEntry) -> str:
     """Return the effect of a call, in the words of the approval cards."""
     return "unknown effect" if entry.effect is None else EFFECT_LABELS[entry.effect]
 
 
-def decided(entry: Called) -> str:
+def decided(entry: CallEntry) -> str:
     """Return who made a call, and who decided what about it, in one line."""
     approval = entry.approval
     if approval is None:

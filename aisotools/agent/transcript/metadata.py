@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from aisotools.agent.transcript.entries import (
-    Answered,
-    Called,
-    Edited,
-    Ended,
-    Prompted,
-    Rewound,
+    AnswerEntry,
+    CallEntry,
+    EditEntry,
+    PromptEntry,
+    RewindEntry,
+    RunEndEntry,
     RunStartEntry,
-    Stepped,
+    StepEntry,
     TranscriptEntry,
     UndoEntry,
 )
@@ -32,14 +32,14 @@ from aisotools.core.types import Decision, Json, ToolResult
 from aisotools.tools.registry import ToolRegistry
 
 FORMAT = 1
-"""Of what lies in the metadata."""
+"""The version of the record that is written and read; another one is refused."""
 
 _MOST_BYTES = 64 << 20
 _M = TypeVar("_M", UserMessage, AssistantMessage)
 
 
 # The keys of the file, where they are not the names of the attributes.
-_KEYS = {"was_run": "ran"}
+_KEYS = {"was_run": "ran", "requested_arguments": "asked"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +49,13 @@ class RecordedCall:
     Attributes:
         name: The tool.
         arguments: What ran, or would have run.
-        asked: What was asked for.
+        requested_arguments: What was asked for.
         origin: Who made it.
         agent_id: The agent that made it, if one did.
         inside: Whether the tool of another call made it.
         was_run: Whether it was run.
         approved: Whether somebody was asked and agreed.
-        call_id: Named it in its session.
+        call_id: The id of the call in the session that was recorded.
         is_error: Whether it failed; None when that is not known.
         content: What the model read.
         shows: MIME types of what it showed besides, such as figures.
@@ -63,7 +63,7 @@ class RecordedCall:
 
     name: str
     arguments: Mapping[str, Json]
-    asked: Mapping[str, Json]
+    requested_arguments: Mapping[str, Json]
     origin: str
     agent_id: str
     inside: bool
@@ -80,7 +80,7 @@ class RecordedRun:
     """One run of an agent.
 
     Attributes:
-        agent_id: Named the agent in its session.
+        agent_id: The id of the agent in the session that was recorded.
         parent_id: The agent that it worked for; empty for one of its own.
         instructions: The system prompt.
         prompt: What it was asked; None when it went on from where the conversation stood.
@@ -105,13 +105,13 @@ class RecordedMove:
     """Calls were undone, or redone.
 
     Attributes:
-        way: Which of the two.
+        direction: Which of the two.
         call_ids: Which calls, the next one first.
         steps: How many of them had changed anything.
         forced: Whether changes of somebody else were overruled.
     """
 
-    way: Literal["undo", "redo"]
+    direction: Literal["undo", "redo"]
     call_ids: Sequence[str]
     steps: int = 1
     forced: bool = False
@@ -122,7 +122,7 @@ class RecordedRewind:
     """An agent's conversation was taken back, or changed by hand.
 
     Attributes:
-        agent_id: Whose.
+        agent_id: The agent, by its id in the session that was recorded.
         step: To before which request; None when it was changed by hand.
         messages: What was said from then on, when it was changed by hand.
     """
@@ -220,8 +220,8 @@ class _RecordReader:
                 self.calls.append(call)
                 if not call.agent_id and not call.inside:
                     self.steps.append(call)
-            case "undo" | "redo" as way:
-                self.steps.append(self._move(way, step))
+            case "undo" | "redo" as direction:
+                self.steps.append(self._move(direction, step))
             case "rewind":
                 if self.steps and self._of_an_agent(self.steps[-1]):
                     del self.steps[-1]  # going back does that itself
@@ -235,16 +235,16 @@ class _RecordReader:
             case kind:
                 self._take_run(kind, step)
 
-    def _move(self, way: Literal["undo", "redo"], step: Mapping[str, Any]) -> RecordedMove:
+    def _move(self, direction: Literal["undo", "redo"], step: Mapping[str, Any]) -> RecordedMove:
         ids = tuple(_text(one) for one in step["call_ids"])
         if not ids:
             raise ValueError("an undo or redo names no call")
         steps = max(_number(step["steps"]), 1)
-        return RecordedMove(way=way, call_ids=ids, steps=steps, forced=step["forced"] is True)
+        return RecordedMove(direction=direction, call_ids=ids, steps=steps, forced=step["forced"] is True)
 
     def _of_an_agent(self, step: Step) -> bool:
         """Return whether this is an undo of an agent's calls."""
-        if not isinstance(step, RecordedMove) or step.way != "undo":
+        if not isinstance(step, RecordedMove) or step.direction != "undo":
             return False
         return any(call.call_id == step.call_ids[-1] and call.agent_id for call in self.calls)
 
@@ -286,7 +286,7 @@ def _recorded_call(step: Mapping[str, Any]) -> RecordedCall:
     return RecordedCall(
         name=_text(step["name"]),
         arguments=dict(step["arguments"]),
-        asked=dict(step["asked"]),
+        requested_arguments=dict(step[_KEYS["requested_arguments"]]),
         origin=step["origin"],
         agent_id=_text(step["agent_id"]),
         inside=bool(step["inside"]),
@@ -372,7 +372,7 @@ def record_of(
         "steps": steps,
         "files": cleaner.clean(dict(files)),
         "missing": list(missing),
-        "tools": sorted({entry.name for entry in entries if isinstance(entry, Called)}),
+        "tools": sorted({entry.name for entry in entries if isinstance(entry, CallEntry)}),
     }
 
 
@@ -382,26 +382,26 @@ def _step_of(entry: TranscriptEntry, cleaner: Cleaner) -> dict[str, Any] | None:
             origin = {"parent_id": entry.parent_id, "model": entry.model}
             instructions = cleaner.clean(entry.instructions)
             return {"kind": "agent", "agent_id": entry.agent_id, **origin, "instructions": instructions}
-        case Prompted():
+        case PromptEntry():
             message = cleaner.clean(message_to_json(entry.message))
             return {"kind": "prompt", "agent_id": entry.agent_id, "message": message}
-        case Answered():
+        case AnswerEntry():
             message = _message_record(entry.message, cleaner)
             return {"kind": "answer", "agent_id": entry.agent_id, "message": message}
-        case Called():
+        case CallEntry():
             members = dataclasses.asdict(call_of(entry, cleaner))
             return {"kind": "call", **{_KEYS.get(name, name): value for name, value in members.items()}}
-        case Stepped():
+        case StepEntry():
             about = {"call_id": entry.call_id, "action": entry.action, "text": cleaner.clean(entry.text)}
             return {"kind": "stepped", "agent_id": entry.agent_id, **about}
-        case Ended():
+        case RunEndEntry():
             return {"kind": "end", "agent_id": entry.agent_id, "outcome": entry.outcome}
         case UndoEntry():
             about = {"call_ids": list(entry.call_ids), "steps": entry.steps, "forced": entry.forced}
-            return {"kind": entry.way, **about}
-        case Rewound():
+            return {"kind": entry.direction, **about}
+        case RewindEntry():
             return {"kind": "rewind", "agent_id": entry.agent_id, "step": entry.step}
-        case Edited():
+        case EditEntry():
             messages = [_message_record(message, cleaner) for message in entry.messages]
             return {"kind": "edit", "agent_id": entry.agent_id, "messages": messages}
     return None
@@ -418,13 +418,13 @@ def _message_record(message: Message, cleaner: Cleaner) -> Json:
     return cleaned
 
 
-def call_of(entry: Called, cleaner: Cleaner) -> RecordedCall:
+def call_of(entry: CallEntry, cleaner: Cleaner) -> RecordedCall:
     """Return a call in its recorded form."""
     result = entry.result
     return RecordedCall(
         name=entry.name,
         arguments=cleaner.arguments(entry.name, entry.arguments),
-        asked=cleaner.arguments(entry.name, entry.asked),
+        requested_arguments=cleaner.arguments(entry.name, entry.requested_arguments),
         origin=entry.origin,
         agent_id=entry.agent_id,
         inside=bool(entry.inside),

@@ -24,10 +24,10 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from aisotools.agent.transcript.attachments import has_source, is_built_in, sources_of
 from aisotools.agent.transcript.entries import (
-    Answered,
-    Called,
-    Ended,
-    Prompted,
+    AnswerEntry,
+    CallEntry,
+    PromptEntry,
+    RunEndEntry,
     RunStartEntry,
     TranscriptEntry,
     UndoEntry,
@@ -135,7 +135,7 @@ class _Writer:
     def beginning(
         self, title: str, entries: Sequence[TranscriptEntry], files: Mapping[str, str], missing: Sequence[str]
     ) -> Iterable[NotebookNode]:
-        calls = [entry for entry in entries if isinstance(entry, Called)]
+        calls = [entry for entry in entries if isinstance(entry, CallEntry)]
         models = list(dict.fromkeys(entry.model for entry in entries if isinstance(entry, RunStartEntry)))
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime())
         summary = f"{len(calls)} calls" + (f" by {', '.join(models)}" if models else "")
@@ -157,21 +157,21 @@ class _Writer:
 
     def cells(self, entry: TranscriptEntry) -> list[NotebookNode]:
         match entry:
-            case Prompted():
+            case PromptEntry():
                 text = self._clean(entry.message.text)
                 quoted = "\n".join(f"> {line}" for line in _defang(text).splitlines())
                 about = _about("prompt", entry.agent_id)
                 return [_markdown(f"## Prompt\n\n{quoted}", metadata=about)]
-            case Answered():
+            case AnswerEntry():
                 return self._answer(entry)
-            case Called():
+            case CallEntry():
                 return self._call(entry)
             case UndoEntry():
                 return self._make_undo_cells(entry)
         text = remark(entry)
         return [_markdown(f"*{_defang(self._clean(text))}*")] if text else []
 
-    def _answer(self, entry: Answered) -> list[NotebookNode]:
+    def _answer(self, entry: AnswerEntry) -> list[NotebookNode]:
         texts = [part.text for part in entry.message.parts if isinstance(part, TextPart)]
         text = self._clean("".join(texts)).strip()
         if not text:
@@ -179,7 +179,7 @@ class _Writer:
         about = _about("answer", entry.agent_id)
         return [_markdown(_defang(text), metadata=about)]
 
-    def _call(self, entry: Called) -> list[NotebookNode]:
+    def _call(self, entry: CallEntry) -> list[NotebookNode]:
         arguments = self._arguments(entry.name, entry.arguments)
         about = _about("call", entry.agent_id)
         about["aisotools"] |= {
@@ -214,7 +214,7 @@ class _Writer:
             self._tag(cell, entry, same=result is entry.result and arguments == entry.arguments)
         return [cell]
 
-    def _tag(self, cell: NotebookNode, entry: Called, *, same: bool) -> None:
+    def _tag(self, cell: NotebookNode, entry: CallEntry, *, same: bool) -> None:
         """Tell nbval what cannot come out the same, or not without somebody who answers."""
         asks = entry.runs_in == "host" and entry.effect is not Effect.READ_ONLY
         if asks or entry.name == _ASKS_A_PERSON:
@@ -223,9 +223,9 @@ class _Writer:
             cell.metadata["tags"] = [_IGNORE_OUTPUT]
 
     def _make_undo_cells(self, entry: UndoEntry) -> list[NotebookNode]:
-        line = f"%{entry.way} {max(entry.steps, 1)}" + (" --force" if entry.forced else "")
+        line = f"%{entry.direction} {max(entry.steps, 1)}" + (" --force" if entry.forced else "")
         cell = self._code(
-            f"# {calls_moved(entry)}\n{line}", {"role": entry.way, "call_ids": list(entry.call_ids)}
+            f"# {calls_moved(entry)}\n{line}", {"role": entry.direction, "call_ids": list(entry.call_ids)}
         )
         cell.metadata["tags"] = [_IGNORE_OUTPUT]  # the output of that call was not recorded
         return [cell]
@@ -239,7 +239,7 @@ class _Writer:
         return cell
 
     def ending(self, entries: Sequence[TranscriptEntry]) -> Iterable[NotebookNode]:
-        ends = [entry for entry in entries if isinstance(entry, Ended)]
+        ends = [entry for entry in entries if isinstance(entry, RunEndEntry)]
         if ends:
             usage = ends[0].usage
             for end in ends[1:]:

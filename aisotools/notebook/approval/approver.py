@@ -44,7 +44,7 @@ def can_ask(shell: Any) -> bool:
     """Return whether a person can be asked through this IPython shell; None stands for no shell."""
     if shell is None:
         return False
-    kernel = getattr(shell, "kernel", None)
+    kernel = kernel_of(shell)
     return on_terminal() if kernel is None else accepts_input(kernel)
 
 
@@ -76,7 +76,7 @@ class NotebookApprover:
             return []
         began_s = asyncio.get_running_loop().time()
         shell = self._shell if self._shell is not None else running_shell()
-        kernel = getattr(shell, "kernel", None)
+        kernel = kernel_of(shell)
         if kernel is None:
             console = ConsoleApprover()
             return [await console.ask(request) for request in requests]
@@ -91,7 +91,7 @@ class NotebookApprover:
         """Ask a model's question. Return None when nobody is there or nobody answers."""
         began_s = asyncio.get_running_loop().time()
         shell = self._shell if self._shell is not None else running_shell()
-        kernel = getattr(shell, "kernel", None)
+        kernel = kernel_of(shell)
         if kernel is None:
             return await ConsoleApprover().ask_user(question)
         if not accepts_input(kernel):
@@ -265,6 +265,11 @@ def accepts_input(kernel: Any) -> bool:
     """Return whether the client of this kernel can show an input box."""
     # ipykernel has no public way to ask. A kernel without this attribute is of another kind and may accept.
     return getattr(kernel, "_allow_stdin", None) is not False
+
+
+def kernel_of(shell: Any) -> Any:
+    """Return the Jupyter kernel of an IPython shell; None for a shell at a terminal, and for no shell."""
+    return getattr(shell, "kernel", None)
 
 
 def running_shell() -> Any:

@@ -16,6 +16,7 @@ from aisotools.notebook.approval.approver import (
     HELLO_TIMEOUT_S,
     NotebookPrompt,
     accepts_input,
+    kernel_of,
     running_shell,
 )
 from aisotools.notebook.approval.subjects import INPUT_BOX_HINT, PromptSubject, ReadLine, ShowBundle
@@ -231,7 +232,7 @@ async def ask_form(form: FormPrompt[T], *, shell: Any = None, hello_s: float = H
         `form.no_answer` where nobody can be asked.
     """
     shell = shell if shell is not None else running_shell()
-    kernel = getattr(shell, "kernel", None)
+    kernel = kernel_of(shell)
     if kernel is None:
         if not on_terminal():
             return form.no_answer

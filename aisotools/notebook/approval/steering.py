@@ -12,7 +12,7 @@ from aisotools.agent.run import BeforeCall, BeforeRequest, StepChoice
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.messages import CallPart, UserMessage
 from aisotools.core.types import ApprovalRequest, Effect, Json, ToolCall, ToolDefinition
-from aisotools.notebook.approval.approver import HELLO_TIMEOUT_S, can_ask, running_shell
+from aisotools.notebook.approval.approver import HELLO_TIMEOUT_S, can_ask, kernel_of, running_shell
 from aisotools.notebook.approval.form import apply_argument_edits
 from aisotools.notebook.approval.prompt import FormAction, FormAsker, FormPrompt
 from aisotools.notebook.approval.view import card_payload
@@ -35,7 +35,7 @@ class NotebookAsker(FormAsker):
 def notebook_asker() -> NotebookAsker | None:
     """Return the asker of the running notebook; None where nobody can be asked through it."""
     shell = running_shell()
-    return NotebookAsker() if getattr(shell, "kernel", None) is not None and can_ask(shell) else None
+    return NotebookAsker() if kernel_of(shell) is not None and can_ask(shell) else None
 
 
 class NotebookStepper(FormAsker):

@@ -18,10 +18,10 @@ from typing import Any
 
 from aisotools.agent.transcript.attachments import StartFiles, start_files
 from aisotools.agent.transcript.entries import (
-    Answered,
-    Called,
-    Ended,
-    Prompted,
+    AnswerEntry,
+    CallEntry,
+    PromptEntry,
+    RunEndEntry,
     RunStartEntry,
     TranscriptEntry,
     decided,
@@ -137,7 +137,7 @@ def session_page(
 
 
 def _summary(entries: Sequence[TranscriptEntry]) -> str:
-    calls = sum(isinstance(entry, Called) for entry in entries)
+    calls = sum(isinstance(entry, CallEntry) for entry in entries)
     models = list(
         dict.fromkeys(one_line(entry.model) for entry in entries if isinstance(entry, RunStartEntry))
     )
@@ -146,7 +146,7 @@ def _summary(entries: Sequence[TranscriptEntry]) -> str:
 
 
 def _usage(entries: Sequence[TranscriptEntry]) -> str:
-    ends = [entry for entry in entries if isinstance(entry, Ended)]
+    ends = [entry for entry in entries if isinstance(entry, RunEndEntry)]
     usage = sum((end.usage for end in ends), Usage(requests=0))
     if not usage.requests:
         return ""
@@ -165,13 +165,13 @@ class _Page:
 
     def section(self, entry: TranscriptEntry) -> str:
         match entry:
-            case Prompted():
+            case PromptEntry():
                 return self._section(
                     "prompt", entry.agent_id, '<p class="who">Prompt</p>', self._prose(entry.message.text)
                 )
-            case Answered():
+            case AnswerEntry():
                 return self._answer(entry)
-            case Called():
+            case CallEntry():
                 return self._call(entry)
         text = remark(entry)
         return f'<p class="remark">{self.text(text)}</p>\n' if text else ""
@@ -183,7 +183,7 @@ class _Page:
     def _prose(self, text: str) -> str:
         return f'<div class="prose">{_light_markdown(self.text(text))}</div>'
 
-    def _answer(self, entry: Answered) -> str:
+    def _answer(self, entry: AnswerEntry) -> str:
         parts = entry.message.parts
         text = "".join(part.text for part in parts if isinstance(part, TextPart)).strip()
         thoughts = "".join(part.text for part in parts if isinstance(part, ThinkingPart)).strip()
@@ -195,7 +195,7 @@ class _Page:
         answer = self._prose(text) if text else ""
         return self._section("answer", entry.agent_id, f'<p class="who">{escape(who)}</p>', thinking, answer)
 
-    def _call(self, entry: Called) -> str:
+    def _call(self, entry: CallEntry) -> str:
         denied = entry.decision is not Decision.ALLOW or not entry.was_run
         failed = entry.result is None or entry.result.is_error
         kind, mark = ("denied", "✕") if denied else ("error", "✕") if failed else ("ok", "✓")
@@ -214,7 +214,7 @@ class _Page:
         body = f'<div class="body">{self._arguments(entry)}{self._result(entry)}</div>'
         return self._section(f"call {kind}{inside}", entry.agent_id, head, body)
 
-    def _arguments(self, entry: Called) -> str:
+    def _arguments(self, entry: CallEntry) -> str:
         if not entry.arguments:
             return ""
         arguments = self._cleaner.arguments(entry.name, entry.arguments)
@@ -231,7 +231,7 @@ class _Page:
             else html.details("arguments", block)
         )
 
-    def _result(self, entry: Called) -> str:
+    def _result(self, entry: CallEntry) -> str:
         if entry.result is None:
             return '<p class="remark">Its result is not known.</p>'
         name = self._cleaner.clean(entry.name)

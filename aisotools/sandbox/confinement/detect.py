@@ -1,4 +1,4 @@
-"""Which confinement levels this machine holds, found by trying each in a throw-away child.
+"""Which confinement levels this machine supports, found by trying each in a throw-away child.
 
 Versions and flags of a kernel tell what it should do; only trying tells what it does. Each level's self-test
 makes some twenty real attempts to get out, against victims of its own. The whole suite of attempts is in the
@@ -185,6 +185,7 @@ def probe_paths() -> Iterator[ProbePaths]:
                 parent=os.getpid(),
             )
     finally:
+        # The probes have ended, and nobody else knows the folder: nothing is written while it is removed.
         shutil.rmtree(root)
 
 

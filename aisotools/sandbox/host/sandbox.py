@@ -572,7 +572,7 @@ class LocalSandbox:
         try:
             refuse_import_root(Path(self._spec.workspace))
         except WorkspaceRefused as error:
-            refusal = f"No worker was started: {error}"
+            refusal = f"The worker was ended before its first call: {error}"
             connection.lose(refusal)
             raise SandboxError(refusal) from error
 

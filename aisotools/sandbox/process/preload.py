@@ -81,6 +81,7 @@ def preload_modules(names: Sequence[str], environ: Mapping[str, str]) -> dict[st
     finally:
         os.environ.clear()
         os.environ.update(before)
+        # Race: a process that an import left running may still write there. What stays does no harm.
         shutil.rmtree(folder, ignore_errors=True)
     if threads := _remaining_threads():
         raise SandboxError(f"After importing {', '.join(names)} {threads} threads were left.")

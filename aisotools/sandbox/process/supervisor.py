@@ -163,6 +163,7 @@ class Supervisor:
         """Interrupt the worker once more if it is time, and it has not noticed; see `INTERRUPT_REPEATS_S`."""
         if not self._repeats or time.monotonic() < self._repeats[0]:
             return
+        # Race: the signal may have come just before a system call of the worker, which then sleeps on.
         if unread_bytes(self._interrupts):
             del self._repeats[0]
             tree.send_signal(self._worker, signal.SIGINT)

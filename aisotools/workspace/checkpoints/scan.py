@@ -540,6 +540,7 @@ def _is_trusted(status: os.stat_result, racy_ns: int, *, trust_stamps: bool) -> 
 
 def _sync_file_system(root: int) -> bool:
     """Write back all dirty pages of the file system of `root`. Return False where that is not possible."""
+    # Race: a page that is dirty now could be written again through a memory map without a new stamp.
     libc = ctypes.CDLL(None)
     return hasattr(libc, "syncfs") and bool(libc.syncfs(root) == 0)
 

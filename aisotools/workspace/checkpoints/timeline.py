@@ -90,7 +90,7 @@ class Checkpoint:
         """Digests of the trees that it needs."""
         return [root for root in [*self.before.values(), *self.after.values()] if root]
 
-    def hop(self, direction: Direction, key: str) -> tuple[str, str]:
+    def change_of(self, direction: Direction, key: str) -> tuple[str, str]:
         """Return the trees from and to which it leads for one key; `""` for one that is not stored."""
         before, after = self.before[key], self.after.get(key, "")
         return (after, before) if direction == "undo" else (before, after)
@@ -129,7 +129,7 @@ class UndoResult:
     """Result of an undo or redo. Long paths are shortened if all of them take more than `LISTED_BYTES`.
 
     Attributes:
-        way: Direction.
+        direction: Whether to undo or to redo.
         steps: Steps that were taken, in that order.
         restored: Paths that were created or replaced.
         removed: Paths that were removed.
@@ -138,7 +138,7 @@ class UndoResult:
         done: True if the move was made.
     """
 
-    way: Direction
+    direction: Direction
     steps: tuple[Checkpoint, ...] = ()
     restored: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -207,7 +207,7 @@ class Timeline:
                 source.remove(step)
                 target.append(step)
 
-    def every(self) -> list[Checkpoint]:
+    def all_steps(self) -> list[Checkpoint]:
         """Return all steps."""
         return [*self.done, *self.undone, *self.running.values()]
 
@@ -325,7 +325,7 @@ class Checkpoints:
 
     # ---- steps
 
-    def look(self, progress: ProgressCallback | None = None, max_work: float = math.inf) -> Snapshot:
+    def snapshot(self, progress: ProgressCallback | None = None, max_work: float = math.inf) -> Snapshot:
         """Take a snapshot of the workspace outside of any step; see `Scanner.scan` for the arguments.
 
         Raises:
@@ -364,7 +364,7 @@ class Checkpoints:
             WorkspaceError: If the state cannot be stored. The call must not run then.
         """
         with self._lock:
-            snapshot = self.look(progress, max_work)
+            snapshot = self.snapshot(progress, max_work)
             before = {_WORKSPACE: snapshot.root}
             if outside is not None and (tree := self._track(outside)) is not None:
                 before[tree.key] = tree.scan(progress, max_work).root
@@ -458,11 +458,11 @@ class Checkpoints:
 
     # ---- undo and redo
 
-    def move(self, way: Direction, steps: Sequence[Checkpoint], *, force: bool = False) -> UndoResult:
+    def move(self, direction: Direction, steps: Sequence[Checkpoint], *, force: bool = False) -> UndoResult:
         """Undo or redo steps.
 
         Args:
-            way: Direction.
+            direction: Whether to undo or to redo.
             steps: Last steps of `steps` or `undone`, in the order in which they are to be taken.
             force: Replace what somebody else changed since, and remove paths whose content is not stored.
 
@@ -476,14 +476,14 @@ class Checkpoints:
         with self._lock:
             if self._timeline.running:
                 names = ", ".join(step.name for step in self._timeline.running.values())
-                raise UsageError(f"{names} is running. Wait for it, or interrupt it, then {way}.")
-            plans = self._plan(way, steps)
+                raise UsageError(f"{names} is running. Wait for it, or interrupt it, then {direction}.")
+            plans = self._plan(direction, steps)
             conflicts = tuple(conflict for _, plan in plans for conflict in plan.conflicts)
             if conflicts and not force:
-                return UndoResult(way=way, steps=tuple(steps), conflicts=conflicts, done=False)
+                return UndoResult(direction=direction, steps=tuple(steps), conflicts=conflicts, done=False)
             ids, token = [step.call_id for step in steps], uuid.uuid4().hex[:12]
-            self._store.record(op="move", way=way, ids=ids, token=token, force=force)
-            return replace(self._carry_out(way, steps, plans, token, force=force), conflicts=conflicts)
+            self._store.record(op="move", way=direction, ids=ids, token=token, force=force)
+            return replace(self._carry_out(direction, steps, plans, token, force=force), conflicts=conflicts)
 
     def _plan(
         self, direction: Direction, steps: Sequence[Checkpoint]
@@ -492,7 +492,7 @@ class Checkpoints:
         for key in dict.fromkeys(key for step in steps for key in step.before):
             tree = self._tree(key)
             if tree is not None:
-                hops = [step.hop(direction, key) for step in steps if key in step.before]
+                hops = [step.change_of(direction, key) for step in steps if key in step.before]
                 plans.append((tree, plan_restore(self._store, tree, hops)))
         return plans
 
@@ -526,9 +526,9 @@ class Checkpoints:
             missing += [(show(path), why) for path, why in [*plan.missing, *result.failed]]
         self._timeline.shift(direction, [step.call_id for step in steps])
         self._store.record(op="moved", token=token)
-        self.look()
+        self.snapshot()
         return UndoResult(
-            way=direction,
+            direction=direction,
             steps=tuple(steps),
             restored=tuple(sorted(restored)),
             removed=tuple(sorted(removed)),
@@ -541,7 +541,7 @@ class Checkpoints:
         """Bring timeline, store and workspace in line, however the last process ended."""
         timeline = self._timeline
         usable = {
-            step.call_id for step in timeline.every() if all(root in self._store for root in step.roots)
+            step.call_id for step in timeline.all_steps() if all(root in self._store for root in step.roots)
         }
         lost = [number for number, step in enumerate(timeline.done) if step.call_id not in usable]
         if lost:
@@ -580,10 +580,10 @@ class Checkpoints:
             done = self._timeline.done
             del done[: max(len(done) - KEPT_STEPS, 0)]
             while True:
-                needed = {_WORKSPACE, *(key for step in self._timeline.every() for key in step.before)}
+                needed = {_WORKSPACE, *(key for step in self._timeline.all_steps() for key in step.before)}
                 for key in self._trees.keys() - needed:
                     self._trees.pop(key).close()
-                roots = {root for step in self._timeline.every() for root in step.roots}
+                roots = {root for step in self._timeline.all_steps() for root in step.roots}
                 roots |= {tree.root for tree in self._trees.values() if tree.root}
                 self._store.keep_only(reachable_digests(self._store, roots))
                 is_full = self._store.size > self._kept_bytes or self._store.count > self._kept_contents

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from aisotools.agent.transcript.entries import (
-    Answered,
-    Called,
-    Edited,
-    Ended,
+    AnswerEntry,
+    CallEntry,
+    EditEntry,
     NoteEntry,
-    Prompted,
-    Rewound,
+    PromptEntry,
+    RewindEntry,
+    RunEndEntry,
     RunStartEntry,
-    Stepped,
+    StepEntry,
     TranscriptEntry,
     UndoEntry,
     calls_moved,
@@ -77,11 +77,11 @@ def called(
     agent_id: str = "a1",
     approval: Approval | None = None,
     effect: Effect | None = None,
-) -> Called:
-    return Called(
+) -> CallEntry:
+    return CallEntry(
         call_id="c1",
         name="add",
-        asked={},
+        requested_arguments={},
         arguments={},
         origin=origin,
         agent_id=agent_id,
@@ -106,29 +106,29 @@ def test_run_is_start_prompt_answer_and_end() -> None:
     started = AgentStarted(time_s=0.0, agent_id="a1", model="m", instructions="Be brief.", parent_id="a0")
     assert entries_of([started, asked_model(1, QUESTION), answered_model(1), finished]) == [
         RunStartEntry(agent_id="a1", model="m", instructions="Be brief.", parent_id="a0"),
-        Prompted(agent_id="a1", message=QUESTION),
-        Answered(agent_id="a1", step=1, message=ANSWER, usage=Usage(input_tokens=5)),
-        Ended(agent_id="a1", outcome="answered", reason="", usage=Usage(input_tokens=5)),
+        PromptEntry(agent_id="a1", message=QUESTION),
+        AnswerEntry(agent_id="a1", step=1, message=ANSWER, usage=Usage(input_tokens=5)),
+        RunEndEntry(agent_id="a1", outcome="answered", reason="", usage=Usage(input_tokens=5)),
     ]
 
 
 def test_results_of_calls_are_no_prompts() -> None:
     result = ToolMessage("c1", "add", "4")
     entries = entries_of([asked_model(1, QUESTION), answered_model(1), asked_model(2, result)])
-    assert [type(entry) for entry in entries] == [Prompted, Answered]
+    assert [type(entry) for entry in entries] == [PromptEntry, AnswerEntry]
 
 
 def test_rewound_request_repeats_no_prompt_that_is_still_there() -> None:
     rewound = AgentRewound(time_s=0.0, agent_id="a1", step=1)
     entries = entries_of([asked_model(1, QUESTION), answered_model(1), rewound, asked_model(1, QUESTION)])
-    assert [type(entry) for entry in entries] == [Prompted, Answered, Rewound]
+    assert [type(entry) for entry in entries] == [PromptEntry, AnswerEntry, RewindEntry]
 
 
 def test_prompts_of_two_agents_are_kept_apart() -> None:
     other = ModelRequested(time_s=0.0, agent_id="a2", step=1, turn_id="t", new=(QUESTION,), digest="")
     assert entries_of([asked_model(1, QUESTION), other]) == [
-        Prompted(agent_id="a1", message=QUESTION),
-        Prompted(agent_id="a2", message=QUESTION),
+        PromptEntry(agent_id="a1", message=QUESTION),
+        PromptEntry(agent_id="a2", message=QUESTION),
     ]
 
 
@@ -136,8 +136,8 @@ def test_edits_and_steps_are_entries() -> None:
     edited = ConversationEdited(time_s=0.0, agent_id="a1", messages=(QUESTION,))
     stepped = StepTaken(time_s=0.0, agent_id="a1", call_id="c1", action="answer", text="5")
     assert entries_of([edited, stepped]) == [
-        Edited(agent_id="a1", messages=(QUESTION,)),
-        Stepped(agent_id="a1", call_id="c1", action="answer", text="5"),
+        EditEntry(agent_id="a1", messages=(QUESTION,)),
+        StepEntry(agent_id="a1", call_id="c1", action="answer", text="5"),
     ]
 
 
@@ -164,10 +164,10 @@ def test_call_gathers_its_events_where_it_was_requested() -> None:
         ]
     )
     assert entries == [
-        Called(
+        CallEntry(
             call_id="c1",
             name="add",
-            asked={"x": "2"},
+            requested_arguments={"x": "2"},
             arguments={"x": 3},
             origin="model",
             agent_id="a1",
@@ -187,15 +187,15 @@ def test_call_gathers_its_events_where_it_was_requested() -> None:
 def test_call_ran_only_if_it_started() -> None:
     started = CallStarted(time_s=0.0, call_id="c1", runs_in="sandbox", level="confined")
     first, second = entries_of([requested("c1"), requested("c2"), started])
-    assert isinstance(first, Called)
+    assert isinstance(first, CallEntry)
     assert first.was_run
-    assert isinstance(second, Called)
+    assert isinstance(second, CallEntry)
     assert not second.was_run
 
 
 def test_call_of_a_tool_is_inside_its_call_if_that_is_known() -> None:
     entries = entries_of([requested("c1"), requested("c1/1"), requested("c9/1")])
-    assert [entry.inside for entry in entries if isinstance(entry, Called)] == ["", "c1", ""]
+    assert [entry.inside for entry in entries if isinstance(entry, CallEntry)] == ["", "c1", ""]
 
 
 def test_event_of_an_unknown_call_is_left_out() -> None:
@@ -208,32 +208,35 @@ def test_undo_and_redo_count_files() -> None:
     )
     redone = Redone(time_s=0.0, call_ids=("c1",), variables="restored")
     assert entries_of([undone, redone]) == [
-        UndoEntry(way="undo", call_ids=("c2", "c1"), steps=1, forced=True, restored=2, removed=1),
-        UndoEntry(way="redo", call_ids=("c1",), variables="restored"),
+        UndoEntry(direction="undo", call_ids=("c2", "c1"), steps=1, forced=True, restored=2, removed=1),
+        UndoEntry(direction="redo", call_ids=("c1",), variables="restored"),
     ]
 
 
 @pytest.mark.parametrize(
     ("entry", "text"),
     [
-        (Ended(agent_id="a", outcome="answered", reason="", usage=Usage()), ""),
-        (Ended(agent_id="a", outcome="cancelled", reason="", usage=Usage()), "The run ended: cancelled"),
+        (RunEndEntry(agent_id="a", outcome="answered", reason="", usage=Usage()), ""),
         (
-            Ended(agent_id="a", outcome="budget", reason="3 steps", usage=Usage()),
+            RunEndEntry(agent_id="a", outcome="cancelled", reason="", usage=Usage()),
+            "The run ended: cancelled",
+        ),
+        (
+            RunEndEntry(agent_id="a", outcome="budget", reason="3 steps", usage=Usage()),
             "The run ended: budget, 3 steps",
         ),
-        (Rewound(agent_id="a", step=2), "The run was taken back to before step 2."),
-        (Edited(agent_id="a", messages=()), "What was said was edited by hand here."),
+        (RewindEntry(agent_id="a", step=2), "The run was taken back to before step 2."),
+        (EditEntry(agent_id="a", messages=()), "What was said was edited by hand here."),
         (
-            Stepped(agent_id="a", call_id="", action="stop"),
+            StepEntry(agent_id="a", call_id="", action="stop"),
             "Whoever steps through the run chose here: stop.",
         ),
         (
-            Stepped(agent_id="a", call_id="c1", action="skip"),
+            StepEntry(agent_id="a", call_id="c1", action="skip"),
             "Whoever steps through the run chose for a call: skip.",
         ),
         (
-            Stepped(agent_id="a", call_id="c1", action="answer", text="5"),
+            StepEntry(agent_id="a", call_id="c1", action="answer", text="5"),
             "Whoever steps through the run chose for a call: answer: 5.",
         ),
         (RunStartEntry(agent_id="b", model="m"), ""),
@@ -242,15 +245,15 @@ def test_undo_and_redo_count_files() -> None:
             "Agent b begins to work for agent a.",
         ),
         (
-            UndoEntry(way="undo", call_ids=("c1",), restored=1),
+            UndoEntry(direction="undo", call_ids=("c1",), restored=1),
             "1 call was undone: 1 files brought back, 0 removed.",
         ),
         (
-            UndoEntry(way="redo", call_ids=("c1", "c2"), removed=2, variables="as before."),
+            UndoEntry(direction="redo", call_ids=("c1", "c2"), removed=2, variables="as before."),
             "2 calls were redone: 0 files brought back, 2 removed. Variables: as before.",
         ),
         (NoteEntry(text="The sandbox was lost."), "The sandbox was lost."),
-        (Prompted(agent_id="a", message=QUESTION), ""),
+        (PromptEntry(agent_id="a", message=QUESTION), ""),
     ],
 )
 def test_remark(entry: TranscriptEntry, text: str) -> None:
@@ -258,8 +261,8 @@ def test_remark(entry: TranscriptEntry, text: str) -> None:
 
 
 def test_calls_moved_counts_calls() -> None:
-    assert calls_moved(UndoEntry(way="undo", call_ids=())) == "0 calls were undone"
-    assert calls_moved(UndoEntry(way="redo", call_ids=("c1",))) == "1 call was redone"
+    assert calls_moved(UndoEntry(direction="undo", call_ids=())) == "0 calls were undone"
+    assert calls_moved(UndoEntry(direction="redo", call_ids=("c1",))) == "1 call was redone"
 
 
 def test_effect_in_the_words_of_the_cards() -> None:
@@ -283,7 +286,7 @@ def test_effect_in_the_words_of_the_cards() -> None:
         ),
     ],
 )
-def test_decided(entry: Called, text: str) -> None:
+def test_decided(entry: CallEntry, text: str) -> None:
     assert decided(entry) == text
 
 

@@ -79,8 +79,8 @@ def test_undo_and_redo_are_steps(tmp_path: Path) -> None:
         {"kind": "redo", "call_ids": ["a"], "steps": 0, "forced": True},
     ]
     assert read_transcript(notebook(tmp_path, *steps)).steps == (
-        RecordedMove(way="undo", call_ids=("b", "a"), steps=2, forced=False),
-        RecordedMove(way="redo", call_ids=("a",), steps=1, forced=True),
+        RecordedMove(direction="undo", call_ids=("b", "a"), steps=2, forced=False),
+        RecordedMove(direction="redo", call_ids=("a",), steps=1, forced=True),
     )
 
 

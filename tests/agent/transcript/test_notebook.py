@@ -190,7 +190,7 @@ async def test_edited_arguments_are_what_runs_again(open_session: OpenSession, t
     await session.call("change", {"x": 1}, origin="model")
     export(session, tmp_path / "run.ipynb")
     transcript = read_transcript(tmp_path / "run.ipynb")
-    assert (transcript.calls[0].asked, transcript.calls[0].arguments) == ({"x": 1}, {"x": 2})
+    assert (transcript.calls[0].requested_arguments, transcript.calls[0].arguments) == ({"x": 1}, {"x": 2})
     again = open_session(
         MockTool("change", effect=Effect.LOCAL_MUTATION, runs_in="sandbox"),
         approver=RecordedApprover(transcript),

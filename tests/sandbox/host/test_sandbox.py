@@ -190,7 +190,9 @@ async def test_a_workspace_that_became_an_import_root_gets_one_worker_which_is_e
     monkeypatch.setattr(r.kernel, "_spawn", count)
     with monkeypatch.context() as patch:
         patch.syspath_prepend(str(r.workspace))
-        with pytest.raises(SandboxError, match=r"No worker was started: .*cannot be the workspace"):
+        with pytest.raises(
+            SandboxError, match=r"The worker was ended before its first call: .*cannot be the workspace"
+        ):
             await r.kernel.start()
     assert len(spawned) == 1  # a second one would be refused as well
     await eventually(lambda: not r.kernel._connections)

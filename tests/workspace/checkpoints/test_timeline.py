@@ -206,7 +206,7 @@ def test_deep_trees_are_named_and_removed_only_by_force(tmp_path: Path) -> None:
         os.close(top)
 
     rig.step(dig)
-    assert rig.chain.look().uncovered == ((("d" * 60,) * 6, "it lies more than 5 folders deep"),)
+    assert rig.chain.snapshot().uncovered == ((("d" * 60,) * 6, "it lies more than 5 folders deep"),)
     assert rig.move().missing == (
         ("/".join(["d" * 60] * 6), "left in place: it lies more than 5 folders deep"),
     )
@@ -222,7 +222,7 @@ def test_a_file_that_is_too_large_is_named_and_never_read(tmp_path: Path) -> Non
     (rig.root / "small").write_bytes(b"x" * 600)
     with (rig.root / "sparse").open("wb") as file:
         file.truncate(1 << 40)
-    snapshot = rig.chain.look()
+    snapshot = rig.chain.snapshot()
     assert snapshot.uncovered == ((("sparse",), "it is too large"),)
     rig.step((rig.root / "small").unlink, lambda: (rig.root / "log").write_bytes(b"x" * 2000))
     moved = rig.move()
@@ -235,7 +235,7 @@ def test_a_file_that_is_too_large_is_named_and_never_read(tmp_path: Path) -> Non
 def test_too_many_files_are_reported_and_nothing_is_changed(tmp_path: Path) -> None:
     rig = Rig(tmp_path, ScanLimits(entries=3))
     rig.step(lambda: [(rig.root / str(number)).write_text("x") for number in range(5)])
-    assert rig.chain.look().uncovered_count == 1
+    assert rig.chain.snapshot().uncovered_count == 1
     moved = rig.move()
     assert moved.missing == (("", "its files were not covered: there are too many of them"),)
     assert len(list(rig.root.iterdir())) == 5
@@ -246,7 +246,7 @@ def test_too_many_files_are_reported_and_nothing_is_changed(tmp_path: Path) -> N
 def test_an_unreadable_file_is_named(rig: Rig) -> None:
     (rig.root / "a").write_text("x")
     (rig.root / "a").chmod(0)
-    assert rig.chain.look().uncovered == ((("a",), "it cannot be read: Permission denied"),)
+    assert rig.chain.snapshot().uncovered == ((("a",), "it cannot be read: Permission denied"),)
 
 
 def test_a_path_outside_is_covered_too(rig: Rig, tmp_path: Path) -> None:
@@ -344,12 +344,12 @@ def test_the_store_is_private(rig: Rig) -> None:
 def test_changes_tell_diffs_moves_and_kinds(rig: Rig) -> None:
     (rig.root / "a.txt").write_text("one\ntwo\n")
     (rig.root / "gone").write_bytes(b"\0" * 9)
-    before = rig.chain.look().root
+    before = rig.chain.snapshot().root
     (rig.root / "a.txt").write_text("one\n2")
     (rig.root / "gone").rename(rig.root / "here")
     (rig.root / "link").symlink_to("a.txt")
     (rig.root / "bin").write_bytes(b"\0\1")
-    changes = changes_between(rig.chain.store, before, rig.chain.look().root)
+    changes = changes_between(rig.chain.store, before, rig.chain.snapshot().root)
     assert (changes.added, changes.changed, changes.removed) == (("bin", "link"), ("a.txt",), ())
     assert changes.moved == (("gone", "here"),)
     assert "-two\n+2\n\\ No newline at end of file" in str(changes)
@@ -379,8 +379,8 @@ def test_step_has_changed_unless_the_opposite_is_certain() -> None:
 
 def test_step_leads_there_and_back() -> None:
     step = checkpoint("c")
-    assert (step.hop("undo", ""), step.hop("redo", "")) == (("b", "a"), ("a", "b"))
-    assert checkpoint("c", after=None).hop("undo", "") == ("", "a")
+    assert (step.change_of("undo", ""), step.change_of("redo", "")) == (("b", "a"), ("a", "b"))
+    assert checkpoint("c", after=None).change_of("undo", "") == ("", "a")
     assert step.roots == ["a", "b"]
     assert checkpoint("c", "", None).roots == []
 
@@ -440,14 +440,14 @@ def test_last_step_of_an_id_is_the_one_that_moves() -> None:
     timeline.shift("undo", ["1"])
     assert timeline.done == [checkpoint("1", "a", "b")]
     assert timeline.undone == [checkpoint("1", "b", "c")]
-    assert timeline.every() == [checkpoint("1", "a", "b"), checkpoint("1", "b", "c")]
+    assert timeline.all_steps() == [checkpoint("1", "a", "b"), checkpoint("1", "b", "c")]
 
 
 # ---- steps and moves
 
 
 def test_step_is_recorded_before_and_after_its_call(rig: Rig) -> None:
-    before = rig.chain.look().root
+    before = rig.chain.snapshot().root
     snapshot = rig.chain.begin("c1", "tool", "session", beyond="sends mail")
     assert snapshot.root == before
     assert rig.chain.latest == snapshot
@@ -463,7 +463,7 @@ def test_step_is_recorded_before_and_after_its_call(rig: Rig) -> None:
     step = rig.chain.end("c1")
     assert list(rig.chain.steps) == [step]
     assert (step.call_id, step.name, step.session, step.beyond) == ("c1", "tool", "session", "sends mail")
-    assert step.after == {"": rig.chain.look().root}
+    assert step.after == {"": rig.chain.snapshot().root}
     assert rig.chain.store.records()[1:] == [{"op": "end", "id": "c1", "after": step.after}]
     assert repr(rig.chain) == f"<Checkpoints of {rig.root}: 1 steps, 0 undone>"
 
@@ -506,11 +506,11 @@ def test_result_of_a_move_names_everything(rig: Rig) -> None:
     rig.step()
     steps = tuple(rig.chain.steps)
     moved = rig.move(count=2)
-    assert moved == UndoResult(way="undo", steps=steps[::-1], restored=("b",), removed=("a",))
+    assert moved == UndoResult(direction="undo", steps=steps[::-1], restored=("b",), removed=("a",))
     (rig.root / "b").write_text("person")
     refused = rig.move("redo", 2)
     assert refused == UndoResult(
-        way="redo",
+        direction="redo",
         steps=steps,
         conflicts=(("b", "it was changed by somebody else since"),),
         done=False,
@@ -555,7 +555,7 @@ def test_progress_is_passed_on(rig: Rig) -> None:
     rig.chain.end("c1", lambda done, _due: calls.append(done))
     assert calls[2] == 0
     (rig.root / "c").write_text("22")
-    rig.chain.look(lambda done, _due: calls.append(-done))
+    rig.chain.snapshot(lambda done, _due: calls.append(-done))
     assert calls[-1] < 0
 
 
@@ -623,7 +623,7 @@ def test_checkpoints_are_busy_while_another_thread_uses_them(rig: Rig) -> None:
         go.wait()
 
     seen = [rig.chain.is_busy]
-    scanning = threading.Thread(target=rig.chain.look, args=(wait,))
+    scanning = threading.Thread(target=rig.chain.snapshot, args=(wait,))
     scanning.start()
     try:
         reading.wait()
@@ -769,7 +769,7 @@ def test_size_and_number_of_all_contents_are_limited(rig: Rig, limit: str, first
     rig.again(**{limit: 1})
     rig.step(lambda: (rig.root / "b").write_text("1"))
     assert rig.chain.steps == ()
-    assert rig.chain.look().root in rig.chain.store
+    assert rig.chain.snapshot().root in rig.chain.store
 
 
 def test_memory_is_that_of_all_steps_and_trees(rig: Rig, tmp_path: Path) -> None:
@@ -777,7 +777,7 @@ def test_memory_is_that_of_all_steps_and_trees(rig: Rig, tmp_path: Path) -> None
         return sum(tree.scanner.memory_bytes for tree in rig.chain._trees.values())
 
     assert rig.chain.memory_bytes == 0
-    rig.chain.look()
+    rig.chain.snapshot()
     assert rig.chain.memory_bytes == trees() > 0
     rig.step(lambda: (rig.root / "a").write_text("1"))
     assert rig.chain.memory_bytes == trees() + 2_500
@@ -787,7 +787,7 @@ def test_memory_is_that_of_all_steps_and_trees(rig: Rig, tmp_path: Path) -> None
     rig.move()
     assert rig.chain.memory_bytes == trees() + 2 * 2_500, "a step that can be redone takes as much"
     rig.chain.begin("c3", "tool", "s")
-    rig.chain.look()
+    rig.chain.snapshot()
     assert rig.chain.memory_bytes == trees() + 3 * 2_500, "so does one that is running"
 
 
@@ -902,13 +902,13 @@ def test_memory_for_each_file_is_bounded_while_it_is_scanned_and_undone(rig: Rig
         for number, name in enumerate(names):
             (rig.root / name).write_text(f"{text} {number}")
 
-    root = rig.chain.look().root
+    root = rig.chain.snapshot().root
     rig.step()  # what is made once is made now
     look = 1 << 10 if first < "\U00010000" else 2 << 10
     works: list[tuple[str, int, Callable[[], object]]] = [
         ("scan", look, lambda: rig.step(lambda: write("first"))),
         ("scan again", look, lambda: rig.step(lambda: write("second"))),
-        ("changes", 2 * look, lambda: changes_between(rig.chain.store, root, rig.chain.look().root)),
+        ("changes", 2 * look, lambda: changes_between(rig.chain.store, root, rig.chain.snapshot().root)),
         ("undo", 2 * look, rig.move),
         ("redo", 2 * look, lambda: rig.move("redo")),
     ]
@@ -937,11 +937,11 @@ def test_memory_for_each_link_is_bounded_whatever_its_target(rig: Rig) -> None:
         for name, target in targets.items():
             (rig.root / name).symlink_to(target)
 
-    root = rig.chain.look().root
+    root = rig.chain.snapshot().root
     rig.step()  # what is made once is made now
     works: list[tuple[str, int, Callable[[], object]]] = [
         ("scan", 1 << 10, lambda: rig.step(link)),
-        ("changes", 2 << 10, lambda: changes_between(rig.chain.store, root, rig.chain.look().root)),
+        ("changes", 2 << 10, lambda: changes_between(rig.chain.store, root, rig.chain.snapshot().root)),
         ("undo", 2 << 10, rig.move),
         ("redo", 2 << 10, lambda: rig.move("redo")),
     ]

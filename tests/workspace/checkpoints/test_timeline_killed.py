@@ -63,7 +63,7 @@ def test_a_killed_host_leaves_a_checkpoint_and_the_chain_goes_on(tmp_path: Path)
         host.wait()
         host.stdout.close()
         chain = Checkpoints(root, store)
-        found = chain.look().root
+        found = chain.snapshot().root
         # A running call ended with what is there, which so became the state after it.
         assert found in reachable(chain) or not reachable(chain), seed
         assert not list(root.rglob(".aisotools-*"))
