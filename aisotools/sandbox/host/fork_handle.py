@@ -26,6 +26,7 @@ from aisotools.core.sandboxes import VariableLabel, VariablePoint
 from aisotools.core.truncation import summarize_names
 from aisotools.sandbox.frames import Frame, FrameLimits, FrameReader, encode
 from aisotools.sandbox.process import tree
+from aisotools.sandbox.process.descriptors import discard_socket, receive, refuse_descriptors
 
 # Libraries whose threads a fork can do without: they start new ones, or work in the calling thread.
 _FORK_SAFE_LIBRARIES = (
@@ -339,6 +340,7 @@ class ForkSocket:
         except OSError as error:
             raise SandboxError(f"the host could not make a socket for a fork ({error.strerror})") from None
         self.sock.setblocking(False)
+        refuse_descriptors(self.sock)
         # The kernel adds the sender's process id to every message; the sender cannot forge it.
         self.sock.setsockopt(socket.SOL_SOCKET, _SO_PASSCRED, 1)
         self._supervisor = supervisor
@@ -377,12 +379,13 @@ class ForkSocket:
     def _read(self) -> list[Frame]:
         try:
             # Read no byte beyond the frame: what follows is for `WorkerConnection`, which gets this socket
-            # next. Leave room for credentials only: descriptors that a hostile fork attaches are dropped by
-            # the kernel instead of filling our table.
+            # next.
             room = socket.CMSG_SPACE(_CREDENTIALS.size)
-            data, ancillary, _, _ = self.sock.recvmsg(self._reader.missing_bytes, room)
+            data, ancillary = receive(self.sock, self._reader.missing_bytes, room)
         except BlockingIOError:
             return []
+        except ChannelError as error:
+            raise SandboxError(f"the fork sent a malformed answer: {error}") from None
         except OSError as error:
             raise SandboxError(f"the fork's socket could not be read ({error.strerror})") from None
         if not data:
@@ -444,7 +447,7 @@ class ForkSocket:
         """Close both ends; with `kill`, end the process too."""
         self._unwatch()
         self.peer.close()
-        self.sock.close()
+        discard_socket(self.sock)
         if self.pidfd >= 0:
             if kill:
                 with contextlib.suppress(OSError):  # it has ended already

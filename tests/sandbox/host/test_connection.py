@@ -22,8 +22,9 @@ from aisotools.core.protocols import OutputCaps
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import Frame, FrameReader, encode
 from aisotools.sandbox.host.calls import PendingCall
-from aisotools.sandbox.host.connection import READ_BYTES, WorkerConnection
+from aisotools.sandbox.host.connection import WorkerConnection
 from aisotools.sandbox.host.failures import describe_exit
+from aisotools.sandbox.host.frame_socket import READ_BYTES
 from aisotools.sandbox.process.spawn import WorkerHandles
 from aisotools.sandbox.process.tree import call_mark
 from aisotools.sandbox.results import encode_result
