@@ -76,10 +76,14 @@ def _read_process(pid: str) -> Process | None:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None  # it ended meanwhile
-    # A process whose first thread called pthread_exit is shown as a zombie while its other threads still run.
-    if fields[0] in b"ZX" and int(fields[17]) <= 1:
-        return None
-    return Process(parent=int(fields[1]), group=int(fields[2]))
+    try:
+        # A process whose first thread called pthread_exit is shown as a zombie while its other threads still
+        # run.
+        if fields[0] in b"ZX" and int(fields[17]) <= 1:
+            return None
+        return Process(parent=int(fields[1]), group=int(fields[2]))
+    except (IndexError, ValueError):
+        return None  # it ended while it was read
 
 
 def parent_of(pid: int) -> int:
@@ -315,8 +319,11 @@ def find_background_processes(root: int, worker: int, exempt: Collection[int] = 
 def _is_namespace_init(pid: int) -> bool:
     """Return whether it is process 1 of the sandbox's own process namespace, which only waits."""
     try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            return any(line.startswith("NSpid:") and line.split()[2:][-1:] == ["1"] for line in file)
+        with open(f"/proc/{pid}/status", "rb") as file:
+            # Not as text: the name of a program, which it chooses, may hold what ends a line for Python, and
+            # so a line that says this. For the kernel only the line break does, which it writes otherwise.
+            lines = file.read().split(b"\n")
+        return any(line.startswith(b"NSpid:") and line.split()[2:][-1:] == [b"1"] for line in lines)
     except OSError:
         return False
 
