@@ -10,7 +10,7 @@ import pytest
 
 from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.types import ToolCall
-from aisotools.sandbox.host import fork_handle
+from aisotools.sandbox.host import fork_observation
 from tests.benchmarks.figures import Figure, show
 from tests.benchmarks.peer import RawKernel
 from tests.sandbox.rig import PYTHON, Rig, rig
@@ -46,7 +46,7 @@ async def test_a_kept_state(tmp_path: Path, raw: RawKernel, megabytes: int) -> N
         samples = [await cell_with_snapshot(r, number) for number in range(60)][10:]
         history = r.kernel.variables
         await eventually(lambda: all(fork.settled.done() for fork in history._store.all()))
-        memory = [fork_handle.private_bytes(pid) / MIB for pid in history.pids()][2:]
+        memory = [fork_observation.private_bytes(pid) / MIB for pid in history.pids()][2:]
         back, forth = [], []
         for number in range(30):
             await cell_with_snapshot(r, 100 + number)

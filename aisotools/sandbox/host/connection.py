@@ -33,23 +33,22 @@ from pydantic_core import to_json
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.core.protocols import Programs
 from aisotools.core.sandboxes import SandboxListener
-from aisotools.sandbox.frames import LARGE_BYTES, Frame, FrameReader, encode
+from aisotools.sandbox.frames import LARGE_BYTES, Frame, encode
 from aisotools.sandbox.host.calls import CallTable, DisplayRouter, PendingCall
 from aisotools.sandbox.host.failures import describe_exit
+from aisotools.sandbox.host.frame_socket import FrameSocket
 from aisotools.sandbox.host.monitor import ResourceMonitor
 from aisotools.sandbox.host.programs import ProgramRequests, note_start, scope_of, wait_for_names
-from aisotools.sandbox.host.raw_output import READ_BYTES, RawOutput
+from aisotools.sandbox.host.raw_output import RawOutput
 from aisotools.sandbox.host.worker_limits import WorkerLimits
 from aisotools.sandbox.limits import LimitExceeded, Limits
 from aisotools.sandbox.process import tree
+from aisotools.sandbox.process.descriptors import discard_socket, receive
 from aisotools.sandbox.process.spawn import WorkerHandles
 from aisotools.sandbox.process.supervisor import parse_report
 from aisotools.tools.results import gc_paused
 
 _log = logging.getLogger(__name__)
-
-MAX_BUFFERED_BYTES = 256 << 20
-"""Unsent bytes above which a worker counts as one that has stopped reading."""
 
 # Reads that may follow the news of a worker's death. What it sent before counts, but a child that inherited
 # the socket could keep sending for ever.
@@ -62,104 +61,6 @@ _SWEEP_ANSWER_S = 5.0
 # How long ending a tree may take, with its scratch folder.
 _CLEAN_UP_S = 6.0
 _CONTROL_BYTES = 1 << 16
-
-
-class FrameSocket:
-    """Non-blocking frame transport over a Unix socket.
-
-    `on_readable` is called when there is something to read. Writes are buffered; when more than
-    `MAX_BUFFERED_BYTES` wait, the peer has stopped reading, and `on_overflow` is called instead of growing
-    without bound.
-
-    Attributes:
-        reader: Turns the bytes that `read` returns into frames.
-    """
-
-    def __init__(
-        self, sock: socket.socket, *, on_readable: Callable[[], object], on_overflow: Callable[[], None]
-    ) -> None:
-        sock.setblocking(False)
-        self._loop = asyncio.get_running_loop()
-        self._socket = sock
-        self._on_readable = on_readable
-        self._on_overflow = on_overflow
-        self.reader = FrameReader()
-        self._buffer = bytearray()
-        self.resume_reading()
-
-    def __repr__(self) -> str:
-        return f"<FrameSocket {self._socket.fileno()}, {len(self._buffer)} bytes waiting>"
-
-    def resume_reading(self) -> None:
-        """Call `on_readable` again. A new socket reads from the start."""
-        self._loop.add_reader(self._socket, self._on_readable)
-
-    def pause_reading(self) -> None:
-        """Stop calling `on_readable`."""
-        if self._socket.fileno() >= 0:
-            self._loop.remove_reader(self._socket)
-
-    def read(self) -> bytes | None:
-        """Return the bytes that have arrived: None if there are none yet, empty at the end of the stream."""
-        try:
-            # Little at a time, so that the loop stays free; more once a large frame is on its way.
-            large = self.reader.pending_bytes > READ_BYTES
-            return self._socket.recv(4 * READ_BYTES if large else READ_BYTES)
-        except BlockingIOError:
-            return None
-        except OSError:
-            return b""
-
-    def write(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send `data`, with `descriptors` attached to its first byte; buffer what cannot go at once.
-
-        Raises:
-            ChannelError: If descriptors cannot go at once. Nothing was sent then.
-        """
-        if self._buffer and descriptors:
-            raise ChannelError("The worker has not read earlier messages yet.")
-        if not self._buffer:
-            try:
-                if descriptors:
-                    sent = socket.send_fds(self._socket, [data], descriptors)
-                else:
-                    sent = self._socket.send(data)
-            except BlockingIOError:
-                if descriptors:
-                    # Buffered bytes go without descriptors: the worker would wait for one that never comes.
-                    raise ChannelError("The worker has not read earlier messages yet.") from None
-                sent = 0
-            except OSError:
-                # The peer is gone. The reader reports that, after the frames that arrived before.
-                return
-            if sent == len(data):
-                return
-            # Partial write: the kernel took the first `sent` bytes, and the descriptors with them.
-            data = data[sent:]
-            self._loop.add_writer(self._socket, self._flush)
-        if len(self._buffer) + len(data) > MAX_BUFFERED_BYTES:
-            self._on_overflow()
-            return
-        self._buffer += data
-
-    def _flush(self) -> None:
-        try:
-            with memoryview(self._buffer) as view:
-                sent = self._socket.send(view[: 4 * READ_BYTES])
-        except BlockingIOError:
-            return
-        except OSError:
-            sent = len(self._buffer)  # nobody reads it any more
-        del self._buffer[:sent]
-        if not self._buffer:
-            self._loop.remove_writer(self._socket)
-
-    def close(self) -> None:
-        """Close the socket; closing twice is fine."""
-        if self._socket.fileno() >= 0:
-            self._loop.remove_reader(self._socket)
-            self._loop.remove_writer(self._socket)
-            self._socket.close()
 
 
 @dataclass(slots=True)
@@ -503,7 +404,12 @@ class WorkerConnection:
     def _read_channel(self) -> bool:
         """Read once and handle what came. Return whether there was anything."""
         worker = self._worker
-        data = worker.socket.read()
+        try:
+            data = worker.socket.read()
+        except ChannelError as error:
+            worker.socket.pause_reading()
+            self.worker_exited(f"it broke the protocol of the call channel: {error}")
+            return False
         if data is None:
             return False
         self._raw.bytes_read.clear()
@@ -572,8 +478,11 @@ class WorkerConnection:
 
     def _on_control_readable(self) -> None:
         try:
-            packet = self._control.recv(_CONTROL_BYTES)
+            packet, _ = receive(self._control, _CONTROL_BYTES)
         except BlockingIOError:
+            return
+        except ChannelError as error:
+            self.lose(f"its supervisor broke the protocol: {error}")
             return
         except OSError:
             packet = b""
@@ -654,7 +563,7 @@ class WorkerConnection:
         self._worker.close()
         if self._control.fileno() >= 0:
             self._loop.remove_reader(self._control)
-            self._control.close()
+            discard_socket(self._control)
         self._raw.stop()
         for pipe in self._raw_pipes.values():
             pipe.close()

@@ -11,57 +11,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
-import re
 import select
 import signal
 import socket
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from aisotools.core.exceptions import ChannelError, SandboxError
-from aisotools.core.sandboxes import VariableLabel, VariablePoint
-from aisotools.core.truncation import summarize_names
+from aisotools.core.sandboxes import VariablePoint
 from aisotools.sandbox.frames import Frame, FrameLimits, FrameReader, encode
-from aisotools.sandbox.process import tree
-
-# Libraries whose threads a fork can do without: they start new ones, or work in the calling thread.
-_FORK_SAFE_LIBRARIES = (
-    "libscipy_openblas",
-    "libopenblas",
-    "libarrow",
-    "_duckdb",
-    "duckdb.",
-    "numexpr",
-    "libgomp",
+from aisotools.sandbox.host.fork_observation import (
+    ProcessCounts,
+    duration_in,
+    label_snapshot,
+    list_inherited,
+    observe,
+    private_bytes,
 )
-# Libraries that wait for ever in a fork once their threads have been started.
-_FORK_UNSAFE_LIBRARIES = {
-    "_polars_runtime": "polars",
-    "polars.abi3": "polars",
-    "libtorch_cuda": "torch with CUDA",
-}
-# Bounds on what is read from /proc of a hostile process.
-_MAX_MAPS_BYTES = 4 << 20
-_MAX_DESCRIPTORS = 4096
-_MAX_THREADS = 1024
-# Names in a label, and their length.
-_MAX_NAMES = 8
-# Children of a worker whose names are read: some of them turn out to be snapshots, which are not shown.
-_MAX_NAMED = 32
-_MAX_NAME_CHARS = 40
+from aisotools.sandbox.process import tree
+from aisotools.sandbox.process.descriptors import discard_socket, receive, refuse_descriptors
+
+_log = logging.getLogger(__name__)
+
 # Entries of what a fork says it has lost, and their length.
 _MAX_LOSSES = 50
 _MAX_LOSS_CHARS = 200
 # Length of the reason why a fork was not made, or could not become what it should.
 _MAX_REASON_CHARS = 500
-_MAX_SHARED = 256
-# A line of /proc/<pid>/maps for memory that is shared with others.
-_SHARED = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) ([r-][w-][x-])s ", re.MULTILINE)
-_NUMBERED = re.compile(r":\[\d+\]$")
-
 _CREDENTIALS = struct.Struct("3i")
 # Linux's numbers; Python has no names for them everywhere.
 _SO_PASSCRED = 16
@@ -70,242 +50,8 @@ _FRAME_LIMITS = FrameLimits(header_bytes=1 << 16, body_bytes=0, parts=0)
 # A fork of a worker with gigabytes of memory answers within tens of milliseconds; at-fork hooks of user code
 # come on top.
 _FORK_ANSWER_S = 5.0
-# What a fork may say that the fork before took. It decides whether the next calls go without a snapshot.
-_MAX_FORK_S = 3600.0
 # When memory runs out the kernel kills the process with the highest score first. The most is 1000.
 _OOM_SCORE = 900
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessCounts:
-    """Threads and children of the worker before a fork, which has none of them.
-
-    Attributes:
-        threads: Number of threads besides the first.
-        children: Names of the child processes, by process id; of many children only the first are named.
-    """
-
-    threads: int = 0
-    children: Mapping[int, str] = field(default_factory=dict)
-
-    def without(self, pids: Collection[int]) -> ProcessCounts:
-        """Return a copy without these children."""
-        children = {pid: name for pid, name in self.children.items() if pid not in pids}
-        return ProcessCounts(threads=self.threads, children=children)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessObservation:
-    """What can be observed of a snapshot.
-
-    Attributes:
-        counts: Threads and children of the worker at the time of the fork.
-        thread_names: Names of Python's own threads.
-        descriptors: Number of descriptors that are shared with the live worker, by kind.
-        written_files: Files that are open for writing.
-        shared_mappings: Files that are mapped shared and writable.
-        libraries: Names of the mapped libraries.
-        is_complete: Whether everything could be read.
-    """
-
-    counts: ProcessCounts = ProcessCounts()
-    thread_names: tuple[str, ...] = ()
-    descriptors: Mapping[str, int]
-    written_files: tuple[str, ...] = ()
-    shared_mappings: tuple[str, ...] = ()
-    libraries: frozenset[str] = frozenset()
-    is_complete: bool = True
-
-
-def label_snapshot(observation: ProcessObservation) -> tuple[VariableLabel, tuple[str, ...]]:
-    """Return how much of a snapshot can be restored, and what cannot."""
-    lost: list[str] = []
-    threads = observation.counts.threads
-    libraries = observation.libraries
-    if observation.thread_names:
-        lost.append(f"threads: {', '.join(observation.thread_names)}")
-    unsafe = {
-        name for part, name in _FORK_UNSAFE_LIBRARIES.items() if any(part in library for library in libraries)
-    }
-    # A library without threads has no lock that a missing thread could hold: the fork can use it.
-    is_stuck = bool(threads and unsafe)
-    foreign_threads = threads - len(observation.thread_names)
-    if is_stuck:
-        lost.append(f"the threads of {', '.join(sorted(unsafe))}, which cannot be started again")
-    elif foreign_threads > 0 and not _has_fork_safe(libraries):
-        lost.append(f"{foreign_threads} threads of a library")
-    if observation.counts.children:
-        lost.append(f"child processes: {_summarize(observation.counts.children.values())}")
-    lost += [f"{count} {kind}" for kind, count in sorted(observation.descriptors.items())]
-    if observation.written_files:
-        lost.append(f"what was written to open files: {_summarize(observation.written_files)}")
-    if observation.shared_mappings:
-        lost.append(f"what was written to shared memory: {_summarize(observation.shared_mappings)}")
-    if not observation.is_complete:
-        lost.append("anything that could not be inspected")
-    if is_stuck:
-        return "data only", tuple(lost)
-    return "partial" if lost else "exact", tuple(lost)
-
-
-def _summarize(names: Iterable[str]) -> str:
-    return summarize_names([*names], _MAX_NAMES)
-
-
-def _has_fork_safe(libraries: frozenset[str]) -> bool:
-    return any(part in library for library in libraries for part in _FORK_SAFE_LIBRARIES)
-
-
-# ---- reading /proc
-
-
-def count_processes(pid: int, snapshot_pids: Collection[int]) -> ProcessCounts:
-    """Count threads and children of a worker right now; `snapshot_pids` are children that need no names."""
-    children: set[int] = set()
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return ProcessCounts()
-    for thread in threads[:_MAX_THREADS]:
-        # A thread may end between the listing and this.
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-            children.update(map(int, file.read().split()))
-    names = dict.fromkeys(sorted(children), "")
-    # A worker may have any number of children, and the loop waits: a label shows few of the names.
-    for child in [child for child in names if child not in snapshot_pids][:_MAX_NAMED]:
-        names[child] = _process_name(child)
-    return ProcessCounts(threads=len(threads) - 1, children=names)
-
-
-def _process_name(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return "one that ended"
-
-
-def observe(pid: int, counts: ProcessCounts, header: Mapping[str, Any]) -> ProcessObservation:
-    """Observe a fork while it waits.
-
-    Args:
-        pid: The fork.
-        counts: What was counted before it was made.
-        header: What it says of itself: the names of its `threads` and the descriptors that are `ours`. What
-            is malformed in it counts as not said, which makes the label worse and nothing else.
-    """
-    own = {number for number in _list_in(header, "ours") if type(number) is int}
-    threads = [name for name in _list_in(header, "threads")[:_MAX_NAMES] if isinstance(name, str)]
-    names = tuple(name[:_MAX_NAME_CHARS] for name in threads)
-    # The kernel counted: a worker with one thread has no others to name, whatever it says.
-    thread_names = names if counts.threads else ()
-    kinds: dict[str, int] = {}
-    written: list[str] = []
-    try:
-        for number, target in _descriptors(pid):
-            if number in own:
-                continue
-            if target.startswith("/"):
-                if not target.startswith(("/dev/", "/memfd:")) and _is_writable(pid, number):
-                    written.append(os.path.basename(target))
-            elif kind := _descriptor_kind(target):
-                kinds[kind] = kinds.get(kind, 0) + 1
-        libraries, shared = _mappings(pid)
-    except OSError:
-        return ProcessObservation(
-            counts=counts, thread_names=thread_names, descriptors=kinds, is_complete=False
-        )
-    return ProcessObservation(
-        counts=counts,
-        thread_names=thread_names,
-        descriptors=kinds,
-        written_files=tuple(written),
-        shared_mappings=tuple(shared),
-        libraries=libraries,
-    )
-
-
-def _list_in(header: Mapping[str, Any], name: str) -> list[Any]:
-    value = header.get(name)
-    return value if isinstance(value, list) else []
-
-
-def _duration_in(header: Mapping[str, Any], name: str) -> float:
-    """Return a number of seconds; 0 for what is none, also for integers that no float can hold."""
-    value = header.get(name)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _MAX_FORK_S:
-        return 0.0
-    return float(value)
-
-
-def _descriptors(pid: int) -> Iterator[tuple[int, str]]:
-    folder = f"/proc/{pid}/fd"
-    for name in os.listdir(folder)[:_MAX_DESCRIPTORS]:
-        number = int(name)
-        if number > 2:
-            try:
-                yield number, os.readlink(f"{folder}/{name}")
-            except FileNotFoundError:
-                continue
-
-
-def _descriptor_kind(target: str) -> str:
-    kind = _NUMBERED.sub("", target).removeprefix("anon_inode:").strip("[]")
-    return {"socket": "sockets", "pipe": "pipes", "eventpoll": "event loops", "pidfd": ""}.get(kind, kind)
-
-
-def _is_writable(pid: int, number: int) -> bool:
-    with open(f"/proc/{pid}/fdinfo/{number}", encoding="ascii") as file:
-        flags = next((int(line.split()[1], 8) for line in file if line.startswith("flags:")), 0)
-    return flags & os.O_ACCMODE != os.O_RDONLY
-
-
-def _mappings(pid: int) -> tuple[frozenset[str], list[str]]:
-    """Return the names of mapped libraries, and of what is mapped shared and writable."""
-    with open(f"/proc/{pid}/maps", "rb") as file:
-        text = file.read(_MAX_MAPS_BYTES).decode("utf-8", "replace")
-    libraries, shared = set(), []
-    for line in text.splitlines():
-        fields = line.split(None, 5)
-        rights, path = fields[1], fields[5] if len(fields) > 5 else ""
-        if ".so" in path:
-            libraries.add(os.path.basename(path))
-        elif rights[1] == "w" and rights[3] == "s":
-            shared.append(os.path.basename(path) or "no file")
-    return frozenset(libraries), shared
-
-
-def list_inherited(pid: int) -> dict[str, Any]:
-    """List what a reader must lose before it may run anything; see `sandbox.worker.reader.give_up_rights`.
-
-    Args:
-        pid: A snapshot, which waits and does nothing: what its fork inherits is what is found here.
-
-    Raises:
-        SandboxError: If it cannot be read, or is too much to be read completely.
-    """
-    try:
-        descriptors = [int(name) for name in os.listdir(f"/proc/{pid}/fd")]
-        with open(f"/proc/{pid}/maps", "rb") as file:
-            text = file.read(_MAX_MAPS_BYTES + 1)
-    except OSError as error:
-        raise SandboxError(f"the snapshot's open files cannot be listed ({error.strerror})") from None
-    shared = [
-        (int(start, 16), int(end, 16), rights.decode("ascii")) for start, end, rights in _SHARED.findall(text)
-    ]
-    if len(text) > _MAX_MAPS_BYTES or len(descriptors) > _MAX_DESCRIPTORS or len(shared) > _MAX_SHARED:
-        raise SandboxError("the worker has too many files or mappings open to list them all")
-    return {"open": descriptors, "shared": shared}
-
-
-def private_bytes(pid: int) -> int:
-    """Return the memory that a process shares with no other: what ending it would free. 0 if it is gone."""
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(b"Private_"))
 
 
 # ---- the socket of a fork
@@ -339,6 +85,7 @@ class ForkSocket:
         except OSError as error:
             raise SandboxError(f"the host could not make a socket for a fork ({error.strerror})") from None
         self.sock.setblocking(False)
+        refuse_descriptors(self.sock)
         # The kernel adds the sender's process id to every message; the sender cannot forge it.
         self.sock.setsockopt(socket.SOL_SOCKET, _SO_PASSCRED, 1)
         self._supervisor = supervisor
@@ -377,12 +124,13 @@ class ForkSocket:
     def _read(self) -> list[Frame]:
         try:
             # Read no byte beyond the frame: what follows is for `WorkerConnection`, which gets this socket
-            # next. Leave room for credentials only: descriptors that a hostile fork attaches are dropped by
-            # the kernel instead of filling our table.
+            # next.
             room = socket.CMSG_SPACE(_CREDENTIALS.size)
-            data, ancillary, _, _ = self.sock.recvmsg(self._reader.missing_bytes, room)
+            data, ancillary = receive(self.sock, self._reader.missing_bytes, room)
         except BlockingIOError:
             return []
+        except ChannelError as error:
+            raise SandboxError(f"the fork sent a malformed answer: {error}") from None
         except OSError as error:
             raise SandboxError(f"the fork's socket could not be read ({error.strerror})") from None
         if not data:
@@ -444,7 +192,7 @@ class ForkSocket:
         """Close both ends; with `kill`, end the process too."""
         self._unwatch()
         self.peer.close()
-        self.sock.close()
+        discard_socket(self.sock)
         if self.pidfd >= 0:
             if kill:
                 with contextlib.suppress(OSError):  # it has ended already
@@ -534,6 +282,16 @@ class ForkSnapshot:
         except SandboxError as error:
             self.drop(f"the snapshot was not taken, because {error}")
             return
+        try:
+            await self._inspect(header)
+        except Exception as error:
+            # Undo, and whoever else waits for this task, must not fail by what a fork shows of itself. Each
+            # form is checked; this is for what was overlooked.
+            _log.exception("A fork of a worker was not understood")
+            self.drop(f"the snapshot could not be inspected ({type(error).__name__})")
+
+    async def _inspect(self, header: Mapping[str, Any]) -> None:
+        _prefer_for_oom_kill(self.socket.pid)
         # Race: children were counted when this fork was requested. Forks requested shortly before may have
         # been born by then, with ids that nobody knew yet. Wait for their ids, and do not count them as user
         # code's.
@@ -541,10 +299,13 @@ class ForkSnapshot:
         if unsettled:
             await asyncio.wait([snapshot.settled for snapshot in unsettled])
             self._counts = self._counts.without({snapshot.socket.pid for snapshot in unsettled})
-        self.last_fork_s = _duration_in(header, "last_fork_s")
-        label, lost = label_snapshot(observe(self.socket.pid, self._counts, header))
+        self.last_fork_s = duration_in(header, "last_fork_s")
+        # In a thread: how much there is to read is up to the worker.
+        observation = await asyncio.to_thread(observe, self.socket.pid, self._counts, header)
+        # Race: if the fork has ended meanwhile, this may be of another process with its number; then it is
+        # not alive, and nothing is restored from it.
+        label, lost = label_snapshot(observation)
         self.point = replace(self.point, label=label, lost=lost)
-        _prefer_for_oom_kill(self.socket.pid)
 
     def measure_memory(self) -> int:
         """Return the memory in bytes that is kept for this snapshot alone, and note it in `point`."""
@@ -594,8 +355,10 @@ class ForkSnapshot:
         await self.settled
         if not self.is_alive:
             raise SandboxError(self.drop_reason or "the snapshot's process has ended")
+        # Race: if it ends meanwhile, this may be of another process with its number; `_request` looks again.
+        inherited = await asyncio.to_thread(list_inherited, self.socket.pid)
         header = {
-            **list_inherited(self.socket.pid),
+            **inherited,
             "writable": list(writable),
             "strangers": bool(self._counts.threads or self._counts.children),
         }

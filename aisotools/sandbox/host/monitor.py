@@ -63,7 +63,9 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _RUNNING = b"\nState:\tR"
-_find_switches = re.compile(rb"ctxt_switches:\s*(\d+)").findall
+# At the start of a line, where no name of a program stands: with a count in its name, which it may change
+# whenever it has run, a program would look as if it had not.
+_find_switches = re.compile(rb"^(?:non)?voluntary_ctxt_switches:\s*(\d+)$", re.MULTILINE).findall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,9 +298,9 @@ def _cpu_s(pid: int) -> float:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    except (OSError, IndexError, ValueError):
+        return 0.0  # it ended meanwhile
 
 
 def measure_usage(supervisor: int, limits: Limits, shared_before: int | None = None) -> ResourceUsage:

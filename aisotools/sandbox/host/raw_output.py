@@ -7,8 +7,8 @@ import io
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-READ_BYTES = 1 << 16
-"""How much is read at once, so that one busy worker does not hold up the event loop."""
+from aisotools.sandbox.host.frame_socket import READ_BYTES
+
 _LAST_WORDS_BYTES = 4096
 # Raw output that is read at most when a worker or a reader ends: more than a pipe holds.
 _DRAIN_BYTES = 1 << 24

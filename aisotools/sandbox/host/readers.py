@@ -25,13 +25,14 @@ from aisotools.core.sandboxes import SandboxCall, SandboxListener
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import LARGE_BYTES, encode
 from aisotools.sandbox.host.calls import CallTable, DisplayRouter, PendingCall, send_call
-from aisotools.sandbox.host.connection import FrameSocket, WorkerConnection
+from aisotools.sandbox.host.connection import WorkerConnection
 from aisotools.sandbox.host.failures import (
     describe_exit,
     reader_died_result,
     reader_timeout_result,
     unreadable_result,
 )
+from aisotools.sandbox.host.frame_socket import FrameSocket
 from aisotools.sandbox.host.raw_output import RawOutput
 from aisotools.sandbox.host.snapshots import SnapshotHistory, WokenReader
 from aisotools.sandbox.host.worker_limits import UNKNOWN_LIMITS, explain_lowered
@@ -280,7 +281,11 @@ class Reader:
         self.end(describe_exit(-1, 0))
 
     def _read_channel(self) -> bool:
-        data = self._socket.read()
+        try:
+            data = self._socket.read()
+        except ChannelError as error:
+            self.end(f"it broke the protocol of the call channel: {error}")
+            return False
         if data is None:
             return False
         self._raw.bytes_read.clear()

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aisotools.core.exceptions import SandboxError
-from aisotools.sandbox.host import fork_handle
+from aisotools.sandbox.host import fork_observation
 from aisotools.sandbox.host.connection import WorkerConnection
 from aisotools.sandbox.host.fork_handle import ForkSnapshot, ForkSocket
 
@@ -200,7 +200,7 @@ class SnapshotStore:
         """
         sock = ForkSocket(lambda: connection.supervisor, connection.pid)
         # Before the fork: it will have none of the threads and children that are counted here.
-        counts = fork_handle.count_processes(connection.pid, self._fork_pids)
+        counts = fork_observation.count_processes(connection.pid, self._fork_pids)
         if not connection.request_fork(sock.peer):
             sock.close(kill=False)
             raise SandboxError("the worker had not read its earlier messages, so it could not be forked")

@@ -25,6 +25,7 @@ from aisotools.sandbox.host.fork_handle import ForkSnapshot, ForkSocket
 from aisotools.sandbox.host.scheduler import CallScheduler
 from aisotools.sandbox.host.snapshot_store import MemoryBudget, SnapshotStore
 from aisotools.sandbox.process import tree
+from aisotools.sandbox.process.descriptors import close_apart
 
 # Restoring: how long a fork may take to answer. Undo and recovery are refused after that.
 _WAKE_S = 1.0
@@ -85,7 +86,8 @@ class VariablesFile:
     def close(self) -> None:
         """Close the file; closing twice is fine."""
         if self.file >= 0:
-            os.close(self.file)
+            # Memory that a fork of the worker has filled takes the kernel long to free.
+            close_apart([self.file])
             self.file = -1
 
 
@@ -475,7 +477,7 @@ class SnapshotHistory:
             # The fork that wrote it may still hold a descriptor. Seal the content before anybody reads it.
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
         except (SandboxError, OSError) as error:
-            os.close(file)
+            close_apart([file])
             raise SandboxError(f"The variables could not be copied: {as_clause(error)}.") from None
         point = VariablePoint(call_id=snapshot.point.call_id, label="data only", lost=lost)
         return VariablesFile(point, file)

@@ -75,10 +75,14 @@ def _read_process(pid: str) -> Process | None:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None  # it ended meanwhile
-    # A process whose first thread called pthread_exit is shown as a zombie while its other threads still run.
-    if fields[0] in b"ZX" and int(fields[17]) <= 1:
-        return None
-    return Process(int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
+    try:
+        # A process whose first thread called pthread_exit is shown as a zombie while its other threads still
+        # run.
+        if fields[0] in b"ZX" and int(fields[17]) <= 1:
+            return None
+        return Process(int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
+    except (IndexError, ValueError):
+        return None  # it ended while it was read
 
 
 def parent_of(pid: int) -> int:
@@ -261,7 +265,7 @@ def number_inside(pid: int) -> int:
                 # The program chooses its name, in which the kernel escapes line breaks.
                 if line.startswith(b"NSpid:"):
                     return int(line.split()[-1])
-    except OSError:
+    except (OSError, ValueError):
         return 0  # it ended meanwhile
     return pid  # a kernel without process namespaces
 

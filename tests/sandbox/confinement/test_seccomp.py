@@ -156,7 +156,8 @@ ANSWERS: list[tuple[str, tuple[int, ...], int]] = [
     ("setsockopt", (3, 6, 1), ALLOW),  # TCP_NODELAY
     ("setsockopt", (3, 1, 7), PRETEND),  # SO_SNDBUF
     ("setsockopt", (3, 1, 8), PRETEND),
-    *(("setsockopt", (3, 1, name), ENOPROTOOPT) for name in (5, 12, 25, 26, 32, 33, 36, 50, 51, 99)),
+    ("setsockopt", (3, 1, 13), PRETEND),  # SO_LINGER
+    *(("setsockopt", (3, 1, name), ENOPROTOOPT) for name in (5, 12, 25, 26, 32, 33, 36, 50, 51, 83, 99)),
     # TCP_CONGESTION, ULP, MD5SIG, REPAIR; IP_HDRINCL, ADD_MEMBERSHIP, a rule of the packet filter
     *(("setsockopt", (3, 6, name), ENOPROTOOPT) for name in (13, 31, 14, 19)),
     *(("setsockopt", (3, 0, name), ENOPROTOOPT) for name in (3, 35, 64)),

@@ -6,8 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,117 +14,12 @@ import pytest
 from aisotools.core.exceptions import SandboxError
 from aisotools.sandbox.frames import encode
 from aisotools.sandbox.host import fork_handle
-from aisotools.sandbox.host.fork_handle import (
-    ForkSnapshot,
-    ForkSocket,
-    ProcessCounts,
-    ProcessObservation,
-    label_snapshot,
-)
+from aisotools.sandbox.host.fork_handle import ForkSnapshot, ForkSocket
+from aisotools.sandbox.host.fork_observation import ProcessCounts
 from aisotools.sandbox.process.tree import is_below
 from tests.waiting import HANG_S
 
 SPEAKER = "import os, sys, time; os.write(int(sys.argv[1]), bytes.fromhex(sys.argv[2])); time.sleep(1000)"
-
-
-# ---- labels
-
-
-def observation(
-    *, threads: int = 0, children: Mapping[int, str] | None = None, **more: Any
-) -> ProcessObservation:
-    more.setdefault("descriptors", {})
-    return ProcessObservation(counts=ProcessCounts(threads=threads, children=children or {}), **more)
-
-
-@pytest.mark.parametrize(
-    ("seen", "label", "lost"),
-    [
-        (observation(), "exact", ()),
-        (observation(threads=1, thread_names=("t",)), "partial", ("threads: t",)),
-        (observation(threads=2), "partial", ("2 threads of a library",)),
-        (
-            observation(threads=3, thread_names=("t",)),
-            "partial",
-            ("threads: t", "2 threads of a library"),
-        ),
-        (observation(threads=2, libraries=frozenset({"libopenblas.so.0"})), "exact", ()),
-        (
-            observation(threads=1, libraries=frozenset({"polars.abi3.so"})),
-            "data only",
-            ("the threads of polars, which cannot be started again",),
-        ),
-        (observation(libraries=frozenset({"polars.abi3.so"})), "exact", ()),
-        (observation(children={5: "sleep"}), "partial", ("child processes: sleep",)),
-        (observation(descriptors={"pipes": 2, "sockets": 1}), "partial", ("2 pipes", "1 sockets")),
-        (observation(written_files=("f",)), "partial", ("what was written to open files: f",)),
-        (observation(shared_mappings=("m",)), "partial", ("what was written to shared memory: m",)),
-        (observation(is_complete=False), "partial", ("anything that could not be inspected",)),
-        (
-            observation(written_files=tuple("abcdefghij")),
-            "partial",
-            ("what was written to open files: a, b, c, d, e, f, g, h and 2 more",),
-        ),
-    ],
-)
-def test_labels(seen: ProcessObservation, label: str, lost: tuple[str, ...]) -> None:
-    assert label_snapshot(seen) == (label, lost)
-
-
-def test_snapshots_are_no_children_of_user_code() -> None:
-    counts = ProcessCounts(threads=1, children={1: "a", 2: "b"})
-    assert counts.without({2, 3}) == ProcessCounts(threads=1, children={1: "a"})
-
-
-# ---- /proc
-
-
-def test_threads_and_children_are_counted() -> None:
-    before = fork_handle.count_processes(os.getpid(), ())
-    end = threading.Event()
-    thread = threading.Thread(target=end.wait)
-    thread.start()
-    child = subprocess.Popen(["sleep", "1000"])
-    try:
-        counts = fork_handle.count_processes(os.getpid(), ())
-        assert counts.threads == before.threads + 1
-        assert counts.children[child.pid] in {"sleep", Path(sys.executable).name, "python"}
-        assert fork_handle.count_processes(os.getpid(), {child.pid}).children[child.pid] == ""
-    finally:
-        child.kill()
-        child.wait()
-        end.set()
-        thread.join()
-    assert fork_handle.count_processes(child.pid, ()) == ProcessCounts()
-
-
-def test_shared_resources_of_a_process_are_observed(tmp_path: Path) -> None:
-    reading, writing = os.pipe()
-    with (tmp_path / "out").open("wb") as out, Path(__file__).open("rb"):
-        code = "import sys, time; print(flush=True); time.sleep(1000)"
-        child = subprocess.Popen(
-            [sys.executable, "-c", code], pass_fds=[reading, writing, out.fileno()], stdout=subprocess.PIPE
-        )
-        assert child.stdout is not None
-        child.stdout.readline()
-    try:
-        seen = fork_handle.observe(
-            child.pid, ProcessCounts(threads=1), {"threads": ["t" * 99], "ours": [reading]}
-        )
-        assert seen.descriptors == {"pipes": 1}
-        assert seen.written_files == ("out",)
-        assert seen.thread_names == ("t" * 40,)
-        assert seen.is_complete
-        assert fork_handle.private_bytes(child.pid) > 0
-        alone = fork_handle.observe(child.pid, ProcessCounts(), {"threads": ["a lie"]})
-        assert alone.thread_names == (), "the kernel has counted one thread"
-    finally:
-        child.kill()
-        child.communicate()
-        os.close(reading)
-        os.close(writing)
-    assert not fork_handle.observe(child.pid, ProcessCounts(), {}).is_complete
-    assert fork_handle.private_bytes(child.pid) == 0
 
 
 # ---- descent
@@ -173,18 +67,6 @@ def speaker(sock: ForkSocket, data: bytes) -> subprocess.Popen[bytes]:
     """A process that sends `data` and stays."""
     number = sock.peer.fileno()
     return subprocess.Popen([sys.executable, "-c", SPEAKER, str(number), data.hex()], pass_fds=[number])
-
-
-def test_of_many_children_only_some_are_named() -> None:
-    children = [subprocess.Popen(["sleep", "1000"]) for _ in range(40)]
-    try:
-        counts = fork_handle.count_processes(os.getpid(), {children[0].pid})
-        assert counts.children.keys() >= {child.pid for child in children}
-        assert 8 <= sum(map(bool, counts.children.values())) <= 32
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
 
 
 async def test_a_frame_and_no_byte_behind_it(sock: ForkSocket) -> None:
@@ -294,6 +176,26 @@ async def test_a_snapshot_settles_and_is_dropped(sock: ForkSocket) -> None:
     assert (taken.drop_reason, taken.is_alive, taken.measure_memory()) == ("first", False, 0)
     with pytest.raises(SandboxError, match="first"):
         await taken.wake(os.getpid, within_s=50)
+
+
+async def test_a_snapshot_is_inspected_in_a_thread_and_no_failure_there_is_raised(
+    sock: ForkSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How much there is to read is up to the worker, and so is what it says."""
+    threads = []
+
+    def observe(*_: object) -> None:
+        threads.append(threading.get_ident())
+        raise IndexError("a line of another form")
+
+    monkeypatch.setattr(fork_handle, "observe", observe)
+    peer = speaker(sock, encode("parked"))
+    snapshot = ForkSnapshot(1, "c", sock, counts=ProcessCounts(), known_tools=set(), unsettled=())
+    await snapshot.settled
+    peer.wait()
+    assert snapshot.drop_reason == "the snapshot could not be inspected (IndexError)"
+    assert threading.get_ident() not in threads
+    assert len(threads) == 1
 
 
 async def test_a_fork_that_fails(sock: ForkSocket) -> None:

@@ -615,3 +615,27 @@ def test_a_thread_that_never_stops_counts_as_another_number_each_time() -> None:
     finally:
         sleeping.kill()
         sleeping.wait()
+
+
+def test_a_name_adds_nothing_to_the_context_switches() -> None:
+    """A program that counts its name down by what it runs would look as if it had not run."""
+    code = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'ctxt_switches:9')\n"
+    code += "print(flush=True); time.sleep(1000)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()
+            path = Path(f"/proc/{child.pid}/status")
+            assert "ctxt_switches:9" in path.read_text().splitlines()[0]
+
+            def is_exact() -> bool:
+                before = path.read_text()
+                counted = (count_context_switches(os.getpid()) or {})[child.pid, child.pid]
+                switches = [
+                    int(line.split()[1]) for line in before.splitlines()[1:] if "ctxt_switches" in line
+                ]
+                return before == path.read_text() and counted == sum(switches)
+
+            wait_until(is_exact)
+        finally:
+            child.kill()

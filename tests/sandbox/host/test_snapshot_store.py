@@ -11,8 +11,8 @@ import pytest
 
 from aisotools.core.exceptions import SandboxError
 from aisotools.core.sandboxes import VariablePoint
-from aisotools.sandbox.host import fork_handle, snapshot_store
-from aisotools.sandbox.host.fork_handle import ProcessCounts
+from aisotools.sandbox.host import fork_observation, snapshot_store
+from aisotools.sandbox.host.fork_observation import ProcessCounts
 from aisotools.sandbox.host.snapshot_store import MemoryBudget, SnapshotStore, select_retained
 from tests.waiting import LoopClock, eventually, loop_turns
 
@@ -100,7 +100,7 @@ class StoreBench:
         self.children: dict[int, str] = {}
         monkeypatch.setattr(snapshot_store, "ForkSocket", FakeSocket)
         monkeypatch.setattr(snapshot_store, "ForkSnapshot", FakeSnapshot)
-        monkeypatch.setattr(fork_handle, "count_processes", self._count)
+        monkeypatch.setattr(fork_observation, "count_processes", self._count)
         self.store = SnapshotStore(slow_s=1.0, budget=MemoryBudget(max_bytes=100))
 
     def _count(self, pid: int, snapshot_pids: object) -> ProcessCounts:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.exceptions import SandboxError
-from aisotools.sandbox.host import fork_handle
+from aisotools.sandbox.host import fork_observation
 from aisotools.sandbox.host.snapshot_store import MemoryBudget
 from aisotools.sandbox.host.snapshots import SnapshotHistory
 from aisotools.sandbox.process import spawn, tree
@@ -354,7 +354,7 @@ async def test_memory_of_states_is_bounded(tmp_path: Path) -> None:
 
         def is_within_budget() -> bool:
             # The newest one stays whatever it takes: what the worker's allocator keeps is in it as well.
-            sizes = [*map(fork_handle.private_bytes, store.pids())]
+            sizes = [*map(fork_observation.private_bytes, store.pids())]
             return len(sizes) == 1 or sum(sizes) <= budget.max_bytes
 
         await eventually(is_within_budget)
@@ -451,7 +451,7 @@ async def test_five_hundred_undos_leave_nothing(r: Rig) -> None:
             await settled(r)
             pid = r.kernel.status().pid
             figures.append(
-                (fork_handle.private_bytes(pid) >> 20, open_files(pid), open_files(), len(below(r)))
+                (fork_observation.private_bytes(pid) >> 20, open_files(pid), open_files(), len(below(r)))
             )
     assert await r.value("x[0]") == 0
     first, last = figures[0], figures[-1]

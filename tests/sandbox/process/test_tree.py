@@ -16,6 +16,7 @@ from aisotools.sandbox.process.tree import (
     Process,
     below,
     below_all,
+    find_background_processes,
     is_below,
     kill_all,
     number_inside,
@@ -176,3 +177,17 @@ def test_an_ancestor_that_ends_while_the_way_is_looked_for_is_no_end_of_it() -> 
     assert not is_below(9, 5, parent_of)
     assert not is_below(6, 3, parent_of), "it is gone"
     assert not is_below(9, 3, lambda pid: pid + 1), "there is no end of it"
+
+
+@pytest.mark.parametrize("name", ["sleeper", "\\rNSpid: 1 1", "x) Z 1 1 1", "a\\x0bNSpid: 1 1"])
+def test_a_program_cannot_hide_by_its_name(name: str) -> None:
+    """Process 1 of a namespace is left out; a program that is named like the line that says so is not."""
+    code = f"import ctypes, time; ctypes.CDLL(None).prctl(15, b'{name}'); print(flush=True); time.sleep(1000)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()
+            assert child.pid in find_background_processes(os.getpid(), worker=0)
+            assert table([child.pid])[child.pid].parent == os.getpid()
+        finally:
+            child.kill()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from aisotools.core.exceptions import SandboxError
-from aisotools.sandbox.host.fork_handle import list_inherited
+from aisotools.sandbox.host.fork_observation import list_inherited
 from aisotools.sandbox.process import spawn
 from aisotools.sandbox.worker import reader
 from tests.sandbox import inside
@@ -136,7 +136,7 @@ def test_shared_memory_becomes_private(tmp_path: Path) -> None:
     found = run_alone(
         """
 import json, mmap, os
-from aisotools.sandbox.host.fork_handle import list_inherited
+from aisotools.sandbox.host.fork_observation import list_inherited
 from aisotools.sandbox.worker.reader import unshare_memory
 
 file, reading = os.open('file', os.O_RDWR), os.open('file', os.O_RDONLY)

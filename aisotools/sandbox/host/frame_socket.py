@@ -1,0 +1,125 @@
+"""The transport of frames between the host and a worker: a Unix socket on the event loop.
+
+Whoever writes at the other end is hostile. Little is read at a time, so that the loop stays free; what waits
+to be sent is bounded; and open files that come with bytes are taken for an attack, see
+`aisotools.sandbox.process.descriptors`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+
+from aisotools.core.exceptions import ChannelError
+from aisotools.sandbox.frames import FrameReader
+from aisotools.sandbox.process.descriptors import discard_socket, receive, refuses_descriptors
+
+READ_BYTES = 1 << 16
+"""How much is read at once, so that one busy worker does not hold up the event loop."""
+
+MAX_BUFFERED_BYTES = 256 << 20
+"""Unsent bytes above which a worker counts as one that has stopped reading."""
+
+
+class FrameSocket:
+    """Non-blocking frame transport over a Unix socket.
+
+    `on_readable` is called when there is something to read. Writes are buffered; when more than
+    `MAX_BUFFERED_BYTES` wait, the peer has stopped reading, and `on_overflow` is called instead of growing
+    without bound.
+
+    Attributes:
+        reader: Turns the bytes that `read` returns into frames.
+    """
+
+    def __init__(
+        self, sock: socket.socket, *, on_readable: Callable[[], object], on_overflow: Callable[[], None]
+    ) -> None:
+        sock.setblocking(False)
+        self._loop = asyncio.get_running_loop()
+        self._socket = sock
+        self._brings_bytes_only = refuses_descriptors(sock)
+        self._on_readable = on_readable
+        self._on_overflow = on_overflow
+        self.reader = FrameReader()
+        self._buffer = bytearray()
+        self.resume_reading()
+
+    def __repr__(self) -> str:
+        return f"<FrameSocket {self._socket.fileno()}, {len(self._buffer)} bytes waiting>"
+
+    def resume_reading(self) -> None:
+        """Call `on_readable` again. A new socket reads from the start."""
+        self._loop.add_reader(self._socket, self._on_readable)
+
+    def pause_reading(self) -> None:
+        """Stop calling `on_readable`."""
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+
+    def read(self) -> bytes | None:
+        """Return the bytes that have arrived: None if there are none yet, empty at the end of the stream.
+
+        Raises:
+            ChannelError: If open files came with them.
+        """
+        try:
+            # Little at a time, so that the loop stays free; more once a large frame is on its way.
+            size = 4 * READ_BYTES if self.reader.pending_bytes > READ_BYTES else READ_BYTES
+            return self._socket.recv(size) if self._brings_bytes_only else receive(self._socket, size)[0]
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+
+    def write(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Send `data`, with `descriptors` attached to its first byte; buffer what cannot go at once.
+
+        Raises:
+            ChannelError: If descriptors cannot go at once. Nothing was sent then.
+        """
+        if self._buffer and descriptors:
+            raise ChannelError("The worker has not read earlier messages yet.")
+        if not self._buffer:
+            try:
+                if descriptors:
+                    sent = socket.send_fds(self._socket, [data], descriptors)
+                else:
+                    sent = self._socket.send(data)
+            except BlockingIOError:
+                if descriptors:
+                    # Buffered bytes go without descriptors: the worker would wait for one that never comes.
+                    raise ChannelError("The worker has not read earlier messages yet.") from None
+                sent = 0
+            except OSError:
+                # The peer is gone. The reader reports that, after the frames that arrived before.
+                return
+            if sent == len(data):
+                return
+            # Partial write: the kernel took the first `sent` bytes, and the descriptors with them.
+            data = data[sent:]
+            self._loop.add_writer(self._socket, self._flush)
+        if len(self._buffer) + len(data) > MAX_BUFFERED_BYTES:
+            self._on_overflow()
+            return
+        self._buffer += data
+
+    def _flush(self) -> None:
+        try:
+            with memoryview(self._buffer) as view:
+                sent = self._socket.send(view[: 4 * READ_BYTES])
+        except BlockingIOError:
+            return
+        except OSError:
+            sent = len(self._buffer)  # nobody reads it any more
+        del self._buffer[:sent]
+        if not self._buffer:
+            self._loop.remove_writer(self._socket)
+
+    def close(self) -> None:
+        """Close the socket; closing twice is fine."""
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+            discard_socket(self._socket)
