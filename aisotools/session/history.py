@@ -37,9 +37,9 @@ from aisotools.workspace.checkpoints.scan import ProgressCallback, Snapshot, Too
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.timeline import Checkpoint, Direction, UndoResult
 from aisotools.workspace.diff import Changes, changes_between
-from aisotools.workspace.lock import RootMode
 from aisotools.workspace.paths import printable
 from aisotools.workspace.read_tracker import ReadCache
+from aisotools.workspace.root_mode import RootMode
 
 _MAX_LISTED = 20
 """Names in one list of a message; the rest is counted."""

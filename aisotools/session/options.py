@@ -20,10 +20,12 @@ from aisotools.workspace.lock import (
     WorkspaceLease,
     claim_default_workspace,
     claim_workspace,
-    put_back_mode,
+    real_workspace,
     refuse_workspace,
     state_folder,
+    state_place,
 )
+from aisotools.workspace.root_mode import put_back_mode
 
 
 def open_workspace(folder: Path | None, level: str, environ: Mapping[str, str]) -> WorkspaceLease:
@@ -51,11 +53,13 @@ def open_workspace(folder: Path | None, level: str, environ: Mapping[str, str]) 
             claim.release()
             raise
         return claim
-    created = _create(folder)
+    # From here on by its real path: on another way code in the workspace around it may put a link.
+    real = real_workspace(folder, state)
+    created = _create(real)
     try:
-        put_back_mode(folder.resolve(), state)
-        refuse_workspace(folder.resolve(), state_folder=state, level=level, environ=environ)
-        claim = claim_workspace(folder, state)
+        put_back_mode(real, state)
+        refuse_workspace(real, state_folder=state, level=level, environ=environ)
+        claim = claim_workspace(real, state)
         if not claim.ours:
             raise WorkspaceRefused(
                 f"The workspace {str(claim.path)!r} is in use by process {claim.holder or 'unknown'}. "
@@ -162,12 +166,13 @@ def parse_workspace(path: str | os.PathLike[str]) -> Path:
     return Path(path).expanduser()
 
 
-def existing_paths(paths: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+def existing_paths(paths: Sequence[str | os.PathLike[str]], environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the resolved paths of further files and folders that tools may read.
 
     Raises:
         TypeError: If this is one path, not a list of them.
         UsageError: If one does not exist.
+        WorkspaceRefused: If a link on the way to one may have been made by a session.
     """
     if isinstance(paths, str | os.PathLike):
         raise TypeError(f"read_only={str(paths)!r}: give a list of paths, such as [{str(paths)!r}].")
@@ -175,4 +180,7 @@ def existing_paths(paths: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
     for path in expanded:
         if not path.exists():
             raise UsageError(f"read_only: {str(path)!r} does not exist. Create it first, or leave it out.")
-    return tuple(str(path.resolve()) for path in expanded)
+    if not expanded:
+        return ()
+    state = state_place(environ)
+    return tuple(str(real_workspace(path, state, use="be read")) for path in expanded)

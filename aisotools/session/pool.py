@@ -30,6 +30,7 @@ from aisotools.session.options import is_number
 from aisotools.session.session import Session
 from aisotools.session.setup import SandboxFactory, detect_levels
 from aisotools.session.slots import SlotPool
+from aisotools.workspace.lock import real_workspace, state_place
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 
@@ -130,6 +131,7 @@ class SessionPool:
             ValueError: If it is empty.
             SessionClosed: If the pool was closed.
             UsageError: If the pool belongs to another event loop.
+            WorkspaceRefused: If the folder of the conversation is a link, which another one may have made.
         """
         if not isinstance(session_key, str):
             raise TypeError(f"session_key={session_key!r}: a key is text.")
@@ -143,8 +145,10 @@ class SessionPool:
         self._loop = loop
         session = self._sessions.get(session_key)
         if session is None or session.closed:
+            folder = self._root / _folder_name(session_key)
+            environ = self._options.get("environ") or os.environ
             session = self._sessions[session_key] = Session(
-                workspace=self._root / _folder_name(session_key),
+                workspace=real_workspace(folder, state_place(environ), below=self._root),
                 session_key=session_key,
                 sandbox=_pooled_factory(self._make_sandbox, self._slots),
                 **self._options,

@@ -57,7 +57,7 @@ from aisotools.session.transfer import GetVariable, PutVariable, branch_off, che
 from aisotools.tools.registry import ToolRegistry
 from aisotools.workspace.diff import Changes
 from aisotools.workspace.import_roots import block_imports
-from aisotools.workspace.lock import WorkspaceLease, state_folder
+from aisotools.workspace.lock import WorkspaceLease, real_workspace, state_folder, state_place
 from aisotools.workspace.protected_names import AllowedNames
 from aisotools.workspace.read_tracker import ReadCache
 
@@ -154,10 +154,10 @@ class Session:
         self._workspace = None if workspace is None else parse_workspace(workspace)
         self._level = level
         self._min_level = min_level
-        self._read_only = existing_paths(read_only)
+        self._environ = os.environ if environ is None else environ
+        self._read_only = existing_paths(read_only, self._environ)
         check_factory(sandbox, self._read_only)
         self._make_sandbox = sandbox
-        self._environ = os.environ if environ is None else environ
         self._protect_notebooks = protect_notebooks
         self._approval_timeout_s = approval_timeout_s
         self._ticker = LoopTicker()
@@ -665,7 +665,9 @@ class Session:
             parts = await self._open()
             await parts.protection.settle()
             env = parts.env
-            folder = None if workspace is None else parse_workspace(workspace)
+            folder = None
+            if workspace is not None:
+                folder = real_workspace(parse_workspace(workspace), state_place(self._environ))
             copy = await branch_off(parts.history, env.sandbox, env.workspace, folder)
             branch = Session(
                 copy.folder,

@@ -1,30 +1,38 @@
-"""Selection of workspace folders, their modes, and the lock that lets one process change a workspace.
+"""Selection of workspace folders, and the lock that lets one process change a workspace.
 
 A workspace is handed to code that nobody has read, so a folder is refused when what lies in it would later
 be run or trusted outside the sandbox: an interpreter, this package, the state folder, Jupyter's own folders,
 a git checkout with its hooks. Two processes never change one workspace at the same time: the first one holds
-a lock, which the system releases when the process ends, however it ends.
+a lock, which the system releases when the process ends, however it ends. No workspace lies in another one
+that is open, in whichever process: undo and the guard of protected files would act on both.
+
+Threat: what is in a workspace is made by code that nobody has read. A link that it has put there would lead
+the next session, opened by that name, into any folder of the user.
+Mechanism: `real_workspace` follows a path part by part, and refuses one on whose way a link lies in a folder
+that was a workspace before. What it returns has no links, and nothing follows links on the way to it again.
+Race: the folder of that path may be replaced by a link while another session is open there. The claim refuses
+a folder in an open workspace; once it is granted, none is open, and the path is compared once more.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import logging
 import os
 import pwd
 import site
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceError, WorkspaceRefused
-from aisotools.workspace.dirfd import LOCK_FLAGS, WALK_FLAGS, change_mode
+from aisotools.workspace.dirfd import LOCK_FLAGS
 from aisotools.workspace.import_roots import refuse_import_root
+from aisotools.workspace.real_paths import find_places, follow_path, lies_to, parents
 
 SCAN_DEPTH = 4
 """Levels below a workspace that are searched for checkouts and environments."""
@@ -56,10 +64,7 @@ def state_folder(environ: Mapping[str, str]) -> Path:
     Raises:
         WorkspaceError: If it cannot be made, or belongs to somebody else.
     """
-    base = Path(environ.get("XDG_STATE_HOME", ""))
-    if not base.is_absolute():  # which the XDG specification says to ignore
-        base = _home(environ) / ".local" / "state"
-    folder = base / "aisotools"
+    folder = state_place(environ)
     advice = "Set XDG_STATE_HOME to a folder of your own."
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -74,6 +79,58 @@ def state_folder(environ: Mapping[str, str]) -> Path:
     return folder
 
 
+def state_place(environ: Mapping[str, str]) -> Path:
+    """Return where the state folder is, or would be."""
+    base = Path(environ.get("XDG_STATE_HOME", ""))
+    if not base.is_absolute():  # which the XDG specification says to ignore
+        base = _home(environ) / ".local" / "state"
+    return base / "aisotools"
+
+
+def real_workspace(
+    path: Path, state_folder: Path, *, below: Path | None = None, use: str = "be the workspace"
+) -> Path:
+    """Return the real path of a folder to be used, which need not exist.
+
+    Args:
+        path: As it was given; links that a person has put on the way are followed.
+        state_folder: Where aisotools keeps its state, which knows what was a workspace before.
+        below: A folder in which only sessions make things: no link in it is followed either.
+        use: What it is wanted for, in the words of the error.
+
+    Raises:
+        WorkspaceRefused: Code of an earlier session may have made a link on the way.
+    """
+    try:
+        real, links = follow_path(str(path))
+        root = None if below is None else follow_path(str(below))[0]
+    except (OSError, ValueError) as error:
+        raise WorkspaceRefused(f"{str(path)!r} cannot {use}: {error}. Use another folder.") from error
+    for link in links:
+        place = link.rpartition("/")[0] or "/"
+        was = next((folder for folder in (place, *parents(place)) if was_workspace(folder, state_folder)), "")
+        if not was and root is not None and lies_to(place, root) in {"is", "lies in"}:
+            was = root
+        if was:
+            raise WorkspaceRefused(
+                f"{str(path)!r} cannot {use}: {link!r} is a symbolic link in {was!r}, where sessions work, "
+                f"so code in a sandbox may have made it. It leads to {real!r}. Remove the link, or give "
+                f"{real!r} itself if you mean that."
+            )
+    return Path(real)
+
+
+def was_workspace(folder: str, state_folder: Path) -> bool:
+    """Return whether a real folder is known as a workspace of this or an earlier session."""
+    for place in find_places(folder)[0]:
+        with suppress(OSError):
+            if _lock_file(place, state_folder).stat().st_size:
+                return True
+        if checkpoint_folder(Path(place), state_folder).is_dir():
+            return True
+    return False
+
+
 def default_workspace(base: Path, stem: str, *, number: int = 1) -> Path:
     """Return the folder `workspace/<stem>` in `base`, with `-2`, `-3` ... for further numbers; create it.
 
@@ -83,11 +140,18 @@ def default_workspace(base: Path, stem: str, *, number: int = 1) -> Path:
         number: Which of the notebook's workspaces, from 1.
 
     Raises:
-        WorkspaceRefused: If it cannot be made.
+        WorkspaceRefused: If it cannot be made, or is a link.
     """
     name = stem.replace("/", "-").replace("\0", "").strip()
     name = "default" if name in {"", ".", ".."} else name
     folder = base / "workspace" / (name if number == 1 else f"{name}-{number}")
+    if folder.is_symlink():
+        # A session on the folder above may have made it. Where it leads need not exist.
+        leads = os.path.realpath(folder)
+        raise WorkspaceRefused(
+            f"{str(folder)!r} cannot be the workspace: it is a symbolic link to {leads!r}, which code in a "
+            f"sandbox may have made. Remove the link, or use Session(workspace={leads!r}) if you mean that.",
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -224,165 +288,10 @@ def _find_mark(path: Path) -> tuple[str, Path] | None:
     return None
 
 
-# ---- the mode of the folder itself
-
-_log = logging.getLogger(__name__)
-_RECORD = "mode"
-
-
 def checkpoint_folder(workspace: Path, state_folder: Path) -> Path:
     """Return the folder of the checkpoints of a workspace, which is given by its real path."""
     digest = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
     return state_folder / "checkpoints" / digest
-
-
-class RootMode:
-    """The mode of a workspace's own folder, which is put back whenever it has changed.
-
-    Threat: at level `isolated` code in the sandbox may change modes, also that of the workspace itself. A
-    folder without the rights of its owner could not be used any more, by any session or undo.
-
-    Mechanism: the mode is remembered when a session opens. Whoever opens the folder or is about to use it
-    compares it, and calls `put_back` if it differs. What a person changes between two calls is accepted, as
-    long as the owner may read, write and enter. Until the last session is closed the mode is also in a file
-    of the state folder, so that the next session can put it back if this process is killed.
-    Race: a process of the sandbox may change it again at any time while it runs. It is stopped while
-    checkpoints are taken and files are restored.
-    Failure: what cannot be put back is said in `notes`, and what needs the folder fails.
-
-    Attributes:
-        path: Real path of the folder.
-        value: Its type and mode as they should be, as in `os.stat_result.st_mode`.
-        notes: What was put back or could not be, in sentences, until somebody has said so.
-    """
-
-    def __init__(self, path: Path, record: Path, is_used: Callable[[], bool]) -> None:
-        """Remember the mode of a folder.
-
-        Args:
-            path: Its real path.
-            record: File with the mode that an earlier session remembered and did not put back.
-            is_used: Returns whether a call runs that may change the folder: then no mode is accepted.
-        """
-        self.path = str(path)
-        self.notes: list[str] = []
-        self._record = record
-        self._is_used = is_used
-        self._closed = False
-        status = path.stat()
-        self._identity = status.st_dev, status.st_ino
-        earlier = _read_mode(record)
-        self.value = status.st_mode if earlier is None else stat.S_IFDIR | earlier
-        self._write()
-
-    def __repr__(self) -> str:
-        return f"<RootMode {self.value & 0o7777:o} of {self.path!r}>"
-
-    def put_back(self) -> None:
-        """Put the mode back, if it has changed, and note that."""
-        try:
-            folder = os.open(self.path, WALK_FLAGS)
-        except OSError:
-            return  # it is gone, as whoever opens it says
-        try:
-            status = os.fstat(folder)
-            if (status.st_dev, status.st_ino) != self._identity:
-                # A sandbox cannot do that: a person has put another folder there.
-                self._identity, self.value = (status.st_dev, status.st_ino), status.st_mode
-                self._write()
-            if status.st_mode == self.value:
-                return
-            note = f"The mode of the workspace's folder had become {status.st_mode & 0o7777:03o}"
-            try:
-                change_mode(folder, self.value & 0o7777)
-            except OSError as error:
-                note += f", and could NOT be put back to {self.value & 0o7777:03o}: {error.strerror}."
-            else:
-                note += f". It was put back to {self.value & 0o7777:03o}."
-        finally:
-            os.close(folder)
-        _log.warning("%s: %s", self.path, note)
-        if note not in self.notes:
-            self.notes.append(note)
-
-    def accept(self) -> None:
-        """Remember the mode that a person has given the folder. Put back one that would make it unusable."""
-        try:
-            status = os.lstat(self.path)
-        except OSError:
-            return  # it is gone, as whoever opens it says
-        if status.st_mode & stat.S_IRWXU != stat.S_IRWXU:
-            self.put_back()
-        elif not self._is_used():
-            self._identity, self.value = (status.st_dev, status.st_ino), status.st_mode
-            self._write()
-
-    def close(self) -> None:
-        """Put the mode back, once nothing of the sandbox runs any more, and forget it. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        self.put_back()
-        with suppress(OSError):
-            self._record.unlink(missing_ok=True)
-
-    def _write(self) -> None:
-        # Disk full: only a session after a crash would have needed it. A crash in between leaves no number.
-        with suppress(OSError):
-            self._record.touch(0o600)
-            self._record.write_text(f"{self.value & 0o7777:04o}\n")
-
-
-def _read_mode(record: Path) -> int | None:
-    """Return the mode in a file; None if there is none."""
-    try:
-        text = record.read_text("ascii")
-        return int(text, 8) & 0o7777 if text.endswith("\n") else None
-    except (OSError, ValueError):
-        return None
-
-
-def put_back_mode(workspace: Path, state_folder: Path) -> None:
-    """Put back the mode of a folder that an earlier session has left changed, because its process was killed.
-
-    A folder that has been a workspace, is ours, and that not even its owner may list or enter, gets the
-    rights of its owner back: earlier versions did not remember its mode.
-
-    Args:
-        workspace: Real path of the folder.
-        state_folder: Where aisotools keeps its state.
-    """
-    folder = checkpoint_folder(workspace, state_folder)
-    try:
-        found = os.lstat(workspace).st_mode
-        mode = _read_mode(folder / _RECORD)
-        readable = stat.S_IRUSR | stat.S_IXUSR
-        if mode is None and found & readable != readable and folder.is_dir():
-            mode = found & 0o7777 | stat.S_IRWXU
-        if mode is None or mode == found & 0o7777 or not stat.S_ISDIR(found):
-            return
-        place = os.open(workspace, WALK_FLAGS)
-        try:
-            change_mode(place, mode)
-        finally:
-            os.close(place)
-    except OSError:
-        return  # there is no such folder, or it is not ours: `refuse_workspace` says so
-    _log.warning("%s: an earlier session left mode %03o; it is %03o again.", workspace, found & 0o7777, mode)
-
-
-def watch_mode(workspace: Path, checkpoints: Path, is_used: Callable[[], bool]) -> RootMode | None:
-    """Return the mode of a workspace, to be put back from now on; None if there is no such folder.
-
-    Args:
-        workspace: Real path of the folder.
-        checkpoints: Folder of its checkpoints.
-        is_used: Returns whether a call runs that may change the workspace.
-    """
-    try:
-        return RootMode(workspace, checkpoints / _RECORD, is_used)
-    except OSError:
-        return None
 
 
 # ---- locks
@@ -416,93 +325,255 @@ def claim_workspace(path: Path, state_folder: Path) -> WorkspaceLease:
 
     Raises:
         WorkspaceError: If the state folder cannot hold locks.
+        WorkspaceRefused: If the folder lies in or around the workspace of another open session.
     """
     real = path.resolve()
-    return WorkspaceLease(real, _LOCKS.take(real, state_folder))
+    lease = WorkspaceLease(real, _LOCKS.take(real, state_folder))
+    # Race: a session that was open above has put a link into the way, and has ended before the claim.
+    if lease.ours and real.resolve() != real:
+        lease.release()
+        raise WorkspaceRefused(f"{str(real)!r} cannot be the workspace: it was replaced just now. Try again.")
+    return lease
 
 
 def claim_default_workspace(base: Path, stem: str, state_folder: Path) -> WorkspaceLease:
     """Lock the first default workspace of a notebook that is free; see `default_workspace`.
 
+    Where `base` lies in the workspace of an open session, it is a folder beside that one.
+
     Raises:
         WorkspaceRefused: If all numbers are taken, or the folder cannot be made.
     """
-    for number in range(1, _NUMBER_LIMIT):
+    number = 1
+    while number < _NUMBER_LIMIT:
+        # Before anything is created: `base` itself may lie in a folder that was a workspace.
+        real_workspace(base / "workspace", state_folder)
+        around = _LOCKS.find_around(base / "workspace", state_folder)
+        if around is not None and around.parent not in {base, around}:
+            base = around.parent
+            continue
         claim = claim_workspace(default_workspace(base, stem, number=number), state_folder)
         if claim.ours:
             return claim
+        number += 1
     raise WorkspaceRefused(
         f"Other processes hold all of the {_NUMBER_LIMIT - 1} workspaces of {stem!r}. End some, or give "
         "another folder with Session(workspace=...).",
     )
 
 
+@dataclass(slots=True)
+class _Claim:
+    """What this process has locked for one workspace.
+
+    Attributes:
+        places: The paths that lead to it.
+        above: The folders around it, and around parts of it that are mounted elsewhere.
+        files: Its lock files.
+        count: Number of sessions.
+    """
+
+    places: frozenset[str]
+    above: frozenset[str]
+    files: tuple[Path, ...]
+    count: int = 1
+
+
 class _ProcessLocks:
     """Counted locks of this process.
+
+    A workspace has a lock file for each path that leads to it, locked by one process alone; and the folders
+    above each of these have one, which is locked by all together who have a workspace below. So neither an
+    inner nor an outer workspace can be claimed, however many processes try at once.
 
     A lock belongs to the open file description: a second `flock` of the same process would block itself.
     """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._locks: dict[Path, tuple[int, int]] = {}  # workspace -> descriptor, claims
+        self._claims: dict[Path, _Claim] = {}
+        self._files: dict[Path, tuple[int, int]] = {}  # lock file -> descriptor, claims
         # Fork: a child that kept the descriptors would hold the locks after this process has ended.
         os.register_at_fork(after_in_child=self._forget)
 
     def take(self, workspace: Path, state_folder: Path) -> int | None:
         """Lock or count once more. Return the process id of another holder, or None."""
         with self._guard:
-            if workspace in self._locks:
-                lock, claims = self._locks[workspace]
-                self._locks[workspace] = lock, claims + 1
+            if workspace in self._claims:
+                self._claims[workspace].count += 1
                 return None
-            lock = _open_lock(workspace, state_folder)
-            # The kernel frees the lock when its holder ends, however it ends: no stale lock has to be broken.
-            # Without waiting: the caller names the process that holds it.
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = os.pread(lock, 20, 0)
-                os.close(lock)
-                return int(holder) if holder.isdigit() else 0
-            except OSError as error:
-                os.close(lock)
-                raise WorkspaceError(
-                    f"The folder {str(state_folder)!r} cannot hold locks: {error.strerror}. "
-                    "Set XDG_STATE_HOME to a folder on a local disk.",
-                ) from error
-            # Crash: the file still has the number of an earlier holder, which may have more digits. Race:
-            # between the two calls the file is empty; who fails to get the lock then names no process.
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, str(os.getpid()).encode(), 0)
-            self._locks[workspace] = lock, 1
+            whole, partly = find_places(str(workspace))
+            places = frozenset(whole)
+            above = frozenset(folder for place in (*whole, *partly) for folder in parents(place))
+            above = above.union(partly) - places
+            if self._has_place(workspace, places, above):
+                return os.getpid()
+            alone = {_lock_file(place, state_folder): place for place in whole}
+            shared = {_lock_file(folder, state_folder): folder for folder in sorted(above)}
+            wanted = [(file, folder, fcntl.LOCK_SH) for file, folder in shared.items()]
+            wanted += [(file, place, fcntl.LOCK_EX) for file, place in alone.items()]
+            for number, (file, folder, how) in enumerate(wanted):
+                try:
+                    self._take_file(file, how, state_folder)
+                except (OSError, WorkspaceError) as error:
+                    for earlier, _, _ in wanted[:number]:
+                        self._release_file(earlier)
+                    if not isinstance(error, BlockingIOError):
+                        raise
+                    pid, _ = _read_holder(file)
+                    if how == fcntl.LOCK_SH:
+                        raise _nested(str(workspace), "lies in", folder, pid) from None
+                    if not _is_locked(file, fcntl.LOCK_SH):  # it is locked by many, who have one below
+                        inner, pid = _find_inner(whole, state_folder)
+                        raise _nested(str(workspace), "contains", inner, pid) from None
+                    return pid
+            for file, place in alone.items():
+                # The file is never empty again, which says that this was a workspace. Crash: it still has
+                # what an earlier holder wrote, which may be longer.
+                record = b"%d\n%s\0" % (os.getpid(), os.fsencode(place))
+                os.pwrite(self._files[file][0], record, 0)
+                os.ftruncate(self._files[file][0], len(record))
+            self._claims[workspace] = _Claim(places, above, (*alone, *shared))
             return None
+
+    def find_around(self, folder: Path, state_folder: Path) -> Path | None:
+        """Return the open workspace that is this folder or lies above it; None without one."""
+        real = os.path.realpath(folder)
+        for place in find_places(real)[0]:
+            for above in (place, *parents(place)):
+                file = _lock_file(above, state_folder)
+                with self._guard:
+                    ours = any(above in claim.places for claim in self._claims.values())
+                    theirs = file not in self._files and _is_locked(file, fcntl.LOCK_SH)
+                if ours or theirs:
+                    return Path(above)
+        return None
+
+    def _has_place(self, workspace: Path, places: frozenset[str], above: frozenset[str]) -> bool:
+        """Return whether this process has the folder by another path. By path: state folders may differ.
+
+        Raises:
+            WorkspaceRefused: It has one in or around this one.
+        """
+        for other, claim in self._claims.items():
+            if places & claim.places:
+                return True
+            if above & claim.places:
+                raise _nested(str(workspace), "lies in", str(other), os.getpid())
+            if places & claim.above:
+                raise _nested(str(workspace), "contains", str(other), os.getpid())
+        return False
+
+    def _take_file(self, file: Path, how: int, state_folder: Path) -> None:
+        """Lock a file in this way, or count once more.
+
+        Raises:
+            BlockingIOError: Another process has it.
+        """
+        if file in self._files:
+            lock, count = self._files[file]
+            self._files[file] = lock, count + 1
+            return
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(file, LOCK_FLAGS, 0o600)
+        # The kernel frees the lock when its holder ends, however it ends: no stale lock has to be broken.
+        # Without waiting: the caller names the process that holds it.
+        try:
+            fcntl.flock(lock, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise
+        except OSError as error:
+            os.close(lock)
+            raise WorkspaceError(
+                f"The folder {str(state_folder)!r} cannot hold locks: {error.strerror}. "
+                "Set XDG_STATE_HOME to a folder on a local disk.",
+            ) from error
+        self._files[file] = lock, 1
+
+    def _release_file(self, file: Path) -> None:
+        lock, count = self._files.pop(file)
+        if count > 1:
+            self._files[file] = lock, count - 1
+        else:
+            os.close(lock)
 
     def release(self, workspace: Path) -> None:
         """Count once less; unlock at zero."""
         with self._guard:
-            if workspace not in self._locks:
+            claim = self._claims.get(workspace)
+            if claim is None:
                 return
-            lock, claims = self._locks.pop(workspace)
-            if claims > 1:
-                self._locks[workspace] = lock, claims - 1
-            else:
-                os.close(lock)
+            claim.count -= 1
+            if claim.count:
+                return
+            del self._claims[workspace]
+            for file in claim.files:
+                self._release_file(file)
 
     def _forget(self) -> None:
         # After fork: the child shares the open file descriptions. Closing its descriptors does not unlock the
         # workspace, because the parent still has them open. The guard may have been held by another thread.
         self._guard = threading.Lock()
-        for lock, _ in self._locks.values():
+        for lock, _ in self._files.values():
             os.close(lock)
-        self._locks.clear()
+        self._files.clear()
+        self._claims.clear()
 
 
-def _open_lock(workspace: Path, state_folder: Path) -> int:
-    digest = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
-    folder = state_folder / "claims"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return os.open(folder / f"{digest}.lock", LOCK_FLAGS, 0o600)
+def _nested(path: str, relation: str, other: str, holder: int) -> WorkspaceRefused:
+    by = f" in process {holder}" if holder else ""
+    return WorkspaceRefused(
+        f"{path!r} cannot be the workspace: it {relation} {other!r}, the workspace of an open session{by}. "
+        "Undo and the guard of protected files would act on both. Close that session, or use a folder beside "
+        "it."
+        if other
+        else f"{path!r} cannot be the workspace: it contains the workspace of an open session{by}. "
+        "Undo and the guard of protected files would act on both. Close that session, or use another folder.",
+    )
+
+
+def _lock_file(folder: str, state_folder: Path) -> Path:
+    digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
+    return state_folder / "claims" / f"{digest}.lock"
+
+
+def _read_holder(file: Path) -> tuple[int, str]:
+    """Return the process that has claimed a workspace last, 0 if that is unknown, and its path."""
+    try:
+        record = file.read_bytes()
+    except OSError:
+        return 0, ""
+    pid, _, path = record.partition(b"\0")[0].partition(b"\n")
+    return int(pid) if pid.isdigit() else 0, os.fsdecode(path)
+
+
+def _is_locked(file: Path, how: int) -> bool:
+    """Return whether another process has a lock that forbids locking the file in this way."""
+    try:
+        lock = os.open(file, LOCK_FLAGS & ~os.O_CREAT)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        # Race: for this moment a process that claims that workspace finds it taken. It would be refused in
+        # any case, except by a stranger's look for another one, and may then try again.
+        os.close(lock)
+    return False
+
+
+def _find_inner(places: tuple[str, ...], state_folder: Path) -> tuple[str, int]:
+    """Return an open workspace in one of these folders, and its process; nothing if none is found."""
+    with suppress(OSError), os.scandir(state_folder / "claims") as entries:
+        for entry, _ in zip(entries, range(SCAN_ENTRIES), strict=False):
+            pid, path = _read_holder(Path(entry.path))
+            inside = path and any(lies_to(path, place) == "lies in" for place in places)
+            if inside and _is_locked(Path(entry.path), fcntl.LOCK_SH):
+                return path, pid
+    return "", 0
 
 
 _LOCKS = _ProcessLocks()

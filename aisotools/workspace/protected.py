@@ -57,8 +57,8 @@ from aisotools.workspace.git_config import (
     is_harmless_todo,
 )
 from aisotools.workspace.git_named_files import GitNamedFiles
-from aisotools.workspace.lock import RootMode
 from aisotools.workspace.protected_names import AllowedNames, fold_name, zone_of
+from aisotools.workspace.root_mode import RootMode
 
 FILE_BYTES = 16 << 20
 """Size of the largest file that is copied; a larger one is watched, but cannot be restored."""

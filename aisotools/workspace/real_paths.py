@@ -1,12 +1,20 @@
-"""How real paths lie to each other. They are texts, as many are compared at each look at a workspace."""
+"""How real paths lie to each other. They are texts, as many are compared at each look at a workspace.
+
+Also: what is on the way of a path, and by which other paths a folder can be reached.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from aisotools.workspace.paths import MAX_LINKS
+
+_MOST_PLACES = 64  # by which one folder is looked for; there are more only where somebody mounts in a loop
+_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def lies_to(workspace: str, folder: str) -> str:
@@ -62,3 +70,100 @@ def resolve(path: str, known: dict[str, str]) -> str:
             real = f"{resolve(parent, known).rstrip('/')}/{name}"
         known[path] = real
     return real
+
+
+def follow_path(path: str) -> tuple[str, list[str]]:
+    """Return the real path, and the real places of all links on the way there. Nothing need exist.
+
+    Each part is looked at once: a link that is put there afterwards is not followed.
+
+    Raises:
+        OSError: There are too many links, or the current folder is gone.
+    """
+    if not path.startswith("/"):
+        path = f"{os.getcwd()}/{path}"  # noqa: PTH109 - a text, as everything here
+    parts, place = path.split("/")[::-1], ""
+    links: list[str] = []
+    while parts:
+        part = parts.pop()
+        if part in {"", "."}:
+            continue
+        if part == "..":
+            place = place.rpartition("/")[0]
+            continue
+        place = f"{place}/{part}"
+        try:
+            link = os.readlink(place)  # noqa: PTH115 - a text, as everything here
+        except (OSError, ValueError):  # no link, nothing there, or no path
+            continue
+        links.append(place)
+        if len(links) > MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        parts += link.split("/")[::-1]
+        place = "" if link.startswith("/") else place.rpartition("/")[0]
+    return place or "/", links
+
+
+def parents(path: str) -> list[str]:
+    """Return the folders above a real path, without the root of the file system."""
+    above = []
+    while path := path.rpartition("/")[0]:
+        above.append(path)
+    return above
+
+
+def find_places(folder: str, mounts: str | None = None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return where a real folder, or a part of it, can be found: bind mounts show it elsewhere, too.
+
+    Args:
+        folder: Its real path.
+        mounts: The mounts, in the form of /proc/self/mountinfo, if others than those of this process.
+
+    Returns:
+        The paths that lead to the folder, the given one first; and mount points that show a part of it.
+    """
+    if mounts is None:
+        try:
+            mounts = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
+        except OSError:  # nothing is known of mounts: then a folder has one path
+            return (folder,), ()
+    known: list[tuple[str, str, str]] = []  # device, path in its file system, mount point
+    for line in mounts.splitlines():
+        fields = line.split(" ", 5)
+        if len(fields) > 4 and fields[3].startswith("/"):
+            known.append((fields[2], _unescape(fields[3]), _unescape(fields[4])))
+    # Of mounts at one point the last one covers the others.
+    covering = [mount for mount in known if lies_to(folder, mount[2]) in {"is", "lies in"}]
+    if not covering:
+        return (folder,), ()
+    device, root, point = max(reversed(covering), key=lambda mount: len(mount[2]))
+    inside = _join(root, folder[len(point.rstrip("/")) :])
+    whole, partly = [folder], list[str]()
+    for other_device, other_root, other_point in known:
+        if other_device != device or len(whole) + len(partly) > _MOST_PLACES:
+            continue
+        relation = lies_to(inside, other_root)
+        if relation in {"is", "lies in"}:
+            place = _join(other_point, inside[len(other_root.rstrip("/")) :])
+            if place not in whole and _is_same(place, folder):  # or it is covered by another mount
+                whole.append(place)
+        elif relation == "contains" and _is_same(
+            other_point, _join(folder, other_root[len(inside.rstrip("/")) :])
+        ):
+            partly.append(other_point)
+    return tuple(whole), tuple(partly)
+
+
+def _join(folder: str, rest: str) -> str:
+    return f"{folder.rstrip('/')}{rest}" or "/"
+
+
+def _unescape(field: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), field)
+
+
+def _is_same(one: str, other: str) -> bool:
+    try:
+        return Path(one).samefile(other)
+    except (OSError, ValueError):
+        return False

@@ -181,14 +181,16 @@ def test_an_empty_path_is_not_the_current_folder() -> None:
 @pytest.mark.parametrize("given", ["data", Path("data")])
 def test_one_path_is_no_list_of_paths(given: Any) -> None:
     with pytest.raises(TypeError, match=r"read_only='data': give a list of paths, such as \['data'\]"):
-        existing_paths(given)
+        existing_paths(given, {})
 
 
 def test_read_only_paths_must_exist(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"does not exist\. Create it first, or leave it out"):
-        existing_paths([tmp_path / "no"])
+        existing_paths([tmp_path / "no"], {})
     (tmp_path / "link").symlink_to(tmp_path)
-    assert existing_paths([tmp_path / "link"]) == (os.path.realpath(tmp_path),)
+    assert existing_paths([tmp_path / "link"], {"XDG_STATE_HOME": str(tmp_path)}) == (
+        os.path.realpath(tmp_path),
+    )
 
 
 def test_mode_auto_needs_a_sandbox() -> None:
@@ -205,3 +207,43 @@ def test_the_budget_of_what_is_retained_is_checked() -> None:
     for value in ("64 MiB", True, 1.5, None):
         with pytest.raises(TypeError, match="give a number of bytes, such as 64 << 20"):
             check_retained_bytes(value)
+
+
+# ---- what an earlier or another session decides
+
+
+@pytest.mark.parametrize("way", ["demo", "demo/new"])
+async def test_a_link_that_a_session_left_is_not_followed(
+    tmp_path: Path, environ: Mapping[str, str], way: str
+) -> None:
+    (tmp_path / "private").mkdir()
+    workspace = tmp_path / "workspace"
+    plant = f"import os; os.symlink({str(tmp_path / 'private')!r}, 'demo')"
+    async with Session(workspace, approver=AllowAll(), environ=environ) as session:
+        assert not (await session.call("python", {"code": plant}, origin="person")).is_error
+    for given in (
+        {"workspace": workspace / way},
+        {"workspace": tmp_path / "w", "read_only": [workspace / "demo"]},
+    ):
+        with pytest.raises(WorkspaceRefused, match="symbolic link") as refusal:
+            await Session(**given, approver=AllowAll(), environ=environ).start()
+        assert str(tmp_path / "private") in str(refusal.value)
+    assert not list((tmp_path / "private").iterdir())
+
+
+@pytest.mark.parametrize("outer_first", [True, False])
+async def test_no_session_opens_in_or_around_the_workspace_of_another(
+    tmp_path: Path, environ: Mapping[str, str], outer_first: bool
+) -> None:
+    paths = [tmp_path / "outer", tmp_path / "outer" / "inner"]
+    first, second = paths if outer_first else reversed(paths)
+    async with Session(first, approver=AllowAll(), environ=environ) as session:
+        with pytest.raises(WorkspaceRefused, match="the workspace of an open session") as refusal:
+            await Session(second, approver=AllowAll(), environ=environ).start()
+        assert repr(str(first)) in str(refusal.value)
+        with pytest.raises(WorkspaceRefused, match="the workspace of an open session"):
+            await session.branch(workspace=first / "copy")
+        async with Session(first, approver=AllowAll(), environ=environ):  # the same folder may be shared
+            pass
+    async with Session(second, approver=AllowAll(), environ=environ):
+        pass

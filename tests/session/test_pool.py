@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aisotools.core.events import SandboxLost
-from aisotools.core.exceptions import SessionClosed
+from aisotools.core.exceptions import SessionClosed, WorkspaceRefused
 from aisotools.policy.rules import Policy
 from aisotools.session.pool import SessionPool
 from aisotools.testing.fakes import FakeSandbox
@@ -160,3 +160,17 @@ async def test_a_pool_belongs_to_one_loop(options: dict[str, Any]) -> None:
 
     assert "another event loop" in await asyncio.to_thread(elsewhere)
     await pool.close()
+
+
+async def test_a_folder_of_a_pool_is_no_link(options: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir()
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "pool").symlink_to("disk")  # a person's
+    (tmp_path / "pool" / "demo").symlink_to(tmp_path / "private")
+    async with SessionPool(sandbox=FakeSandbox, **options) as pool:
+        with pytest.raises(WorkspaceRefused, match="symbolic link") as refusal:
+            await pool.get("demo")
+        assert str(tmp_path / "private") in str(refusal.value)
+        session = await pool.get("other")
+        await session.start()
+        assert session.workspace == tmp_path / "disk" / "other"

@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,16 +18,15 @@ from aisotools.core.exceptions import WorkspaceError, WorkspaceRefused
 from aisotools.workspace.lock import (
     SCAN_DEPTH,
     SCAN_ENTRIES,
-    RootMode,
     WorkspaceLease,
+    _ProcessLocks,
     checkpoint_folder,
     claim_default_workspace,
     claim_workspace,
     default_workspace,
-    put_back_mode,
+    real_workspace,
     refuse_workspace,
     state_folder,
-    watch_mode,
 )
 from tests.sandbox.inside import user_of
 
@@ -217,170 +216,6 @@ except WorkspaceRefused as error:
     assert "'/var' cannot be the workspace: this process may not read and write it." in done.stdout
 
 
-# ---- the mode of the folder itself
-
-
-def watch(tmp_path: Path, mode: int = 0o750, *, used: bool = False) -> RootMode:
-    (tmp_path / "w").mkdir(exist_ok=True)
-    (tmp_path / "w").chmod(mode)
-    return RootMode(tmp_path / "w", tmp_path / "record", lambda: used)
-
-
-def mode_of(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
-
-
-def test_mode_that_a_person_sets_after_the_close_stays_at_a_second_close(tmp_path: Path) -> None:
-    mode = watch(tmp_path)
-    (tmp_path / "w").chmod(0o777)
-    mode.close()
-    assert mode_of(tmp_path / "w") == 0o750
-    (tmp_path / "w").chmod(0o700)
-    mode.close()
-    assert mode_of(tmp_path / "w") == 0o700
-
-
-@pytest.mark.parametrize("changed", [0, 0o111, 0o500, 0o777, 0o1750, 0o2750])
-def test_changed_mode_is_put_back_and_noted_once(tmp_path: Path, changed: int) -> None:
-    mode = watch(tmp_path)
-    for _ in range(2):
-        (tmp_path / "w").chmod(changed)
-        mode.put_back()
-        assert mode_of(tmp_path / "w") == 0o750
-    note = f"The mode of the workspace's folder had become {changed:03o}. It was put back to 750."
-    assert mode.notes == [note]
-
-
-def test_unchanged_mode_is_not_noted(tmp_path: Path) -> None:
-    mode = watch(tmp_path)
-    mode.put_back()
-    mode.accept()
-    assert mode.notes == []
-
-
-@pytest.mark.parametrize(("used", "changed", "left"), [(False, 0o770, 0o770), (False, 0o570, 0o750)])
-def test_mode_that_a_person_gave_is_accepted_if_the_owner_can_use_it(
-    tmp_path: Path, used: bool, changed: int, left: int
-) -> None:
-    mode = watch(tmp_path, used=used)
-    (tmp_path / "w").chmod(changed)
-    mode.accept()
-    mode.put_back()
-    assert mode_of(tmp_path / "w") == left
-
-
-def test_mode_is_not_accepted_while_a_call_runs(tmp_path: Path) -> None:
-    mode = watch(tmp_path, used=True)
-    (tmp_path / "w").chmod(0o777)
-    mode.accept()
-    mode.put_back()
-    assert mode_of(tmp_path / "w") == 0o750
-
-
-def test_another_folder_in_the_same_place_keeps_its_mode(tmp_path: Path) -> None:
-    mode = watch(tmp_path)
-    (tmp_path / "w").rename(tmp_path / "away")
-    (tmp_path / "w").mkdir()
-    (tmp_path / "w").chmod(0o701)
-    (tmp_path / "away").chmod(0)
-    mode.put_back()
-    assert (mode_of(tmp_path / "w"), mode_of(tmp_path / "away")) == (0o701, 0)
-    (tmp_path / "w").chmod(0)
-    mode.put_back()
-    assert mode_of(tmp_path / "w") == 0o701
-
-
-def test_no_link_is_followed_to_a_mode(tmp_path: Path) -> None:
-    mode = watch(tmp_path)
-    (tmp_path / "w").rename(tmp_path / "away")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other").chmod(0o701)
-    (tmp_path / "w").symlink_to("other")
-    mode.put_back()
-    mode.accept()
-    assert mode_of(tmp_path / "other") == 0o701
-    assert mode.notes == []
-
-
-def test_mode_of_a_folder_that_is_gone(tmp_path: Path) -> None:
-    mode = watch(tmp_path)
-    (tmp_path / "w").rmdir()
-    mode.put_back()
-    mode.accept()
-    mode.close()
-    assert watch_mode(tmp_path / "w", tmp_path, lambda: False) is None
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
-def test_mode_that_cannot_be_put_back_is_noted(tmp_path: Path) -> None:
-    script = """
-import sys
-from pathlib import Path
-from aisotools.workspace.lock import RootMode
-mode = RootMode(Path(sys.argv[1]), Path("/nope/record"), lambda: False)
-mode.value ^= 0o22
-mode.put_back()
-print(*mode.notes)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script, "/var"],
-        capture_output=True,
-        text=True,
-        check=True,
-        user=user_of("plain"),
-    )
-    assert "could NOT be put back to 777: Operation not permitted." in done.stdout
-
-
-def test_mode_is_remembered_until_it_is_closed(tmp_path: Path, state: Path) -> None:
-    workspace = tmp_path / "w"
-    folder = checkpoint_folder(workspace, state)
-    workspace.mkdir()
-    workspace.chmod(0o750)
-    put_back_mode(workspace, state)
-    assert mode_of(workspace) == 0o750  # it has never been a workspace
-    folder.mkdir(parents=True)
-    mode = watch_mode(workspace, folder, lambda: False)
-    assert mode is not None
-    workspace.chmod(0o557)
-    put_back_mode(workspace, state)
-    assert mode_of(workspace) == 0o750
-    workspace.chmod(0)
-    mode.close()
-    assert mode_of(workspace) == 0o750
-    workspace.chmod(0o557)
-    put_back_mode(workspace, state)
-    assert mode_of(workspace) == 0o557  # a person's: no session was open
-
-
-@pytest.mark.parametrize("record", ["", "0", "nonsense\n", "\xff\n", "99\n"])
-def test_damaged_record_of_a_mode_is_ignored(tmp_path: Path, state: Path, record: str) -> None:
-    workspace = tmp_path / "w"
-    workspace.mkdir()
-    workspace.chmod(0o750)
-    folder = checkpoint_folder(workspace, state)
-    folder.mkdir(parents=True)
-    (folder / "mode").write_text(record, "latin-1")
-    put_back_mode(workspace, state)
-    assert mode_of(workspace) == 0o750
-
-
-@pytest.mark.parametrize(("found", "left"), [(0, 0o700), (0o055, 0o755), (0o500, 0o500), (0o300, 0o700)])
-def test_former_workspace_that_nobody_can_use_gets_its_owners_rights_back(
-    tmp_path: Path, state: Path, found: int, left: int
-) -> None:
-    """Earlier versions remembered no mode. One that its owner may read and enter was made so by a person."""
-    for name, expected in (("former", left), ("never", found)):
-        workspace = tmp_path / name
-        workspace.mkdir()
-        workspace.chmod(found)
-        if name == "former":
-            checkpoint_folder(workspace, state).mkdir(parents=True)
-        put_back_mode(workspace, state)
-        assert mode_of(workspace) == expected
-        workspace.chmod(0o700)
-
-
 # ---- the default workspace
 
 
@@ -536,3 +371,182 @@ except WorkspaceError as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     expected = "HOME is not set, and the user 2000111 has no account. Set HOME to a folder of your own.\n"
     assert done.stdout == expected
+
+
+# ---- links that sessions have made
+
+
+@pytest.fixture
+def planted(tmp_path: Path, state: Path) -> Path:
+    """A former workspace with a link `demo` to a private folder, as code in it may leave one."""
+    workspace = tmp_path / "project" / "workspace"
+    workspace.mkdir(parents=True)
+    (tmp_path / "private").mkdir()
+    claim_workspace(workspace, state).release()
+    (workspace / "demo").symlink_to(tmp_path / "private")
+    return workspace
+
+
+@pytest.mark.parametrize("way", ["demo", "demo/new", "sub/../demo", "there", "inner/deep", "demo/../private"])
+def test_a_link_in_a_former_workspace_is_not_followed(planted: Path, state: Path, way: str) -> None:
+    (planted / "sub").mkdir()
+    (planted / "inner").symlink_to("sub")
+    (planted.parent / "there").symlink_to("workspace/demo")
+    path = planted / way if way != "there" else planted.parent / way
+    with pytest.raises(WorkspaceRefused, match="symbolic link") as refusal:
+        real_workspace(path, state)
+    assert str(planted) in str(refusal.value)
+    assert str(path.resolve()) in str(refusal.value)
+
+
+def test_links_of_a_person_are_followed(tmp_path: Path, planted: Path, state: Path) -> None:
+    (tmp_path / "linked home").symlink_to("project")
+    assert real_workspace(tmp_path / "linked home" / "workspace", state) == planted
+    (planted / "plain").mkdir()
+    assert real_workspace(tmp_path / "linked home" / "workspace" / "plain", state) == planted / "plain"
+    (tmp_path / "data").mkdir()
+    (tmp_path / "mine").symlink_to("data")
+    assert real_workspace(tmp_path / "mine" / "new", state) == tmp_path / "data" / "new"
+    with pytest.raises(WorkspaceRefused, match="symbolic link"):
+        real_workspace(tmp_path / "mine", state, below=tmp_path)
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(WorkspaceRefused, match="Too many levels"):
+        real_workspace(tmp_path / "circle", state)
+
+
+def test_a_former_workspace_of_an_earlier_version_counts(tmp_path: Path, state: Path) -> None:
+    """It has left checkpoints, or the number of its process alone."""
+    for name, left in (("a", checkpoint_folder(tmp_path / "a", state)), ("b", None)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "link").symlink_to(tmp_path)
+        assert real_workspace(tmp_path / name / "link", state) == tmp_path
+        if left is not None:
+            left.mkdir(parents=True)
+        else:
+            digest = checkpoint_folder(tmp_path / name, state).name
+            (state / "claims").mkdir(exist_ok=True)
+            (state / "claims" / f"{digest}.lock").write_bytes(b"123")
+        with pytest.raises(WorkspaceRefused, match="symbolic link"):
+            real_workspace(tmp_path / name / "link", state)
+
+
+@pytest.mark.parametrize("target", ["private", "missing"])
+def test_a_default_workspace_is_no_link(tmp_path: Path, state: Path, target: str) -> None:
+    (tmp_path / "private").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "workspace").symlink_to("elsewhere")  # a person's
+    (tmp_path / "elsewhere" / "nb").symlink_to(tmp_path / target)
+    for claim in (
+        lambda: default_workspace(tmp_path, "nb"),
+        lambda: claim_default_workspace(tmp_path, "nb", state),
+    ):
+        with pytest.raises(WorkspaceRefused, match="symbolic link") as refusal:
+            claim()
+        assert str(tmp_path / target) in str(refusal.value)
+    assert not (tmp_path / "missing").exists()
+    assert default_workspace(tmp_path, "other") == tmp_path / "elsewhere" / "other"
+
+
+def test_a_default_workspace_below_a_planted_link(planted: Path, state: Path) -> None:
+    with pytest.raises(WorkspaceRefused, match="symbolic link"):
+        claim_default_workspace(planted / "demo", "nb", state)
+    assert not list((planted / "demo").iterdir())
+
+
+# ---- workspaces in one another
+
+
+def refusal_elsewhere(path: Path, state: Path) -> str:
+    """Why another process may not claim it; empty if it may."""
+    script = f"""
+from pathlib import Path
+from aisotools.core.exceptions import WorkspaceRefused
+from aisotools.workspace.lock import claim_workspace
+try:
+    claim_workspace(Path({str(path)!r}), Path({str(state)!r}))
+except WorkspaceRefused as error:
+    print(error)
+"""
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+
+
+def refusal_here(path: Path, state: Path) -> str:
+    try:
+        claim_workspace(path, state).release()
+    except WorkspaceRefused as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("refusal", [refusal_here, refusal_elsewhere])
+@pytest.mark.parametrize("relation", ["lies in", "contains"])
+def test_no_workspace_lies_in_an_open_one(
+    tmp_path: Path, state: Path, relation: str, refusal: Callable[[Path, Path], str]
+) -> None:
+    first, second = ("a", "a/b/c") if relation == "lies in" else ("a/b/c", "a")
+    (tmp_path / "a" / "b" / "c").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(second)
+    claim = claim_workspace(tmp_path / first, state)
+    beside = claim_workspace(tmp_path / "home", state)
+    for path in (tmp_path / second, tmp_path / "link"):
+        why = refusal(path, state)
+        assert f"it {relation} {str(tmp_path / first)!r}" in why
+        assert f"process {os.getpid()}" in why
+        assert "Close that session, or use a folder beside it." in why
+    claim.release()
+    assert not refusal(tmp_path / second, state)
+    beside.release()
+
+
+def test_other_processes_and_their_end(tmp_path: Path, state: Path) -> None:
+    (tmp_path / "a" / "b" / "c").mkdir(parents=True)
+    with another_process(tmp_path / "a" / "b", state) as pid:
+        for path, relation in ((tmp_path / "a", "contains"), (tmp_path / "a" / "b" / "c", "lies in")):
+            assert f"{relation} {str(tmp_path / 'a' / 'b')!r}" in refusal_here(path, state)
+            assert f"process {pid}" in refusal_here(path, state)
+        with another_process(tmp_path / "home", state):  # side by side
+            assert claim_workspace(tmp_path / "a" / "b", state).holder == pid
+    # It was killed: nothing stale is in the way.
+    assert not refusal_here(tmp_path / "a", state)
+    assert not refusal_here(tmp_path / "a" / "b" / "c", state)
+
+
+def test_another_state_folder_does_not_help_within_a_process(tmp_path: Path, state: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    other = state_folder({"XDG_STATE_HOME": str(tmp_path / "other")})
+    claim = claim_workspace(tmp_path / "a", state)
+    assert "lies in" in refusal_here(tmp_path / "a" / "b", other)
+    claim.release()
+
+
+def test_a_default_workspace_goes_beside_an_open_workspace(tmp_path: Path, state: Path) -> None:
+    course = tmp_path / "courses" / "one"
+    course.mkdir(parents=True)
+    with another_process(course, state):
+        claim = claim_default_workspace(course, "nb", state)
+        assert claim.path == tmp_path / "courses" / "workspace" / "nb"
+        claim.release()
+        assert not list(course.iterdir())
+    claim = claim_workspace(default_workspace(tmp_path, "x").parent, state)
+    with pytest.raises(WorkspaceRefused, match="lies in"):
+        claim_default_workspace(tmp_path, "nb", state)
+    claim.release()
+
+
+def test_a_folder_that_becomes_a_link_is_not_claimed(
+    tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "private").mkdir()
+    (tmp_path / "a").mkdir()
+    take = _ProcessLocks.take
+
+    def take_late(locks: _ProcessLocks, workspace: Path, folder: Path) -> int | None:
+        (tmp_path / "a").rmdir()
+        (tmp_path / "a").symlink_to("private")
+        return take(locks, workspace, folder)
+
+    monkeypatch.setattr(_ProcessLocks, "take", take_late)
+    with pytest.raises(WorkspaceRefused, match="replaced"):
+        claim_workspace(tmp_path / "a", state)
+    monkeypatch.undo()
+    assert held_elsewhere(tmp_path / "a", state) is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.workspace.real_paths import leads_into, lies_to, resolve
+from aisotools.workspace.real_paths import find_places, follow_path, leads_into, lies_to, parents, resolve
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,43 @@ def test_a_resolved_path_has_no_links_and_is_remembered(tmp_path: Path) -> None:
     assert known[path] == f"{tmp_path}/folder/file"
     assert resolve(f"{tmp_path}/folder/../link", known) == f"{tmp_path}/folder"
     assert resolve("/", known) == "/"
+
+
+def test_links_on_the_way_of_a_path_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").symlink_to("a")
+    (tmp_path / "a" / "c").symlink_to("/nothing/there")
+    assert follow_path(f"{tmp_path}/b/./x/../y") == (f"{tmp_path}/a/y", [f"{tmp_path}/b"])
+    assert follow_path(f"{tmp_path}/b/c/d") == ("/nothing/there/d", [f"{tmp_path}/b", f"{tmp_path}/a/c"])
+    assert follow_path("/..") == ("/", [])
+    monkeypatch.chdir(tmp_path)
+    assert follow_path("b") == (f"{tmp_path}/a", [f"{tmp_path}/b"])
+    (tmp_path / "d").symlink_to("d")
+    with pytest.raises(OSError, match="Too many levels"):
+        follow_path("d")
+    assert parents("/a/b/c") == ["/a/b", "/a"]
+    assert parents("/a") == parents("/") == []
+
+
+def test_bind_mounts_show_a_folder_elsewhere(tmp_path: Path) -> None:
+    """The mounts are made up. What they show is the same folder only where a link says so here."""
+    (tmp_path / "a" / "b" / "c").mkdir(parents=True)
+    (tmp_path / "b b").symlink_to("a/b")
+    (tmp_path / "c").symlink_to("a/b/c")
+    (tmp_path / "covered").mkdir()
+    escaped = str(tmp_path / "b b").replace(" ", "\\040")
+    mounts = f"""
+1 0 8:1 / / rw - ext4 x rw
+2 1 8:1 {tmp_path}/a/b {escaped} rw - ext4 x rw
+3 1 8:1 {tmp_path}/a/b {tmp_path}/covered rw - ext4 x rw
+4 1 8:1 {tmp_path}/a/b/c {tmp_path}/c rw - ext4 x rw
+5 1 0:5 / /proc rw - proc proc rw
+6 1 0:4 mnt:[123] /run/x rw - nsfs x rw
+"""
+    folder = f"{tmp_path}/a/b"
+    assert find_places(folder, mounts) == ((folder, f"{tmp_path}/b b"), (f"{tmp_path}/c",))
+    assert find_places(f"{tmp_path}/b b", mounts)[0] == (f"{tmp_path}/b b", folder)
+    below = find_places(f"{folder}/c", mounts)
+    assert below == ((f"{folder}/c", f"{tmp_path}/b b/c", f"{tmp_path}/c"), ())
+    assert find_places(folder, "") == find_places(folder, "1 2 3") == ((folder,), ())
+    assert find_places(folder)[0][0] == folder

@@ -2,7 +2,8 @@
 
 The kernel limits address space, file sizes, open files and processor time, each per process. What counts for
 the whole tree is sampled from outside, at most ten times a second and less often the more a sample costs:
-memory (PSS, which shares out what several processes map), open files, processes and threads, and disk space.
+memory (PSS, which shares out what several processes map), open files, processes and threads, and disk space
+(see `aisotools.sandbox.host.disk_usage`).
 
 - Threat: many processes that each stay below their own limit; memory that no process shows (shared memory
   that was unmapped, buffers of sockets); a process that cannot be looked at; a tree that is slow to look at.
@@ -23,13 +24,13 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from aisotools.sandbox.host.disk_usage import DiskUsage
 from aisotools.sandbox.limits import LimitExceeded, Limits
 from aisotools.sandbox.process import tree as processes
 
@@ -54,14 +55,8 @@ _FILES_PER_EPOLL = 4
 # The kernel counts processor time in other grains than we do: a worker killed this near to its limit was
 # killed for it.
 _NEAR_LIMIT = 0.9
-# Seconds between walks through the folders, unless the file system says that much was written.
-_WALK_INTERVAL_S = 30.0
-# Bounds on one walk: the folders are hostile.
-_MAX_ENTRIES = 500_000
-_MAX_DEPTH = 200
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _RUNNING = b"\nState:\tR"
 # At the start of a line, where no name of a program stands: with a count in its name, which it may change
 # whenever it has run, a program would look as if it had not.
@@ -356,96 +351,6 @@ def count_context_switches(
                 switches = sum(map(int, _find_switches(status)))
                 counts[pid, int(thread)] = -time.monotonic_ns() if _RUNNING in status else switches
     return counts
-
-
-class DiskUsage:
-    """Disk space of what was written in some folders since this object was created.
-
-    Walking the folders is expensive. It is done when the file system has lost as much space as would exceed
-    the limit, and every half a minute, because others may free space meanwhile.
-    """
-
-    def __init__(self, folders: Iterable[str], limits: Limits) -> None:
-        self._folders = tuple(filter(None, folders))
-        self._allowed = limits.disk_bytes
-        self._since_ns = time.time_ns()
-        self._free = {folder: _free_bytes(folder) for folder in self._folders}
-        self._slack = self._allowed or 0
-        self._next_walk_s = time.monotonic() + _WALK_INTERVAL_S
-
-    def is_due(self) -> bool:
-        """Return whether it is time to walk."""
-        if self._allowed is None:
-            return False
-        lost = any(free - _free_bytes(folder) > self._slack for folder, free in self._free.items())
-        return lost or time.monotonic() >= self._next_walk_s
-
-    def used_bytes(self, supervisor: int) -> int:
-        """Walk the folders and return the space in use; deleted files that are still open count too."""
-        began_s = time.monotonic()
-        used = sum(_written_bytes(folder, self._since_ns) for folder in self._folders)
-        if supervisor:
-            used += sum(map(_deleted_bytes, processes.below(supervisor, processes.table())))
-        ended_s = time.monotonic()
-        self._next_walk_s = ended_s + max(_WALK_INTERVAL_S, (ended_s - began_s) / _MAX_LOAD)
-        self._free = {folder: _free_bytes(folder) for folder in self._folders}
-        allowed = self._allowed or 0
-        self._slack = max(allowed - used, allowed // 8)
-        return used
-
-
-def _free_bytes(folder: str) -> int:
-    try:
-        status = os.statvfs(folder)
-    except OSError:
-        return 0
-    return status.f_bfree * status.f_frsize
-
-
-def _written_bytes(folder: str, since_ns: int) -> int:
-    """Return the space of all files in a folder that changed since then, never following a link."""
-    total, left = 0, _MAX_ENTRIES
-
-    def visit(directory: int, depth: int) -> None:
-        nonlocal total, left
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                left -= 1
-                if left < 0:
-                    return
-                with suppress(OSError):  # it was removed meanwhile
-                    if entry.is_dir(follow_symlinks=False):
-                        if depth < _MAX_DEPTH:
-                            enter(directory, entry.name, depth + 1)
-                        continue
-                    status = entry.stat(follow_symlinks=False)
-                    if status.st_ctime_ns >= since_ns:
-                        total += status.st_blocks * 512 // max(1, status.st_nlink)
-
-    def enter(parent: int | None, name: str, depth: int) -> None:
-        directory = os.open(name, _OPEN_FOLDER, dir_fd=parent)
-        try:
-            visit(directory, depth)
-        finally:
-            os.close(directory)
-
-    with suppress(OSError):
-        enter(None, folder, 0)
-    return total
-
-
-def _deleted_bytes(pid: int) -> int:
-    """Return the space of deleted files that a process holds open."""
-    total = 0
-    counted: set[int] = set()
-    with suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with suppress(OSError):
-                status = os.stat(f"/proc/{pid}/fd/{name}")
-                if stat.S_ISREG(status.st_mode) and not status.st_nlink and status.st_ino not in counted:
-                    counted.add(status.st_ino)
-                    total += status.st_blocks * 512
-    return total
 
 
 # ---- monitoring

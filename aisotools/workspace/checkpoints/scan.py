@@ -44,8 +44,8 @@ from aisotools.workspace.checkpoints.tree import (
     take_back,
 )
 from aisotools.workspace.dirfd import DIRECTORY_FLAGS, READ_FLAGS, stamps_maps
-from aisotools.workspace.lock import RootMode
 from aisotools.workspace.paths import printable
+from aisotools.workspace.root_mode import RootMode
 
 RACY_NS = 20_000_000
 """Age below which a stamp is not trusted. Clocks of file systems tick every 4 to 10 ms."""

@@ -33,7 +33,7 @@ from aisotools.workspace.checkpoints.restore import (
 from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Snapshot, TooSlow, TrackedTree
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import TreePath, reachable_digests
-from aisotools.workspace.lock import watch_mode
+from aisotools.workspace.root_mode import watch_mode
 
 KEPT_STEPS = 100
 """Steps that can be undone; older ones are dropped."""

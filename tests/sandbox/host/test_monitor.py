@@ -17,7 +17,6 @@ from aisotools.core.types import ToolResult
 from aisotools.sandbox.host import monitor as monitoring
 from aisotools.sandbox.host.failures import describe_exit
 from aisotools.sandbox.host.monitor import (
-    DiskUsage,
     ResourceMonitor,
     ResourceUsage,
     count_context_switches,
@@ -27,7 +26,7 @@ from aisotools.sandbox.host.monitor import (
 from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
 from aisotools.sandbox.process import tree as processes
 from tests.sandbox.rig import Rig, rig, rss_bytes
-from tests.waiting import HANG_S, eventually, file_times_advance, wait_until
+from tests.waiting import HANG_S, eventually, wait_until
 
 MIB = 1 << 20
 
@@ -80,42 +79,6 @@ def test_errors_unrelated_to_limits_are_left_alone() -> None:
     result = ToolResult.error("ZeroDivisionError: division by zero")
     assert explain_failure(result, Limits()) is result
     assert "limit" not in explain_failure(ToolResult.error("SIGXCPU"), Limits(cpu_s=None)).metadata
-
-
-# ---- disk
-
-
-def test_disk_counts_what_was_written_since(tmp_path: Path) -> None:
-    (tmp_path / "old").write_bytes(b"x" * MIB)
-    file_times_advance()
-    disk = DiskUsage([str(tmp_path)], Limits(disk_bytes=4 * MIB))
-    file_times_advance()
-    assert disk.used_bytes(0) == 0
-    (tmp_path / "deep" / "er").mkdir(parents=True)
-    (tmp_path / "deep" / "er" / "new").write_bytes(b"x" * MIB)
-    (tmp_path / "again").hardlink_to(tmp_path / "deep" / "er" / "new")
-    (tmp_path / "out").symlink_to("/")
-    with (tmp_path / "sparse").open("wb") as file:
-        file.truncate(1 << 30)
-    assert MIB <= disk.used_bytes(0) < 1.1 * MIB
-
-
-def test_a_file_without_a_name_counts(tmp_path: Path) -> None:
-    disk = DiskUsage([str(tmp_path)], Limits())
-    child = os.fork()
-    if child == 0:
-        held = (tmp_path / "gone").open("wb")
-        held.write(b"x" * MIB)
-        held.flush()
-        (tmp_path / "gone").unlink()
-        time.sleep(1000)
-        os._exit(0)
-    try:
-        while disk.used_bytes(os.getpid()) < MIB:  # pytest's timeout ends a test that fails
-            time.sleep(0.01)
-    finally:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
 
 
 # ---- a real sandbox
