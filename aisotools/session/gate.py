@@ -53,6 +53,9 @@ _MAX_QUESTIONS = 3
 _MAX_TIMEOUT_S = 86_400.0
 """One day. A tool that names a longer deadline, or none that is finite, gets this one."""
 
+_LARGE_ARGUMENTS = 1 << 18
+"""From this size on (see `check_size`) recording and judging a call takes some milliseconds or more."""
+
 _CANCELLED = ToolResult.error("The call was cancelled.")
 
 _log = logging.getLogger(__name__)
@@ -178,6 +181,27 @@ class CallServices:
         return await self._ask_user(question)
 
 
+class _LoopTurns:
+    """Lets the event loop have its turn between calls with large arguments, however many come at once."""
+
+    def __init__(self) -> None:
+        self._is_spent = False
+
+    async def wait(self) -> None:
+        """Return at once, or in a later turn of the loop if this one was spent."""
+        while self._is_spent:  # noqa: ASYNC110 - a turn of the loop is what is waited for
+            await asyncio.sleep(0)
+
+    def spend(self, size: int) -> None:
+        """Note that arguments of this size were read in this turn."""
+        if size >= _LARGE_ARGUMENTS:
+            self._is_spent = True
+            asyncio.get_running_loop().call_soon(self._renew)
+
+    def _renew(self) -> None:
+        self._is_spent = False
+
+
 class Gate:
     """Decides about calls, runs them and records them. A session has one.
 
@@ -217,6 +241,7 @@ class Gate:
         self._used_ids: set[str] = set()
         self._host_calls = HostCalls()
         self._closed_reason = ""
+        self._turns = _LoopTurns()
 
     @property
     def approver(self) -> Approver | None:
@@ -297,6 +322,7 @@ class Gate:
             ask: Ask a person even if the policy would allow the call.
             approver: Who is asked about this call, instead of the session's approver.
         """
+        await self._turns.wait()
         call, started_s = self._record_request(call)
         return await self._finish(
             call, started_s, self._decide_and_run(call, env, tool, timeout_s, ask=ask, approver=approver)
@@ -304,8 +330,7 @@ class Gate:
 
     async def run_many(self, calls: Sequence[ToolCall], env: CallEnvironment) -> list[ToolResult]:
         """Run several calls with one question for all that need one; see `Session.call_many`."""
-        opened = [self._record_request(call) for call in calls]
-        unfinished = dict(enumerate(opened))
+        unfinished: dict[int, tuple[ToolCall, float]] = {}
         results: dict[int, ToolResult] = {}
 
         async def run(index: int, decision: CallDecision | ToolResult) -> None:
@@ -313,7 +338,13 @@ class Gate:
             results[index] = await self._finish(call, started_s, self._confirm_and_run(decision, env))
 
         try:
-            decisions = [self._decide(call, env) for call, _ in opened]
+            for index, call in enumerate(calls):
+                await self._turns.wait()
+                unfinished[index] = self._record_request(call)
+            decisions = []
+            for call, _ in tuple(unfinished.values()):
+                await self._turns.wait()
+                decisions.append(self._decide(call, env))
             await self._ask_where_needed(decisions, env)
             for wave in _waves(decisions):
                 await asyncio.gather(*(run(index, decisions[index]) for index in wave))
@@ -327,7 +358,7 @@ class Gate:
         """Record the request. Return the call with arguments that its caller cannot change any more."""
         arguments: Mapping[str, Json] = {}
         try:
-            check_size(call.name, call.arguments)
+            self._turns.spend(check_size(call.name, call.arguments))
             arguments = copy.deepcopy(call.arguments)
         except ArgumentError:
             # Neither copied nor recorded, and `prepare` refuses the call for it.
@@ -416,6 +447,7 @@ class Gate:
             return ToolResult.error(message, recoverable=False, error_kind="invalid")
         self._used_ids.add(call.id)
         try:
+            self._turns.spend(check_size(call.name, call.arguments))
             prepared = self.prepare(call, env.level, env, tool)
         except UnknownTool as error:
             return ToolResult.error(str(error), error_kind="invalid")
@@ -443,6 +475,7 @@ class Gate:
         ask: bool,
         approver: Approver | None,
     ) -> ToolResult:
+        await self._turns.wait()
         decision = self._decide(call, env, tool, ask=ask, approver=approver)
         if isinstance(decision, CallDecision) and decision.decision is Decision.ASK:
             policy = self.effective_policy(env.workspace_policy)

@@ -73,8 +73,14 @@ def encode_arguments(tool: str, arguments: Mapping[str, Any]) -> bytes:
     return encoded
 
 
-def check_size(tool: str, arguments: object) -> None:
+_CHARS_PER_VALUE = 100  # reading one value takes about as long as this much text
+
+
+def check_size(tool: str, arguments: object) -> int:
     """Refuse arguments that would hold up the event loop, before anything reads or copies them.
+
+    Returns:
+        How large they are: the number of characters, and of values as if each had a hundred.
 
     Raises:
         ArgumentError: If they exceed one of the limits above.
@@ -103,6 +109,7 @@ def check_size(tool: str, arguments: object) -> None:
             raise _too_many_error(tool, what, MAX_ARGUMENT_CONTAINERS)
         if chars > MAX_ARGUMENT_BYTES:
             raise _too_large_error(tool, f"more than {MAX_ARGUMENT_BYTES:,} characters")
+    return chars + _CHARS_PER_VALUE * values
 
 
 def _too_many_error(tool: str, what: str, limit: int) -> ArgumentError:

@@ -114,4 +114,4 @@ def test_a_placeholder_is_no_secret(text: str) -> None:
 def test_words_do_not_look_random() -> None:
     assert looks_random("a8Fk29sLq0Zx71Pw")
     assert not looks_random("transformers-and-more")
-    assert not looks_random("/home/me/tokens/2024-01-01/keys.parquet")
+    assert not looks_random("/home/jovyan/tokens/2024-01-01/keys.parquet")

@@ -14,6 +14,7 @@ from aisotools.policy.approvers import AllowAll, DenyAll, ScriptedApprover
 from aisotools.policy.rules import Policy, Rule
 from aisotools.testing.fakes import MockTool
 from tests.conftest import OpenSession
+from tests.waiting import as_soon_as
 
 
 class Together:
@@ -179,3 +180,74 @@ async def test_grants_can_be_seen_and_taken_back(open_session: OpenSession) -> N
     (grant,) = session.grants.list()
     session.grants.revoke(grant.id)
     assert (await session.call("write")).error_kind == "denied"
+
+
+class Turns:
+    """Notes the turn of the loop in which each call is recorded."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self._turn = 0
+        self._loop = asyncio.get_running_loop()
+        self._handle = self._loop.call_soon(self._count)
+
+    def _count(self) -> None:
+        self._turn += 1
+        self._handle = self._loop.call_soon(self._count)
+
+    def note(self, event: object) -> None:
+        if isinstance(event, CallRequested):
+            self.seen.append(self._turn)
+
+    def stop(self) -> None:
+        self._handle.cancel()
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"text": "x" * (1 << 18)}, {"list": [0] * 3000}], ids=["a long text", "many values"]
+)
+@pytest.mark.parametrize("is_batch", [True, False], ids=["as a batch", "at once"])
+async def test_the_loop_has_its_turn_between_calls_with_large_arguments(
+    open_session: OpenSession, arguments: dict[str, Any], is_batch: bool
+) -> None:
+    """Recording one takes milliseconds: eight in one turn held up the loop for a sixth of a second."""
+    session = open_session(MockTool("r", effect=Effect.READ_ONLY))
+    await session.start()
+    turns = Turns()
+    session.subscribe(turns.note)
+    calls = [ToolCall(f"large-{n}", "r", arguments) for n in range(8)]
+    if is_batch:
+        results = await session.call_many(calls)
+    else:
+        results = await asyncio.gather(*(session.call("r", arguments) for _ in calls))
+    turns.stop()
+    assert not any(result.is_error for result in results)
+    assert len(set(turns.seen)) == len(calls)
+
+
+async def test_control_calls_with_small_arguments_share_a_turn(
+    open_session: OpenSession,
+) -> None:
+    session = open_session(MockTool("r", effect=Effect.READ_ONLY))
+    await session.start()
+    turns = Turns()
+    session.subscribe(turns.note)
+    await asyncio.gather(*(session.call("r", {"text": "x" * 1000}) for _ in range(8)))
+    turns.stop()
+    assert len(set(turns.seen)) == 1
+
+
+async def test_a_batch_that_is_cancelled_while_it_is_recorded(open_session: OpenSession) -> None:
+    session = open_session(MockTool("r", effect=Effect.READ_ONLY))
+    await session.start()
+    batch = asyncio.create_task(
+        session.call_many([ToolCall(f"c{n}", "r", {"text": "x" * (1 << 18)}) for n in range(8)])
+    )
+    await as_soon_as(lambda: any(isinstance(event, CallRequested) for event in session.events))
+    batch.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await batch
+    requested = [event.call_id for event in session.events if isinstance(event, CallRequested)]
+    finished = [event.call_id for event in session.events if isinstance(event, CallFinished)]
+    assert 1 <= len(requested) < 8
+    assert finished == requested
