@@ -21,7 +21,8 @@ The network, as a boundary:
   the namespace of the process, so 127.0.0.1 is another machine in each session.
 - Nobody inside can change that: capabilities are gone before strangers' code runs, netlink and interface
   commands of ioctl are refused by the filter, and so is joining or making a namespace.
-- Buffers of TCP are made small, because their memory is the kernel's and no process's.
+- Buffers of TCP are made small, because their memory is the kernel's and no process's, and few connections
+  wait in a queue, where no process has a descriptor of them. The host counts all that there are.
 - Race: init switches it on while the worker builds its root, in which /proc has no settings. So whatever
   takes files is done before either is forked, and the worker waits for init before it confines itself; the
   host's namespace was left before, too.
@@ -64,6 +65,13 @@ _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 1
 # Least, first and largest size in bytes, of what one TCP connection may keep in each direction.
 _TCP_BUFFERS = "4096 65536 262144"
+# Connections that wait to be accepted at one socket, and those that were closed and are remembered.
+_FEW_CONNECTIONS = {
+    "core/somaxconn": "128",
+    "ipv4/tcp_max_syn_backlog": "128",
+    "ipv4/tcp_max_tw_buckets": "4096",
+    "ipv4/tcp_fin_timeout": "10",
+}
 _PR_SET_DUMPABLE = 4
 
 _ANSWER_BYTES = 1 << 16
@@ -233,9 +241,13 @@ def prepare_loopback() -> None:
     Raises:
         OSError: The kernel refused.
     """
+    # Below here /proc shows the namespace of whoever looks.
     for name in ("tcp_rmem", "tcp_wmem"):
-        # Below here /proc shows the namespace of whoever looks.
         Path(f"/proc/sys/net/ipv4/{name}").write_text(_TCP_BUFFERS, "ascii")
+    for name, value in _FEW_CONNECTIONS.items():
+        # Not every kernel lets a namespace set them; the monitor counts what is there in any case.
+        with contextlib.suppress(OSError):
+            Path(f"/proc/sys/net/{name}").write_text(value, "ascii")
 
 
 def switch_on_loopback() -> None:

@@ -202,6 +202,7 @@ _DEPENDS = {
     "family, type and protocol of a socket": "socket socketpair",
     "which option of a socket": "setsockopt",
     "which command": "fcntl ioctl prctl",
+    "which kind of rule: the kernel keeps each, and charges no process": "landlock_add_rule",
     "mode of a new file": "creat open openat mknod mknodat",
     "what a moved file leaves": "renameat2",
     "times of a file": "utime utimes futimesat utimensat",
@@ -244,7 +245,7 @@ _ALLOWED = {
         set_tid_address set_robust_list rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending
         rt_sigtimedwait rt_sigsuspend sigaltstack pause alarm getitimer setitimer times umask getrlimit
         getrusage sched_yield arch_prctl set_thread_area get_thread_area seccomp
-        landlock_create_ruleset landlock_add_rule landlock_restrict_self restart_syscall rseq
+        landlock_create_ruleset landlock_restrict_self restart_syscall rseq
         rseq_slice_yield getcpu membarrier futex futex_waitv futex_wake futex_wait futex_requeue getrandom
         sync syncfs uprobe uretprobe
     """,
@@ -298,6 +299,7 @@ _SIGCHLD = 17
 _CLONE_THREAD = 0x10000
 _CLONE_FILES = 0x400
 _CLOSE_RANGE_UNSHARE = 2
+_LANDLOCK_RULE_PATH_BENEATH = 1
 _LAST_OWN_SIGNAL = 34  # up to here C libraries use real-time signals for threads of their own
 
 # SETOWN, SETSIG, SETOWN_EX, SETLEASE, NOTIFY, SET_RW_HINT: they signal or delay others, or watch folders.
@@ -407,6 +409,9 @@ def _by_arguments() -> dict[str, Program]:
         "prctl": if_equal(0, [_PR_SET_DUMPABLE], PRETEND, ALLOW),
         "fcntl": if_equal(1, _FCNTL_REFUSED, REFUSE, if_above(1, _FCNTL_LAST, fail(errno.EINVAL), ALLOW)),
         "ioctl": if_equal(1, _IOCTL_ALLOWED, ALLOW, fail(errno.ENOTTY)),
+        # A rule on a port takes no more than a number, and 65,536 of them fit into each of many sets. What a
+        # reader and other programs need are rules on paths, which must exist. EINVAL: an old kernel's answer.
+        "landlock_add_rule": if_equal(1, [_LANDLOCK_RULE_PATH_BENEATH], ALLOW, fail(errno.EINVAL)),
         "creat": plain_mode[1],
         "open": if_any_bit(1, _O_CREATING, plain_mode[2], ALLOW),
         "openat": if_any_bit(2, _O_CREATING, plain_mode[3], ALLOW),

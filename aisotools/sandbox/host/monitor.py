@@ -10,7 +10,8 @@ memory (PSS, which shares out what several processes map), open files, processes
 - Mechanism: the kernel's numbers, cheapest first. Resident memory is never less than PSS, so PSS is read only
   when that exceeds the limit. Shared memory without a name may be held by one mapped page: while the tree
   maps any, what the machine's shared memory has grown by since the start counts as the tree's. Sockets and
-  pipes count at the size that they may have.
+  pipes count at the size that they may have, and so does what waits in the queues of a network of its own:
+  a connection that nobody has accepted belongs to no descriptor, and outlives the one at its other end.
 - Memory files, pages kept in pipes, larger buffers and hiding from /proc are refused by the system call
   filter, so nothing else is left to count. Folders in memory have a fixed size.
 - Race: between two samples a tree may take what each of its processes may; then it is ended. A process that
@@ -44,6 +45,12 @@ _MAX_LOAD_OF_LARGE = 0.25
 # What the kernel may keep for one socket, the data of both directions together, and for one pipe.
 _SOCKET_BYTES = 512 << 10
 _PIPE_BYTES = 64 << 10
+# What it keeps for a socket with empty queues, and for one rule set of Landlock.
+_EMPTY_SOCKET_BYTES = 4 << 10
+_RULESET_BYTES = 16 << 20
+# With so few sockets in a network, what waits in them is not worth a look; with so many, the look is not.
+_FEW_SOCKETS = 64
+_MANY_SOCKETS = 20_000
 # Reading the exact memory of a process of this size takes 5 ms.
 _QUICK_BYTES = 128 << 20
 # Threads whose context switches are compared between calls. Each takes some tens of microseconds.
@@ -58,6 +65,7 @@ _NEAR_LIMIT = 0.9
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _RUNNING = b"\nState:\tR"
+_find_counts = re.compile(rb"^(sockets|TCP6?): (?:used|inuse) (\d+)", re.MULTILINE).findall
 # At the start of a line, where no name of a program stands: with a count in its name, which it may change
 # whenever it has run, a program would look as if it had not.
 _find_switches = re.compile(rb"^(?:non)?voluntary_ctxt_switches:\s*(\d+)$", re.MULTILINE).findall
@@ -270,7 +278,7 @@ def _measure_files(sizes: Iterable[_Size], limits: Limits) -> tuple[int, int]:
     if total <= _FEW_FILES:
         return total, 0
     objects: set[str] = set()
-    epolls = 0
+    epolls, rulesets = 0, 0
     for folder, count in counts.items():
         try:
             names = os.listdir(folder)
@@ -284,9 +292,50 @@ def _measure_files(sizes: Iterable[_Size], limits: Limits) -> tuple[int, int]:
                 target = os.readlink(f"{folder}/{name}")
                 objects.add(target)
                 epolls += target == "anon_inode:[eventpoll]"
+                rulesets += target == "anon_inode:[landlock-ruleset]"
     sockets = sum(target.startswith("socket:") for target in objects)
     pipes = sum(target.startswith("pipe:") for target in objects)
-    return total + (_FILES_PER_EPOLL - 1) * epolls, sockets * _SOCKET_BYTES + pipes * _PIPE_BYTES
+    kernel = sockets * _SOCKET_BYTES + pipes * _PIPE_BYTES + rulesets * _RULESET_BYTES
+    return total + (_FILES_PER_EPOLL - 1) * epolls, kernel
+
+
+def network_bytes(pids: Iterable[int]) -> int:
+    """Return the bytes that the kernel may keep for the sockets of a network of the processes' own.
+
+    0 where their network is that of this process: there the sandbox has no sockets with an address.
+    """
+    for pid in pids:
+        try:
+            if os.stat(f"/proc/{pid}/ns/net").st_ino != os.stat("/proc/self/ns/net").st_ino:
+                return _network_bytes(f"/proc/{pid}/net")
+        except OSError:
+            continue  # it ended meanwhile; all that run are in the same network
+    return 0
+
+
+def _network_bytes(folder: str) -> int:
+    """Return what sockets may keep by the tables of a network in a folder such as /proc/1/net."""
+    counts = {}
+    for name in ("sockstat", "sockstat6"):
+        with suppress(OSError), open(f"{folder}/{name}", "rb") as file:
+            counts.update(_find_counts(file.read()))
+    connections = sum(int(counts.get(name, 0)) for name in (b"TCP", b"TCP6"))
+    others = int(counts.get(b"sockets", 0)) - connections
+    # Unix sockets and those for datagrams have no table that says what waits in them.
+    total = max(0, others - _FEW_SOCKETS) * _SOCKET_BYTES
+    if connections <= _FEW_SOCKETS:
+        return total
+    if connections > _MANY_SOCKETS:
+        return total + connections * _SOCKET_BYTES
+    for name in ("tcp", "tcp6"):
+        with suppress(OSError), open(f"{folder}/{name}", "rb") as file:
+            next(file, b"")
+            for line in file:
+                sending, _, received = line.split(None, 5)[4].partition(b":")
+                # A byte in a queue may be in a buffer of its own, and small ones keep as much as large ones.
+                waiting = bool(int(sending, 16)) + bool(int(received, 16))
+                total += _EMPTY_SOCKET_BYTES + waiting * _SOCKET_BYTES // 2
+    return total
 
 
 def _cpu_s(pid: int) -> float:
@@ -311,6 +360,8 @@ def measure_usage(supervisor: int, limits: Limits, shared_before: int | None = N
     tree = processes.below(supervisor, processes.table())
     sizes = list(_sizes(sorted(tree)))
     files, kernel = _measure_files(sizes, limits)
+    # By whichever is more: the descriptors know nothing of queues, the network nothing of pipes.
+    kernel = max(kernel, network_bytes(tree))
     grown = 0 if shared_before is None else shared_memory_bytes() - shared_before
     memory = _measure_memory(sizes, limits.memory_bytes, grown=grown, kernel=kernel)
     cpu_s = max(map(_cpu_s, tree), default=0.0) if limits.cpu_s is not None else 0.0

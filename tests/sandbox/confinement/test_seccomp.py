@@ -164,6 +164,8 @@ ANSWERS: list[tuple[str, tuple[int, ...], int]] = [
     ("setsockopt", (3, 255, 1), ENOPROTOOPT),
     ("prctl", (4, 0), PRETEND),  # not to be looked at
     ("prctl", (15, 0), ALLOW),  # a name
+    ("landlock_add_rule", (3, 1, 1, 0), ALLOW),  # on a path
+    *(("landlock_add_rule", (3, kind, 1, 0), bpf.ERROR | errno.EINVAL) for kind in (0, 2, 3, 1 << 31)),
     ("memfd_create", (), ENOSYS),
     ("vmsplice", (), EPERM),
     ("kill", (1, 9), ALLOW),

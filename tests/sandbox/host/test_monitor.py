@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.types import ToolResult
+from aisotools.sandbox.confinement import landlock
 from aisotools.sandbox.host import monitor as monitoring
 from aisotools.sandbox.host.failures import describe_exit
 from aisotools.sandbox.host.monitor import (
@@ -24,7 +25,7 @@ from aisotools.sandbox.host.monitor import (
     measure_usage,
 )
 from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
-from aisotools.sandbox.process import tree as processes
+from aisotools.sandbox.process import spawn, tree as processes
 from tests.sandbox.rig import Rig, rig, rss_bytes
 from tests.waiting import HANG_S, eventually, wait_until
 
@@ -412,6 +413,104 @@ def test_files_of_a_process_without_memory_are_not_looked_for(tmp_path: Path) ->
     ended, running = (monitoring._Size(str(tmp_path), size, size) for size in (0, MIB))
     assert monitoring._measure_files([ended], Limits()) == (0, 0)
     assert monitoring._measure_files([running], Limits())[1] == 300 * monitoring._SOCKET_BYTES
+
+
+def test_sockets_of_a_network_count_by_what_waits_in_them(tmp_path: Path) -> None:
+    line = "  {}: 0100007F:1F90 0100007F:9C40 08 {:08X}:{:08X} 00:00000000 00000000 0 0 1\n"
+
+    def network(idle: int, sending: int, both: int, sockets: int) -> int:
+        queues = [(0, 0)] * idle + [(1, 0)] * sending + [(9, 9)] * both
+        table = "  sl  local_address\n" + "".join(line.format(n, *queue) for n, queue in enumerate(queues))
+        (tmp_path / "tcp").write_text(table)
+        used = len(queues) + sockets
+        (tmp_path / "sockstat").write_text(f"sockets: used {used}\nTCP: inuse {len(queues)} orphan 9 tw 9\n")
+        return monitoring._network_bytes(str(tmp_path))
+
+    assert network(30, 30, 4, 60) == 0  # few, as of a notebook
+    assert network(1000, 0, 0, 0) == 1000 * monitoring._EMPTY_SOCKET_BYTES
+    full = network(0, 100, 100, 0)
+    assert full == 200 * monitoring._EMPTY_SOCKET_BYTES + 150 * monitoring._SOCKET_BYTES
+    assert network(0, 0, 0, 164) == 100 * monitoring._SOCKET_BYTES
+    (tmp_path / "sockstat6").write_text("TCP6: inuse 30000\n")
+    assert network(0, 0, 0, 30_000) == 30_000 * monitoring._SOCKET_BYTES
+    (tmp_path / "sockstat").unlink()
+    (tmp_path / "sockstat6").unlink()
+    assert monitoring._network_bytes(str(tmp_path)) == 0  # it has ended
+    assert monitoring.network_bytes([os.getpid()]) == 0
+
+
+RULES = """
+import ctypes, errno, os, struct
+libc = ctypes.CDLL(None, use_errno=True)
+attributes = struct.pack('QQQ', 1, 3, 0)
+ruleset = libc.syscall(444, attributes, ctypes.c_size_t(24), 0)
+def add(kind, *rule):
+    rule = struct.pack(*rule)
+    return errno.errorcode.get(libc.syscall(445, ruleset, kind, rule, 0) and ctypes.get_errno(), 'added')
+[ruleset > 2, add(2, 'QQ', 3, 80), add(1, '=Qi', 1, os.open('/usr', os.O_PATH))]
+"""
+
+
+@pytest.mark.parametrize("level", ["confined", "isolated"])
+async def test_rules_on_ports_which_the_kernel_keeps_for_nobody_cannot_be_made(
+    tmp_path: Path, level: str
+) -> None:
+    if not any(probe.name == level and probe.ok for probe in spawn.detection().probes):
+        pytest.skip(f"level {level} does not hold here")
+    if landlock.abi() < 6:
+        pytest.skip("an older kernel knows no such rules, or no scopes")
+    async with rig(tmp_path, level=level) as r:
+        assert await r.value(RULES) == [True, "EINVAL", "added"]
+
+
+def test_rule_sets_count(tmp_path: Path) -> None:
+    (tmp_path / "fd").mkdir()
+    for number in range(300):
+        target = "anon_inode:[landlock-ruleset]" if number < 10 else "/dev/null"
+        (tmp_path / "fd" / str(number)).symlink_to(target)
+    size = monitoring._Size(str(tmp_path), MIB, MIB)
+    assert monitoring._measure_files([size], Limits())[1] == 10 * monitoring._RULESET_BYTES
+
+
+QUEUES = """
+import socket
+listeners, sent, connections = [], 0, 0
+for _ in range({listeners}):
+    listener = socket.create_server(('127.0.0.1', 0), backlog=4096)
+    listeners.append(listener)
+    for _ in range(200):
+        client = socket.socket()
+        client.settimeout(0.3)
+        try:
+            client.connect(listener.getsockname())
+        except TimeoutError:
+            break
+        client.setblocking(False)
+        try:
+            while True:
+                sent += client.send(bytes(1 << 16))
+        except BlockingIOError:
+            pass
+        client.close()
+        connections += 1
+[connections, sent]
+"""
+
+
+async def test_connections_that_nobody_accepts_count(tmp_path: Path) -> None:
+    """They belong to no descriptor, and so does what their other ends, closed by now, could not send."""
+    if spawn.detection().level != "isolated":
+        pytest.skip("only level isolated has a network")
+    async with rig(tmp_path, level="isolated") as r:
+        connections, sent = await r.value(QUEUES.format(listeners=2), timeout_s=50)
+        assert 100 < connections <= 2 * 129  # those that wait at one socket are few
+        assert sent > 20 * MIB  # the control: the kernel has it
+        tree = processes.below(r.kernel.supervisor, processes.table())
+        counted = monitoring.network_bytes(tree)
+        assert sent < counted < 2 * connections * monitoring._SOCKET_BYTES
+        resident = sum(size.resident for size in monitoring._sizes(tree))
+        usage = measure_usage(r.kernel.supervisor, Limits(memory_bytes=resident + sent // 2))
+        assert usage.memory_bytes > resident // 4 + sent
 
 
 def test_memory_shared_by_more_and_more_processes_counts_once() -> None:
