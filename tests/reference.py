@@ -297,7 +297,7 @@ another framework all enter at the first step.
 6. **sandbox**: `sandbox.host.sandbox.LocalSandbox.call` waits for its turn
    (`sandbox.host.scheduler.CallScheduler`), takes a snapshot of the variables unless the call only reads,
    and sends the call as frames (`sandbox.frames`) to the worker process. A tool that runs on the host goes to
-   `session.gate.HostCalls.run` instead.
+   `session.host_calls.HostCalls.run` instead.
 7. **sandbox**: In the confined process, `sandbox.worker.worker.Worker.serve` receives it and runs the tool,
    here `builtin.python`. Output streams back while it runs; the result comes last.
 8. **session**: The gate treats the result as hostile. It checks the value against the declared type

@@ -41,8 +41,9 @@ from aisotools.policy.rules import UNKNOWN_ON_HOST, Mode, Policy, Rule
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.event_log import EventLog
-from aisotools.session.gate import Gate, HostCalls
+from aisotools.session.gate import Gate
 from aisotools.session.guards import CallEnvironment
+from aisotools.session.host_calls import HostCalls
 from aisotools.session.session import Session
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.tools.function import tool

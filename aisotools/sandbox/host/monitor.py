@@ -315,7 +315,7 @@ def network_bytes(pids: Iterable[int]) -> int:
 
 def _network_bytes(folder: str) -> int:
     """Return what sockets may keep by the tables of a network in a folder such as /proc/1/net."""
-    counts = {}
+    counts: dict[bytes, bytes] = {}
     for name in ("sockstat", "sockstat6"):
         with suppress(OSError), open(f"{folder}/{name}", "rb") as file:
             counts.update(_find_counts(file.read()))

@@ -1,0 +1,121 @@
+"""Run the calls of tools on the host, and serve what they may use of the session.
+
+A deadline is cooperative there: only the tool itself can end its work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+from aisotools.core.protocols import StoredText, Tool, ToolContext, UserQuestion
+from aisotools.core.truncation import ResultStore
+from aisotools.core.types import Json, ToolCall, ToolResult
+from aisotools.tools.adapter import host_exception_result
+
+_CANCEL_GRACE_S = 0.2
+"""Seconds that a cancelled host tool has to end before its caller gets control back."""
+
+
+class HostCalls:
+    """Runs tools on the host, and stops those that are running."""
+
+    def __init__(self) -> None:
+        """Start with none running."""
+        self._stop_requests: dict[str, asyncio.Future[None]] = {}
+
+    def __repr__(self) -> str:
+        return f"<HostCalls {len(self._stop_requests)} running>"
+
+    async def run(self, tool: Tool, call: ToolCall, context: ToolContext, timeout_s: float) -> ToolResult:
+        """Run one call. Return at the deadline even if the tool ignores its cancellation."""
+        work = asyncio.ensure_future(_execute(tool, call, context))
+        stop = self._stop_requests[call.id] = asyncio.get_running_loop().create_future()
+        try:
+            finished, _ = await asyncio.wait(
+                [work, stop], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if work.done() and not work.cancelled():
+                return work.result()
+            context.cancellation.cancel()
+            work.cancel()
+            await asyncio.wait([work], timeout=_CANCEL_GRACE_S)
+        finally:
+            # Also when the caller was cancelled: the tool must not go on unobserved.
+            del self._stop_requests[call.id]
+            context.cancellation.cancel()
+            work.cancel()
+        hint = "It runs on the host, where only the tool itself can end its work."
+        if finished:
+            return ToolResult.error(f"{call.name} was interrupted. {hint}").with_metadata(stopped=True)
+        message = f"{call.name} was called off: it ran longer than {timeout_s:g} s. {hint}"
+        return ToolResult.error(message).with_metadata(timed_out=True)
+
+    def interrupt(self) -> None:
+        """Stop every call that is running."""
+        for stop in self._stop_requests.values():
+            if not stop.done():
+                stop.set_result(None)
+
+
+async def _execute(tool: Tool, call: ToolCall, context: ToolContext) -> ToolResult:
+    try:
+        result: object = await tool.execute(call.arguments, context)
+    except (Exception, SystemExit) as error:  # whatever a tool raises is its result
+        return host_exception_result(error, call.arguments)
+    if not isinstance(result, ToolResult):
+        problem = f"{tool.name} returned {type(result).__name__} instead of a ToolResult"
+        return ToolResult.error(f"{problem}; fix its execute().", recoverable=False)
+    content: object = result.content
+    if not isinstance(content, str):
+        problem = f"{tool.name} returned a ToolResult whose content is {type(content).__name__}, not text"
+        return ToolResult.error(f"{problem}; fix its execute().", recoverable=False)
+    return result
+
+
+class CallServices:
+    """Implements `aisotools.core.protocols.Services` for one call."""
+
+    def __init__(
+        self,
+        call: ToolCall,
+        *,
+        run: Callable[[ToolCall], Awaitable[ToolResult]],
+        ask_user: Callable[[UserQuestion], Awaitable[str | None]],
+        results: ResultStore,
+        memory: MutableMapping[str, Any],
+    ) -> None:
+        """Serve `call`.
+
+        Args:
+            call: The call whose tool uses these services.
+            run: Passes a further call through the gate.
+            ask_user: Puts a question to a person.
+            results: Texts that were too long for a model.
+            memory: What the tools of the session keep from call to call.
+        """
+        self._call = call
+        self._run = run
+        self._ask_user = ask_user
+        self._results = results
+        self.memory = memory
+
+    async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
+        """Make another call on behalf of the same caller."""
+        # What a person typed is consent to that call alone. What its tool calls is a program's.
+        origin = "program" if self._call.origin == "person" else self._call.origin
+        call_id = f"{self._call.id}/{uuid.uuid4().hex[:12]}"  # the prefix names the parent call
+        return await self._run(
+            dataclasses.replace(self._call, id=call_id, name=name, arguments=arguments, origin=origin)
+        )
+
+    def stored(self, ref: str) -> StoredText | None:
+        """Return the whole text behind a reference, or None."""
+        return self._results.get(ref)
+
+    async def ask_user(self, question: UserQuestion) -> str | None:
+        """Put a question to a person. Return None when nobody answered."""
+        return await self._ask_user(question)
