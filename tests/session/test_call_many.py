@@ -212,6 +212,7 @@ async def test_the_loop_has_its_turn_between_calls_with_large_arguments(
 ) -> None:
     """Recording one takes milliseconds: eight in one turn held up the loop for a sixth of a second."""
     session = open_session(MockTool("r", effect=Effect.READ_ONLY))
+    await session.start()
     turns = Turns()
     session.subscribe(turns.note)
     calls = [ToolCall(f"large-{n}", "r", arguments) for n in range(8)]

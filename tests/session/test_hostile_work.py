@@ -6,6 +6,8 @@ Each scenario runs in an interpreter of its own. With `-s` the figures are print
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,44 @@ def test_an_undo_of_very_many_long_names_holds_up_nothing(tmp_path: Path) -> Non
     assert found["works"] == "2"
     assert found["charged"] <= BUDGET
     assert found["stall_s"] <= MAX_STALL_S
+
+
+_LARGE_CALLS = """
+import asyncio, os, pathlib, sys
+from aisotools import AllowAll, Session, tool
+from tests.sandbox.rig import rss_bytes
+
+@tool(concurrency="overlap")
+def take(text: str) -> int:
+    "Take a text."
+    return len(text)
+
+async def main(folder):
+    environ = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+    async with Session(folder / "workspace", environ=environ, approver=AllowAll()) as session:
+        session.registry.register(take)
+        await session.call("take", {"text": "x"})
+        texts = [f"{n}" * ((4 << 20) - 1000) for n in range(4)]
+        before = rss_bytes()
+        pathlib.Path("/proc/self/clear_refs").write_text("5")
+        results = await asyncio.gather(*(session.call("take", {"text": text}) for text in texts))
+        assert [result.content for result in results] == [str(len(text)) for text in texts]
+        lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+        peak = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
+        print((peak - before) / sum(map(len, texts)))
+
+folder = pathlib.Path(sys.argv[1])
+(folder / "workspace").mkdir()
+asyncio.run(main(folder))
+"""
+
+
+def test_arguments_of_calls_at_once_take_ten_times_their_size_at_most(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", _LARGE_CALLS, str(tmp_path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=root, check=True)
+    print(f"\n{float(done.stdout):.1f} times their size")
+    assert float(done.stdout) <= 10
 
 
 def test_honest_work_loses_nothing(tmp_path: Path) -> None:

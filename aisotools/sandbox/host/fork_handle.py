@@ -23,6 +23,7 @@ from typing import Any
 
 from aisotools.core.exceptions import ChannelError, SandboxError
 from aisotools.core.sandboxes import VariablePoint
+from aisotools.sandbox.confinement import syscalls
 from aisotools.sandbox.frames import Frame, FrameLimits, FrameReader, encode
 from aisotools.sandbox.host.fork_observation import (
     ProcessCounts,
@@ -31,6 +32,7 @@ from aisotools.sandbox.host.fork_observation import (
     list_inherited,
     observe,
     private_bytes,
+    why_unrestricted,
 )
 from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.descriptors import discard_socket, receive, refuse_descriptors
@@ -369,6 +371,10 @@ class ForkSnapshot:
             keeper = tree.parent_of(sock.pid)
             if not keeper or tree.parent_of(keeper) != self.socket.pid:
                 raise SandboxError("the process that answered has no keeper, or has ended")
+            if syscalls.architecture() is not None and (
+                reason := why_unrestricted(sock.pid, self.socket.pid)
+            ):
+                raise SandboxError(reason)
         except BaseException:
             sock.close(kill=True)
             raise

@@ -332,6 +332,49 @@ def list_inherited(pid: int) -> dict[str, Any]:
     return {"open": descriptors, "shared": shared}
 
 
+def why_unrestricted(pid: int, origin: int) -> str:
+    """Return why a process has not given up its rights, by what the kernel shows; empty if nothing says so.
+
+    The kernel shows how many system call filters a process has, and that it can get no privileges. It shows
+    neither what a filter answers nor any layer of Landlock: see `aisotools.sandbox.worker.reader`.
+
+    Args:
+        pid: The process, which should be a reader.
+        origin: The process that it was forked from, which has all filters but the reader's own.
+    """
+    try:
+        facts, before = _facts(pid), _facts(origin)
+    except (OSError, ValueError):
+        return "the kernel does not show whether it has given up its rights"
+    if facts["Threads"] != 1:
+        return "it has several threads"
+    if facts["NoNewPrivs"] != 1 or facts["Seccomp_filters"] != before["Seccomp_filters"] + 1:
+        return (
+            "it has not given up its rights: an earlier call must have replaced functions of the worker; "
+            "%sandbox restart gets a new one"
+        )
+    return ""
+
+
+_SHOWN = ("Threads", "NoNewPrivs", "Seccomp_filters")
+
+
+def _facts(pid: int) -> dict[str, int]:
+    """Return numbers that the kernel shows of a process.
+
+    Raises:
+        OSError: It is gone, or may not be looked at.
+        ValueError: The kernel does not show one of them.
+    """
+    with open(f"/proc/{pid}/status", "rb") as file:
+        # At line breaks alone: the name of a process, which it chooses, may hold what others end a line at.
+        lines = (line.partition(b":\t") for line in file.read().split(b"\n"))
+    values = {name.decode("ascii", "replace"): value for name, _, value in lines}
+    if missing := [name for name in _SHOWN if name not in values]:
+        raise ValueError(f"no {missing[0]} in the status of a process")
+    return {name: int(values[name]) for name in _SHOWN}
+
+
 def private_bytes(pid: int) -> int:
     """Return the memory that a process shares with no other: what ending it would free. 0 if it is gone."""
     try:

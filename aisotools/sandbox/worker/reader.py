@@ -8,12 +8,21 @@ Mechanism
     started and /proc of others (the same layer), sockets, and mode, owner, times, attributes and flags of
     files, which Landlock does not govern (a system call filter). What it has inherited is taken away before,
     as neither looks at that: files are opened anew for reading, other descriptors (pipes, sockets, terminals,
-    event counters) go dead, shared memory becomes a private copy. The host lists them.
+    event counters) go dead, shared memory becomes a private copy. The host lists them. Before it sends
+    a call, the host asks the kernel whether the reader has one thread, and one filter more than its snapshot.
 Race window
     None for the tool: the fork has one thread, was listed while it waited for the host, and runs no code of
     the tool before `give_up_rights` returns. Not covered is what a call that may change things left in the
     worker (threads, programs, replaced functions): that has its rights, and a reader cannot reach it. Reading
     has effects of its own, too: it takes time and locks, and what a named pipe holds.
+Not proven
+    All this runs in the worker's own Python, which an earlier call may have changed. That the rights are
+    given up is certain against the tool, and found out if a function here was replaced or left out. It is not
+    certain against an earlier call that was allowed to change things and prepares for it: code of its own may
+    load a filter that refuses nothing. From outside a filter can be counted but not read, a layer of Landlock
+    cannot even be seen, and an attempt that must fail proves nothing where the one who makes it is not
+    believed. Such a call can as well leave a thread in the worker that writes later: what it may change, it
+    may change at any time until the worker is replaced.
 When it fails
     The fork ends, and the call is an error; it never runs in the worker instead. Below level `confined`, and
     before version 6 of Landlock, there are no readers: there such a call counts as a local change.

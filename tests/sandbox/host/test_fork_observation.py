@@ -26,6 +26,7 @@ from aisotools.sandbox.host.fork_observation import (
     list_inherited,
     observe,
     parse_memory_map,
+    why_unrestricted,
 )
 from tests.sandbox.rig import rig
 
@@ -262,6 +263,21 @@ def test_too_many_open_files_count_as_not_complete() -> None:
     finally:
         for end in (reading, writing, *many):
             os.close(end)
+
+
+def test_a_process_of_which_the_kernel_shows_nothing_is_no_reader() -> None:
+    with subprocess.Popen(["true"]) as child:
+        child.wait()
+    assert "does not show" in why_unrestricted(child.pid, os.getpid())
+    assert "does not show" in why_unrestricted(os.getpid(), child.pid)
+
+
+def test_a_process_without_a_filter_of_its_own_is_no_reader() -> None:
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        try:
+            assert "has not given up its rights" in why_unrestricted(child.pid, os.getpid())
+        finally:
+            child.kill()
 
 
 # ---- in a session

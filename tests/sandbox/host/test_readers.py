@@ -519,3 +519,62 @@ async def test_too_much_shared_memory_is_an_error_and_not_a_chance(tmp_path: Pat
         assert "numpy.memmap" in result.content
         await r.python("m.close()")
         assert (await read(r, evaluate, code="1")).value == 1
+
+
+# ---- a worker that an earlier call has prepared
+
+_WRITE = "open('written', 'w').write('x')"
+_REPLACE = """
+import aisotools.sandbox.worker.fork, aisotools.sandbox.worker.reader as reader
+"""
+PREPARED = {
+    "nothing is given up": "reader.give_up_rights = lambda *_, **__: []",
+    "no filter is loaded": (
+        "reader.seccomp.load_filter = lambda _: None; reader.list_remaining_rights = lambda _: []"
+    ),
+    "only the filters are left out": (
+        "reader.syscalls.architecture = lambda: None; reader.list_remaining_rights = lambda _: []"
+    ),
+    "another thread": (
+        "give_up, threading = reader.give_up_rights, __import__('threading')\n"
+        "def give_up_rights(*arguments, **more):\n"
+        "    lost = give_up(*arguments, **more)\n"
+        "    threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "    return lost\n"
+        "reader.give_up_rights = give_up_rights"
+    ),
+    "a name like the line": (
+        "reader.give_up_rights = lambda *_, **__: __import__('ctypes').CDLL(None).prctl("
+        "15, b'\\rThreads:\\t1') and []"
+    ),
+}
+
+
+@pytest.mark.parametrize("code", PREPARED.values(), ids=PREPARED)
+async def test_a_reader_without_its_restrictions_runs_nothing(tmp_path: Path, level: str, code: str) -> None:
+    async with rig(tmp_path, level=level) as r:
+        result = await r.python(_REPLACE + code)
+        assert not result.is_error, result.content
+        result = await read(r, work, code=_WRITE)
+        assert result.is_error
+        assert "was not run" in result.content
+        assert not (r.workspace / "written").exists()
+        assert not (await r.python("1")).is_error
+
+
+async def test_a_reader_that_an_earlier_call_imitates_is_not_found_out(tmp_path: Path, level: str) -> None:
+    """README and `aisotools.sandbox.worker.reader` say so: from outside, filters can only be counted."""
+    imitate = f"""
+{_REPLACE}
+from aisotools.sandbox.confinement import seccomp, syscalls
+rules = {{name: seccomp.ALLOW for name, _ in seccomp.REASONS}}
+allowed = seccomp.compile_rules(syscalls.architecture(), rules)
+reader.give_up_rights = lambda *_, **__: seccomp.load_filter(allowed) or []
+"""
+    async with rig(tmp_path, level=level) as r:
+        assert not (await r.python(imitate)).is_error
+        assert (await read(r, work, code=_WRITE)).content == "done"
+        assert (r.workspace / "written").exists()
+        # A worker that replaces it has the functions as they were.
+        await r.kernel.restart()
+        assert (await read(r, work, code=_WRITE)).is_error
