@@ -27,6 +27,7 @@ from aisotools.sandbox.confinement import syscalls
 from aisotools.sandbox.frames import Frame, FrameLimits, FrameReader, encode
 from aisotools.sandbox.host.fork_observation import (
     ProcessCounts,
+    TooMuchToRead,
     duration_in,
     label_snapshot,
     list_inherited,
@@ -302,8 +303,11 @@ class ForkSnapshot:
             await asyncio.wait([snapshot.settled for snapshot in unsettled])
             self._counts = self._counts.without({snapshot.socket.pid for snapshot in unsettled})
         self.last_fork_s = duration_in(header, "last_fork_s")
-        # In a thread: how much there is to read is up to the worker.
-        observation = await asyncio.to_thread(observe, self.socket.pid, self._counts, header)
+        # In a thread if it is much: how much there is to read is up to the worker.
+        try:
+            observation = observe(self.socket.pid, self._counts, header, is_quick=True)
+        except TooMuchToRead:
+            observation = await asyncio.to_thread(observe, self.socket.pid, self._counts, header)
         # Race: if the fork has ended meanwhile, this may be of another process with its number; then it is
         # not alive, and nothing is restored from it.
         label, lost = label_snapshot(observation)
@@ -358,7 +362,10 @@ class ForkSnapshot:
         if not self.is_alive:
             raise SandboxError(self.drop_reason or "the snapshot's process has ended")
         # Race: if it ends meanwhile, this may be of another process with its number; `_request` looks again.
-        inherited = await asyncio.to_thread(list_inherited, self.socket.pid)
+        try:
+            inherited = list_inherited(self.socket.pid, is_quick=True)
+        except TooMuchToRead:
+            inherited = await asyncio.to_thread(list_inherited, self.socket.pid)
         header = {
             **inherited,
             "writable": list(writable),

@@ -4,7 +4,7 @@ The process is hostile and decides what is read here: how many descriptors and m
 names of files, threads and programs. So what is read is bounded; names may hold any character but the line
 break, which the kernel writes in another way; and a text that is cut off or not understood counts as not
 complete, which makes the label of the snapshot worse, and refuses a reader. Nothing is raised for it. Reading
-takes time in proportion, so all but `count_processes` is for a thread.
+takes time in proportion: what an ordinary worker has is read at once, and more only in a thread.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ _MAX_DESCRIPTORS = 4096
 _FDINFO_BYTES = 1 << 12
 _MAX_LINE_BYTES = 1 << 15
 _MAX_THREADS = 1024
+# What an ordinary worker has stays below these. That is read in less time than a thread takes to start.
+_QUICK_MAPS_BYTES = 1 << 17
+_QUICK_DESCRIPTORS = 64
 # Names in a label, and their length.
 _MAX_NAMES = 8
 # Children of a worker whose names are read: some of them turn out to be snapshots, which are not shown.
@@ -173,7 +176,13 @@ def _process_name(pid: int) -> str:
         return "one that ended"
 
 
-def observe(pid: int, counts: ProcessCounts, header: Mapping[str, Any]) -> ProcessObservation:
+class TooMuchToRead(Exception):
+    """Raised instead of reading more than the event loop can wait for."""
+
+
+def observe(
+    pid: int, counts: ProcessCounts, header: Mapping[str, Any], *, is_quick: bool = False
+) -> ProcessObservation:
     """Observe a fork while it waits.
 
     Args:
@@ -181,6 +190,10 @@ def observe(pid: int, counts: ProcessCounts, header: Mapping[str, Any]) -> Proce
         counts: What was counted before it was made.
         header: What it says of itself: the names of its `threads` and the descriptors that are `ours`. What
             is malformed in it counts as not said, which makes the label worse and nothing else.
+        is_quick: Whether the event loop waits.
+
+    Raises:
+        TooMuchToRead: If the event loop waits, and this would take long.
     """
     own = {number for number in _list_in(header, "ours") if type(number) is int}
     threads = [name for name in _list_in(header, "threads")[:_MAX_NAMES] if isinstance(name, str)]
@@ -191,7 +204,7 @@ def observe(pid: int, counts: ProcessCounts, header: Mapping[str, Any]) -> Proce
     written: list[str] = []
     is_complete = True
     try:
-        for number, target in _descriptors(pid):
+        for number, target in _descriptors(pid, is_quick=is_quick):
             if number in own:
                 continue
             if target.startswith("/"):
@@ -201,7 +214,7 @@ def observe(pid: int, counts: ProcessCounts, header: Mapping[str, Any]) -> Proce
                 kinds[kind] = kinds.get(kind, 0) + 1
     except (OSError, ValueError):
         is_complete = False
-    mappings = _read_mappings(pid)
+    mappings = _read_mappings(pid, is_quick=is_quick)
     return ProcessObservation(
         counts=counts,
         thread_names=thread_names,
@@ -226,14 +239,17 @@ def duration_in(header: Mapping[str, Any], name: str) -> float:
     return float(value)
 
 
-def _descriptors(pid: int) -> Iterator[tuple[int, str]]:
+def _descriptors(pid: int, *, is_quick: bool) -> Iterator[tuple[int, str]]:
     """Yield the number of each descriptor, and what it leads to.
 
     Raises:
         OSError: They cannot be read, or are too many to be read completely.
+        TooMuchToRead: The event loop waits, and they are many.
     """
     folder = f"/proc/{pid}/fd"
     names = os.listdir(folder)
+    if is_quick and len(names) > _QUICK_DESCRIPTORS:
+        raise TooMuchToRead
     for name in names[:_MAX_DESCRIPTORS]:
         number = int(name)
         if number > 2:
@@ -273,15 +289,15 @@ class MemoryMap:
     is_complete: bool = False
 
 
-def parse_memory_map(parts: Iterable[bytes]) -> MemoryMap:
+def parse_memory_map(parts: Iterable[bytes], max_bytes: int = _MAX_MAPS_BYTES) -> MemoryMap:
     """Return what a text such as /proc/<pid>/maps says, however it is divided into parts.
 
-    It is read part by part, and no further than `_MAX_MAPS_BYTES`; a line that is not complete is left out.
+    It is read part by part, and no further than `max_bytes`; a line that is not complete is left out.
     """
     libraries: set[bytes] = set()
     shared: list[tuple[int, int, str, str]] = []
     rest = b""
-    left = _MAX_MAPS_BYTES
+    left = max_bytes
     is_cut = False
     for part in parts:
         left -= len(part)
@@ -300,32 +316,38 @@ def parse_memory_map(parts: Iterable[bytes]) -> MemoryMap:
         libraries=frozenset(name.decode("utf-8", "replace") for name in libraries),
         shared=tuple(shared[:_MAX_SHARED]),
         # The kernel ends every line. Of a process that is ending it shows nothing.
-        is_complete=not is_cut and not rest and left < _MAX_MAPS_BYTES,
+        is_complete=not is_cut and not rest and left < max_bytes,
     )
 
 
-def _read_mappings(pid: int) -> MemoryMap:
+def _read_mappings(pid: int, *, is_quick: bool) -> MemoryMap:
+    max_bytes = _QUICK_MAPS_BYTES if is_quick else _MAX_MAPS_BYTES
     try:
-        with open(f"/proc/{pid}/maps", "rb", buffering=0) as file:
-            return parse_memory_map(iter(lambda: file.read(_STEP_BYTES), b""))
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            found = parse_memory_map(iter(lambda: file.read(_STEP_BYTES), b""), max_bytes)
     except OSError:
         return MemoryMap()
+    if is_quick and not found.is_complete:
+        raise TooMuchToRead
+    return found
 
 
-def list_inherited(pid: int) -> dict[str, Any]:
+def list_inherited(pid: int, *, is_quick: bool = False) -> dict[str, Any]:
     """List what a reader must lose before it may run anything; see `sandbox.worker.reader.give_up_rights`.
 
     Args:
         pid: A snapshot, which waits and does nothing: what its fork inherits is what is found here.
+        is_quick: Whether the event loop waits.
 
     Raises:
+        TooMuchToRead: If the event loop waits, and this would take long.
         SandboxError: If it cannot be read, or is too much to be read completely.
     """
     try:
         descriptors = [int(name) for name in os.listdir(f"/proc/{pid}/fd")]
     except OSError as error:
         raise SandboxError(f"the snapshot's open files cannot be listed ({error.strerror})") from None
-    mappings = _read_mappings(pid)
+    mappings = _read_mappings(pid, is_quick=is_quick)
     if len(descriptors) > _MAX_DESCRIPTORS or not mappings.is_complete:
         raise SandboxError("the worker has too many files or mappings open to list them all")
     shared = [(start, end, rights) for start, end, rights, _ in mappings.shared]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import resource
@@ -22,6 +23,7 @@ from aisotools.sandbox.host.fork_observation import (
     MemoryMap,
     ProcessCounts,
     ProcessObservation,
+    TooMuchToRead,
     label_snapshot,
     list_inherited,
     observe,
@@ -278,6 +280,31 @@ def test_a_process_without_a_filter_of_its_own_is_no_reader() -> None:
             assert "has not given up its rights" in why_unrestricted(child.pid, os.getpid())
         finally:
             child.kill()
+
+
+def test_much_is_not_read_while_the_loop_waits() -> None:
+    reading, writing = os.pipe()
+    assert observe(os.getpid(), ProcessCounts(), {}).descriptors
+    many = [os.dup(reading) for _ in range(100)]
+    try:
+        with pytest.raises(TooMuchToRead):
+            observe(os.getpid(), ProcessCounts(), {}, is_quick=True)
+        assert observe(os.getpid(), ProcessCounts(), {}).descriptors["pipes"] >= 100
+    finally:
+        for end in (reading, writing, *many):
+            os.close(end)
+    with mmap.mmap(-1, 4096 * 6000) as memory:
+        for page in range(0, 6000, 2):  # rights that differ make a mapping of each page
+            _protect(memory, 4096 * page)
+        with pytest.raises(TooMuchToRead):
+            list_inherited(os.getpid(), is_quick=True)
+
+
+def _protect(memory: mmap.mmap, offset: int) -> None:
+    library = ctypes.CDLL(None, use_errno=True)
+    library.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert library.mprotect(start + offset, 4096, mmap.PROT_READ) == 0
 
 
 # ---- in a session
