@@ -93,11 +93,12 @@ _SED_AFTER_COMMA = re.compile(
     r"\s*,\s*(?:[0-9]+|[+~][0-9]+|\$|/(?:[^/\\\n\[\]]|\\.|\[[^/\\\n\[\]]*\])*/[IM]*)"
 )
 _SED_PLAIN = re.compile(
-    r"\s*!?\s*(?:[{}]|(?:[=dDgGhHnNpPxzF]|[qQl][ \t]*[0-9]*|[bt][ \t]*\w*|:[ \t]*\w+)[ \t]*(?=[;\n}]|$))"
+    r"\s*+(?:!\s*+)?"
+    r"(?:[{}]|(?:[=dDgGhHnNpPxzF]|[qQl][ \t]*[0-9]*|[bt][ \t]*\w*|:[ \t]*\w+)[ \t]*(?=[;\n}]|$))"
 )
 _SUFFIX = re.compile(r"[\w.~-]*")
 _SED_SEPARATORS = re.compile(r"[\s;]+")
-_SED_SUBSTITUTES = re.compile(r"\s*!?\s*[sy]([^\w\s\\;{}\[\]])")
+_SED_SUBSTITUTES = re.compile(r"\s*+(?:!\s*+)?[sy]([^\w\s\\;{}\[\]])")
 _SED_FLAGS = re.compile(r"[gpiImM0-9]*[ \t]*")
 
 
@@ -184,7 +185,7 @@ _SQL_READS = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _SQL_SHOWS = re.compile(r"\.(?:tables|schema|indexes|databases)(?:\s+\w+)?")
-_SQL_CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
+_SQL_CALL = re.compile(r"(?<!\w)[^\WA-Za-z_]*+([A-Za-z_]\w*+)\s*+\(")
 _SQL_FUNCTIONS = name_set(
     "count sum avg min max total length lower upper substr substring round abs coalesce ifnull nullif iif "
     "group_concat date time datetime julianday strftime printf format replace trim ltrim rtrim instr hex "
