@@ -95,7 +95,8 @@ def visible(text: str, keep: str = "\n\t") -> str:
     plain = text.translate(dict.fromkeys(map(ord, keep)))
     if plain.isprintable() and _INVISIBLE.isdisjoint(plain):  # nearly always, and far faster than the loop
         return text
-    return "".join(char if char in keep or _is_visible(char) else _escape(char) for char in text)
+    hidden = (char for char in set(text) if char not in keep and not _is_visible(char))
+    return text.translate({ord(char): _escape(char) for char in hidden})
 
 
 def visible_json(value: Json) -> str:

@@ -413,7 +413,7 @@ def _ends(text: str, start: int) -> Iterator[int]:
 
 def _is_program(text: str, start: int) -> bool:
     """Return whether the word at `start` is a program, which a folder is not."""
-    return re.search(r"(?:^|[;&|(!{\n]|-c ['\"])\s*$", text[:start]) is not None
+    return re.search(r"(?:^|[;&|(!{\n]|-c ['\"])[^\S\n]*$", text[:start]) is not None
 
 
 def _runs_only_known(command: str) -> bool:

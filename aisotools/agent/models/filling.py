@@ -155,7 +155,7 @@ def _expression(request: str, unused: Sequence[Span]) -> str | None:
     for phrase, sign in _SPOKEN_OPERATORS.items():
         written = re.sub(rf"(?<=\d)\s+{phrase}\s+(?=[\d(])", f" {sign} ", written, flags=re.IGNORECASE)
     written = re.sub(r"(?<=\d)\s+squared\b", " ** 2", written)
-    match = re.search(r"-?\d[\d.]*(?:\s*(?:\*\*|[-+*/])\s*-?\d[\d.]*)+", written)
+    match = re.search(r"(?<![\d.])-?\d[\d.]*+(?:\s*(?:\*\*|[-+*/])\s*-?\d[\d.]*+)+", written)
     if match and written != request:
         return match[0].rstrip(".")
     call = re.search(r"(?<![\w.])[A-Za-z_][\w.]*\([^()]*(?:\([^()]*\)[^()]*)*\)", request)
@@ -203,7 +203,7 @@ def pattern_in(request: str, unused: Sequence[Span], files: Sequence[str]) -> st
 
 def glob_in(request: str) -> str | None:
     """Return a pattern for the names of files of a kind, such as `CSV files`; None if none is named."""
-    for match in re.finditer(r"\.?(\w+)\s+(?:files|notebooks|scripts)\b", request):
+    for match in re.finditer(r"\.?(?<!\w)(\w++)\s++(?:files|notebooks|scripts)\b", request):
         word = match[1].lower()
         extension = _KINDS_OF_FILES.get(word, word if word in _EXTENSIONS else "")
         if extension:

@@ -355,8 +355,9 @@ _VERBS = (
 )
 _CLAUSE_BREAK = re.compile(
     rf"[.!?;]\s+(?:(?:and\s+)?(?:then|after that|finally|next),?\s+)?(?=[A-Z])"
-    rf"|[,;]?\s+(?:and\s+)?(?:then|after that|finally)\s+"
-    rf"|,?\s+and\s+(?=(?:{_VERBS})\b)|,\s+(?=(?:{_VERBS})\b)|\s*\n+\s*(?:\d+[.)]|[-*])?\s*",
+    rf"|[,;]?(?<!\s)\s++(?:and\s+)?(?:then|after that|finally)\s+"
+    rf"|,?(?<!\s)\s++and\s+(?=(?:{_VERBS})\b)|,\s+(?=(?:{_VERBS})\b)"
+    r"|(?<!\s)[^\S\n]*+\n\s*+(?:\d+[.)]|[-*])?\s*",
     re.IGNORECASE,
 )
 _QUESTION_START = re.compile(
@@ -414,7 +415,7 @@ def plan_of(messages: Sequence[Message]) -> Plan:
 
 def clauses_of(request: str) -> list[str]:
     """Split a request into clauses that each ask for one thing. Quoted text is never split."""
-    request = re.sub(r"(?m)^\s*\d{1,2}[.)]\s+", "", request.strip())
+    request = re.sub(r"(?m)^[^\S\n]*\d{1,2}[.)]\s+", "", request.strip())
     quoted = [span for span in spans_of(request) if span.kind == "quoted"]
     parts, start = [], 0
     for match in _CLAUSE_BREAK.finditer(request):

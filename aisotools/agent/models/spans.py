@@ -193,8 +193,8 @@ _PATTERNS: tuple[tuple[SpanKind, re.Pattern[str]], ...] = (
     (
         "file",
         re.compile(
-            r"(?<![\w/.])(?:[\w.-]+/)+[\w-][\w.-]*\w|(?<![\w/.])(?:[\w.-]+/)+"
-            r"|(?<![\w/])\.?[\w-]+(?:\.[A-Za-z_]\w{0,9})+(?![\w(])"
+            r"(?<![\w/.-])(?:[\w.-]+/)+[\w-][\w.-]*\w|(?<![\w/.-])(?:[\w.-]+/)+"
+            r"|(?<![\w/-])\.?[\w-]+(?:\.[A-Za-z_]\w{0,9})+(?![\w(])"
         ),
     ),
     ("number", re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w|\.\d)")),
@@ -287,7 +287,7 @@ def names_in(request: str) -> list[str]:
 
 _FOLDER = (
     re.compile(r"\b(?:folder|directory|dir)\s+(?:called\s+|named\s+)?(?P<name>[\w][\w./-]*)", re.IGNORECASE),
-    re.compile(r"(?P<name>[\w][\w./-]*)\s+(?:folder|directory|dir)\b", re.IGNORECASE),
+    re.compile(r"(?<![\w./-])[./-]*+(?P<name>\w[\w./-]*+)\s++(?:folder|directory|dir)\b", re.IGNORECASE),
     re.compile(
         r"\b(?:in|inside|under|within|of|below|through)\s+(?:the\s+|my\s+)?(?P<name>[\w][\w./-]*)",
         re.IGNORECASE,

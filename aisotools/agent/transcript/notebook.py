@@ -275,7 +275,10 @@ def call_line(name: str, arguments: Mapping[str, Json]) -> str:
 _TAGS = re.compile(r"<(?=[A-Za-z/!?])")
 _IMAGES = re.compile(r"!\[")
 _LINKS = re.compile(r"\]\((?!https?://|mailto:|#)")
-_REFERENCES = re.compile(r"^(\s*)\[([^\]]+)\]:", re.MULTILINE)
+# Also in quotations and lists. A label holds no bracket but escaped ones, so no text is searched twice.
+_REFERENCES = re.compile(
+    r"((?:^|(?<=[\r\n]))[ \t>*+.)\d-]*+)\[([^\[\]\\]*+(?:\\.[^\[\]\\]*+)*)\]:", re.DOTALL
+)
 
 
 def _fence(text: str) -> str:

@@ -125,7 +125,8 @@ def _types(schema: Any) -> set[str]:
 
 
 _LINE = re.compile(
-    r"(?:^|\n)[ \t]*(?:[\w.\[\]'\", ]+=[ \t]*)?%(?P<magic>call|tools|policy[ \t]+why)[ \t]+(?P<rest>[^\n]*)\Z"
+    r"(?:^|\n)[ \t]*+(?:[\w.\[\]'\", ]+=[ \t]*)?"
+    r"%(?P<magic>call|tools|policy[ \t]+why)[ \t]+(?P<rest>[^\n]*)\Z"
 )
 _FORMATS = ("--format",)
 _CALL = ("--json", "--ask", "--timeout")

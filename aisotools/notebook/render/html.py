@@ -296,7 +296,7 @@ def clean_markup(source: str, room: int) -> Markup:
     while weight(inline) > room and cut:
         cut = cut * room // (weight(inline) + 1) * 9 // 10
         inline = _inline(source[:cut], images)
-    if "<img src" not in inline and not html.unescape(re.sub("<[^>]*>", "", inline)).strip():
+    if "<img src" not in inline and not html.unescape(re.sub("<[^<>]*+>", "", inline)).strip():
         raise ValueError("nothing in it can be shown" + (f" ({', '.join(left_out)})" if left_out else ""))
     if cut < len(source) or total > 2 * room:
         inline += f"<p>[... cut after {cut:,} of {total:,} characters ...]</p>"

@@ -420,7 +420,9 @@ _ARITHMETIC = re.compile(
 )
 _ARITHMETIC_NAME = re.compile(r"(?<![\w#{])[A-Za-z_]\w*")
 _ARITHMETIC_SETS = re.compile(
-    r"([A-Za-z_]\w*)\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)|(?:\+\+|--)\s*([A-Za-z_]\w*)|([A-Za-z_]\w*)\s*(?:\+\+|--)"
+    # A name is looked for at the beginning of a word alone, or a long word takes long.
+    r"(?<!\w)[^\WA-Za-z_]*+([A-Za-z_]\w*+)\s*+(?:[-+*/%&|^]|<<|>>)?=(?!=)|(?:\+\+|--)\s*+([A-Za-z_]\w*+)"
+    r"|(?<!\w)[^\WA-Za-z_]*+([A-Za-z_]\w*+)\s*+(?:\+\+|--)"
 )
 _PARAMETER = re.compile(r"\{#?(?:([A-Za-z_]\w*)|[0-9]+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)\}", re.DOTALL)
 _OPERATION = re.compile(r"(?:(:?=)|:?[-+?]|##?|%%?|/[/#%]?|\^\^?|,,?)(.*)|@[QULu]|", re.DOTALL)

@@ -16,6 +16,7 @@ from pydantic import SecretStr
 from aisotools.agent.agent import Agent
 from aisotools.agent.models.scripted import ScriptedModel
 from aisotools.agent.replay import RecordedApprover, compare, replay
+from aisotools.agent.transcript import notebook
 from aisotools.agent.transcript.metadata import read_transcript
 from aisotools.agent.transcript.notebook import to_notebook, write_notebook
 from aisotools.core.exceptions import UsageError
@@ -279,3 +280,15 @@ def test_the_line_of_a_call_says_exactly_its_arguments(arguments: dict[str, Json
 
 def test_comparing_notes_what_is_missing_and_what_is_more() -> None:
     assert compare([], []) == []
+
+
+@pytest.mark.parametrize("before", ["", "  ", "\t", "> ", "- ", "1. ", "> - ", "x\n", "x\r", "\n\n"])
+@pytest.mark.parametrize("label", ["x", "a b", "a\nb", "a\\]b", "a\\\\"])
+def test_no_address_is_defined_for_a_link(before: str, label: str) -> None:
+    """Also in a quotation or a list, after any kind of line break, and with a label on two lines."""
+    assert notebook._defang(f"{before}[{label}]: javascript:x") == f"{before}\\[{label}]: javascript:x"
+
+
+def test_an_index_at_the_end_of_a_line_stays_as_it_is() -> None:
+    text = "if a[1]:\nfor b in c[2]: pass"
+    assert notebook._defang(text) == text
