@@ -170,7 +170,7 @@ def _classify_exiftool(words: Words) -> CommandVerdict:
     return merge(verdicts)
 
 
-_IMAGE = re.compile(r"[\w./\[\] -]*\*?[\w./\[\] -]*(?:\*[\w./\[\] -]*)*")
+_IMAGE = re.compile(r"[\w./\[\] *-]*")
 _IDENTIFY = (
     "-format: -verbose -ping -quiet -regard-warnings -units: -channel: -depth: -density: -features: "
     "-moments -unique "
@@ -298,7 +298,7 @@ _MLR_PROGRAM = re.compile(
 _MLR_DOES_MORE = re.compile(
     r"\b(?:tee|emit\w*|print\w*|eprint\w*|dump|edump|system|exec|os_type|hostname|split|case|include)\b"
 )
-_MLR_WORDS = re.compile(r"\"(?:[^\"\\]|\\.)*\"")
+_MLR_WORDS = re.compile(r"\"(?:[^\"\\]|\\.){0,200}\"")
 _MLR_MAIN = name_set(
     "--icsv --ocsv --csv -c --itsv --otsv --tsv -t --ijson --ojson --json -j --ijsonl --ojsonl --jsonl "
     "--ipprint "

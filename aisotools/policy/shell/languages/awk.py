@@ -29,7 +29,7 @@ _FUNCTION = re.compile(
 )
 _VARIABLE = r"(?:\$?[A-Za-z_][A-Za-z0-9_]*(?:\[[A-Za-z0-9_]+\])?|\$[0-9]+)"
 _END = r"(?=[ \t]*(?:[;)}\n]|$))"
-_GETLINE = re.compile(rf"[ \t]*(?!<)({_VARIABLE})?(?:[ \t]*<[ \t]*\"([^\"\\\n]*)\")?{_END}")
+_GETLINE = re.compile(rf"[ \t]{{0,20}}(?!<)({_VARIABLE})?(?:[ \t]{{0,20}}<[ \t]*\"([^\"\\\n]*)\")?{_END}")
 _LITERAL = re.compile(rf"[ \t]*\"([^\"\\\n]*)\"{_END}")
 _OPENS_CALL = re.compile(r"[ \t]*\(")
 
