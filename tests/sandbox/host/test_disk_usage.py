@@ -171,7 +171,7 @@ def test_a_folder_that_nobody_may_enter(
     if closed_now:
         (tmp_path / "closed").chmod(0)
     free.bytes -= 50 * MIB
-    monkeypatch.setattr(disk_usage.os, "open", open_some)
+    monkeypatch.setattr(os, "open", open_some)
     assert (disk.used_bytes(0) == 50 * MIB) is closed_now
     monkeypatch.undo()
     (tmp_path / "closed").chmod(0o700)
