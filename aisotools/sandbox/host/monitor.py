@@ -333,7 +333,7 @@ def _network_bytes(folder: str) -> int:
             for line in file:
                 sending, _, received = line.split(None, 5)[4].partition(b":")
                 # A byte in a queue may be in a buffer of its own, and small ones keep as much as large ones.
-                waiting = bool(int(sending, 16)) + bool(int(received, 16))
+                waiting = (int(sending, 16) > 0) + (int(received, 16) > 0)
                 total += _EMPTY_SOCKET_BYTES + waiting * _SOCKET_BYTES // 2
     return total
 
