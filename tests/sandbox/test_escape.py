@@ -229,7 +229,9 @@ def open_as_root(path: Path) -> str:
     return ""
 
 
-def why_untried(name: str, result: str, opened: Callable[[Path], str], *, root: bool) -> str:
+def why_untried(
+    name: str, result: str, opened: Callable[[Path], str], *, root: bool, closed: bool = False
+) -> str:
     """Why an attempt on a device could not succeed on this machine even without a sandbox, or an empty text.
 
     Args:
@@ -237,6 +239,7 @@ def why_untried(name: str, result: str, opened: Callable[[Path], str], *, root: 
         result: How it ended for an ordinary user whom nothing confines.
         opened: Opens a device as this process; the name of the error, or an empty text.
         root: Whether this process is root, and may open what others may not.
+        closed: Whether its mode gives nobody but its owner and group any access.
     """
     if not name.startswith("device "):
         return ""
@@ -249,7 +252,17 @@ def why_untried(name: str, result: str, opened: Callable[[Path], str], *, root: 
     # The node is closed to everybody but root. As root it opens, so the attempt itself is proven.
     if result == "blocked EACCES" and root and not error:
         return f"{device} is root's alone on this machine; tried as root, it opens"
+    if result == "blocked EACCES" and not root and error == "EACCES" and closed:
+        return f"{device} is root's alone on this machine; only the suite of root can try it"
     return ""
+
+
+def is_closed(device: Path) -> bool:
+    """Whether the mode of a device gives nobody but its owner and group any access."""
+    try:
+        return device.stat().st_mode & 0o007 == 0
+    except OSError:
+        return False
 
 
 @pytest.mark.parametrize(
@@ -275,6 +288,13 @@ def test_only_what_a_machine_does_not_have_goes_untried(
     assert bool(found) is bool(reason)
 
 
+def test_a_device_of_root_alone_goes_untried_by_others() -> None:
+    found = why_untried("device fuse", "blocked EACCES", lambda _: "EACCES", root=False, closed=True)
+    assert "only the suite of root can try it" in found
+    assert not why_untried("device fuse", "blocked EPERM", lambda _: "EACCES", root=False, closed=True)
+    assert not why_untried("device fuse", "blocked EACCES", lambda _: "EACCES", root=True, closed=True)
+
+
 def test_the_attempts_succeed_where_nothing_confines() -> None:
     """A test that cannot fail proves nothing. As an ordinary user, so that nothing else comes to harm."""
     unproven = names(TAKES_ROOT) | names(NEVER_WORKS) | names(DEPENDS_ON_THE_MACHINE)
@@ -287,7 +307,14 @@ def test_the_attempts_succeed_where_nothing_confines() -> None:
         failed = {name: result for name, result in results.items() if not result.startswith("OPEN")}
         root = os.getuid() == 0
         untried = {
-            name: why_untried(name, failed[name], open_as_root, root=root) for name in set(failed) - unproven
+            name: why_untried(
+                name,
+                failed[name],
+                open_as_root,
+                root=root,
+                closed=is_closed(Path("/dev", name.removeprefix("device "))),
+            )
+            for name in set(failed) - unproven
         }
         for name, reason in sorted(untried.items()):
             print(f"not tried as an ordinary user: {name}: {reason}")

@@ -289,7 +289,7 @@ async def main(folder):
     size = session.log_path.stat().st_size
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, size + 100))
     result = await session.call("act", {"text": "x" * 1000})
-    print(len(mock.calls), result.content)
+    print(len(mock.calls), result.content, flush=True)
     os._exit(0)
 with tempfile.TemporaryDirectory() as folder:
     asyncio.run(main(folder))

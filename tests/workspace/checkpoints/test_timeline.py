@@ -902,8 +902,9 @@ def test_memory_for_each_file_is_bounded_while_it_is_scanned_and_undone(rig: Rig
         for number, name in enumerate(names):
             (rig.root / name).write_text(f"{text} {number}")
 
+    rig.step(lambda: (rig.root / names[0]).write_text("0"))  # what is made once is made now
     root = rig.chain.snapshot().root
-    rig.step()  # what is made once is made now
+    rig.step()
     look = 1 << 10 if first < "\U00010000" else 2 << 10
     works: list[tuple[str, int, Callable[[], object]]] = [
         ("scan", look, lambda: rig.step(lambda: write("first"))),
