@@ -30,6 +30,11 @@ MAX_ARGUMENT_VALUES = 20_000
 MAX_ARGUMENT_CONTAINERS = 2_000
 """Lists and objects among these values."""
 
+MAX_INTEGER_BITS = 100_000
+"""Bits of the integers in the arguments of one call, of those that need more than a machine word."""
+
+_PLAIN_BITS = 64
+
 MAX_PROBLEMS = 8
 """Problems that one message lists; the model corrects them and tries again."""
 
@@ -85,12 +90,20 @@ def check_size(tool: str, arguments: object) -> int:
     Raises:
         ArgumentError: If they exceed one of the limits above.
     """
-    chars = values = containers = 0
+    chars = values = containers = bits = 0
     todo: list[object] = [arguments]
     while todo:
         item = todo.pop()
         if isinstance(item, str | bytes):
             chars += len(item)
+        elif isinstance(item, int):
+            # Writing an integer takes time with the square of its length: 3 million bits take seconds.
+            bits += item.bit_length() if item.bit_length() > _PLAIN_BITS else 0
+            if bits > MAX_INTEGER_BITS:
+                raise ArgumentError(
+                    f"The arguments of {tool} have large integers of more than {MAX_INTEGER_BITS:,} bits in "
+                    "all. Pass them as text."
+                )
         elif isinstance(item, Mapping | list | tuple):
             containers += 1
             values += len(item)

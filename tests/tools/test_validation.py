@@ -241,6 +241,15 @@ def test_size_within_the_bounds_is_not_refused(arguments: object) -> None:
     check_size("t", arguments)
 
 
+@pytest.mark.parametrize(
+    "integers", [1 << 100_001, [1 << 1_000] * 101, -(1 << 3_000_000)], ids=["one", "several", "negative"]
+)
+def test_large_integers_are_refused_before_they_are_written(integers: object) -> None:
+    with pytest.raises(ArgumentError, match="large integers of more than 100,000 bits in all"):
+        check_size("t", {"a": integers})
+    check_size("t", {"a": [1 << 63] * 10_000, "b": 10**5_000, "c": True})
+
+
 def test_many_unknown_names_are_counted_and_not_listed() -> None:
     schema = {"type": "object", "properties": {"a": {}}, "additionalProperties": False}
     with pytest.raises(ArgumentError) as raised:
