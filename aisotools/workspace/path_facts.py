@@ -11,8 +11,8 @@ that a rule about either one holds; a text that a shell may read in two ways cou
 Race window: a link or a file can be put there after the look. The gate looks once more at dispatch and asks
 again if anything differs; what changes after that is for the confinement to hold.
 
-When it fails: a path that cannot be followed, too many paths, or a pattern that would have to look at too
-many names, becomes `unresolved`, and rules about paths then ask.
+When it fails: a path that cannot be followed, too many paths or too long ones, or a pattern that would have
+to look at too many names, becomes `unresolved`, and rules about paths then ask.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aisotools.core.exceptions import PathOutside, WorkspaceError
+from aisotools.core.exceptions import WorkspaceError
 from aisotools.core.types import Facts, Json
-from aisotools.workspace.paths import Root, locate, shown
+from aisotools.workspace.paths import Root, check_path, shown
+from aisotools.workspace.real_paths import follow_path
 
 _MAX_PATHS = 200
+_MAX_PARTS = 10_000  # of all paths of a call; each may cost a system call
 _MAX_MATCHES = 500
 _MAX_ENTRIES = 5_000  # looked at for all patterns of a call: some milliseconds of the event loop
 _MAX_MENTIONS = 50
@@ -162,10 +164,10 @@ class _Look:
     """One look at the workspace, which counts what it has looked at."""
 
     def __init__(self, root: Root, spelled: str) -> None:
-        self._tree = root
         self._root = root.path
         self._spellings = tuple(dict.fromkeys((spelled, self._root, _ALIAS)))
         self._paths_left = _MAX_PATHS
+        self._parts_left = _MAX_PARTS
         self._entries_left = _MAX_ENTRIES
 
     def exists(self, path: str) -> bool:
@@ -186,9 +188,14 @@ class _Look:
             if self._paths_left < 0:
                 found.unresolved[f"and {len(paths)} paths in all"] = None
                 break
+            self._parts_left -= path.count("/") + 1
+            if self._parts_left < 0:  # not looked at, so nothing says that it stays inside
+                found.paths[path] = found.unresolved[path] = None
+                found.outside = True
+                continue
             try:
                 self._follow_text(path, found, is_doubtful=path in doubtful)
-            except (_Unclear, WorkspaceError, ValueError):
+            except (_Unclear, WorkspaceError, OSError, ValueError):  # OSError: a circle of links
                 found.paths[path] = found.unresolved[path] = None
         return found
 
@@ -236,12 +243,12 @@ class _Look:
 
     def _follow_absolute(self, text: str, found: _FollowedPaths) -> None:
         normal = posixpath.normpath(text)
-        if any(normal == place or normal.startswith(f"{place}/") for place in _NEVER_FOLLOWED):
+        if _differs_by_process(normal):
             found.paths[normal] = None
             found.unresolved[text] = None
             found.outside = True
             return
-        real = os.path.realpath(text)
+        real = self._real(text, found)
         for spelling in self._spellings:
             if real == spelling or real.startswith(f"{spelling}/"):
                 below = real[len(spelling) + 1 :] or "."
@@ -256,37 +263,31 @@ class _Look:
 
     def _follow(self, path: str, found: _FollowedPaths) -> None:
         """Follow a plain path relative to the workspace; what is missing counts as if it were created."""
+        check_path(path)
         lexical = posixpath.normpath(path)
-        real = self._real(path)
-        if real is None:
-            real = os.path.realpath(f"{self._root}/{path}")
-            if real == self._root or real.startswith(f"{self._root}/"):  # out of it, and into it again
-                real = real[len(self._root) + 1 :] or "."
-            else:
-                found.outside = True
+        real = self._real(f"{self._root}/{path}", found)
+        if real == self._root or real.startswith(f"{self._root.rstrip('/')}/"):
+            real = real[len(self._root) :].lstrip("/") or "."
+        else:
+            found.outside = True
         found.paths[real] = None
         self._note_folder(real, found)
         if lexical != real and lexical.partition("/")[0] != "..":
             found.paths[lexical] = None
             found.links[lexical] = real
 
-    def _real(self, path: str) -> str | None:
-        """Return where a path leads, relative to the workspace; None if that is outside."""
-        existing, missing = path, ""
-        for _ in range(path.count("/") + 2):
-            try:
-                with locate(self._tree, existing) as resolved:
-                    place = resolved.path
-            except PathOutside:
-                return None
-            except FileNotFoundError:
-                parent, _, name = existing.rstrip("/").rpartition("/")
-                existing, missing = parent or ".", f"{name}/{missing}" if missing else name
-                continue
-            except OSError:  # a file on the way, a circle of links, no permission: the call will fail as well
-                return posixpath.normpath(path)
-            return posixpath.normpath(f"{place}/{missing}") if missing else place
-        return posixpath.normpath(path)
+    def _real(self, path: str, found: _FollowedPaths) -> str:
+        """Return the real path.
+
+        Raises:
+            OSError: There are too many links.
+            _Unclear: A link on the way leads to where every process sees something else.
+        """
+        real, links = follow_path(path)
+        if any(map(_differs_by_process, (real, *links))):
+            found.outside = True
+            raise _Unclear
+        return real
 
     def _note_folder(self, path: str, found: _FollowedPaths) -> None:
         try:
@@ -308,6 +309,9 @@ class _Look:
         found = ["."]
         for name in names:
             if not _GLOB.search(name):
+                self._parts_left -= len(found)
+                if self._parts_left < 0:
+                    raise _Unclear
                 found = [f"{folder}/{name}" for folder in found]
                 continue
             if _CLASS.search(name):
@@ -335,6 +339,10 @@ class _Look:
         except OSError:
             return []
         return names
+
+
+def _differs_by_process(path: str) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in _NEVER_FOLLOWED)
 
 
 def _as_fnmatch(name: str) -> str:

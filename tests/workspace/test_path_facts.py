@@ -53,6 +53,9 @@ SPELLINGS = [
     "folder/key",
     "folder/../secrets/key",
     "folder/deep/../key",
+    "missing/../link",
+    "missing/../folder/deep/../key",
+    "missing/../../ws/secrets/key",
     "lin*",
     "$x",
 ]
@@ -92,6 +95,14 @@ def test_paths_that_depend_on_the_process_are_unresolved(workspace: Path, path: 
     assert read(workspace, path, unresolved=(path,)).unresolved == (path,)
 
 
+@pytest.mark.parametrize("target", ["/proc/self/cwd", "/proc/self", "/dev/fd", "/sys"])
+def test_links_to_what_depends_on_the_process_are_unresolved(workspace: Path, target: str) -> None:
+    (workspace / "own").symlink_to(target)
+    for path in ("own", "own/secrets/key", f"{workspace.parent}/elsewhere/../ws/own/x"):
+        written = PathResolver(workspace).resolve(Facts(writes=(path,)))
+        assert (written.outside, written.certain, written.unresolved) == (True, False, (path,))
+
+
 def test_unknown_variables_are_unresolved_where_they_are_variables(workspace: Path) -> None:
     assert read(workspace, "$y", unresolved=("$y",)).unresolved == ("$y",)
     assert read(workspace, "$y").reads == ()
@@ -110,6 +121,11 @@ def test_unknown_variables_are_unresolved_where_they_are_variables(workspace: Pa
         ("away", True),
         ("../x", True),
         ("folder/../../x", True),
+        ("missing/../../x", True),
+        ("a/b/../../../x", True),
+        ("notes.md/../../x", True),
+        ("missing/../away", True),
+        ("missing/../../ws/new", False),
         ("/etc/x", True),
         ("~/x", True),
         ("$HOME/x", True),
@@ -159,6 +175,27 @@ def test_many_names_are_not_looked_at(workspace: Path) -> None:
         os.mkfifo(workspace / f"m{number}")
     assert read(workspace, "x*").unresolved == ("x*",)
     assert read(workspace, *map(str, range(300))).unresolved == ("and 300 paths in all",)
+
+
+def test_a_file_on_the_way_does_not_hide_the_link_before_it(workspace: Path) -> None:
+    # The command may replace the file by a folder before it uses the path.
+    assert "secrets/key/x" in read(workspace, "folder/key/x").reads
+    assert read(workspace, "circle/../../x").unresolved == ("circle/../../x",)
+
+
+@pytest.mark.parametrize(
+    "path", ["m/" * 20_000 + "x", "/m" * 20_000, "../" * 20_000 + "x", "*/" + "a/" * 9_000]
+)
+def test_long_paths_are_not_walked(workspace: Path, path: str) -> None:
+    for number in range(20):
+        (workspace / f"n{number}").mkdir()
+    written = PathResolver(workspace).resolve(Facts(writes=(path,)))
+    assert (written.certain, written.unresolved) == (False, (path,))
+
+
+def test_long_paths_that_are_not_walked_may_lead_outside(workspace: Path) -> None:
+    facts = Facts(writes=tuple(f"m{number}/" + "a/" * 1_000 for number in range(12)))
+    assert PathResolver(workspace).resolve(facts).outside
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "\ud800", "a/" * 300, "*" * 5_000, "[", "a" * 100_000])
