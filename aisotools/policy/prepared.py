@@ -167,8 +167,9 @@ def prepare_call(
         # Which paths a call reads that only reads matters to rules about paths, and to whoever is asked.
         is_resolved = policy.concerns_paths or facts.effect is not Effect.READ_ONLY
         if resolve_paths is not None:
-            named = None if builtin is not None else from_json(encoded)
-            look = functools.partial(resolve_paths, facts, named)
+            # Of our own tools all paths are known; the arguments of others may name more.
+            named = encoded if builtin is None else None
+            look = functools.partial(_resolve_facts, resolve_paths, facts, named)
             if is_resolved:
                 facts, look_again = look(), look
         keeps_to_reading = is_guarded or (builtin is not None and builtin.keeps_to_reading)
@@ -217,6 +218,10 @@ def prepare_call(
         needs_reader=is_believed and effect is Effect.READ_ONLY,
         look_again=look_again,
     )
+
+
+def _resolve_facts(resolve_paths: PathsResolver, facts: Facts, encoded_arguments: bytes | None) -> Facts:
+    return resolve_paths(facts, None if encoded_arguments is None else from_json(encoded_arguments))
 
 
 def call_digest(tool: Tool, encoded_arguments: bytes, level: str, facts: Facts) -> str:

@@ -403,12 +403,7 @@ def _parse_one_dash_option(
     if option is None:
         parsed.doubts.append(f"the option {name} is unknown")
         return
-    argument = literal(value) if equals else None
-    if option.arity == ":" and not equals:
-        argument = _next_value(rest, parsed)
-    elif equals and not option.arity:
-        parsed.doubts.append(f"the option {name} takes no value")
-    parsed.options.append(ParsedOption(name, option.role, argument))
+    _add_option(name, option, literal(value) if equals else None, rest, parsed, has_value=bool(equals))
 
 
 def _parse_long_option(
@@ -426,10 +421,22 @@ def _parse_long_option(
             parsed.doubts.append(f"the option {name} is abbreviated")
         name = min(candidates, key=lambda other: _severity_rank(table[other].role))
         option = table[name]
-    argument = literal(value) if equals else None
-    if option.arity == ":" and not equals:
+    _add_option(name, option, literal(value) if equals else None, rest, parsed, has_value=bool(equals))
+
+
+def _add_option(
+    name: str,
+    option: OptionSpec,
+    argument: Word | None,
+    rest: Iterator[Word],
+    parsed: ParsedCommand,
+    *,
+    has_value: bool,
+) -> None:
+    """Add an option whose value, if it has one, stands in the same word; else the next word is taken."""
+    if option.arity == ":" and not has_value:
         argument = _next_value(rest, parsed)
-    elif equals and not option.arity:
+    elif has_value and not option.arity:
         parsed.doubts.append(f"the option {name} takes no value")
     parsed.options.append(ParsedOption(name, option.role, argument))
 
