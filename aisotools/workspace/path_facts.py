@@ -23,7 +23,8 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -166,13 +167,15 @@ class _Look:
     def __init__(self, root: Root, spelled: str) -> None:
         self._root = root.path
         self._spellings = tuple(dict.fromkeys((spelled, self._root, _ALIAS)))
+        # A workspace that lies at the alias itself, or below, has none.
+        self._has_alias = self._relative(root.path, (_ALIAS,)) is None
         self._paths_left = _MAX_PATHS
         self._parts_left = _MAX_PARTS
         self._entries_left = _MAX_ENTRIES
 
     def exists(self, path: str) -> bool:
         """Return whether there is something at a path relative to the workspace."""
-        return os.path.lexists(f"{self._root}/{path}")
+        return any(map(os.path.lexists, self._places(path)))
 
     def follow_all(self, paths: Sequence[str], *, doubtful: Sequence[str] = ()) -> _FollowedPaths:
         """Return what paths lead to.
@@ -205,6 +208,8 @@ class _Look:
         if beneath is None:
             self._follow_other(text, found, is_doubtful=is_doubtful)
             return
+        if text.startswith(f"{_ALIAS}/") and ".." in text.split("/"):  # in a sandbox, / is above the alias
+            self._follow_absolute(text, found)
         matches = self._expand(beneath) if _GLOB.search(beneath) else []
         for match in matches:
             self._follow(match, found)
@@ -248,46 +253,68 @@ class _Look:
             found.unresolved[text] = None
             found.outside = True
             return
-        real = self._real(text, found)
-        for spelling in self._spellings:
-            if real == spelling or real.startswith(f"{spelling}/"):
-                below = real[len(spelling) + 1 :] or "."
+        for real in self._real_paths(text, found):
+            below = self._relative(real, self._spellings)
+            if below is None:
+                found.paths[real] = found.paths[normal] = None
+                found.outside = True
+            else:
                 found.paths[below] = None
                 found.links[normal] = below
                 self._note_folder(below, found)
-                return
-        found.paths[real] = None
-        if real != normal:
-            found.paths[normal] = None
-        found.outside = True
 
     def _follow(self, path: str, found: _FollowedPaths) -> None:
         """Follow a plain path relative to the workspace; what is missing counts as if it were created."""
         check_path(path)
         lexical = posixpath.normpath(path)
-        real = self._real(f"{self._root}/{path}", found)
-        if real == self._root or real.startswith(f"{self._root.rstrip('/')}/"):
-            real = real[len(self._root) :].lstrip("/") or "."
-        else:
-            found.outside = True
-        found.paths[real] = None
-        self._note_folder(real, found)
-        if lexical != real and lexical.partition("/")[0] != "..":
-            found.paths[lexical] = None
-            found.links[lexical] = real
+        for real in self._real_paths(f"{self._root}/{path}", found):
+            below = self._relative(real, (self._root,))
+            found.outside |= below is None
+            place = real if below is None else below
+            found.paths[place] = None
+            self._note_folder(place, found)
+            if lexical != place and lexical.partition("/")[0] != "..":
+                found.paths[lexical] = None
+                found.links[lexical] = place
 
-    def _real(self, path: str, found: _FollowedPaths) -> str:
-        """Return the real path.
+    def _relative(self, real: str, folders: Sequence[str]) -> str | None:
+        """Return a real path relative to one of the folders; None if it lies in none of them."""
+        for folder in folders:
+            if real == folder or real.startswith(f"{folder.rstrip('/')}/"):
+                return real[len(folder) :].lstrip("/") or "."
+        return None
+
+    def _real_paths(self, path: str, found: _FollowedPaths) -> Iterator[str]:
+        """Yield the real path, and the one in a sandbox that shows the workspace at the alias as well.
 
         Raises:
             OSError: There are too many links.
             _Unclear: A link on the way leads to where every process sees something else.
         """
-        real, links = follow_path(path)
+        real, links = self._walk(path, os.readlink, found)
+        yield real
+        is_plain = not links and ".." not in path and path.startswith(f"{self._root}/")
+        if self._has_alias and not is_plain:
+            seen, _ = self._walk(path, self._read_link, found)
+            below = self._relative(seen, (_ALIAS,))
+            if below is not None:
+                yield posixpath.normpath(f"{self._root}/{below}")
+            elif seen != real:
+                yield seen
+
+    def _walk(
+        self, path: str, read_link: Callable[[str], str], found: _FollowedPaths
+    ) -> tuple[str, list[str]]:
+        real, links = follow_path(path, read_link)
         if any(map(_differs_by_process, (real, *links))):
             found.outside = True
             raise _Unclear
-        return real
+        return real, links
+
+    def _read_link(self, place: str) -> str:
+        """Return the text of the link at a place of the sandbox."""
+        below = self._relative(place, (_ALIAS,))
+        return os.readlink(place if below is None else f"{self._root}/{below}")  # noqa: PTH115 - as follow_path
 
     def _note_folder(self, path: str, found: _FollowedPaths) -> None:
         try:
@@ -328,17 +355,28 @@ class _Look:
         return [path.removeprefix("./") for path in found if self.exists(path)]
 
     def _list(self, folder: str) -> list[str]:
-        names: list[str] = []
-        try:
-            with os.scandir(f"{self._root}/{folder}") as entries:
-                for entry in entries:
-                    self._entries_left -= 1
-                    if self._entries_left < 0:
-                        raise _Unclear
-                    names.append(entry.name)
-        except OSError:
-            return []
-        return names
+        names: dict[str, None] = {}
+        for place in self._places(folder):
+            try:
+                with os.scandir(place) as entries:
+                    for entry in entries:
+                        self._entries_left -= 1
+                        if self._entries_left < 0:
+                            raise _Unclear
+                        names[entry.name] = None
+            except OSError:
+                continue
+        return list(names)
+
+    def _places(self, path: str) -> Iterator[str]:
+        """Yield where a path relative to the workspace is on the host, and where a sandbox has it."""
+        yield f"{self._root}/{path}"
+        if self._has_alias:
+            with suppress(OSError):  # a circle of links: there is nothing
+                seen, _ = follow_path(f"{self._root}/{path}", self._read_link)
+                below = self._relative(seen, (_ALIAS,))
+                if below is not None:
+                    yield f"{self._root}/{below}"
 
 
 def _differs_by_process(path: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Set as AbstractSet
 from pathlib import Path
 
 from aisotools.workspace.paths import MAX_LINKS
@@ -72,10 +72,15 @@ def resolve(path: str, known: dict[str, str]) -> str:
     return real
 
 
-def follow_path(path: str) -> tuple[str, list[str]]:
+def follow_path(path: str, read_link: Callable[[str], str] = os.readlink) -> tuple[str, list[str]]:
     """Return the real path, and the real places of all links on the way there. Nothing need exist.
 
     Each part is looked at once: a link that is put there afterwards is not followed.
+
+    Args:
+        path: A path; one that is relative begins in the current folder.
+        read_link: Returns the text of the link at a place, as `os.readlink` does; another one can show the
+            places of a sandbox.
 
     Raises:
         OSError: There are too many links, or the current folder is gone.
@@ -93,7 +98,7 @@ def follow_path(path: str) -> tuple[str, list[str]]:
             continue
         place = f"{place}/{part}"
         try:
-            link = os.readlink(place)  # noqa: PTH115 - a text, as everything here
+            link = read_link(place)
         except (OSError, ValueError):  # no link, nothing there, or no path
             continue
         links.append(place)

@@ -177,6 +177,33 @@ def test_many_names_are_not_looked_at(workspace: Path) -> None:
     assert read(workspace, *map(str, range(300))).unresolved == ("and 300 paths in all",)
 
 
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        ("/workspace/secrets/key", "l"),
+        ("/workspace/link", "l"),
+        ("/workspace", "l/secrets/key"),
+        ("/workspace", "l/folder/deep/../key"),
+        ("/workspace/folder/deep/../key", "l"),
+        ("/workspace/../{ws}", "l/secrets/key"),
+        ("/workspace", "l/secr*/k*"),
+        ("/workspace/secrets", "l/*"),
+        ("missing", "{ws}/../../../../../../../../workspace/folder/deep/../key"),
+        ("missing", "/tmp/../workspace/folder/deep/../key"),
+        ("missing", "/workspace/..{ws}/secrets/key"),
+    ],
+)
+def test_a_sandbox_shows_the_workspace_at_the_alias_too(workspace: Path, target: str, path: str) -> None:
+    (workspace / "l").symlink_to(target.replace("{ws}", str(workspace)))
+    assert "secrets/key" in read(workspace, path.replace("{ws}", str(workspace))).reads
+
+
+def test_above_the_alias_is_the_root(workspace: Path) -> None:
+    assert "/etc/hosts" in read(workspace, "/workspace/../etc/hosts").reads
+    (workspace / "l").symlink_to("/workspace/../etc")
+    assert "/etc/hosts" in read(workspace, "l/hosts").reads
+
+
 def test_a_file_on_the_way_does_not_hide_the_link_before_it(workspace: Path) -> None:
     # The command may replace the file by a folder before it uses the path.
     assert "secrets/key/x" in read(workspace, "folder/key/x").reads
