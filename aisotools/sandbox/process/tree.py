@@ -435,8 +435,11 @@ def kill_all(
             send_signal(pid, signal.SIGKILL)
         # Their own children are ours now, if we are the subreaper: the next round finds them. Reap in each
         # round: process 1 of a namespace stays, killed as it is, until all zombies in there are reaped.
-        ended |= reap()
-        if not (frozen or has_missed) or time.monotonic() > deadline_s:
+        reaped = reap()
+        ended |= reaped
+        # Race: a child that ended after `find` had looked has left us its own children, and reaping it takes
+        # away the last sign of that. So go on until a round in which none has ended.
+        if not (frozen or has_missed or reaped) or time.monotonic() > deadline_s:
             return ended
         if not has_missed:
             time.sleep(_KILL_ROUND_S)

@@ -145,6 +145,41 @@ for n in range(10_000):
         assert not runaways()
 
 
+def test_what_a_child_leaves_that_ends_after_the_look_is_found() -> None:
+    """Whoever waits for the end of a child would otherwise never look again."""
+    code = """
+import os, signal, sys
+from aisotools.sandbox.process.tree import become_subreaper, below, kill_all, table
+from tests.waiting import process_state, wait_until
+become_subreaper()
+reading, writing = os.pipe()
+parent = os.fork()
+if parent == 0:
+    if os.fork() == 0:
+        os.execv('/bin/sleep', ['sleep', '100'])
+    os.write(writing, b'.')
+    signal.pause()
+os.read(reading, 1)
+
+looks = 0
+
+def find():
+    global looks
+    looks += 1
+    processes = table()
+    found = below(os.getpid(), processes) - {parent, *below(parent, processes)}
+    if looks == 1:
+        os.kill(parent, signal.SIGKILL)
+        wait_until(lambda: process_state(parent) == 'Z')
+    return found
+
+ended = kill_all(find, within_s=100)
+print(parent in ended, len(ended), below(os.getpid(), table()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True 2 set()\n"
+
+
 def test_ending_is_bounded_in_time() -> None:
     assert (
         kill_all(lambda: {2**22 + 5}, within_s=0.1) == {}
