@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
@@ -53,8 +54,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 LONG = (
-    "worker/test_reader.py",
     "test_hostile_work.py",
+    "worker/test_reader.py",
+    "test_outliving.py",
+    "test_guards_mode.py",
+    "host/test_sandbox.py",
+    "test_host_tools.py",
     "test_stopping.py",
     "test_monitor.py",
     "test_parsing.py",
@@ -62,10 +67,30 @@ LONG = (
 """Modules that take longest. They come first, or the whole suite would wait for one of them in the end."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before those are left out that are marked as slow
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long modules come first, in the processes that share the work."""
+    """Long modules come first, in the processes that share the work; of many variants, a sample runs."""
+    _mark_what_is_not_sampled(items)
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: not item.path.as_posix().endswith(LONG))
+
+
+def _mark_what_is_not_sampled(items: list[pytest.Item]) -> None:
+    """Mark as slow all variants of a test beyond the number that its mark `sample` names.
+
+    The choice looks random, so that it holds some of each parameter, and is the same each time.
+    """
+    variants: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample") is not None:
+            variants.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for same in variants.values():
+        mark = same[0].get_closest_marker("sample")
+        assert mark is not None
+        (count,) = mark.args
+        same.sort(key=lambda item: zlib.crc32(item.name.encode()))
+        for item in same[count:]:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(wrapper=True)

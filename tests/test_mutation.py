@@ -66,11 +66,11 @@ def test_mutants_change_only_their_own_folder(tmp_path: Path, is_confined: bool)
     writable.mkdir()
     code = tmp_path / "test_damage.py"
     code.write_text(DAMAGE.format(decoy=str(decoy)))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     run = subprocess.run(
         [*command, f"--basetemp={writable}/t", "-c", "/dev/null", str(code)],
         cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(writable)},
+        env={**os.environ, "TMPDIR": str(writable), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         check=False,
         preexec_fn=(lambda: mutation.confine(writable)) if is_confined else None,

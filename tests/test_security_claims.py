@@ -351,6 +351,7 @@ def test_no_key_of_the_environment_enters_a_worker(level: str, tmp_path: Path) -
     assert done.stdout == "[True, False, False]\n", done.stderr
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
     ("limits", "code", "limit"),

@@ -66,6 +66,7 @@ async def gone(mark: str) -> bool:
 # ---- what a command gives
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(
     ("command", "stdout", "stderr", "code"),
     [
@@ -147,6 +148,7 @@ async def test_output_is_reported_while_the_call_runs(session: Session) -> None:
 # ---- stopping
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "command",
     [

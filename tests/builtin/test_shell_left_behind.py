@@ -75,6 +75,7 @@ def outcome(result: ToolResult) -> tuple[bool, str]:
     return result.is_error, result.content
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("code", HARMLESS.values(), ids=HARMLESS)
 async def test_commands_work_after(r: Rig, code: str, read_only: bool) -> None:

@@ -42,6 +42,7 @@ VALUES = {
 }
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("text", VALUES.values(), ids=VALUES)
 def test_a_size_is_within_a_factor_of_two_of_the_growth_of_a_process(text: str) -> None:
     done = subprocess.run(

@@ -76,6 +76,7 @@ FORGERIES = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("code", FORGERIES.values(), ids=FORGERIES)
 async def test_hostile_bytes_on_the_channel_end_the_worker_at_most(r: Rig, code: str) -> None:
     result = await r.python(f"{code}\nimport time; time.sleep(0.3); 'still here'", timeout_s=1)
@@ -156,6 +157,7 @@ for _ in range(3):  # what is stolen first is the order to keep the state
     await works(r)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "flood",
     [

@@ -155,6 +155,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
 async def test_values_that_swell_are_left_out_or_end_the_worker(r: Rig, bomb: str) -> None:
     before = rss_bytes()

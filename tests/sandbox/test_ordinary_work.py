@@ -180,6 +180,7 @@ answer = answer == [True, True]
 }
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize(
     ("who", "work"),
     [

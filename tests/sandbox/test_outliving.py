@@ -93,6 +93,7 @@ STARTED_AS_COPIES = {
 }
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("how", ["command", "deadline", "interrupt"])
 @pytest.mark.parametrize("started", STARTED_AS_COPIES.values(), ids=STARTED_AS_COPIES)
 async def test_nothing_outlives_a_stop_with_the_environment_of_a_task(r: Rig, started: str, how: str) -> None:
@@ -162,6 +163,7 @@ OTHERS: dict[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("kind", "code"), OTHERS.values(), ids=OTHERS)
 @pytest.mark.parametrize("orphan", ORPHANS.values(), ids=ORPHANS)
 async def test_no_orphan_of_a_stopped_call_goes_on_beside_another_call(
@@ -190,6 +192,7 @@ LEFT_BEHIND = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("left", LEFT_BEHIND.values(), ids=LEFT_BEHIND)
 async def test_programs_that_an_earlier_call_left_are_not_those_of_a_call_that_runs(
     r: Rig, left: str
@@ -234,6 +237,7 @@ while time.monotonic() < ends_s:
 """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("step", ["pass", "os.setsid()"])
 async def test_a_process_that_forks_and_ends_on_and_on_does_not_outlive_a_stop(r: Rig, step: str) -> None:
     (r.workspace / "restless.py").write_text(RESTLESS.format(step))
@@ -285,6 +289,7 @@ async def test_a_program_that_is_named_for_a_call_that_has_ended_or_names_one_is
     assert not (await other).is_error
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("forged", ["0", "1", "-5", "'x'", "None", "1 << 40", "True"])
 async def test_a_forged_number_of_a_program_ends_the_worker(r: Rig, forged: str) -> None:
     result = await r.python(FIND_WORKER + f"worker._name_program(worker._running, {forged}); time.sleep(99)")
@@ -312,6 +317,7 @@ DETACHED: dict[str, str] = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("how", ["command", "deadline", "interrupt"])
 @pytest.mark.parametrize("server", DETACHED.values(), ids=DETACHED)
 async def test_a_server_goes_on_whose_task_has_ended_and_is_stopped_with_it(
@@ -371,6 +377,7 @@ CHANGES: dict[str, str] = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 async def test_calls_work_at_once_whatever_code_does_to_descriptors(r: Rig, change: str) -> None:
     await r.python(f"kept = 1\n{change}")

@@ -53,6 +53,7 @@ VALUES: dict[str, Any] = {
 }
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("options", [{}, {"indent": 1}, {"separators": (",", ":")}, {"ensure_ascii": False}])
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_value_is_the_same_as_at_once(value: Any, options: dict[str, Any]) -> None:
@@ -99,6 +100,7 @@ MALFORMED = {
 }
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("template", MALFORMED.values(), ids=MALFORMED)
 def test_malformed_text_is_refused(template: bytes) -> None:
     data = template.replace(b"%s", b",".join([b"1"] * 60_000))
@@ -181,6 +183,7 @@ def parts_of(value: Any) -> tuple[int, int]:
     return 0, 0
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("options", [{}, {"ensure_ascii": False}])
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_parts_in_texts_do_not_count(value: Any, options: dict[str, Any]) -> None:

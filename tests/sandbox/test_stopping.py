@@ -226,6 +226,7 @@ async def test_a_call_that_waits_for_the_sweep_can_be_interrupted(tmp_path: Path
         assert (await r.bash("echo next")).value["stdout"] == "next\n"
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("code", INTERRUPTIBLE.values(), ids=INTERRUPTIBLE)
 async def test_an_interruptible_call_keeps_the_variables(r: Rig, code: str) -> None:
     result = await r.python(code, timeout_s=DEADLINE_S)
@@ -239,6 +240,7 @@ async def test_an_interruptible_call_keeps_the_variables(r: Rig, code: str) -> N
     assert sleepers(r.workspace) == []
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("code", STUBBORN.values(), ids=STUBBORN)
 async def test_an_uninterruptible_call_is_ended_and_the_next_one_works(strict: Rig, code: str) -> None:
     r = strict

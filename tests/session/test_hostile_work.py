@@ -48,6 +48,7 @@ def run_calmest(name: str, folder: Path, budget: int = BUDGET) -> dict[str, Any]
     return found
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     "name",
     [
@@ -67,6 +68,7 @@ def test_the_host_grows_by_no_more_than_its_budget_and_goes_on(name: str, tmp_pa
     assert found["stall_s"] <= MAX_STALL_S
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["displays", "long results", "printed text"])
 def test_the_host_grows_by_no_more_than_the_default_budget(name: str, tmp_path: Path) -> None:
     """These retain what a session holds by default; the slack is the same, and no part of the budget."""

@@ -56,6 +56,7 @@ WAYS_WITHOUT_END = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("way", [*WAYS, *WAYS_WITHOUT_END])
 async def test_every_end_of_a_call(session: Session, way: str) -> None:
     ending = (WAYS | WAYS_WITHOUT_END)[way]

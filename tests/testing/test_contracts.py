@@ -341,6 +341,7 @@ def test_every_sentence_has_a_broken_implementation() -> None:
     assert sorted(BROKEN) == ALL
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("sentence", ALL)
 def test_a_broken_implementation_fails(sentence: str, tmp_path: Path) -> None:
     suite, make = BROKEN[sentence]

@@ -608,6 +608,7 @@ SCRIPT = textwrap.dedent("""
 """)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("way", "workspace", "expected"),
     [

@@ -151,6 +151,7 @@ def test_make_makes_nothing_of_a_workers_files(place: Place, attack: Attack, tmp
     assert not restored_then_used(place, attack, tmp_path / "quarantine")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("attack", PLUGINS.values(), ids=PLUGINS)
 def test_plugins_of_a_worker_are_not_loaded(place: Place, attack: Attack, tmp_path: Path) -> None:
     assert not restored_then_used(place, attack, tmp_path / "quarantine")

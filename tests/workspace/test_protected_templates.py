@@ -113,6 +113,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path / "ws", tmp_path / "mark", tmp_path / "home")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("attack", TEMPLATES.values(), ids=TEMPLATES)
 def test_converting_a_notebook_runs_nothing_of_a_worker(place: Place, attack: Attack, tmp_path: Path) -> None:
     pytest.importorskip("nbconvert")

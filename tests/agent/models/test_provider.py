@@ -163,6 +163,7 @@ FAULTS: list[tuple[str, Callable[[], Reply], bool, str]] = [
 ]
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize(
     ("fault", "retryable", "message"), [one[1:] for one in FAULTS], ids=[one[0] for one in FAULTS]
 )
@@ -181,6 +182,7 @@ async def test_provider_faults_are_reported(
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "fault", [one[1] for one in FAULTS if one[2]], ids=[one[0] for one in FAULTS if one[2]]
 )

@@ -262,6 +262,7 @@ BROKEN = (
 )
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("how", BROKEN)
 async def test_an_answer_that_cannot_be_read_ends_its_call_at_once(trusting: Session, how: str) -> None:
     server = await stranger(trusting, how)

@@ -241,6 +241,7 @@ class WebServer:
         return "application/json", json.dumps(answer).encode()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("how", ANSWERS)
 async def test_an_answer_over_http_that_cannot_be_read_ends_its_call(
     how: str, open_session: OpenSession

@@ -232,6 +232,7 @@ MANY += [
 ]
 
 
+@pytest.mark.sample(40)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("end", ["", "<([[ ", "\n)`'"])
 @pytest.mark.parametrize("part", MANY)

@@ -193,6 +193,7 @@ def test_no_text_that_only_reads_hides_a_line_after_it(text: str) -> None:
         assert not reads_only(text + "\nrm x")
 
 
+@pytest.mark.sample(8)
 @given(command=READING)
 @settings(max_examples=200)
 @pytest.mark.parametrize("added", ADDED)
@@ -202,6 +203,7 @@ def test_adding_something_harmful_is_seen(command: str, added: str) -> None:
     assert not reads_only(command + added)
 
 
+@pytest.mark.sample(6)
 @given(command=HARMFUL)
 @settings(max_examples=300)
 @pytest.mark.parametrize("wrapped", WRAPPED)

@@ -164,6 +164,7 @@ def fill(size):
 """
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "attack",
     [

@@ -59,6 +59,7 @@ async def session_survives(folder: Path, level: str, lower: str, name: str) -> s
         return message
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("lower", [SOFT, HARD], ids=["soft", "hard"])
 async def test_session_survives_that_its_worker_lowers_a_limit(
@@ -80,6 +81,7 @@ print(asyncio.run(session_survives(Path(sys.argv[1]), *sys.argv[2:])))
 """
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_session_of_a_plain_user_survives_hard_limits(name: str, place: Places) -> None:
     uid = inside.user_of("plain")

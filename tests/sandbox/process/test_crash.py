@@ -87,6 +87,7 @@ KILLED = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("killed", KILLED.values(), ids=KILLED)
 def test_nothing_is_left(tmp_path: Path, killed: list[str]) -> None:
     workspace, temporary = tmp_path / "workspace", tmp_path / "tmp"

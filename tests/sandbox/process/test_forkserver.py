@@ -126,6 +126,7 @@ def assert_gone(pids: set[int], facts: dict[str, Any]) -> None:
     assert left() == (set(), False), facts
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("code", BUSY.values(), ids=BUSY)
 def test_killing_the_host_leaves_nothing(tmp_path: Path, code: str) -> None:
     with host(tmp_path / "workspace", "waits", code) as (process, facts):
@@ -159,6 +160,7 @@ def test_a_copy_of_the_host_that_holds_its_sockets_does_not_keep_the_tree(tmp_pa
 ORDERS = [("server", "host"), ("supervisor", "host"), ("worker", "host"), ("host", "server")]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
 def test_any_order_of_deaths(tmp_path: Path, order: tuple[str, str]) -> None:
     with host(tmp_path / "workspace", "waits", BUSY["stubborn"]) as (process, facts):
@@ -381,6 +383,7 @@ class KilledForks(forkserver.ForkServer):
         super()._serve_request(report)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("before", "after", "answered"),
     [

@@ -145,7 +145,7 @@ for n in range(10_000):
         assert not runaways()
 
 
-def test_what_a_child_leaves_that_ends_after_the_look_is_found() -> None:
+def test_killing_finds_what_a_child_leaves_that_ends_after_the_look() -> None:
     """Whoever waits for the end of a child would otherwise never look again."""
     code = """
 import os, signal, sys

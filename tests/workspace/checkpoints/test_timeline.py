@@ -887,6 +887,7 @@ def test_state_above_its_limit_waits_in_a_file(rig: Rig, keep_bytes: int) -> Non
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors - 2 - (keep_bytes < 1 << 20)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("first", ["", "\u20ac", "\U0001f600"], ids=["ASCII", "up to U+FFFF", "beyond"])
 def test_memory_for_each_file_is_bounded_while_it_is_scanned_and_undone(rig: Rig, first: str) -> None:
     """With names of the greatest length: what it takes at most meanwhile, and that none of it is left.
