@@ -82,7 +82,7 @@ def _mark_what_is_not_sampled(items: list[pytest.Item]) -> None:
     """
     variants: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("sample") is not None:
+        if item.get_closest_marker("sample") is not None and item.get_closest_marker("slow") is None:
             variants.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for same in variants.values():
         mark = same[0].get_closest_marker("sample")

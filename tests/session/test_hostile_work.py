@@ -48,7 +48,7 @@ def run_calmest(name: str, folder: Path, budget: int = BUDGET) -> dict[str, Any]
     return found
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "name",
     [
