@@ -38,7 +38,7 @@ from aisotools.core.protocols import Tool
 from aisotools.core.redaction import redact_arguments, redact_text, secret_parameters
 from aisotools.core.types import Json, ToolResult
 from aisotools.session.event_log import EventLog
-from aisotools.session.ledger import Ledger, ledger_name, open_ledger
+from aisotools.session.ledger import Ledger, ledger_name, open_ledger, prepare_folder
 from aisotools.session.ledger_encoding import escaped
 from aisotools.tools.registry import ToolRegistry
 
@@ -173,7 +173,7 @@ class Recording:
                 self._on_failure(error)
 
 
-def record(
+async def record(
     event_log: EventLog,
     registry: ToolRegistry,
     *,
@@ -203,6 +203,7 @@ def record(
             known[name] = (tool, secret_parameters(tool.parameters_schema()))
         return known[name][1]
 
+    await asyncio.to_thread(prepare_folder, folder)
     recording = Recording(
         open_ledger(folder, ledger_name(session_key)),
         secret_names,
