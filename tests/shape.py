@@ -137,8 +137,10 @@ FOREIGN_MEMBERS: Mapping[str, Mapping[str, str]] = {
         "path": "loaders of files have it",
         "archive": "loaders of archives have it",
     },
-    "workspace.checkpoints.scan": {"syncfs": "the C library, on Linux alone"},
-    "workspace.dirfd": {"O_PATH": "the module os, on Linux alone"},
+    "workspace.dirfd": {
+        "O_PATH": "the module os, on Linux alone",
+        "syncfs": "the C library, on Linux alone",
+    },
     "tools.results": {"tolist": _ARRAYS},
     "tools.function": {"get_parent": "IPython's kernel: other shells have none"},
     "tools.schema": {"get_secret_value": "pydantic's secret types"},

@@ -243,6 +243,7 @@ def _touches(arguments: Mapping[str, Json]) -> Sequence[FileTouch]:
     gather_facts=_facts,
     touches=_touches,
     import_path="aisotools.builtin.edit:edit",
+    programs="none",
 )
 def edit(
     path: Annotated[

@@ -206,6 +206,7 @@ _IncludeIgnored = Annotated[
     extract_undo_path=extract_undo_path,
     gather_facts=gather_operation_facts,
     import_path="aisotools.builtin.files:file",
+    programs="none",
 )
 def file(
     *,
@@ -275,6 +276,7 @@ def file(
     ],
     gather_facts=functools.partial(_facts, effect=Effect.READ_ONLY),
     import_path="aisotools.builtin.files:sandbox_read",
+    programs="none",
 )
 def sandbox_read(
     path: _FilePath,
@@ -300,6 +302,7 @@ def sandbox_read(
     extract_undo_path=written_path,
     gather_facts=functools.partial(_facts, effect=Effect.LOCAL_MUTATION),
     import_path="aisotools.builtin.files:sandbox_write",
+    programs="none",
 )
 def sandbox_write(
     path: _FilePath,

@@ -492,6 +492,7 @@ def _touches(arguments: Mapping[str, Json]) -> Sequence[FileTouch]:
     gather_facts=_facts,
     touches=_touches,
     import_path="aisotools.builtin.patch:apply_patch",
+    programs="none",
 )
 def apply_patch(
     patch: Annotated[

@@ -24,7 +24,7 @@ from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import CAP, HeadTailBuffer, looks_binary
 from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.sandbox.confinement import landlock
-from aisotools.sandbox.process.tree import unreaped
+from aisotools.sandbox.process.tree import signal_group, unreaped
 from aisotools.tools.adapter import register_builtin
 from aisotools.tools.function import tool
 from aisotools.workspace.workspace import Workspace
@@ -155,7 +155,7 @@ async def sandbox_bash(
         # Three ways lead here: the command ended, its timeout passed, or the call was cancelled. In the last
         # two it still runs, and is killed with its process group.
         if process.get_returncode() is None:
-            _kill_group(process.get_pid())
+            signal_group(process.get_pid(), signal.SIGKILL)
         await asyncio.wait([protocol.drained], timeout=_DRAIN_S)
         process.close()
     # Whatever number there is for a program whose exit status was lost, it is made up.
@@ -345,13 +345,6 @@ def _exit_code(status: int | None) -> int:
     if status is None:
         return _NO_EXIT_CODE
     return status if status >= 0 else 128 - status
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return  # Race: it ended after its exit status was checked.
 
 
 def _readable(text: str) -> str:

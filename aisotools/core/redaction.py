@@ -9,13 +9,25 @@ is not recognised. Masking again changes nothing.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
-from aisotools.core.secret_commands import find_in_commands
-from aisotools.core.secret_names import Strength, find_named, is_secret_value, purpose_of, strength_of
+from aisotools.core.secret_commands import COMMAND_SIGNS, find_in_commands
+from aisotools.core.secret_names import (
+    NAME_SIGNS,
+    Strength,
+    find_named,
+    is_secret_value,
+    purpose_of,
+    strength_of,
+)
 from aisotools.core.secret_shapes import (
     MARK_BEGINNING,
+    SHORT_CHARS,
+    TOKEN_SIGNS,
     Secret,
     begins_private_key,
     ends_private_key,
@@ -37,10 +49,63 @@ _MOST_DEPTH = 200
 _TOO_DEEP = "[nested too deeply to be looked at]"
 
 
+# Without a match a short ASCII text holds nothing that is found below, which is far more than one search.
+_SIGNS = re.compile("|".join((TOKEN_SIGNS, *map(re.escape, (*NAME_SIGNS, *COMMAND_SIGNS)))), re.IGNORECASE)
+
+# Capitals and blanks count as limits of words in a name, and `value` belongs to what `name` says.
+_PLAIN_NAME = re.compile(r"(?!value$)[a-z_]{1,64}")
+_MOST_PLAIN_BITS = 64
+
+_known: ContextVar[dict[str, str] | None] = ContextVar("_known", default=None)
+
+
+@contextmanager
+def remembering(known: dict[str, str]) -> Iterator[None]:
+    """Within this context, redact each text once. `known` holds what became of each, from before, too.
+
+    Redacting megabytes may take seconds. Done in a thread first, with the same `known`, it takes no time on
+    an event loop.
+    """
+    token = _known.set(known)
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
 def redact_text(text: str) -> str:
     """Return `text` with everything that looks like a secret replaced."""
-    if len(text) < _LEAST_CHARS:
+    if len(text) < _LEAST_CHARS or _has_no_sign(text):
         return text
+    known = _known.get()
+    if known is None:
+        return _redact(text)
+    if text not in known:
+        known[text] = _redact(text)
+    return known[text]
+
+
+def _has_no_sign(text: str) -> bool:
+    return len(text) < SHORT_CHARS and text.isascii() and _SIGNS.search(text) is None
+
+
+def is_plain(name: object, value: object) -> bool:
+    """Return whether an argument is so simple that neither redaction nor JSON would change it.
+
+    That is a short text, a truth value or a small integer, without any sign of a secret in it or its name.
+    """
+    if type(name) is not str or _PLAIN_NAME.fullmatch(name) is None or _SIGNS.search(name) is not None:
+        return False
+    if type(value) is str:
+        return _has_no_sign(value)
+    return (
+        value is None
+        or type(value) is bool
+        or (type(value) is int and value.bit_length() <= _MOST_PLAIN_BITS)
+    )
+
+
+def _redact(text: str) -> str:
     # A secret may show only when another one, between it and its name, is gone.
     for _ in range(_MOST_ROUNDS):
         redacted = _without(text, find_tokens(text))

@@ -76,6 +76,7 @@ _SQL = re.compile(r"""(?i:identified by) ["'](?!\[redacted)(?<!\[redacted: )(?P<
 
 
 _SIGNS = (" -", ":", "<<<", " /", "add_user", "change_password", "alias", "SecureString")
+_VERBS = ("login ", "authtoken ", "set-token ")
 _LOGIN_TOKEN = re.compile(r"(?:-{1,2}[\w-]{1,20}[ \t=])?(?P<value>[\w.+/=~-]{16,}+)")
 _OTHERS: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = (
     (("machine ", "login ", "user "), _NETRC),
@@ -84,6 +85,9 @@ _OTHERS: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = (
     (("auth", "Auth(", "ogin(", "authenticate(", "simple_bind_s(", "redential"), _LOGIN_PAIR),
     (("IDENTIFIED BY", "Identified by", "identified by"), _SQL),
 )
+
+COMMAND_SIGNS = (*_SIGNS, *_VERBS, *(hint for hints, _ in _OTHERS for hint in hints))
+"""A text without any of these has no password that `find_in_commands` finds."""
 
 
 def find_in_commands(text: str) -> Iterator[Secret]:
@@ -94,7 +98,7 @@ def find_in_commands(text: str) -> Iterator[Secret]:
                 value = match["value"]
                 if not (is_placeholder(value) or value.isdigit() or value.startswith("-")):
                     yield Secret(*match.span("value"), "password")
-    for verb in ("login ", "authtoken ", "set-token "):
+    for verb in _VERBS:
         for match in _matches_behind(text, verb, _LOGIN_TOKEN) if verb in text else ():
             if looks_random(match["value"]):
                 yield Secret(*match.span("value"), "token")

@@ -33,7 +33,7 @@ class Strength(IntEnum):
     """As `password`: the value is a secret unless it stands for one."""
 
 
-_STEMS = (
+NAME_SIGNS = (
     "pass",
     "pwd",
     "psk",
@@ -52,6 +52,8 @@ _STEMS = (
     "appid",
     "_pat",
 )
+"""Parts of names of secrets, in small letters: a text without any of them has no value behind such a name."""
+
 _NAME_REST = re.compile(r"(?:[a-z0-9_-]|\.(?=[a-z]))*+")
 _NAME_CHARS = "abcdefghijklmnopqrstuvwxyz0123456789_-."
 _MOST_NAME_CHARS = 64
@@ -204,7 +206,7 @@ def find_named(text: str) -> Iterator[Secret]:
 def _places_of(lowered: str) -> list[int]:
     """Return where names of secrets may be, in order."""
     places = []
-    for stem in _STEMS:
+    for stem in NAME_SIGNS:
         place = lowered.find(stem)
         while place >= 0:
             places.append(place)

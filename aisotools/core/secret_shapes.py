@@ -152,14 +152,19 @@ MOST_JUDGED_CHARS = 200
 """So much of a value is looked at to judge whether it is a secret."""
 
 
-_LONG_WORD = re.compile(r"[A-Za-z0-9_-]{14}|://|KEY")
-_MOST_SCANNED_CHARS = 300
+TOKEN_SIGNS = r"[A-Za-z0-9_-]{14}|://|KEY"  # noqa: S105 - a pattern
+"""Pattern without which a short text has no token."""
+
+SHORT_CHARS = 300
+"""A shorter text is searched for signs first."""
+
+_SIGNS = re.compile(TOKEN_SIGNS)
 
 
 def find_tokens(text: str) -> list[Secret]:
     """Return the tokens of known shapes in a text, in no particular order."""
     found: list[Secret] = []
-    if len(text) < _MOST_SCANNED_CHARS and _LONG_WORD.search(text) is None:
+    if len(text) < SHORT_CHARS and _SIGNS.search(text) is None:
         return found
     for hint, patterns in _SHAPES:
         if hint in text:

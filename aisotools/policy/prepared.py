@@ -177,13 +177,15 @@ def prepare_call(
         is_unenforced = is_believed and not has_readers and assumed_effect(facts) is Effect.READ_ONLY
         if is_unenforced:
             facts = dataclasses.replace(facts, effect=Effect.LOCAL_MUTATION)
+        effect = assumed_effect(facts)
         # A call that only reads leaves nothing to undo, and finding out takes time. What the tool itself says
         # about undo does not count.
-        undoable = can_undo is not None and assumed_effect(facts) is not Effect.READ_ONLY and can_undo(facts)
+        undoable = can_undo is not None and effect is not Effect.READ_ONLY and can_undo(facts)
         if facts.undoable is not undoable:
             facts = dataclasses.replace(facts, undoable=undoable)
     except Exception as error:
-        facts = Facts(effect=Effect.DESTRUCTIVE, certain=False, runs_in=runs_in, level=level)
+        effect = Effect.DESTRUCTIVE
+        facts = Facts(effect=effect, certain=False, runs_in=runs_in, level=level)
         reason = f"its effects could not be determined ({type(error).__name__}: {error}); fix its classify()"
         evaluation = Evaluation(Decision.DENY, reasons=(reason,))
     else:
@@ -193,6 +195,7 @@ def prepare_call(
                 dataclasses.replace(look(), effect=facts.effect, undoable=facts.undoable),
                 look,
             )
+            effect = assumed_effect(facts)  # what cannot be resolved is uncertain
         more = []
         if is_unenforced:
             more.append(_UNENFORCED.format(level=level))
@@ -202,7 +205,6 @@ def prepare_call(
             more.append(flaw)
         if more:
             evaluation = dataclasses.replace(evaluation, reasons=(*evaluation.reasons, *more))
-    effect = assumed_effect(facts)
     return PreparedCall(
         tool=tool,
         payload=payload,

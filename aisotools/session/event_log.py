@@ -26,7 +26,7 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias, overload
 
 from aisotools.core.events import (
@@ -73,6 +73,9 @@ _KEPT_CHARS = 200
 
 Listener = Callable[[SessionEvent], None]
 """Called with every event as it happens, on the session's event loop."""
+
+Preparation = Callable[[str, Json], Awaitable[None]]
+"""Awaited with a call's id, and with large arguments or a long text that an event of it will hold."""
 
 
 _Stored: TypeAlias = SessionEvent | tuple[float, str, str, str]
@@ -333,6 +336,7 @@ class EventLog:
         self.budget = budget or RetentionBudget()
         self._retained = _RetainedEvents(self.budget)
         self._listeners: list[tuple[Listener, tuple[type[SessionEvent], ...]]] = []
+        self._preparations: list[Preparation] = []
         self.events = EventView(self._retained.list)
         self._progress = ProgressTracker()
 
@@ -355,6 +359,19 @@ class EventLog:
                 listener(event)
             except Exception:
                 _log.exception("A listener failed at %s: %r", event.kind, listener)
+
+    async def prepare(self, call_id: str, content: Json) -> None:
+        """Await whoever has to do something with large arguments or a long text before they are in an event.
+
+        Raises:
+            Exception: Whatever a preparation raises.
+        """
+        for preparation in tuple(self._preparations):
+            await preparation(call_id, content)
+
+    def add_preparation(self, preparation: Preparation) -> None:
+        """Let `prepare` await `preparation`."""
+        self._preparations.append(preparation)
 
     def subscribe(
         self, listener: Listener, kinds: tuple[type[SessionEvent], ...] = (SessionEvent,)

@@ -54,6 +54,10 @@ _MAX_TIMEOUT_S = 86_400.0
 _LARGE_ARGUMENTS = 1 << 18
 """From this size on (see `check_size`) recording and judging a call takes some milliseconds or more."""
 
+_LARGE_EVENT = 1 << 14
+"""From this size on an event is prepared before it is added: looking for secrets takes 1 ms for 1,000
+characters that were made to take long."""
+
 _CANCELLED = ToolResult.error("The call was cancelled.")
 
 _log = logging.getLogger(__name__)
@@ -220,7 +224,7 @@ class Gate:
             approver: Who is asked about this call, instead of the session's approver.
         """
         await self._turns.wait()
-        call, started_s = self._record_request(call)
+        call, started_s = await self._record_request(call)
         return await self._finish(
             call, started_s, self._decide_and_run(call, env, tool, timeout_s, ask=ask, approver=approver)
         )
@@ -237,7 +241,7 @@ class Gate:
         try:
             for index, call in enumerate(calls):
                 await self._turns.wait()
-                unfinished[index] = self._record_request(call)
+                unfinished[index] = await self._record_request(call)
             decisions = []
             for call, _ in tuple(unfinished.values()):
                 await self._turns.wait()
@@ -251,11 +255,13 @@ class Gate:
                 self._record_end(call, started_s, _CANCELLED)
         return [results[index] for index in range(len(calls))]
 
-    def _record_request(self, call: ToolCall) -> tuple[ToolCall, float]:
+    async def _record_request(self, call: ToolCall) -> tuple[ToolCall, float]:
         """Record the request. Return the call with arguments that its caller cannot change any more."""
         arguments: Mapping[str, Json] = {}
+        size = 0
         try:
-            self._turns.spend(check_size(call.name, call.arguments))
+            size = check_size(call.name, call.arguments)
+            self._turns.spend(size)
             arguments = copy.deepcopy(call.arguments)
         except ArgumentError:
             # Neither copied nor recorded, and `prepare` refuses the call for it.
@@ -263,6 +269,9 @@ class Gate:
             return call, time.monotonic()
         except Exception:
             arguments = call.arguments  # what cannot be copied is no JSON; validation refuses it
+        else:
+            if size >= _LARGE_EVENT:
+                await self._event_log.prepare(call.id, arguments)
         call = dataclasses.replace(call, arguments=arguments)
         self._event_log.add(CallRequested, call.id, call=call)
         return call, time.monotonic()
@@ -282,6 +291,9 @@ class Gate:
             )
             metadata = {**truncated.metadata, "tool": call.name, "call_id": call.id}
             result = dataclasses.replace(truncated, metadata=metadata)
+            if len(result.content) >= _LARGE_EVENT:
+                # To its end: what a call has done is recorded, whoever is cancelled meanwhile.
+                await run_to_completion(self._event_log.prepare(call.id, result.content))
         except Exception as error:  # whoever makes calls in a loop must survive every one of them
             _log.exception("The call %s of %s failed in the gate itself", call.id, call.name)
             result = ToolResult.error(

@@ -275,7 +275,7 @@ class WorkspaceHistory:
         """Run `scan`, on the loop if there are few files and few processes, else in a thread.
 
         Args:
-            scan: Takes a callback for its `progress`, and, if it may run on the loop, `max_work`.
+            scan: Takes a callback for its `progress`; on the loop also `max_work` and `may_wait`.
             call_id: The call whose progress it is.
             inline: Whether it may run on the loop at all.
             frozen: Whether the sandbox's processes are stopped meanwhile.
@@ -287,9 +287,9 @@ class WorkspaceHistory:
             if inline and is_small and not self._checkpoints.is_busy:
                 try:
                     with hold(_INLINE_THREADS):
-                        return scan(progress=_refuse_large, max_work=_INLINE_ENTRIES)
+                        return scan(progress=_refuse_large, max_work=_INLINE_ENTRIES, may_wait=False)
                 except (TooSlow, TooManyProcesses):
-                    pass  # what was copied of a large new file so far is kept, the rest goes to a thread
+                    pass  # what was copied of a large new file so far is kept; a thread does the rest
             progress = _CopyProgress()
 
             def scan_in_thread() -> T:

@@ -239,14 +239,32 @@ def open_ledger(folder: Path, name: str) -> Ledger:
         LedgerError: If the file is damaged otherwise, or was emptied, removed or replaced since it was used
             last; or if the folder cannot be used.
     """
+    key = prepare_folder(folder)
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        key = _load_key(folder)
         ledger = _open_unused(folder, name, key)
     except OSError as error:
-        raise LedgerError(f"The folder of the ledger, {folder}, cannot be used: {error.strerror}.") from error
+        raise _unusable_folder(folder, error) from error
     ledger.resume()
     return ledger
+
+
+def prepare_folder(folder: Path) -> bytes:
+    """Return the key of a folder of ledgers. Folder and key are made where they are missing.
+
+    The new key is written through to the disk, which may take a while: call this in a thread.
+
+    Raises:
+        LedgerError: If the key is damaged, or the folder cannot be used.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _load_key(folder)
+    except OSError as error:
+        raise _unusable_folder(folder, error) from error
+
+
+def _unusable_folder(folder: Path, error: OSError) -> LedgerError:
+    return LedgerError(f"The folder of the ledger, {folder}, cannot be used: {error.strerror}.")
 
 
 def _open_unused(folder: Path, name: str, key: bytes) -> Ledger:

@@ -15,6 +15,7 @@ import hashlib
 import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +66,14 @@ class Previewer:
             return {}, {}
         if not writes and not (operation in {"write", "edit"} and _is_edits(arguments.get("edits"))):
             return {}, {}
+        key = path
         try:
-            key = Workspace(self._workspace).relative(path)
-        except (OSError, WorkspaceError):
-            key = path  # its folder is missing, or the path leads out: reading it says which
-        try:
-            before = self._texts[key] if key in self._texts else _read(self._workspace, path)
+            workspace = Workspace(self._workspace)
+            with suppress(
+                OSError, WorkspaceError
+            ):  # its folder is missing, or it leads out: reading says which
+                key = workspace.relative(path)
+            before = self._texts[key] if key in self._texts else _read(workspace, path)
         except UnicodeDecodeError:
             note = "The file is not text, so what changes in it cannot be shown."
             return {"diff": _note(path, note)}, {path: digest_of_file(self._workspace, path)}
@@ -139,10 +142,10 @@ def _is_edits(edits: Json) -> bool:
     )
 
 
-def _read(workspace: Path, path: str) -> str | None:
+def _read(workspace: Workspace, path: str) -> str | None:
     """Return the text of a file; None if there is no file."""
     try:
-        data = Workspace(workspace).read_bytes(path, max_bytes=MAX_BYTES)
+        data = workspace.read_bytes(path, max_bytes=MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
     return data.decode("utf-8")

@@ -35,10 +35,10 @@ from aisotools.core.events import (
 )
 from aisotools.core.exceptions import LedgerError
 from aisotools.core.protocols import Tool
-from aisotools.core.redaction import redact_arguments, redact_text, secret_parameters
+from aisotools.core.redaction import is_plain, redact_arguments, redact_text, remembering, secret_parameters
 from aisotools.core.types import Json, ToolResult
 from aisotools.session.event_log import EventLog
-from aisotools.session.ledger import Ledger, ledger_name, open_ledger
+from aisotools.session.ledger import Ledger, ledger_name, open_ledger, prepare_folder
 from aisotools.session.ledger_encoding import escaped
 from aisotools.tools.registry import ToolRegistry
 
@@ -51,6 +51,9 @@ _MAX_TEXT_CHARS = 4_000
 
 SecretNames = Callable[[str], frozenset[str]]
 """Returns the names of the secret parameters of a tool."""
+
+_MOST_PLAIN = 20
+"""More arguments than these may come to more than is recorded of a call."""
 
 _NO_SECRETS: frozenset[str] = frozenset()
 
@@ -86,6 +89,7 @@ class Recording:
         self._secret_names = secret_names
         self._open_calls: dict[str, _OpenCall] = {}
         self._asked_at_s: dict[str, float] = {}
+        self._redacted: dict[str, dict[str, str]] = {}
         self._seal_timer: asyncio.TimerHandle | None = None
         self._sealing: asyncio.Future[None] | None = None  # the loop itself would forget it
         self._stopped = False
@@ -94,6 +98,15 @@ class Recording:
     def path(self) -> Path:
         """The ledger's file."""
         return self._ledger.path
+
+    async def prepare(self, call_id: str, content: Json) -> None:
+        """Redact large arguments or a long text of a call in a thread, ahead of its events."""
+        redacted = self._redacted.setdefault(call_id, {})
+        try:
+            await asyncio.to_thread(_redact_into, redacted, content)
+        except BaseException:
+            self._redacted.pop(call_id, None)  # there may never be an event of this call
+            raise
 
     def on_event(self, event: SessionEvent) -> None:
         """Write one event, if it is of a kind that is recorded."""
@@ -120,7 +133,12 @@ class Recording:
                 # is secret in its arguments stays so.
                 call.secret |= secret
                 call.requests += 1
-        body = _body(event, _NO_SECRETS if call is None else call.secret)
+        secret = _NO_SECRETS if call is None else call.secret
+        if event.call_id in self._redacted:
+            with remembering(self._redacted[event.call_id]):
+                body = _body(event, secret)
+        else:
+            body = _body(event, secret)
         if body is None:
             return
         if isinstance(event, ApprovalAsked):
@@ -131,6 +149,7 @@ class Recording:
             call.requests -= 1
             if not call.requests:
                 del self._open_calls[event.call_id]
+                self._redacted.pop(event.call_id, None)
         if event.call_id:
             body["call_id"] = event.call_id
         self._ledger.append(event.kind, body, time_s=event.time_s)
@@ -173,7 +192,7 @@ class Recording:
                 self._on_failure(error)
 
 
-def record(
+async def record(
     event_log: EventLog,
     registry: ToolRegistry,
     *,
@@ -203,12 +222,14 @@ def record(
             known[name] = (tool, secret_parameters(tool.parameters_schema()))
         return known[name][1]
 
+    await asyncio.to_thread(prepare_folder, folder)
     recording = Recording(
         open_ledger(folder, ledger_name(session_key)),
         secret_names,
         lambda error: on_failure(f"what happens could not be recorded ({error})"),
     )
     event_log.subscribe(recording.on_event)
+    event_log.add_preparation(recording.prepare)
     return recording
 
 
@@ -329,6 +350,13 @@ _redacted_reason = lru_cache(maxsize=256)(redact_text)  # nearly all calls of a 
 
 
 def _arguments(arguments: object, secret: frozenset[str]) -> Json:
+    if (
+        type(arguments) is dict
+        and not secret
+        and len(arguments) <= _MOST_PLAIN
+        and all(map(is_plain, arguments, arguments.values()))
+    ):
+        return arguments  # as nearly all: there is nothing to escape, and nothing that could be a secret
     if not isinstance(arguments, Mapping):
         return redact_arguments({"": escaped(arguments)}, (), _MAX_TEXT_CHARS)[""]
     # A secret is replaced as a whole: shortening it would record its beginning and its digest.
@@ -337,6 +365,15 @@ def _arguments(arguments: object, secret: frozenset[str]) -> Json:
     if not isinstance(plain, dict):
         return redact_arguments({"": plain}, (), _MAX_TEXT_CHARS)[""]
     return redact_arguments(plain, hidden, _MAX_TEXT_CHARS)
+
+
+def _redact_into(redacted: dict[str, str], content: Json) -> None:
+    """Add the long texts of a result, or of arguments as they are recorded, and what they become."""
+    with remembering(redacted):
+        if isinstance(content, str):
+            redact_text(content)
+        else:
+            _arguments(content, _NO_SECRETS)
 
 
 def _outcome(result: ToolResult) -> dict[str, Any]:

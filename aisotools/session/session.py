@@ -428,7 +428,7 @@ class Session:
                 protect_notebooks=self._protect_notebooks,
                 policy=self.policy,
             )
-            self._recording = record(
+            self._recording = await record(
                 self._event_log,
                 self.registry,
                 folder=state_folder(self._environ) / "ledger",

@@ -6,6 +6,7 @@ Nothing here follows a link, waits for the other end of a FIFO, or holds an unbo
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import itertools
 import os
@@ -342,3 +343,20 @@ def stamps_maps(path: Path) -> bool:
     mounts = [line.split() for line in lines]
     kinds = {fields[fields.index(b"-") + 1] for fields in mounts if fields[2] == number}
     return not kinds & {b"tmpfs", b"ramfs", b"devtmpfs"}
+
+
+def sync_file_system(root: int) -> bool:
+    """Write back all dirty pages of the file system of `root`. Return False where that is not possible."""
+    # Race: a page that is dirty now could be written again through a memory map without a new stamp.
+    libc = ctypes.CDLL(None)
+    return hasattr(libc, "syncfs") and bool(libc.syncfs(root) == 0)
+
+
+def sync_file(file: int) -> None:
+    """Write back dirty pages, so that the next write through a memory map updates the stamp."""
+    try:
+        os.fdatasync(file)
+    except OSError as error:
+        # A file that cannot be written back has no dirty pages.
+        if error.errno not in {errno.EINVAL, errno.EROFS}:
+            raise

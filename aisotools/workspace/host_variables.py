@@ -24,6 +24,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -134,6 +135,7 @@ _VALUES_OF_GIT = "GIT_CONFIG_VALUE_"
 _NAMES = frozenset((*_ENVIRONMENTS, *(name for row in HOST_VARIABLES for name in row.names)))
 
 
+@lru_cache(maxsize=4_096)  # asked before each call about every variable that there is
 def chooses_code(name: str) -> bool:
     """Return whether `why_variables_refuse` reads the variable of this name."""
     return name in _NAMES or name.startswith(_VALUES_OF_GIT)

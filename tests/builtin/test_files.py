@@ -14,7 +14,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from aisotools.builtin import file_operations
+from aisotools.builtin.edit import edit
 from aisotools.builtin.files import file, sandbox_read, sandbox_write
+from aisotools.builtin.patch import apply_patch
+from aisotools.builtin.python import python
+from aisotools.builtin.shell import sandbox_bash
 from aisotools.core.exceptions import ArgumentError, ToolError
 from aisotools.core.protocols import OutputCaps, Tool, ToolContext
 from aisotools.core.truncation import CAP
@@ -75,6 +79,23 @@ def test_tools_are_tools(tool: FunctionTool[..., Any]) -> None:
     assert len(tool.description) > 100
     assert "/workspace" not in tool.description + str(properties)
     assert tool.examples
+
+
+def test_tools_for_files_start_no_program_and_others_may() -> None:
+    """Of a call that starts none, nothing is noted that tells its programs from those of others."""
+    expected: dict[FunctionTool[..., Any], str] = {
+        file: "none",
+        sandbox_read: "none",
+        sandbox_write: "none",
+        edit: "none",
+        apply_patch: "none",
+    }
+    expected[sandbox_bash] = "named"
+    expected[python] = "any"
+    for tool, programs in expected.items():
+        shipment = tool.shipment()
+        assert shipment is not None
+        assert shipment.programs == programs, tool.name
 
 
 @pytest.mark.parametrize("operation", ["read", "search", "list", "metadata"])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -10,10 +11,13 @@ from pydantic import BaseModel, SecretStr
 from aisotools.core.redaction import (
     REDACTED,
     LineRedactor,
+    _redact,
     has_marks,
+    is_plain,
     redact,
     redact_arguments,
     redact_text,
+    remembering,
     secret_parameters,
     shortened,
 )
@@ -141,3 +145,132 @@ def test_nesting_without_end_is_no_error() -> None:
     for _ in range(5_000):
         value = [value]
     assert "nested too deeply" in repr(redact(value))
+
+
+# ---- short cuts
+
+# Parts that secrets, and the names in front of them, are made of.
+PARTS = [
+    *(
+        "githubPat",
+        "github_pat",
+        "github pat",
+        "Pat",
+        "PAT",
+        "pw",
+        "key",
+        "KEY",
+        "\u212aey",
+        "api",
+        "passw",
+        "ord",
+    ),
+    *(
+        "hunter2",
+        "abc1d9x",
+        "4kJ8dPq2Lm9xR7",
+        "sk-",
+        "Q~",
+        "login",
+        "mysql",
+        "-p",
+        "echo",
+        "chpasswd",
+        "machine",
+    ),
+    *(
+        "user:pw@",
+        "://",
+        ":",
+        "=",
+        " ",
+        "_",
+        "-",
+        "|",
+        "<<<",
+        "IDENTIFIED BY '",
+        "/p:",
+        "auth=('a', '",
+        "value",
+        "x",
+    ),
+]
+texts_of_parts = st.lists(st.sampled_from(PARTS), min_size=1, max_size=8).map("".join)
+
+
+@given(texts_of_parts | st.text(max_size=40))
+def test_a_text_that_is_not_looked_at_would_not_have_changed(text: str) -> None:
+    assert redact_text(text) == (_redact(text) if len(text) >= 4 else text)
+
+
+@given(
+    texts_of_parts | st.from_regex("[a-z_]{1,12}", fullmatch=True),
+    texts_of_parts | st.integers() | st.booleans() | st.none() | st.floats() | st.text(max_size=20),
+)
+def test_a_plain_argument_would_not_have_changed(name: str, value: Any) -> None:
+    if is_plain(name, value):
+        for max_chars in (None, 300):
+            assert redact({name: value}, max_chars) == {name: value}
+        for other in ("name", "key"):
+            assert redact({other: "x", name: value})[name] == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("path", "a/b.txt"), ("content", "text 7\n"), ("count", 12_345), ("whole", False), ("glob", None)],
+)
+def test_ordinary_arguments_are_plain(name: str, value: Any) -> None:
+    assert is_plain(name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("password", "hunter2"),
+        ("PIN_Key", "x"),
+        ("githubPat", "x"),
+        ("github pat", "x"),
+        ("pin\u212aey", "x"),
+        ("value", "x"),  # of the `name` beside it
+        ("pwd", 123_456),
+        ("text", "password=hunter2"),
+        ("text", "PASSWORD IS hunter2"),
+        ("text", "4kJ8dPq2Lm9xR7"),
+        ("text", "mysql -p a"),
+        ("text", "Kelvin \u212aey"),
+        ("text", "x " * 150),
+        ("number", 1 << 64),
+        ("number", 1.5),
+        ("items", ["x"]),
+        ("object", {"a": "x"}),
+        ("data", b"x"),
+        (7, "x"),
+    ],
+)
+def test_arguments_that_may_hold_a_secret_or_have_another_form_in_json_are_looked_at(
+    name: Any, value: Any
+) -> None:
+    assert not is_plain(name, value)
+
+
+def test_a_subclass_is_looked_at_whatever_it_says_of_itself() -> None:
+    class Text(str):
+        __slots__ = ()
+
+    class Number(int):
+        pass
+
+    assert not is_plain("path", Text("a"))
+    assert not is_plain(Text("path"), "a")
+    assert not is_plain("count", Number(1))
+
+
+def test_within_a_context_each_text_is_looked_at_once() -> None:
+    secret = "password=hunter2222"
+    known: dict[str, str] = {}
+    with remembering(known):
+        assert redact_text(secret) == "password=[redacted: password]"
+        assert known == {secret: "password=[redacted: password]"}
+        known[secret] = "as it is known"
+        assert redact({"a": [secret]}) == {"a": ["as it is known"]}
+    assert redact_text(secret) == "password=[redacted: password]"

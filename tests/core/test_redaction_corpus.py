@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from aisotools.core.redaction import redact, redact_text
+from aisotools.core.redaction import _redact, redact, redact_text
 
 FILE = Path(__file__).parents[1] / "data" / "secret_shapes.toml"
 CORPUS: dict[str, dict[str, dict[str, list[str]]]] = tomllib.loads(FILE.read_text("utf-8"))
@@ -157,3 +157,12 @@ def test_secrets_are_redacted_next_to_each_other() -> None:
     plain = [one for one in templates if not one.startswith("json:") and "PRIVATE KEY" not in one]
     joined = "\n\n".join(plain)
     assert len(readable_secrets(joined)) <= 2  # a line may end what the next begins
+
+
+def test_no_example_is_left_out_because_it_is_short() -> None:
+    """A short text without any sign of a secret is not looked at."""
+    for text in texts_of(CORPUS):
+        whole = expand(text)
+        for part in {whole, *whole.splitlines(), *whole.split()}:
+            if len(part) >= 4:
+                assert redact_text(part) == _redact(part)

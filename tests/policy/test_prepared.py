@@ -331,6 +331,22 @@ def test_paths_are_resolved_where_something_goes_by_them() -> None:
     assert reads(Policy(rules=[Rule(tool="mock", decision=Decision.ASK)]), reading) == ("resolved",)
 
 
+def test_a_call_whose_paths_turn_out_to_be_uncertain_is_not_taken_for_one_that_reads() -> None:
+    """It is resolved late, since only the person who is asked about it sees its paths."""
+
+    def resolve(facts: Facts, arguments: Mapping[str, Json] | None) -> Facts:
+        del arguments
+        return dataclasses.replace(facts, certain=False)
+
+    policy = Policy(rules=[Rule(tool="mock", decision=Decision.ASK)])
+    reading = MockTool(facts=Facts(effect=Effect.READ_ONLY, reads=("a",)))
+    effects = [
+        prepare_call(reading, call(x=1), policy, "confined", has_readers=True, resolve_paths=look).effect
+        for look in (None, resolve)
+    ]
+    assert effects == [Effect.READ_ONLY, Effect.LOCAL_MUTATION]
+
+
 # ---- the result
 
 

@@ -275,3 +275,24 @@ def test_printed_text_is_nothing_that_the_garbage_collector_visits() -> None:
     texts = [event.text for event in log.events if isinstance(event, CallOutput)]
     assert texts == [f"piece {number}" for number in range(1000)]
     assert log.events[-1] == log.events[999:][0]
+
+
+async def test_preparations_are_awaited_in_order_and_what_one_raises_is_raised() -> None:
+    """What could not be prepared must not pass for prepared."""
+    log = EventLog()
+    await log.prepare("c1", "text")  # nobody prepares anything
+    seen: list[tuple[str, str, Json]] = []
+
+    async def first(call_id: str, content: Json) -> None:
+        seen.append(("first", call_id, content))
+
+    async def second(call_id: str, content: Json) -> None:
+        seen.append(("second", call_id, content))
+        raise ValueError("it cannot be read")
+
+    log.add_preparation(first)
+    log.add_preparation(second)
+    with pytest.raises(ValueError, match="cannot be read"):
+        await log.prepare("c1", {"a": 1})
+    assert seen == [("first", "c1", {"a": 1}), ("second", "c1", {"a": 1})]
+    assert not log.events

@@ -6,7 +6,9 @@ import asyncio
 import dataclasses
 import os
 import signal
+import sys
 import threading
+import time
 from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ from aisotools.session.history import (
 from aisotools.session.session import Session
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.tools.function import tool
-from aisotools.workspace.checkpoints.scan import Snapshot
+from aisotools.workspace.checkpoints.scan import RACY_NS, Snapshot
 from aisotools.workspace.checkpoints.timeline import KEPT_STEPS
 from tests.conftest import OpenSession
 
@@ -524,3 +526,34 @@ async def test_many_processes_are_stopped_in_a_thread(open_session: OpenSession,
     finally:
         os.killpg(shell.pid, signal.SIGKILL)
         await shell.wait()
+
+
+async def test_the_loop_never_waits_for_the_disk(open_session: OpenSession) -> None:
+    """`fdatasync` and `fsync` take as long as the disk is busy: a thread waits for them, or nobody does."""
+    syncs = {os.fsync, os.fdatasync, os.sync}
+    threads: list[int] = []
+
+    def note(frame: object, event: str, function: object) -> None:
+        del frame
+        if event == "c_call" and function in syncs:
+            threads.append(threading.get_ident())
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        session = open_session(policy=AUTO, approver=AllowAll())
+        await session.start()
+        for number in range(3):
+            # What was written is read once more when its time is no longer that of the present moment.
+            await asyncio.to_thread(time.sleep, 2 * RACY_NS / 1e9)
+            await write(session, "a", f"{number}", origin="model")
+            await session.call("sandbox_edit", {"path": "a", "old": f"{number}", "new": "x"}, origin="model")
+        await asyncio.to_thread(time.sleep, 2 * RACY_NS / 1e9)
+        assert (await session.undo()).is_error is False
+        await session.changes()
+        await session.close()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    assert threads, "the profile sees the calls"
+    assert threading.get_ident() not in threads

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from aisotools.core.exceptions import LedgerError
 from aisotools.session import ledger as ledger_module
-from aisotools.session.ledger import Ledger, ledger_name, open_ledger, read, verify
+from aisotools.session.ledger import Ledger, ledger_name, open_ledger, prepare_folder, read, verify
 
 
 def written(folder: Path, records: int = 5) -> Path:
@@ -182,3 +182,16 @@ def test_all_who_create_the_key_at_once_get_the_same_one(tmp_path: Path) -> None
             assert len(keys) == 1
             assert [file.name for file in folder.iterdir()] == ["key"], "nothing temporary is left"
             assert stat.S_IMODE((folder / "key").stat().st_mode) == 0o600
+
+
+def test_a_folder_of_ledgers_is_prepared_once_and_refused_when_it_cannot_be_used(tmp_path: Path) -> None:
+    folder = tmp_path / "state" / "ledger"
+    key = prepare_folder(folder)
+    assert (folder / "key").read_bytes() == key == prepare_folder(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (folder / "key").write_bytes(b"short")
+    with pytest.raises(LedgerError, match="is damaged"):
+        prepare_folder(folder)
+    (tmp_path / "file").touch()
+    with pytest.raises(LedgerError, match="cannot be used: Not a directory"):
+        prepare_folder(tmp_path / "file" / "ledger")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,18 @@ from pydantic import SecretStr
 from aisotools.cli import log as cli_log
 from aisotools.core.events import CallRequested, SessionEnded
 from aisotools.core.exceptions import LedgerError
-from aisotools.core.redaction import REDACTED
+from aisotools.core.protocols import OutputCaps
+from aisotools.core.redaction import REDACTED, redact_arguments
 from aisotools.core.types import Approval, ApprovalRequest, Effect, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.session.ledger import open_ledger, read, verify
 from aisotools.session.ledger_reader import events_of_records
 from aisotools.session.recording import Recording
 from aisotools.session.session import Session
-from aisotools.testing.fakes import MockTool
+from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.tools.function import tool
+from aisotools.tools.registry import ToolRegistry
+from tests import stalls
 from tests.conftest import OpenSession
 
 KEY = "sk-proj-abcdefghijklmnopqrstuvwx"
@@ -391,3 +395,111 @@ async def test_log_says_which_ledgers_are_gone_and_forgets_one_that_its_user_rem
     assert log("verify", "mine", environ=environ) == (2, ["There is no ledger of session 'mine'."])
     again = open_session(MockTool("write"), approver=AllowAll(), session_key="mine")
     assert not (await again.call("write")).is_error
+
+
+# ---- text that takes long to look at
+
+SLOW_TEXT = "password=abc1d9x "
+"""A secret that is found again and again: 1 ms for 1,000 characters, where most text takes a fiftieth."""
+
+LONGEST_STALL_S = 0.05
+
+
+def _call_that_takes_long(folder: Path, arguments: dict[str, Any], chars: int) -> tuple[float, str]:
+    """Return for how long the loop stood still in a call with such arguments and so long a result.
+
+    Returns:
+        The seconds, and the text of the ledger.
+    """
+
+    @tool(runs_in="host")
+    def answer(texts: list[str]) -> str:
+        """Answer."""
+        return SLOW_TEXT * (chars // len(SLOW_TEXT))
+
+    async def main(stalled: stalls.Stalls) -> tuple[float, str]:
+        async with Session(
+            folder / "workspace",
+            registry=ToolRegistry([answer]),
+            approver=AllowAll(),
+            environ={**os.environ, "XDG_STATE_HOME": str(folder / "state")},
+            sandbox=FakeSandbox,
+            output_caps=OutputCaps(content_chars=4 << 20),
+        ) as session:
+            await session.call("answer", {"texts": []}, origin="person")
+            await asyncio.sleep(0)
+            stalled.longest_s = 0.0
+            result = await session.call("answer", arguments, origin="person")
+            assert not result.is_error, result.content
+            await asyncio.sleep(0)
+            longest_s = stalled.longest_s
+            path = session.log_path
+        assert path is not None
+        assert verify(path).ok
+        return longest_s, path.read_text()
+
+    return stalls.run(main)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [[SLOW_TEXT * 235 + str(n) for n in range(50)], [f"{n} {SLOW_TEXT * 3}" for n in range(6_000)]],
+    ids=["long", "many"],
+)
+def test_looking_for_secrets_in_large_arguments_does_not_hold_up_the_loop(
+    tmp_path: Path, texts: list[str]
+) -> None:
+    started_s = time.thread_time()
+    redact_arguments({"texts": texts}, (), 4_000)
+    alone_s = time.thread_time() - started_s
+    assert alone_s > 2 * LONGEST_STALL_S, "it takes longer than the loop may stand still"
+    longest_s, text = _call_that_takes_long(tmp_path, {"texts": texts}, 100)
+    assert longest_s < LONGEST_STALL_S
+    assert "abc1d9x" not in text
+
+
+def test_looking_for_secrets_in_a_long_result_does_not_hold_up_the_loop(tmp_path: Path) -> None:
+    longest_s, text = _call_that_takes_long(tmp_path, {"texts": []}, 1 << 20)
+    assert longest_s < LONGEST_STALL_S
+    assert "abc1d9x" not in text
+    assert text.count("[redacted: password]") > 60_000
+
+
+async def test_a_result_is_recorded_although_the_caller_is_cancelled_while_it_is_prepared(
+    open_session: OpenSession,
+) -> None:
+    @tool(runs_in="host")
+    def answer() -> str:
+        return SLOW_TEXT * 2_000
+
+    preparing = asyncio.Event()
+
+    async def prepare(call_id: str, content: object) -> None:
+        del call_id, content
+        preparing.set()
+
+    session = open_session(answer, approver=AllowAll(), output_caps=OutputCaps(content_chars=1 << 20))
+    await session.start()
+    session._event_log.add_preparation(prepare)
+    calling = asyncio.ensure_future(session.call("answer", {}, origin="person"))
+    await preparing.wait()
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    await session.close()
+    finished = [r["body"] for r in records(session) if r["kind"] == "call_finished"]
+    assert [body["result"]["content"].count("[redacted: password]") for body in finished] == [2_000]
+
+
+async def test_nothing_that_was_prepared_is_kept_after_its_call(open_session: OpenSession) -> None:
+    session = open_session(MockTool("write", result=SLOW_TEXT), approver=AllowAll())
+    await session.call("write", {"text": SLOW_TEXT * 2_000}, origin="person")
+    recording = session._recording
+    assert recording is not None
+    assert not recording._redacted
+    preparing = asyncio.ensure_future(recording.prepare("never made", SLOW_TEXT * 100))
+    await asyncio.sleep(0)
+    preparing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await preparing
+    assert not recording._redacted

@@ -29,6 +29,8 @@ from aisotools.workspace.dirfd import (
     read_to_end,
     replace_file,
     require_regular,
+    sync_file,
+    sync_file_system,
 )
 
 
@@ -258,3 +260,16 @@ def test_failed_replacement_leaves_no_temporary_file(tmp_path: Path, directory: 
         replace_file(directory, "gone/a", snapshot)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert stat.S_ISREG((tmp_path / "a").lstat().st_mode)
+
+
+def test_sync_ignores_only_what_has_no_pages(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    sync_file(writing)  # EINVAL
+    os.close(reading)
+    os.close(writing)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        sync_file(writing)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    assert sync_file_system(folder)
+    os.close(folder)
+    assert not sync_file_system(-1)

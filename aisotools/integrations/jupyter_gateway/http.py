@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import json
 import logging
 import socket as sockets
@@ -23,6 +22,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 from pydantic_core import from_json
 
 from aisotools.core.exceptions import SandboxError
+from aisotools.integrations.addresses import is_loopback
 
 _log = logging.getLogger(__name__)
 
@@ -103,16 +103,9 @@ def parse_address(url: object, token: object = None) -> Address:
     path = parts.path.rstrip("/")
     for page in ("/lab", "/tree"):  # a URL copied from the browser's address bar
         path = path.removesuffix(page)
-    if secret and parts.scheme == "http" and not _is_loopback(parts.hostname):
+    if secret and parts.scheme == "http" and not is_loopback(parts.hostname):
         _log.warning("The token for %s is sent unencrypted. Use https, or a tunnel.", authority)
     return Address(url=f"{parts.scheme}://{authority}{path}", token=secret)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 class Gateway:

@@ -34,7 +34,9 @@ from mcp.shared.message import SessionMessage
 
 from aisotools.core.exceptions import UsageError
 from aisotools.core.truncation import HeadTailBuffer
+from aisotools.integrations.addresses import is_loopback
 from aisotools.policy.prompts import visible
+from aisotools.sandbox.process.tree import signal_group
 from aisotools.tools.validation import MAX_ARGUMENT_BYTES, short_repr
 
 MAX_MESSAGE_BYTES = 32 << 20
@@ -274,17 +276,11 @@ async def _stop(process: Process) -> None:
             await asyncio.wait_for(process.wait(), _EXIT_GRACE_S)
             break
         except TimeoutError:
-            _signal_group(process, number)
+            signal_group(process.pid, number)
     # Whatever it started in its process group ends with it.
-    _signal_group(process, signal.SIGKILL)
+    signal_group(process.pid, signal.SIGKILL)
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(process.wait(), _EXIT_GRACE_S)
-
-
-def _signal_group(process: Process, number: signal.Signals) -> None:
-    # Race: the group has ended, or what is left of it runs as another user, whom we may not signal.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
 
 
 def checked_url(url: str, *, secret: bool) -> str:
@@ -304,16 +300,9 @@ def checked_url(url: str, *, secret: bool) -> str:
         )
     if parts.username is not None or parts.password is not None:
         raise UsageError("Leave name and password out of the address, and name a variable with the token.")
-    if secret and parts.scheme == "http" and not _is_loopback(parts.hostname):
+    if secret and parts.scheme == "http" and not is_loopback(parts.hostname):
         raise UsageError(f"The token would be sent to {parts.hostname} unencrypted. Use https.")
     return url
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class _BoundedStream(httpx2.AsyncByteStream):

@@ -344,6 +344,13 @@ def send_signal(pid: int, number: signal.Signals) -> None:
         return
 
 
+def signal_group(group: int, number: signal.Signals) -> None:
+    """Send a signal to the processes of a group that still exist and are ours."""
+    # Race: the group has ended, or what is left of it runs as another user, whom we may not signal.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
 class OrphanWatch:
     """Catches processes that fork and end, on and on, faster than a table of all can be read.
 

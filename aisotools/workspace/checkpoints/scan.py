@@ -14,7 +14,6 @@ things could hide a change behind an old stamp, and both are dealt with:
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import math
 import os
@@ -25,7 +24,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import islice, repeat
 from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO
@@ -43,7 +42,7 @@ from aisotools.workspace.checkpoints.tree import (
     put_away,
     take_back,
 )
-from aisotools.workspace.dirfd import DIRECTORY_FLAGS, READ_FLAGS, stamps_maps
+from aisotools.workspace.dirfd import DIRECTORY_FLAGS, READ_FLAGS, stamps_maps, sync_file, sync_file_system
 from aisotools.workspace.paths import printable
 from aisotools.workspace.root_mode import RootMode
 
@@ -97,7 +96,7 @@ class Snapshot:
 
 
 class TooSlow(Exception):
-    """Raised by a `ProgressCallback` to abort a walk; what was stored so far is not read again."""
+    """A walk was aborted, also by its `ProgressCallback`; what was stored so far is not read again."""
 
 
 class _LimitExceeded(Exception):
@@ -182,6 +181,7 @@ class Scanner:
         only: str | None = None,
         progress: ProgressCallback | None = None,
         max_work: float = math.inf,
+        may_wait: bool = True,
     ) -> Snapshot:
         """Take a snapshot.
 
@@ -190,9 +190,10 @@ class Scanner:
             only: Cover only the entry of this name, with everything below it.
             progress: Called while files are read; may raise `TooSlow`.
             max_work: How many entries may be looked at; one that is new or changed counts as 20.
+            may_wait: False on an event loop, where nothing is synced.
 
         Raises:
-            TooSlow: If it takes more than `max_work`, or `progress` raised it.
+            TooSlow: If it takes more than `max_work`, has to sync and may not, or `progress` raised it.
             WorkspaceError: If a content cannot be stored.
             OSError: If the folder itself cannot be read.
         """
@@ -206,6 +207,7 @@ class Scanner:
             only=only,
             trust_stamps=self._trust_stamps,
             work_left=max_work,
+            may_wait=may_wait,
         )
         try:
             walk.visit(root, (), self._root)
@@ -240,13 +242,9 @@ class Scanner:
 
     def _list_uncovered(self) -> tuple[tuple[tuple[TreePath, str], ...], int]:
         """Return the first paths whose content is not stored, and how many there are."""
-        listed: list[tuple[TreePath, str]] = []
-        count = 0
-        for uncovered in self._root.uncovered(()):
-            count += 1
-            if count <= _MAX_LISTED:
-                listed.append(uncovered)
-        return tuple(listed), count
+        uncovered = iter(self._root.uncovered(()))
+        listed = tuple(islice(uncovered, _MAX_LISTED))
+        return listed, len(listed) + sum(1 for _ in uncovered)
 
     # ---- the state between two walks
 
@@ -298,7 +296,7 @@ class Scanner:
         if progress is not None and count:
             progress(0, due_bytes)
         # Syncing file by file waits for the disk each time. Many files are synced at once.
-        synced = count > _SYNCFS_FILES and _sync_file_system(root)
+        synced = walk.may_wait and count > _SYNCFS_FILES and sync_file_system(root)
         read_bytes = 0
         for batch in batches:
             try:
@@ -309,7 +307,7 @@ class Scanner:
                 for name, size in zip(batch.names, batch.sizes, strict=True):
                     room = self._limits.total_bytes - walk.file_bytes
                     try:
-                        stamp, node = self._read_file(opened, name, size, room, walk.racy_ns, synced=synced)
+                        stamp, node = self._read_file(opened, name, size, room, walk, synced=synced)
                     except FileNotFoundError:
                         continue  # `visit` has dropped what was known of it
                     batch.folder.set(name, stamp, node)
@@ -324,12 +322,13 @@ class Scanner:
         return read_bytes
 
     def _read_file(
-        self, folder: int, name: str, size: int, room: int, racy_ns: int, *, synced: bool
+        self, folder: int, name: str, size: int, room: int, walk: _Walk, *, synced: bool
     ) -> tuple[FileStamp | None, Node]:
         """Store a file of at most `room` bytes. Return its stamp, if it is trusted, and its node.
 
         Raises:
             FileNotFoundError: It is there no longer.
+            TooSlow: Its stamp could be trusted if it were synced, which this walk must not wait for.
         """
         if folder < 0:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -343,20 +342,24 @@ class Scanner:
             return None, _unreadable_node(error, _status(folder, name))
         try:
             for _ in range(_READ_ATTEMPTS):
-                # Race: the name may by now lead to a FIFO or a device.
-                if not stat.S_ISREG(os.fstat(opened).st_mode):
-                    break
-                if not synced:
-                    _sync_file(opened)
                 before = os.fstat(opened)
+                # Race: the name may by now lead to a FIFO or a device.
+                if not stat.S_ISREG(before.st_mode):
+                    break
+                if walk.may_wait:
+                    if not synced:
+                        sync_file(opened)
+                    before = os.fstat(opened)
+                elif walk.trusts(before):
+                    raise TooSlow
+                # Else it is read again by the next walk in any case, and that one syncs it.
                 os.lseek(opened, 0, os.SEEK_SET)
                 stored = self._store.put_file(opened, max_bytes=room)
                 after = os.fstat(opened)
                 unchanged = _stamp_of(before) == _stamp_of(after)
                 if unchanged and stored is not None and stored.size == after.st_size:
                     node = Node("file", after.st_mode & 0o777, stored.digest, stored.size)
-                    trusted = _is_trusted(after, racy_ns, trust_stamps=self._trust_stamps)
-                    return _stamp_of(after) if trusted else None, node
+                    return _stamp_of(after) if walk.trusts(after) else None, node
             return None, _unkept_node("it kept changing while it was read", os.fstat(opened))
         except OSError as error:
             return None, _unreadable_node(error, os.fstat(opened))
@@ -385,11 +388,16 @@ class _Walk:
     only: str | None
     trust_stamps: bool
     work_left: float = math.inf
+    may_wait: bool = True
     entries: int = 0
     file_bytes: int = 0
     has_unkept: bool = False
     is_dirty: bool = False
     pending: list[_PendingFiles] = field(default_factory=list)
+
+    def trusts(self, status: os.stat_result) -> bool:
+        """Return whether any later write to a file that was synced changes its stamp."""
+        return self.trust_stamps and max(status.st_mtime_ns, status.st_ctime_ns) < self.racy_ns
 
     def visit(self, folder: int, path: TreePath, state: FolderState) -> None:
         """Visit an open folder and everything below it."""
@@ -492,7 +500,7 @@ class _Walk:
             node = _unkept_node("it was replaced while it was looked at", status)
         else:
             node = Node("other", content="socket" if kind == stat.S_IFSOCK else "device")
-        trusted = node.kind != "unkept" and _is_trusted(status, self.racy_ns, trust_stamps=self.trust_stamps)
+        trusted = node.kind != "unkept" and self.trusts(status)
         state.set(name, _stamp_of(status) if trusted else None, node)
 
     def _visit_folder(self, parent: int, path: TreePath, name: str, state: FolderState) -> None:
@@ -533,28 +541,6 @@ def _status(folder: int, name: str) -> os.stat_result:
     return os.stat(name, dir_fd=folder, follow_symlinks=False)
 
 
-def _is_trusted(status: os.stat_result, racy_ns: int, *, trust_stamps: bool) -> bool:
-    """Return whether any later write changes the stamp."""
-    return trust_stamps and max(status.st_mtime_ns, status.st_ctime_ns) < racy_ns
-
-
-def _sync_file_system(root: int) -> bool:
-    """Write back all dirty pages of the file system of `root`. Return False where that is not possible."""
-    # Race: a page that is dirty now could be written again through a memory map without a new stamp.
-    libc = ctypes.CDLL(None)
-    return hasattr(libc, "syncfs") and bool(libc.syncfs(root) == 0)
-
-
-def _sync_file(file: int) -> None:
-    """Write back dirty pages, so that the next write through a memory map updates the stamp."""
-    try:
-        os.fdatasync(file)
-    except OSError as error:
-        # A file that cannot be written back has no dirty pages.
-        if error.errno not in {errno.EINVAL, errno.EROFS}:
-            raise
-
-
 # ---- what is scanned
 
 
@@ -576,6 +562,7 @@ class TrackedTree:
         *,
         only: str = "",
         mode: RootMode | None = None,
+        keep_bytes: float = math.inf,
     ) -> None:
         self.path = path
         self._mode = mode
@@ -583,10 +570,11 @@ class TrackedTree:
         self.root = ""
         self._limits = limits
         self.scanner = Scanner(store, limits, trust_stamps=stamps_maps(path))
+        self.limit_memory(keep_bytes)
 
     @classmethod
     def around(
-        cls, store: Store, path: Path, limits: ScanLimits, *, apart: Sequence[Path]
+        cls, store: Store, path: Path, limits: ScanLimits, *, apart: Sequence[Path], keep_bytes: float
     ) -> TrackedTree | None:
         """Track what is at an absolute path, or will be.
 
@@ -598,7 +586,11 @@ class TrackedTree:
             real = real.parent
         if real == real.parent or any(_overlap(real, folder) for folder in apart):
             return None
-        return cls(store, real.parent, limits, only=real.name)
+        return cls(store, real.parent, limits, only=real.name, keep_bytes=keep_bytes)
+
+    def limit_memory(self, keep_bytes: float) -> None:
+        """Keep what is remembered between two snapshots in a file if it takes more than so many bytes."""
+        self.scanner.keep_bytes = keep_bytes
 
     def close(self) -> None:
         """Forget the state."""
@@ -636,17 +628,23 @@ class TrackedTree:
         finally:
             os.close(root)
 
-    def scan(self, progress: ProgressCallback | None = None, max_work: float = math.inf) -> Snapshot:
+    def scan(
+        self,
+        progress: ProgressCallback | None = None,
+        max_work: float = math.inf,
+        *,
+        may_wait: bool = True,
+    ) -> Snapshot:
         """Take a snapshot; see `Scanner.scan` for the arguments.
 
         Raises:
-            TooSlow: If it takes more than `max_work`, or `progress` raised it.
+            TooSlow: As `Scanner.scan` does.
             WorkspaceError: If the folder cannot be read, or a content cannot be stored.
         """
         with self.opened() as root:
             try:
                 snapshot = self.scanner.scan(
-                    root, only=self.only or None, progress=progress, max_work=max_work
+                    root, only=self.only or None, progress=progress, max_work=max_work, may_wait=may_wait
                 )
             except OSError as error:
                 problem = f"The folder {str(self.path)!r} cannot be read: {error.strerror}."

@@ -321,19 +321,25 @@ class Checkpoints:
         """
         with self._lock:
             self._keep_bytes = min(self._keep_bytes, keep_bytes)
-            self._workspace.scanner.keep_bytes = self._keep_bytes
+            self._workspace.limit_memory(self._keep_bytes)
 
     # ---- steps
 
-    def snapshot(self, progress: ProgressCallback | None = None, max_work: float = math.inf) -> Snapshot:
+    def snapshot(
+        self,
+        progress: ProgressCallback | None = None,
+        max_work: float = math.inf,
+        *,
+        may_wait: bool = True,
+    ) -> Snapshot:
         """Take a snapshot of the workspace outside of any step; see `Scanner.scan` for the arguments.
 
         Raises:
-            TooSlow: If it takes more than `max_work`, or `progress` raised it.
+            TooSlow: As `Scanner.scan` does.
             WorkspaceError: If it cannot be stored.
         """
         with self._lock:
-            self.latest = self._workspace.scan(progress, max_work)
+            self.latest = self._workspace.scan(progress, max_work, may_wait=may_wait)
             self._measure()
             return self.latest
 
@@ -347,6 +353,7 @@ class Checkpoints:
         beyond: str = "",
         progress: ProgressCallback | None = None,
         max_work: float = math.inf,
+        may_wait: bool = True,
     ) -> Snapshot:
         """Begin a step before its call runs.
 
@@ -358,16 +365,17 @@ class Checkpoints:
             beyond: Description of effects that no undo reverts.
             progress: Called while files are read.
             max_work: How much work each scan may be; see `Scanner.scan`.
+            may_wait: Whether a scan may wait for the disk.
 
         Raises:
-            TooSlow: If a scan takes more, or `progress` raised it. No step was begun then.
+            TooSlow: As `Scanner.scan` does. No step was begun then.
             WorkspaceError: If the state cannot be stored. The call must not run then.
         """
         with self._lock:
-            snapshot = self.snapshot(progress, max_work)
+            snapshot = self.snapshot(progress, max_work, may_wait=may_wait)
             before = {_WORKSPACE: snapshot.root}
             if outside is not None and (tree := self._track(outside)) is not None:
-                before[tree.key] = tree.scan(progress, max_work).root
+                before[tree.key] = tree.scan(progress, max_work, may_wait=may_wait).root
             step = Checkpoint(
                 call_id=call_id,
                 name=name,
@@ -381,7 +389,12 @@ class Checkpoints:
             return snapshot
 
     def end(
-        self, call_id: str, progress: ProgressCallback | None = None, max_work: float = math.inf
+        self,
+        call_id: str,
+        progress: ProgressCallback | None = None,
+        max_work: float = math.inf,
+        *,
+        may_wait: bool = True,
     ) -> Checkpoint:
         """End a step after its call has run.
 
@@ -390,8 +403,7 @@ class Checkpoints:
         Raises:
             WorkspaceError: If the state cannot be stored. The step is then part of the timeline with an
                 unknown end.
-            TooSlow: If a scan takes more than `max_work`, or `progress` raised it. The step is still running
-                then.
+            TooSlow: As `Scanner.scan` does. The step is still running then.
         """
         with self._lock:
             step = self._timeline.running[call_id]
@@ -399,7 +411,7 @@ class Checkpoints:
                 after = {}
                 for key in step.before:
                     tree = self._tree(key)
-                    snapshot = None if tree is None else tree.scan(progress, max_work)
+                    snapshot = None if tree is None else tree.scan(progress, max_work, may_wait=may_wait)
                     after[key] = "" if snapshot is None else snapshot.root  # empty: it is tracked no more
                     if key == _WORKSPACE:
                         self.latest = snapshot
@@ -449,12 +461,13 @@ class Checkpoints:
         return None if tree is None else self._trees.setdefault(tree.key, tree)
 
     def _around(self, path: pathlib.Path) -> TrackedTree | None:
-        tree = TrackedTree.around(
-            self._store, path, self._limits, apart=(self._workspace.path, self._store.folder)
+        return TrackedTree.around(
+            self._store,
+            path,
+            self._limits,
+            apart=(self._workspace.path, self._store.folder),
+            keep_bytes=_OUTSIDE_BYTES,
         )
-        if tree is not None:
-            tree.scanner.keep_bytes = _OUTSIDE_BYTES
-        return tree
 
     # ---- undo and redo
 

@@ -21,6 +21,7 @@ from aisotools.sandbox.process.tree import (
     kill_all,
     number_inside,
     reap,
+    signal_group,
     table,
 )
 from tests.waiting import HANG_S, process_state, wait_until
@@ -226,3 +227,13 @@ def test_a_program_cannot_hide_by_its_name(name: str) -> None:
             assert table([child.pid])[child.pid].parent == os.getpid()
         finally:
             child.kill()
+
+
+def test_a_signal_to_a_group_reaches_all_of_it_and_a_group_that_ended_is_no_error() -> None:
+    with started("sh", "-c", "sleep 1000 & echo $!; wait") as shell:
+        assert shell.stdout is not None
+        child = int(shell.stdout.readline())
+        signal_group(shell.pid, signal.SIGKILL)
+        assert shell.wait(HANG_S) == -signal.SIGKILL
+        wait_until(lambda: process_state(child) in {"", "Z"})
+        signal_group(shell.pid, signal.SIGKILL)

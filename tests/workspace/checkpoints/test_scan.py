@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import math
@@ -24,8 +25,6 @@ from aisotools.workspace.checkpoints.scan import (
     Scanner,
     Snapshot,
     TooSlow,
-    _sync_file,
-    _sync_file_system,
     _Walk,
 )
 from aisotools.workspace.checkpoints.store import Store, StoredFile
@@ -66,10 +65,14 @@ class ScannedFolder:
         only: str | None = None,
         progress: ProgressCallback | None = None,
         max_work: float = math.inf,
+        *,
+        may_wait: bool = True,
     ) -> Snapshot:
         folder = os.open(self.root, os.O_RDONLY)
         try:
-            return self.scanner.scan(folder, only=only, progress=progress, max_work=max_work)
+            return self.scanner.scan(
+                folder, only=only, progress=progress, max_work=max_work, may_wait=may_wait
+            )
         finally:
             os.close(folder)
 
@@ -343,6 +346,21 @@ def test_stamp_within_20_ms_of_the_walk_is_not_trusted(tree: ScannedFolder, kind
         tree.scan()
         assert tree.scanner._root.records["a"].startswith(UNTRUSTED) is not trusted
         assert tree.scan().copied_bytes == (0 if trusted or kind == "link" else 5)
+
+
+def test_a_walk_on_a_loop_does_not_wait_for_the_disk(tree: ScannedFolder) -> None:
+    """What another walk has to read anyhow is not synced; all else is left to one that may wait."""
+    status = tree.write("a", 5).lstat()
+    stamp = max(status.st_mtime_ns, status.st_ctime_ns)
+    for age_ns, waits in [(20_000_000, False), (20_000_001, True)]:
+        now = stamp + age_ns
+        tree.scanner = Scanner(tree.store, ScanLimits(), clock=lambda: now)  # noqa: B023 - called in this round
+        with pytest.raises(TooSlow) if waits else contextlib.nullcontext():
+            tree.scan(may_wait=False)
+        unlimited = tree.scan()
+        assert unlimited.copied_bytes == 5, "nothing of the first walk was trusted"
+        assert unlimited.root == tree.fresh().root
+    assert tree.scan(may_wait=False).copied_bytes == 0, "what was synced is not read again"
 
 
 def test_time_of_the_content_counts_like_that_of_the_inode(tree: ScannedFolder) -> None:
@@ -983,16 +1001,3 @@ def test_open_below_follows_no_link(tmp_path: Path) -> None:
             open_below(top, bad)
     assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before
     os.close(top)
-
-
-def test_sync_ignores_only_what_has_no_pages(tmp_path: Path) -> None:
-    reading, writing = os.pipe()
-    _sync_file(writing)  # EINVAL
-    os.close(reading)
-    os.close(writing)
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        _sync_file(writing)
-    folder = os.open(tmp_path, os.O_RDONLY)
-    assert _sync_file_system(folder)
-    os.close(folder)
-    assert not _sync_file_system(-1)

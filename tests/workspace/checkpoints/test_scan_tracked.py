@@ -22,7 +22,9 @@ def test_tree_around_a_path_is_its_first_missing_folder(tmp_path: Path) -> None:
     workspace.mkdir()
 
     def around(path: Path) -> TrackedTree | None:
-        return TrackedTree.around(store, path, ScanLimits(), apart=(workspace, store.folder))
+        return TrackedTree.around(
+            store, path, ScanLimits(), apart=(workspace, store.folder), keep_bytes=math.inf
+        )
 
     tree = around(tmp_path / "notes" / "today" / "a.txt")
     assert tree is not None
