@@ -251,6 +251,7 @@ class Facts:
         links: Names among these that lead to another path, each with that path, which is listed as well.
         mentions: Paths in the workspace that arguments name, of a tool that does not say what it reads.
         unresolved: What it reads where nobody can tell beforehand which path that is, as it is written.
+        recorded: Paths of which it reads, or spreads, what a repository of git has recorded; `.` for any.
         enforced: Globs of rules whose paths are out of its reach, whatever it tries; each with its key.
         outside: True if any of the writes is outside the workspace.
         hosts: Network hosts it talks to.
@@ -273,6 +274,7 @@ class Facts:
     links: tuple[tuple[str, str], ...] = ()
     mentions: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
+    recorded: tuple[str, ...] = ()
     enforced: frozenset[tuple[str, str]] = frozenset()
     outside: bool = False
     hosts: tuple[str, ...] = ()

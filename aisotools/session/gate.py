@@ -327,6 +327,7 @@ class Gate:
             has_readers=has_readers,
             resolve_paths=resolve_paths,
             enforced=frozenset() if env is None else env.enforcement.globs,
+            enforced_for_reading=frozenset() if env is None else env.enforcement.reading_globs,
         )
 
     def _decide(

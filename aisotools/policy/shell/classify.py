@@ -89,6 +89,7 @@ class ShellReport:
         reads: Paths it reads, as they are meant where the command starts; patterns and variables as written.
         writes: Paths it writes, likewise.
         unresolved: What it reads where the text does not say which path that is, as written.
+        recorded: Paths of which it reads, or spreads, what a repository of git has recorded; `.` for any.
         hosts: Network hosts it talks to.
         reasons: Why it is more than reading, or not certain.
         certain: False if not everything it does could be determined; then it is never read only.
@@ -99,6 +100,7 @@ class ShellReport:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
+    recorded: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     certain: bool = True
@@ -127,11 +129,19 @@ def shell_facts(command: str, folder: str = ".") -> Facts:
         reads=tuple(relocate(report.reads, frozenset((folder or ".",)))),
         writes=written,
         unresolved=report.unresolved,
+        recorded=_recorded_in(report.recorded, folder),
         outside=any(map(_is_outside, written)),
         hosts=report.hosts,
         commands=report.commands,
         certain=report.certain,
     )
+
+
+def _recorded_in(paths: tuple[str, ...], folder: str) -> tuple[str, ...]:
+    """Return recorded paths as they are meant in the workspace; `.` among them where that is not known."""
+    if not paths or posixpath.normpath(folder or ".") == ".":
+        return paths
+    return _unique((*paths, *relocate(paths, frozenset((folder,))), "."))
 
 
 def _is_outside(path: str) -> bool:
@@ -199,6 +209,7 @@ class _ShellAnalysis:
             reads=_unique(total.reads),
             writes=_unique(total.writes),
             unresolved=_unique(total.unresolved),
+            recorded=_unique(total.recorded),
             hosts=_unique(total.hosts),
             reasons=_unique(_shorten(reason) for reason in total.reasons if reason)[:_MAX_REASONS],
             certain=total.certain,
@@ -274,7 +285,7 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
         folders: Where the command may run.
         loops: The words of a loop, by the variable that is each of them in turn.
     """
-    if not (verdict.reads or verdict.writes or verdict.unresolved):
+    if not (verdict.reads or verdict.writes or verdict.unresolved or verdict.recorded):
         return verdict
     values = {path: _loop_values(path, loops) for path in verdict.reads}
     # What was written stays: quoted, it may be the name of a file.
@@ -286,8 +297,13 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
         unresolved += [path for path in read if is_relative(path)]
     if any(map(is_relative, verdict.writes)) and leaves_start(folders):
         doubts.append(uncertain("it writes after changing the folder"))
+    # In another folder there may be another repository, whose paths begin there.
+    recorded = verdict.recorded
+    if recorded and folders != frozenset((START,)):
+        recorded = _unique((*recorded, *relocate(recorded, folders), "."))
     located = dataclasses.replace(
         verdict,
+        recorded=recorded,
         reads=tuple(relocate(read, folders)),
         writes=tuple(relocate(verdict.writes, folders)),
         unresolved=tuple(unresolved),
