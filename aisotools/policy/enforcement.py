@@ -37,13 +37,11 @@ class Gap:
         key: The key of its condition.
         glob: The glob.
         sentence: What stays possible, and why.
-        is_about_git: Whether that is reading what a repository has recorded.
     """
 
     key: str
     glob: str
     sentence: str
-    is_about_git: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +55,7 @@ class PathEnforcement:
         globs: The globs that are enforced for every call, each with its key in the rule's condition.
         reading_globs: Those that are enforced for a command that only reads.
         gaps: The rules about paths that are not enforced for every call.
+        repository_gaps: A sentence for each rule about reading that holds if there is a repository of git.
     """
 
     unreadable: tuple[str, ...] = ()
@@ -65,23 +64,26 @@ class PathEnforcement:
     globs: frozenset[tuple[str, str]] = frozenset()
     reading_globs: frozenset[tuple[str, str]] = frozenset()
     gaps: tuple[Gap, ...] = ()
+    repository_gaps: tuple[str, ...] = ()
 
     @property
     def not_enforced(self) -> tuple[str, ...]:
         """A sentence for each rule about paths that is not enforced for every call."""
         return tuple(dict.fromkeys(gap.sentence for gap in self.gaps))
 
-    def gaps_of(self, facts: Facts) -> tuple[str, ...]:
-        """Return a sentence for each rule that a call with these facts could pass by, whatever it reads."""
+    def gaps_of(self, facts: Facts, *, has_repository: bool = False) -> tuple[str, ...]:
+        """Return a sentence for each rule that a call with these facts could pass by.
+
+        Args:
+            facts: About the call.
+            has_repository: Whether there is a repository of git in the workspace, as far as is known.
+        """
         if facts.runs_in != "sandbox" or facts.path_guarded:
             return ()
+        sentences = [gap.sentence for gap in self.gaps if (gap.key, gap.glob) not in facts.enforced]
         # Of a command that was understood it is known whether it reads from a repository; of code it is not.
-        may_read_objects = bool(facts.recorded) or not (facts.commands and facts.certain)
-        sentences = [
-            gap.sentence
-            for gap in self.gaps
-            if (may_read_objects if gap.is_about_git else (gap.key, gap.glob) not in facts.enforced)
-        ]
+        if facts.recorded or (has_repository and not (facts.commands and facts.certain)):
+            sentences += self.repository_gaps
         return tuple(dict.fromkeys(sentences))
 
 
@@ -91,7 +93,6 @@ def plan_enforcement(
     is_there: Callable[[str], bool],
     *,
     can_copy: Callable[[str], bool] = lambda _path: True,
-    has_repository: bool = False,
 ) -> PathEnforcement:
     """Return what a sandbox of this level is to enforce.
 
@@ -100,7 +101,6 @@ def plan_enforcement(
         level: The sandbox's level.
         is_there: Returns whether a path in the workspace exists and has no link on the way.
         can_copy: Returns whether what is at a path is little enough to be copied, so that it can be put back.
-        has_repository: Whether there is a repository of git in the workspace, as far as is known.
     """
     unreadable: dict[str, None] = {}
     unwritable: dict[str, None] = {}
@@ -108,11 +108,12 @@ def plan_enforcement(
     globs: set[tuple[str, str]] = set()
     reading_globs: set[tuple[str, str]] = set()
     gaps: dict[Gap, None] = {}
+    repository_gaps: dict[str, None] = {}
     for rule in _denying_rules(policies):
         for key, glob in path_globs(rule):
-            if has_repository and key != "writes":
-                sentence = f"what a repository has recorded of {glob!r} can be read from its objects"
-                gaps[Gap(key, glob, sentence, is_about_git=True)] = None
+            if key != "writes":
+                sentence = f"what a repository of git has recorded of {glob!r} can be read from its objects"
+                repository_gaps[sentence] = None
             path = _fixed_path(glob) if _is_plain(rule) else ""
             if not path:
                 what = "it is neither a path nor a folder followed by /*"
@@ -145,12 +146,13 @@ def plan_enforcement(
         globs=frozenset(globs),
         reading_globs=frozenset(reading_globs),
         gaps=tuple(gaps),
+        repository_gaps=tuple(repository_gaps),
     )
 
 
 def _gap_sentence(glob: str, reason: str, held: Sequence[str] = ()) -> str:
     sentence = f"the sandbox can reach {glob!r} all the same: {reason}"
-    return f"{sentence}; only {' and '.join(held)}" if held else sentence
+    return f"{sentence}; but {', and '.join(held)}" if held else sentence
 
 
 def _denying_rules(policies: Iterable[Policy]) -> Iterator[Rule]:

@@ -385,9 +385,9 @@ def _build_denial(
             f"{_summarize_changes(protected)}. Everything else it did stays. Ask the user to make such "
             "changes, or to allow the name with Session(allow_protected=[...])."
         )
-    if denied := [change for change in changes if change.denied]:
+    if by_rule := [change for change in changes if change.denied]:
         lines.append(
-            f"{name} changed files that a rule of the policy denies to write: {_summarize_changes(denied)}. "
+            f"{name} changed files that a rule of the policy denies to write: {_summarize_changes(by_rule)}. "
             "Everything else it did stays. Leave such files alone, or ask the user to make the change."
         )
     if unwatched:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -124,7 +123,6 @@ async def build_environment(
                 spec.level,
                 partial(is_plain_path, workspace),
                 can_copy=partial(is_small, workspace),
-                has_repository=os.path.lexists(workspace / ".git"),
             )
         files = ProtectedFiles(
             workspace,

@@ -8,7 +8,7 @@ such file, compares, and restores it. Whatever is new is removed, unless its con
 (plain settings of git, samples of its hooks). Restored files get a new inode, as a process of the sandbox may
 have the old one open; replaced content is copied to a quarantine. The folder is hostile, also while it is
 scanned: see `aisotools.workspace.candidates`.
-What a rule of the policy denies to write is copied and restored in the same way, whatever its name and content.
+What a rule of the policy denies to write is restored in the same way, whatever its name and content.
 Race: between two comparisons a planted file exists. It is removed at the end of the call that wrote it, or
 soon after it was written if something was left running (`aisotools.session.protection` says when); a
 comparison is repeated while it finds anything. At level `isolated` files that exist when a worker starts are
@@ -284,7 +284,7 @@ class ProtectedFiles:
                 scan = self._scan(steps)
                 if spared and round_ == 0:
                     spared -= self._protected_notebooks & set(self._find_checkpointed(scan.files))
-                    spared -= set(filter(self._is_denied, spared))
+                    spared -= {path for path in spared if self._is_denied(path)}
                 differing, rewritten = self._compare(scan, steps)
                 for path in spared:
                     differing.pop(path, None)
@@ -581,9 +581,7 @@ class ProtectedFiles:
                     self._copies[path] = replace_file(folder, name, copy)
         except OSError:
             restored = False
-        return ProtectedFileChange(
-            path=path, kind=kind, restored=restored, saved_as=saved_as, denied=denied
-        )
+        return ProtectedFileChange(path=path, kind=kind, restored=restored, saved_as=saved_as, denied=denied)
 
     @contextmanager
     def _parent(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:

@@ -166,7 +166,8 @@ _OPTIONS_WITHOUT_CONTENT = frozenset(
     "--compact-summary --no-patch --color --no-color --short --branch --porcelain --long --untracked-files "
     "--ignored --ignore-submodules --show-stash --column --no-column --ahead-behind --no-ahead-behind "
     "--no-ext-diff --no-textconv --no-renames --find-renames --diff-filter --abbrev --no-abbrev".split()
-    if option.startswith("--") and not option.startswith(("--diff-merges", "--follow", "--stdin", "--full-diff"))
+    if option.startswith("--")
+    and not option.startswith(("--diff-merges", "--follow", "--stdin", "--full-diff"))
 )
 _SHORT_WITHOUT_CONTENT = re.compile(r"-(?:[0-9]+|n[0-9]*|[sbzigEFP]+)")
 _SHORT_WITHIN_PATHS = re.compile(r"-[0-9nilhHwcvEFPoIaqspuztre]+|-[LUABC][0-9,+-]*")
