@@ -64,7 +64,7 @@ def _facts(arguments: Mapping[str, Json]) -> Facts:
         return facts
     # It goes on after the call, and the input that it gets later is not known now.
     effect = Effect.LOCAL_MUTATION if facts.effect is Effect.READ_ONLY else facts.effect
-    return dataclasses.replace(facts, effect=effect, background=True)
+    return dataclasses.replace(facts, effect=effect, background=True, without_dashes=None)
 
 
 def _effect(arguments: Mapping[str, Json]) -> Effect:

@@ -159,9 +159,6 @@ def prepare_call(
             facts, flaw = declared_facts(tool, encoded, on_host=payload is None)
         # That a tool reaches files through the path guard is known of our own tools alone.
         is_guarded = facts.path_guarded and builtin is not None
-        runs_held_command = builtin is not None and builtin.keeps_to_reading and not facts.background
-        if runs_held_command and facts.commands and facts.certain and facts.effect is Effect.READ_ONLY:
-            enforced |= enforced_for_reading
         facts = dataclasses.replace(
             facts,
             runs_in=runs_in,
@@ -177,6 +174,9 @@ def prepare_call(
             look = functools.partial(_resolve_facts, resolve_paths, facts, named)
             if is_resolved:
                 facts, look_again = look(), look
+        runs_held_command = builtin is not None and builtin.keeps_to_reading and not facts.background
+        if runs_held_command and facts.commands and facts.certain and facts.effect is Effect.READ_ONLY:
+            facts = dataclasses.replace(facts, enforced=facts.enforced | enforced_for_reading)
         keeps_to_reading = is_guarded or (builtin is not None and builtin.keeps_to_reading)
         is_believed = payload is not None and not keeps_to_reading
         is_unenforced = is_believed and not has_readers and assumed_effect(facts) is Effect.READ_ONLY

@@ -84,6 +84,8 @@ class PathResolver:
             facts: As a tool declares them.
             arguments: The arguments of a tool that declares no paths: what they name becomes `mentions`.
         """
+        if facts.without_dashes is not None:
+            facts = self._settle_patterns(facts, facts.without_dashes)
         mentions: tuple[str, ...] = ()
         if arguments and not (facts.reads or facts.writes or facts.commands):
             mentions = self._find_mentions(arguments)
@@ -107,6 +109,20 @@ class PathResolver:
             outside=writes.outside or (facts.outside and not (facts.writes and facts.runs_in == "sandbox")),
             # Which file is written must be known, or nobody has been asked about it.
             certain=facts.certain and not writes.unresolved,
+        )
+
+    def _settle_patterns(self, facts: Facts, without_dashes: Facts) -> Facts:
+        """Return the facts that hold, as there is a name that may be taken for an option, or is none."""
+        look = _Look(self._root, self._spelled)
+        if not all(map(look.has_plain_names, facts.dash_folders)):
+            return dataclasses.replace(facts, dash_folders=(), without_dashes=None)
+        return dataclasses.replace(
+            without_dashes,
+            runs_in=facts.runs_in,
+            level=facts.level,
+            path_guarded=facts.path_guarded,
+            enforced=facts.enforced,
+            basis=facts.basis,
         )
 
     def _find_mentions(self, arguments: Mapping[str, Json]) -> tuple[str, ...]:
@@ -203,6 +219,24 @@ class _Look:
     def exists(self, path: str) -> bool:
         """Return whether there is something at a path relative to the workspace."""
         return any(map(os.path.lexists, self._places(path)))
+
+    def has_plain_names(self, folder: str) -> bool:
+        """Return whether it is certain that no name in a folder begins with a dash."""
+        beneath = self._beneath(folder)
+        if beneath is None or _GLOB.search(beneath):
+            return False
+        for place in self._places(beneath):
+            try:
+                with os.scandir(place) as entries:
+                    for entry in entries:
+                        self._entries_left -= 1
+                        if self._entries_left < 0 or entry.name.startswith("-"):
+                            return False
+            except FileNotFoundError:
+                continue  # without a folder nothing matches, and a pattern begins with no dash
+            except OSError:
+                return False
+        return True
 
     def recorded_path(self, text: str) -> str:
         """Return a path as git has recorded it, relative to the workspace; `.` if that cannot be told."""

@@ -484,8 +484,8 @@ async def test_git_shows_nothing_of_what_a_rule_denies_unasked(
     session = real_session(policy=Policy(mode="auto", rules=[rule]), level=level, approver=AllowAll())
     await call(session, "sandbox_bash", {"command": "git init -q ."})
     commit = ["git", "-c", "user.name=a", "-c", "user.email=a@b.example", "commit", "-qm", "x"]
-    for command in (["git", "add", "."], commit, [*commit, "--allow-empty"]):
-        await asyncio.to_thread(subprocess.run, command, cwd=workspace, check=True)
+    for step in (["git", "add", "."], commit, [*commit, "--allow-empty"]):
+        await asyncio.to_thread(subprocess.run, step, cwd=workspace, check=True)
     assert any("what a repository of git has recorded of 'secrets/*'" in one for one in session.not_enforced)
     for command, decision in GIT_READERS.items():
         explained = session.explain(

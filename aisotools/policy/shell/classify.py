@@ -70,6 +70,7 @@ _LOCALE = re.compile(r"\b(?:LC_\w+|LANG|LANGUAGE)\b")
 _COPIED_DESCRIPTORS = frozenset(("1", "2", "-"))
 _DESCRIPTOR = re.compile(r"[0-9]+-?")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_OPTION_DOUBT = re.compile(r" may be an option$")
 _REDIRECTED_DESCRIPTOR = "it cannot be determined what its file descriptors mean"
 
 # Node types of the grammar.
@@ -122,7 +123,21 @@ def classify_shell(command: str) -> ShellReport:
 
 def shell_facts(command: str, folder: str = ".") -> Facts:
     """Return what a policy should know about `command` when bash runs it in `folder` of the workspace."""
+    start = frozenset((folder or ".",))
     report = classify_shell(command)
+    facts = _facts_of(report, folder)
+    if report.certain or not any(map(_OPTION_DOUBT.search, report.reasons)):
+        return facts
+    # Only who sees the files can tell whether one has the name of an option: both answers are handed on.
+    analysis = _ShellAnalysis(takes_patterns_for_names=True)
+    report = analysis.run(command)
+    if not report.certain or not analysis.name_folders:
+        return facts
+    folders = _unique(path.removesuffix("/.") for path in relocate(sorted(analysis.name_folders), start))
+    return dataclasses.replace(facts, dash_folders=folders, without_dashes=_facts_of(report, folder))
+
+
+def _facts_of(report: ShellReport, folder: str) -> Facts:
     written = tuple(relocate(report.writes, frozenset((folder or ".",))))
     return Facts(
         effect=report.effect,
@@ -180,7 +195,11 @@ def _is_invisible(character: str) -> bool:
 class _ShellAnalysis:
     """One classification: follows a command into the commands and texts that it runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, takes_patterns_for_names: bool = False) -> None:
+        """Start an analysis; see `name_folders`."""
+        self._takes_patterns_for_names = takes_patterns_for_names
+        self.name_folders: set[str] = set()
+        """Folders in which no name may begin with a dash, if patterns were to be taken for names."""
         self._verdicts: list[CommandVerdict] = []
         self._commands: list[str] = []
         self._variables: set[str] = set()
@@ -244,6 +263,13 @@ class _ShellAnalysis:
         """Judge a simple command, its redirections and assignments, and the commands that it runs."""
         tokens = command.words[command.assignments :]
         words = [word for token in tokens for word in expand(token, variables.numbers, variables.files)]
+        if self._takes_patterns_for_names and folders is not None:
+            bare = [word.is_bare_pattern for word in words]
+            words = [
+                dataclasses.replace(word, is_name=True) if is_bare else word
+                for word, is_bare in zip(words, bare, strict=True)
+            ]
+            self.name_folders |= folders if any(bare) else frozenset()
         redirects = merge(_redirect_verdict(redirect, variables) for redirect in command.redirects)
         verdicts = [_located(redirects, folders, variables.files)]
         stack: list[tuple[tuple[Word, ...], Folders]] = []
