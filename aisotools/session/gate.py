@@ -460,6 +460,7 @@ class Gate:
             reasons=decision.reasons,
             arguments=prepared.arguments,
             digest=prepared.digest,
+            links=prepared.facts.links,
         )
         if decision.decision is not Decision.ALLOW:
             return denial_result(call.name, decision.reasons)

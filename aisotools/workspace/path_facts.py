@@ -325,6 +325,8 @@ class _Look:
             if below is None:
                 found.paths[real] = found.paths[normal] = None
                 found.outside = True
+                if real != normal:
+                    found.links[normal] = real
             else:
                 found.paths[below] = None
                 found.links[normal] = below
