@@ -335,7 +335,7 @@ def test_hints_are_shown_as_what_nobody_has_checked() -> None:
         ((), ""),
         ((("data", "../elsewhere/secret"),), "data \u2192 ../elsewhere/secret"),
         ((("a", "b"), ("c", "/d")), "a \u2192 b, c \u2192 /d"),
-        ((("/home/x/ws/a", "a"), ("/workspace/link", "a")), "/workspace/link \u2192 a"),
+        ((("/srv/ws/a", "a"), ("/workspace/link", "a")), "/workspace/link \u2192 a"),
         ((("a\u202eb", "c\x1b[2J\n"),), "a\\u202eb \u2192 c\\u001b[2J\\u000a"),
         ((("a \u2192 b", "c, d"),), '"a \u2192 b" \u2192 "c, d"'),
         ((('a"b', ""),), '"a\\"b" \u2192 ""'),

@@ -173,8 +173,8 @@ def fallback_bundle(request: ApprovalRequest, hint: str = "") -> dict[str, Any]:
     if hint:
         body += html.note(hint)
     title = f"May {html.code(one_line(request.call.name))} run?"
-    said = (*describe_trust(request), describe_links(request.facts))
-    lines = [describe_request(request), *_preview_lines(request, said), hint]
+    described = (*describe_trust(request), describe_links(request.facts))
+    lines = [describe_request(request), *_preview_lines(request, described), hint]
     return {
         "text/html": html.box(title, body, html.EFFECT_COLOURS[request.effect]),
         "text/plain": "\n".join(filter(None, lines)),
