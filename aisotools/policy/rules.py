@@ -18,7 +18,8 @@ Paths are the resolved ones: relative to the workspace, with links followed. A r
 a call that changes the folder `secrets`, or one around it, as a whole. It *may* concern one that reads such a
 folder, or something that nobody can tell beforehand; a rule that asks or denies makes that a question. So is
 reading from the objects of a repository of git, which hold copies of their own: the path that is named there
-counts like a file's, and where none is, it may be any.
+counts like a file's, and where none is, it may be any. And so is a change of such a path for a rule about
+reading: moved, it could be read by another name.
 """
 
 from __future__ import annotations
@@ -166,8 +167,16 @@ def _may_concern_paths(key: str, globs: object, facts: Facts) -> bool:
     reachable = [glob for glob in _as_list(globs) if (key, glob) not in facts.enforced]
     if reachable and facts.unresolved and key != "writes":
         return True
+    if key == "reads" and any(_may_move(path, glob, facts) for path in facts.writes for glob in reachable):
+        return True
     folders = [path for path in _paths_of(key, facts) if path in facts.folders]
     return any(_may_contain(path, glob) for path in folders for glob in reachable)
+
+
+def _may_move(path: str, glob: str, facts: Facts) -> bool:
+    """Return whether a change of a path may give another name to what a glob names, to be read by that."""
+    normal = normalize_path(path)
+    return bool(glob_matcher(glob)(normal)) or (path in facts.folders and _is_around(normal, glob))
 
 
 def _recorded_paths(facts: Facts) -> tuple[str, ...]:

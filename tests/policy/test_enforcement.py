@@ -172,6 +172,26 @@ def test_a_rule_about_writing_does_not_ask_about_reading() -> None:
     assert decide(by_path, **change, unresolved=("$x",)) is Decision.ASK
 
 
+@pytest.mark.parametrize(
+    ("writes", "folders", "decision"),
+    [
+        (("secrets", "moved"), ("secrets",), Decision.ASK),
+        (("secrets/key", "key"), (), Decision.ASK),
+        ((".",), (".",), Decision.ASK),
+        (("other", "moved"), ("other",), Decision.ALLOW),
+        (("out",), (), Decision.ALLOW),
+    ],
+)
+def test_moving_what_must_not_be_read_is_asked_about(
+    writes: tuple[str, ...], folders: tuple[str, ...], decision: Decision
+) -> None:
+    policy = Policy(mode="auto", rules=[deny(reads="secrets/*")])
+    change: dict[str, Any] = {"effect": Effect.LOCAL_MUTATION, "writes": writes, "folders": folders}
+    assert decide(policy, **change) is decision
+    enforced = frozenset({("reads", "secrets/*")})
+    assert decide(policy, **change, enforced=enforced) is Decision.ALLOW, "it is hidden under any name"
+
+
 def test_a_person_who_types_a_call_is_asked_about_no_doubt() -> None:
     call = ToolCall("1", "sandbox_bash", {}, origin="person")
     facts = Facts(effect=Effect.READ_ONLY, unresolved=("$x",))

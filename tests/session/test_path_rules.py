@@ -428,6 +428,21 @@ def peek() -> str:
     return Path("secrets", "key").read_text()
 
 
+@pytest.mark.parametrize("level", ["confined", "guarded"])
+@pytest.mark.parametrize("move", ["mv secrets moved", "mv secrets/key moved", "ln secrets/key moved"])
+async def test_a_file_that_must_not_be_read_is_not_moved_unasked(
+    real_session: OpenSession, tmp_path: Path, level: str, move: str
+) -> None:
+    needs(level)
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    rule = Rule(when={"reads": "secrets/*"}, decision=Decision.DENY)
+    session = real_session(policy=Policy(mode="auto", rules=[rule]), level=level, approver=Questions())
+    await call(session, "sandbox_bash", {"command": move})
+    result = await call(session, "sandbox_bash", {"command": "cat moved moved/key"})
+    assert SECRET not in result.content
+
+
 GIT_READERS = {
     "git show HEAD:secrets/key": Decision.DENY,
     "git show HEAD:./secrets/key": Decision.DENY,
