@@ -4,7 +4,8 @@ Each is named to the host in the step in which it is started: so the host knows 
 anything else, and can tell whose it is (see `sandbox.process.ownership`).
 
 A program of a call that was classified read only is started without the right to change files: a wrong
-classification makes it fail, not write.
+classification makes it fail, not write. Nor can it read what rules of the policy deny, where the level allows
+for that.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from aisotools.sandbox.confinement import landlock
+from aisotools.sandbox.confinement.denied_reads import restrict_reads
 from aisotools.sandbox.process.supervisor import unread_bytes
 from aisotools.sandbox.worker import keeper
 
@@ -44,6 +46,7 @@ def spawn(
     protocol: asyncio.SubprocessProtocol,
     name_program: NameProgram,
     read_only: bool = False,
+    reads: Mapping[str, Sequence[str]] | None = None,
 ) -> ProgramTransport:
     """Start `command` in a session of its own, with nothing to read.
 
@@ -54,6 +57,8 @@ def spawn(
         protocol: Receives the output and the exit.
         name_program: Names it to the host.
         read_only: Whether it must not be able to change files outside $TMPDIR.
+        reads: For one that is read only: the absolute paths that stay `readable`, but for those that are
+            `denied`. None leaves reading as it is.
 
     Raises:
         OSError: If the program cannot be started.
@@ -73,13 +78,15 @@ def spawn(
             start_new_session=True,
         )
 
-    process = _start_restricted(start, env) if read_only else start()
+    process = _start_restricted(start, env, reads) if read_only else start()
     name_program(process.pid)
     return ProgramTransport(process, protocol)
 
 
 def _start_restricted(
-    start: Callable[[], subprocess.Popen[bytes]], env: Mapping[str, str]
+    start: Callable[[], subprocess.Popen[bytes]],
+    env: Mapping[str, str],
+    reads: Mapping[str, Sequence[str]] | None,
 ) -> subprocess.Popen[bytes]:
     """Return what `start` has started, without the right to change files."""
     scratch = [env["TMPDIR"]] if env.get("TMPDIR") else []  # programs such as `tac` use temporary files
@@ -93,6 +100,8 @@ def _start_restricted(
         try:
             try:
                 landlock.restrict_read_only(scratch)
+                if reads is not None:
+                    restrict_reads(reads["readable"], reads["denied"])
             except OSError as error:
                 raise subprocess.SubprocessError(str(error)) from error
             # Confinement: only this thread gave up its right to write, and a child inherits the rights of

@@ -64,7 +64,7 @@ def _facts(arguments: Mapping[str, Json]) -> Facts:
         return facts
     # It goes on after the call, and the input that it gets later is not known now.
     effect = Effect.LOCAL_MUTATION if facts.effect is Effect.READ_ONLY else facts.effect
-    return dataclasses.replace(facts, effect=effect, background=True)
+    return dataclasses.replace(facts, effect=effect, background=True, without_dashes=None)
 
 
 def _effect(arguments: Mapping[str, Json]) -> Effect:
@@ -144,6 +144,7 @@ async def sandbox_bash(
             protocol=protocol,
             name_program=context.metadata.get("name_program", _name_to_nobody),
             read_only=_must_not_write(context),
+            reads=context.sandbox_config.get("reads"),
         )
     timed_out = False
     try:
@@ -167,7 +168,7 @@ async def sandbox_bash(
         used_s = _processor_time_of_children_s() - processor_s
         result = explain_kill(result, used_s, _processor_time_limit_s())
     if _must_not_write(context):
-        result = _explain_denial(result).with_metadata(read_only=True)
+        result = _explain_denial(result, context.sandbox_config.get("reads")).with_metadata(read_only=True)
     return result.with_metadata(**{CAP: "shell"}, command=command, timed_out=timed_out, streams_taken=True)
 
 
@@ -197,11 +198,13 @@ def _must_not_write(context: ToolContext) -> bool:
     return context.metadata_get("read_only") is True and landlock.abi() > 0
 
 
-def _explain_denial(result: ToolResult) -> ToolResult:
+def _explain_denial(result: ToolResult, reads: Mapping[str, Json] | None) -> ToolResult:
     # Independent of the exit code: some commands report the error, go on and succeed.
     if "ermission denied" not in result.content:
         return result
     note = "[it was classified read only, so it ran without the right to change files]"
+    if reads is not None:
+        note = f"{note[:-1]}, or to read what rules of the policy deny]"
     return dataclasses.replace(result, content=f"{result.content}\n{note}")
 
 
@@ -278,7 +281,10 @@ def _explain_failures(command: str) -> Iterator[None]:
             ) from None
         raise ToolError(f"The command could not be started: {error}.", recoverable=False) from None
     except subprocess.SubprocessError as error:
-        message = f"The command was not started: its right to change files could not be taken away: {error}"
+        message = (
+            "The command was not started: the right to change files, or to read what rules deny, could not "
+            f"be taken away: {error}"
+        )
         raise ToolError(message, recoverable=False) from None
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"

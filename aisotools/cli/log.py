@@ -136,7 +136,9 @@ def _summary(kind: str, body: Mapping[str, Any]) -> str:
         case "approval_answered":
             return f"answer: {body['outcome']} after {body['waited_s']:.1f} s {body['reason']}"
         case "call_decided":
-            return f"{body['decision']} by {body['decided_by']}: {'; '.join(body['reasons'])}"
+            links = ", ".join(f"{name} -> {target}" for name, target in body.get("links", ()))
+            summary = f"{body['decision']} by {body['decided_by']}: {'; '.join(body['reasons'])}"
+            return f"{summary} (links: {links})" if links else summary
         case "call_started":
             return f"runs in the {body['runs_in']} ({body['level']})"
         case "call_finished":

@@ -134,6 +134,7 @@ class CallDecided(SessionEvent):
         reasons: Reasons for it.
         arguments: Arguments that may run: validated, and edited if the approver edited them.
         digest: Digest of tool version, arguments and level; compared again at dispatch.
+        links: Paths of the call that lead elsewhere, each with where it leads, as far as that was looked up.
     """
 
     kind: ClassVar[str] = "call_decided"
@@ -143,6 +144,7 @@ class CallDecided(SessionEvent):
     reasons: tuple[str, ...]
     arguments: Mapping[str, Json]
     digest: str
+    links: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

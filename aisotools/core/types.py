@@ -251,6 +251,10 @@ class Facts:
         links: Names among these that lead to another path, each with that path, which is listed as well.
         mentions: Paths in the workspace that arguments name, of a tool that does not say what it reads.
         unresolved: What it reads where nobody can tell beforehand which path that is, as it is written.
+        recorded: Paths of which it reads, or spreads, what a repository of git has recorded; `.` for any.
+        dash_folders: Folders in which patterns among the arguments of programs find names; one with a dash in
+            front would be an option.
+        without_dashes: The facts that hold if there is no such name; None if that makes no difference.
         enforced: Globs of rules whose paths are out of its reach, whatever it tries; each with its key.
         outside: True if any of the writes is outside the workspace.
         hosts: Network hosts it talks to.
@@ -273,6 +277,9 @@ class Facts:
     links: tuple[tuple[str, str], ...] = ()
     mentions: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
+    recorded: tuple[str, ...] = ()
+    dash_folders: tuple[str, ...] = ()
+    without_dashes: Facts | None = None
     enforced: frozenset[tuple[str, str]] = frozenset()
     outside: bool = False
     hosts: tuple[str, ...] = ()

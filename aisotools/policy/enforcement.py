@@ -4,20 +4,44 @@ A rule that denies paths decides before a call runs, by what can be known then, 
 any file. So where the level can, the paths of such rules are put out of its reach as well: those of rules
 that hold for every tool, without any other condition, and name a path or everything in a folder
 (`secrets/*`). Other patterns name nothing that a sandbox could be kept from before it runs.
+
+What a level can do: `isolated` hides such a path, or makes it read only, for everything in the sandbox.
+`confined` and `guarded` keep it from commands that only read (`sandbox.confinement.denied_reads`), and what
+anything writes there is put back (`workspace.protected`). What is left open is said, rule by rule: when the
+policy is loaded, and on the card of a call that could make use of it. A repository of git keeps copies of its
+own, which no level hides.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from aisotools.core.types import Decision
+from aisotools.core.types import Decision, Facts
 from aisotools.policy.rules import Condition, Policy, Rule, normalize_path, path_globs
 
 _PATTERN = re.compile(r"[*?\[]")
-_LEVELS = frozenset(("isolated",))
+_HIDING_LEVELS = frozenset(("isolated",))
 """Levels with a root of their own, in which paths can be hidden."""
+
+_READING_LEVELS = frozenset(("confined", "guarded"))
+"""Levels at which a command that only reads gets no right to read them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A rule about a path that the sandbox does not enforce, or not in full.
+
+    Attributes:
+        key: The key of its condition.
+        glob: The glob.
+        sentence: What stays possible, and why.
+    """
+
+    key: str
+    glob: str
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,18 +51,48 @@ class PathEnforcement:
     Attributes:
         unreadable: Paths relative to the workspace that it must not read or write.
         unwritable: Paths that it must not write.
-        globs: The globs that these stand for, each with its key in the rule's condition.
-        not_enforced: A sentence for each rule about paths that only decides about what is known beforehand.
+        put_back: Paths of which the host undoes every change after a call.
+        globs: The globs that are enforced for every call, each with its key in the rule's condition.
+        reading_globs: Those that are enforced for a command that only reads.
+        gaps: The rules about paths that are not enforced for every call.
+        repository_gaps: A sentence for each rule about reading that holds if there is a repository of git.
     """
 
     unreadable: tuple[str, ...] = ()
     unwritable: tuple[str, ...] = ()
+    put_back: tuple[str, ...] = ()
     globs: frozenset[tuple[str, str]] = frozenset()
-    not_enforced: tuple[str, ...] = ()
+    reading_globs: frozenset[tuple[str, str]] = frozenset()
+    gaps: tuple[Gap, ...] = ()
+    repository_gaps: tuple[str, ...] = ()
+
+    @property
+    def not_enforced(self) -> tuple[str, ...]:
+        """A sentence for each rule about paths that is not enforced for every call."""
+        return tuple(dict.fromkeys(gap.sentence for gap in self.gaps))
+
+    def gaps_of(self, facts: Facts, *, has_repository: bool = False) -> tuple[str, ...]:
+        """Return a sentence for each rule that a call with these facts could pass by.
+
+        Args:
+            facts: About the call.
+            has_repository: Whether there is a repository of git in the workspace, as far as is known.
+        """
+        if facts.runs_in != "sandbox" or facts.path_guarded:
+            return ()
+        sentences = [gap.sentence for gap in self.gaps if (gap.key, gap.glob) not in facts.enforced]
+        # Of a command that was understood it is known whether it reads from a repository; of code it is not.
+        if facts.recorded or (has_repository and not (facts.commands and facts.certain)):
+            sentences += self.repository_gaps
+        return tuple(dict.fromkeys(sentences))
 
 
 def plan_enforcement(
-    policies: Iterable[Policy], level: str, is_there: Callable[[str], bool]
+    policies: Iterable[Policy],
+    level: str,
+    is_there: Callable[[str], bool],
+    *,
+    can_copy: Callable[[str], bool] = lambda _path: True,
 ) -> PathEnforcement:
     """Return what a sandbox of this level is to enforce.
 
@@ -46,35 +100,59 @@ def plan_enforcement(
         policies: What decides about calls; with their bounds.
         level: The sandbox's level.
         is_there: Returns whether a path in the workspace exists and has no link on the way.
+        can_copy: Returns whether what is at a path is little enough to be copied, so that it can be put back.
     """
-    paths: dict[str, dict[str, None]] = {"reads": {}, "writes": {}}
+    unreadable: dict[str, None] = {}
+    unwritable: dict[str, None] = {}
+    put_back: dict[str, None] = {}
     globs: set[tuple[str, str]] = set()
-    not_enforced: dict[str, None] = {}
+    reading_globs: set[tuple[str, str]] = set()
+    gaps: dict[Gap, None] = {}
+    repository_gaps: dict[str, None] = {}
     for rule in _denying_rules(policies):
         for key, glob in path_globs(rule):
-            path = _fixed_path(glob)
-            if not _is_plain(rule):
-                reason = "it has further conditions"
-            elif not path:
-                reason = "it is neither a path nor a folder followed by /*"
-            elif level not in _LEVELS:
-                reason = f"level {level} cannot hide a path"
-            elif not is_there(path):
-                reason = "there is nothing of that name yet, or a link on the way"
-            else:
-                reason = ""
+            if key != "writes":
+                sentence = f"what a repository of git has recorded of {glob!r} can be read from its objects"
+                repository_gaps[sentence] = None
+            path = _fixed_path(glob) if _is_plain(rule) else ""
+            if not path:
+                what = "it is neither a path nor a folder followed by /*"
+                reason = what if _is_plain(rule) else "it has further conditions"
+                gaps[Gap(key, glob, _gap_sentence(glob, reason))] = None
+                continue
+            (unwritable if key == "writes" else unreadable)[path] = None
+            exists = is_there(path)
+            if exists and level in _HIDING_LEVELS:
                 globs.add((key, glob))
-            if path and _is_plain(rule):
-                paths["writes" if key == "writes" else "reads"][path] = None
-            if reason:
-                sentence = f"the sandbox can reach {glob!r} all the same: {reason}"
-                not_enforced[sentence] = None
+                continue
+            reasons = [] if level in _HIDING_LEVELS else [f"level {level} cannot hide a path"]
+            if not exists:
+                reasons.append("there is nothing of that name yet, or a link on the way")
+            held = []
+            if exists and level in _READING_LEVELS:
+                reading_globs.add((key, glob))
+                held += [] if key == "writes" else ["commands that only read are kept from it"]
+            if key != "reads" and level != "limited":
+                if can_copy(path):
+                    put_back[path] = None
+                    held.append("what a call writes there is put back")
+                else:
+                    reasons.append("there is too much of it to put back what a call writes")
+            gaps[Gap(key, glob, _gap_sentence(glob, " and ".join(reasons), held))] = None
     return PathEnforcement(
-        unreadable=tuple(paths["reads"]),
-        unwritable=tuple(paths["writes"]),
+        unreadable=tuple(unreadable),
+        unwritable=tuple(unwritable),
+        put_back=tuple(put_back),
         globs=frozenset(globs),
-        not_enforced=tuple(not_enforced),
+        reading_globs=frozenset(reading_globs),
+        gaps=tuple(gaps),
+        repository_gaps=tuple(repository_gaps),
     )
+
+
+def _gap_sentence(glob: str, reason: str, held: Sequence[str] = ()) -> str:
+    sentence = f"the sandbox can reach {glob!r} all the same: {reason}"
+    return f"{sentence}; but {', and '.join(held)}" if held else sentence
 
 
 def _denying_rules(policies: Iterable[Policy]) -> Iterator[Rule]:

@@ -186,7 +186,8 @@ def shape_of(facts: Facts) -> Shape | None:
         return None
     return Shape(
         commands=frozenset(map(_command_prefix, facts.commands)),
-        reads=frozenset(_folder_of(path, facts) for path in facts.reads),
+        reads=frozenset(_folder_of(path, facts) for path in facts.reads)
+        | frozenset(f"{normalize_path(path)}/" for path in facts.recorded),
         writes=frozenset(_folder_of(path, facts) for path in facts.writes),
         hosts=frozenset(map(str.lower, facts.hosts)),
     )

@@ -120,6 +120,7 @@ def prepare_call(
     has_readers: bool = False,
     resolve_paths: PathsResolver | None = None,
     enforced: frozenset[tuple[str, str]] = frozenset(),
+    enforced_for_reading: frozenset[tuple[str, str]] = frozenset(),
 ) -> PreparedCall:
     """Validate and classify a call, and ask the policy.
 
@@ -136,6 +137,7 @@ def prepare_call(
         resolve_paths: Returns the facts with their paths resolved in the workspace; None leaves them as the
             tool declares them.
         enforced: Globs of rules that the sandbox enforces by itself; see `Facts.enforced`.
+        enforced_for_reading: Further ones that it enforces for a command that only reads.
 
     Raises:
         ArgumentError: If the arguments do not fit.
@@ -172,6 +174,9 @@ def prepare_call(
             look = functools.partial(_resolve_facts, resolve_paths, facts, named)
             if is_resolved:
                 facts, look_again = look(), look
+        runs_held_command = builtin is not None and builtin.keeps_to_reading and not facts.background
+        if runs_held_command and facts.commands and facts.certain and facts.effect is Effect.READ_ONLY:
+            facts = dataclasses.replace(facts, enforced=facts.enforced | enforced_for_reading)
         keeps_to_reading = is_guarded or (builtin is not None and builtin.keeps_to_reading)
         is_believed = payload is not None and not keeps_to_reading
         is_unenforced = is_believed and not has_readers and assumed_effect(facts) is Effect.READ_ONLY
@@ -229,7 +234,8 @@ def _resolve_facts(resolve_paths: PathsResolver, facts: Facts, encoded_arguments
 def call_digest(tool: Tool, encoded_arguments: bytes, level: str, facts: Facts) -> str:
     """Return the digest of what a decision is bound to: tool, version, level, arguments, resolved paths."""
     digest = hashlib.sha256()
-    paths = repr((facts.reads, facts.writes, facts.links, facts.mentions, facts.unresolved)).encode()
+    known = (facts.reads, facts.writes, facts.links, facts.mentions, facts.unresolved, facts.recorded)
+    paths = repr(known).encode()
     for part in (tool.name.encode(), version_of(tool).encode(), level.encode(), encoded_arguments, paths):
         # The lengths keep two different lists of parts from joining into the same bytes.
         digest.update(len(part).to_bytes(8, "big") + part)

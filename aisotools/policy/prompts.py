@@ -15,7 +15,7 @@ from typing import Literal, get_args
 
 from aisotools.core.protocols import UserQuestion
 from aisotools.core.redaction import secret_parameters
-from aisotools.core.types import Approval, ApprovalRequest, Effect, Json, Remember
+from aisotools.core.types import Approval, ApprovalRequest, Effect, Facts, Json, Remember
 
 FieldKind = Literal["shell", "python", "text", "json", "secret"]
 """How the text of a field is to be read: raw text of one of three kinds, JSON, or a mask for a secret."""
@@ -52,6 +52,15 @@ MAX_SHOWN_CHARS = 50_000
 MAX_HINT_CHARS = 200
 """Longest hint of a tool's origin that is shown; the rest is cut off."""
 
+LINKS_LABEL = "links"
+"""Precedes the paths that lead elsewhere."""
+
+MAX_LINKS = 8
+"""Links that are listed; the others are counted."""
+
+MAX_PATH_CHARS = 160
+"""Of a longer path both ends are shown."""
+
 MASK = "\N{BULLET}" * 8 + " (secret, not shown)"
 """Shown in place of an argument that the tool's schema declares secret."""
 
@@ -65,6 +74,8 @@ ANSWER_HINT = "answer: "
 """Precedes the answer to a user question where it is typed."""
 
 _NEW_LINE = "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}"
+_LEADS_TO = "\N{RIGHTWARDS ARROW}"
+_PLAIN_PATH = re.compile(r"[^\s,'\"\u2192]+")
 _ESCAPED = re.compile(r"(?<!\\)(?:\\\\)*\\[bfru]")
 _RAW_KINDS: tuple[FieldKind, ...] = ("shell", "python", "text")
 _CODE_ARGUMENTS: Mapping[str, FieldKind] = {"command": "shell", "code": "python"}
@@ -259,6 +270,32 @@ def describe_trust(request: ApprovalRequest) -> tuple[str, ...]:
     return tuple(sentences)
 
 
+def shown_path(path: str) -> str:
+    """Return a path as a label in which every character is visible, in quotes where its end is not clear.
+
+    Of a very long one both ends are shown: what it begins with and the file it names.
+    """
+    text = visible(path, "")
+    if len(text) > MAX_PATH_CHARS:
+        hidden = len(text) - MAX_PATH_CHARS
+        half = MAX_PATH_CHARS // 2
+        text = f"{text[:half]}[... {hidden:,} characters ...]{text[-half:]}"
+    is_plain = text and _PLAIN_PATH.fullmatch(text)
+    return text if is_plain else json.dumps(text, ensure_ascii=False).replace("\\\\", "\\")
+
+
+def describe_links(facts: Facts) -> str:
+    """Return the paths of a call that lead elsewhere, each as written with where it leads; empty for none."""
+    links = [
+        f"{shown_path(name)} {_LEADS_TO} {shown_path(target)}"
+        for name, target in facts.links
+        # An absolute spelling of a path in the workspace is no link.
+        if not (name.startswith("/") and name.endswith(f"/{target}"))
+    ]
+    more = [f"and {len(links) - MAX_LINKS:,} more"] if len(links) > MAX_LINKS else []
+    return ", ".join([*links[:MAX_LINKS], *more])
+
+
 def describe_request(request: ApprovalRequest) -> str:
     """Return an approval request as plain text: tool, effect, requester, reasons and the exact arguments."""
     lines = [
@@ -267,6 +304,8 @@ def describe_request(request: ApprovalRequest) -> str:
         *(f"  {sentence}" for sentence in describe_trust(request)),
         *(f"  because {visible(reason, '')}" for reason in request.reasons),
     ]
+    if links := describe_links(request.facts):
+        lines.append(f"  {LINKS_LABEL}: {links}")
     for field in argument_fields(request):
         lines.append(f"  {visible(field.name, '') or 'arguments'}:")
         lines += [f"    {line}" for line in field.display_text.split("\n")]

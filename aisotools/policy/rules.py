@@ -16,7 +16,10 @@ matches: a condition on `hosts` concerns no call without hosts.
 
 Paths are the resolved ones: relative to the workspace, with links followed. A rule about `secrets/*` concerns
 a call that changes the folder `secrets`, or one around it, as a whole. It *may* concern one that reads such a
-folder, or something that nobody can tell beforehand; a rule that asks or denies makes that a question.
+folder, or something that nobody can tell beforehand; a rule that asks or denies makes that a question. So is
+reading from the objects of a repository of git, which hold copies of their own: the path that is named there
+counts like a file's, and where none is, it may be any. And so is a change of such a path for a rule about
+reading: moved, it could be read by another name.
 """
 
 from __future__ import annotations
@@ -57,6 +60,9 @@ _CONDITION_KEYS = (
 )
 _PATH_KEYS = frozenset(("paths", "reads", "writes"))
 _GLOB_START = re.compile(r"[*?\[]")
+_OBJECTS_OF_GIT = re.compile(
+    r"/\.git/(?:$|(?:objects|modules|worktrees|lfs|annex|lost-found|rebase-\w+)/)|/objects/(?:pack|[0-9a-f]{2})/"
+)
 _FACT_NAMES = frozenset(fact.name for fact in fields(Facts))
 
 
@@ -145,7 +151,7 @@ def _paths_match(key: str, globs: object, facts: Facts, every: bool) -> bool:
 
 def _paths_of(key: str, facts: Facts) -> tuple[str, ...]:
     mentions = () if key == "writes" and facts.effect is Effect.READ_ONLY else facts.mentions
-    reads = () if key == "writes" else facts.reads
+    reads = () if key == "writes" else (*facts.reads, *facts.recorded)
     writes = () if key == "reads" else facts.writes
     return (*reads, *writes, *mentions)
 
@@ -153,13 +159,31 @@ def _paths_of(key: str, facts: Facts) -> tuple[str, ...]:
 def _may_concern_paths(key: str, globs: object, facts: Facts) -> bool:
     """Return whether a call may touch, below a folder or somewhere unknown, what one of the globs names.
 
-    What the sandbox enforces by itself is out of its reach.
+    What the sandbox enforces by itself is out of its reach, but for what a repository has recorded of it.
     """
+    recorded = () if key == "writes" else _recorded_paths(facts)
+    if any(_may_contain(path, glob) for path in recorded for glob in _as_list(globs)):
+        return True
     reachable = [glob for glob in _as_list(globs) if (key, glob) not in facts.enforced]
     if reachable and facts.unresolved and key != "writes":
         return True
+    if key == "reads" and any(_may_move(path, glob, facts) for path in facts.writes for glob in reachable):
+        return True
     folders = [path for path in _paths_of(key, facts) if path in facts.folders]
     return any(_may_contain(path, glob) for path in folders for glob in reachable)
+
+
+def _may_move(path: str, glob: str, facts: Facts) -> bool:
+    """Return whether a change of a path may give another name to what a glob names, to be read by that."""
+    normal = normalize_path(path)
+    return bool(glob_matcher(glob)(normal)) or (path in facts.folders and _is_around(normal, glob))
+
+
+def _recorded_paths(facts: Facts) -> tuple[str, ...]:
+    """Return the paths of which a call may read what a repository of git has recorded; `.` for any."""
+    if any(_OBJECTS_OF_GIT.search(f"/{normalize_path(path)}/") for path in facts.reads):
+        return (".",)
+    return tuple(map(normalize_path, facts.recorded))
 
 
 def _is_around(folder: str, glob: str) -> bool:
@@ -341,6 +365,7 @@ def _shell_facts(command: str) -> dict[str, Any]:
         "reads": report.reads,
         "writes": report.writes,
         "unresolved": report.unresolved,
+        "recorded": report.recorded,
         "hosts": report.hosts,
         "commands": report.commands,
         "certain": report.certain,

@@ -163,8 +163,8 @@ class ApprovalManager:
             preview["undo"] = await env.describe_undo(prepared)
         asked_by_policy = prepared.evaluation.decision is not Decision.ALLOW
         reasons = prepared.evaluation.reasons if asked_by_policy else ("the caller wants it approved",)
-        if prepared.facts.runs_in == "sandbox" and not prepared.facts.path_guarded:
-            reasons += env.enforcement.not_enforced
+        if env.enforcement.gaps or env.enforcement.repository_gaps:
+            reasons += env.gaps_of(prepared.facts)
         return ApprovalRequest(
             id=uuid.uuid4().hex,
             call=prepared.call,
@@ -276,6 +276,7 @@ def _decide_edited(
             has_readers=env.has_readers,
             resolve_paths=env.resolve_paths,
             enforced=env.enforcement.globs,
+            enforced_for_reading=env.enforcement.reading_globs,
         )
     except Exception as error:  # tools are written by strangers too
         return CallDecision(

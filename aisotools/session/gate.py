@@ -339,6 +339,7 @@ class Gate:
             has_readers=has_readers,
             resolve_paths=resolve_paths,
             enforced=frozenset() if env is None else env.enforcement.globs,
+            enforced_for_reading=frozenset() if env is None else env.enforcement.reading_globs,
         )
 
     def _decide(
@@ -471,6 +472,7 @@ class Gate:
             reasons=decision.reasons,
             arguments=prepared.arguments,
             digest=prepared.digest,
+            links=prepared.facts.links,
         )
         if decision.decision is not Decision.ALLOW:
             return denial_result(call.name, decision.reasons)

@@ -84,6 +84,19 @@ class CallEnvironment:
     resolve_paths: PathsResolver | None = None
     enforcement: PathEnforcement = field(default_factory=PathEnforcement)
 
+    @property
+    def not_enforced(self) -> tuple[str, ...]:
+        """A sentence for each rule about paths that the sandbox does not enforce for every call."""
+        more = self.enforcement.repository_gaps if self._has_repository() else ()
+        return (*self.enforcement.not_enforced, *more)
+
+    def gaps_of(self, facts: Facts) -> tuple[str, ...]:
+        """Return a sentence for each rule about paths that a call with these facts could pass by."""
+        return self.enforcement.gaps_of(facts, has_repository=self._has_repository())
+
+    def _has_repository(self) -> bool:
+        return os.path.lexists(self.workspace / ".git")
+
 
 # ---- import roots
 

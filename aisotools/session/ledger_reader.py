@@ -208,6 +208,7 @@ def _read_decided(body: Body, common: Body) -> SessionEvent:
         reasons=tuple(body["reasons"]),
         arguments=unescaped(fill_shortened(body["arguments"])),
         digest=body["digest"],
+        links=tuple((str(name), str(target)) for name, target in body.get("links", ())),
     )
 
 

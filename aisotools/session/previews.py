@@ -21,7 +21,7 @@ from typing import Any
 
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.core.truncation import summarize_names
-from aisotools.core.types import Json
+from aisotools.core.types import Facts, Json
 from aisotools.policy.prepared import PreparedCall
 from aisotools.workspace.workspace import Workspace
 
@@ -105,12 +105,7 @@ def describe_differences(shown: PreparedCall, workspace: Path | None) -> list[st
     was, found = shown.facts, shown.facts
     if shown.look_again is not None and (was.reads or was.writes or was.mentions):
         found = shown.look_again()
-    if (was.links, was.reads, was.writes, was.mentions) != (
-        found.links,
-        found.reads,
-        found.writes,
-        found.mentions,
-    ):
+    if _reach(was) != _reach(found):
         links = [f"{name} leads to {path} now" for name, path in found.links if (name, path) not in was.links]
         links += [f"{name} is no link any more" for name, _ in was.links if name not in dict(found.links)]
         paths = sorted({*found.reads, *found.writes} - {*was.reads, *was.writes})
@@ -123,6 +118,10 @@ def describe_differences(shown: PreparedCall, workspace: Path | None) -> list[st
             if digest_of_file(workspace, path) != digest
         ]
     return differences
+
+
+def _reach(facts: Facts) -> tuple[object, ...]:
+    return facts.links, facts.reads, facts.writes, facts.mentions, facts.certain
 
 
 def _digest(text: str | None) -> str:

@@ -379,11 +379,16 @@ def _build_denial(
 ) -> ToolResult:
     """Build the error that replaces `result`; it contains its text."""
     lines = []
-    if changes:
+    if protected := [change for change in changes if not change.denied]:
         lines.append(
             f"{name} changed protected files, which programs outside the sandbox would run or obey: "
-            f"{_summarize_changes(changes)}. Everything else it did stays. Ask the user to make such "
+            f"{_summarize_changes(protected)}. Everything else it did stays. Ask the user to make such "
             "changes, or to allow the name with Session(allow_protected=[...])."
+        )
+    if by_rule := [change for change in changes if change.denied]:
+        lines.append(
+            f"{name} changed files that a rule of the policy denies to write: {_summarize_changes(by_rule)}. "
+            "Everything else it did stays. Leave such files alone, or ask the user to make the change."
         )
     if unwatched:
         lines.append(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, singledispatch
 from pathlib import Path
@@ -37,6 +37,7 @@ from aisotools.core.exceptions import LedgerError
 from aisotools.core.protocols import Tool
 from aisotools.core.redaction import is_plain, redact_arguments, redact_text, remembering, secret_parameters
 from aisotools.core.types import Json, ToolResult
+from aisotools.policy.prompts import shown_path
 from aisotools.session.event_log import EventLog
 from aisotools.session.ledger import Ledger, ledger_name, open_ledger, prepare_folder
 from aisotools.session.ledger_encoding import escaped
@@ -271,6 +272,7 @@ def _(event: ApprovalAsked, secret: frozenset[str]) -> dict[str, Any]:
         "level": request.level,
         "reasons": list(request.reasons),
         "arguments": _arguments(request.call.arguments, secret),
+        "links": _links(request.facts.links),
     }
 
 
@@ -295,6 +297,7 @@ def _(event: CallDecided, secret: frozenset[str]) -> dict[str, Any]:
         "reasons": list(map(_redacted_reason, event.reasons)),
         "arguments": _arguments(event.arguments, secret),
         "digest": event.digest,
+        "links": _links(event.links),
     }
 
 
@@ -347,6 +350,11 @@ def _(event: SessionEnded, secret: frozenset[str]) -> dict[str, Any]:  # noqa: A
 
 
 _redacted_reason = lru_cache(maxsize=256)(redact_text)  # nearly all calls of a session have the same few
+
+
+def _links(links: Sequence[tuple[str, str]]) -> list[list[str]]:
+    """Return pairs of a path and where it leads, in which every character is visible."""
+    return [[redact_text(shown_path(name)), redact_text(shown_path(target))] for name, target in links]
 
 
 def _arguments(arguments: object, secret: frozenset[str]) -> Json:

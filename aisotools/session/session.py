@@ -214,7 +214,7 @@ class Session:
     @property
     def not_enforced(self) -> tuple[str, ...]:
         """A sentence for each rule about paths that the sandbox cannot enforce; none before it is open."""
-        return () if self._parts is None else self._parts.env.enforcement.not_enforced
+        return () if self._parts is None else self._parts.env.not_enforced
 
     @property
     def allowed_protected(self) -> tuple[str, ...]:

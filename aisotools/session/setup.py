@@ -35,7 +35,7 @@ from aisotools.session.history import NoUndoHistory, UndoHistory, WorkspaceHisto
 from aisotools.session.protection import Protection
 from aisotools.session.sharing import share
 from aisotools.workspace.lock import state_folder
-from aisotools.workspace.path_facts import PathResolver, is_plain_path
+from aisotools.workspace.path_facts import PathResolver, is_plain_path, is_small
 from aisotools.workspace.protected import ProtectedFiles
 from aisotools.workspace.read_tracker import ReadCache
 from aisotools.workspace.workspace import Workspace
@@ -114,22 +114,30 @@ async def build_environment(
     """
     workspace = Path(spec.workspace)
 
-    def read_workspace() -> tuple[Policy | None, ProtectedFiles]:
-        return workspace_policy(workspace), ProtectedFiles(
+    def read_workspace() -> tuple[Policy | None, PathEnforcement, ProtectedFiles]:
+        narrowing = workspace_policy(workspace)
+        enforcement = PathEnforcement()
+        if not isinstance(make_sandbox, SupportsRemoteLocation):
+            enforcement = plan_enforcement(
+                [one for one in (policy, narrowing) if one is not None],
+                spec.level,
+                partial(is_plain_path, workspace),
+                can_copy=partial(is_small, workspace),
+            )
+        files = ProtectedFiles(
             workspace,
             state_folder(environ) / "taken-away" / uuid.uuid4().hex[:12],
             allowed=spec.allowed,
             notebook=environ.get("JPY_SESSION_NAME", ""),
             notebooks=protect_notebooks,
             environ=environ,
+            denied=enforcement.put_back,
         )
+        return narrowing, enforcement, files
 
     # In a thread: what lies in a workspace may be hostile and large.
-    narrowing, files = await asyncio.to_thread(read_workspace)
-    enforcement = PathEnforcement()
+    narrowing, enforcement, files = await asyncio.to_thread(read_workspace)
     if not isinstance(make_sandbox, SupportsRemoteLocation):
-        policies = [one for one in (policy, narrowing) if one is not None]
-        enforcement = plan_enforcement(policies, spec.level, partial(is_plain_path, workspace))
         for sentence in enforcement.not_enforced:
             _log.warning("A rule of the policy decides about calls, but %s.", sentence)
         spec = dataclasses.replace(spec, unreadable=enforcement.unreadable, unwritable=enforcement.unwritable)

@@ -162,6 +162,7 @@ def _agreed(first: DeclaredFacts, second: DeclaredFacts) -> DeclaredFacts:
         writes=_joined(one.writes, other.writes),
         folders=_joined(one.folders, other.folders),
         unresolved=_joined(one.unresolved, other.unresolved),
+        recorded=_joined(one.recorded, other.recorded),
         hosts=_joined(one.hosts, other.hosts),
         commands=_joined(one.commands, other.commands),
     )
@@ -205,6 +206,7 @@ def check_facts(facts: Facts) -> DeclaredFacts:
         "writes": facts.writes,
         "folders": facts.folders,
         "unresolved": facts.unresolved,
+        "recorded": facts.recorded,
         "hosts": facts.hosts,
         "commands": facts.commands,
     }

@@ -21,7 +21,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping, Set as AbstractSet
+from collections.abc import Collection, Iterator, Mapping, Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -167,13 +167,21 @@ class _OpenFolder:
 class CandidateScanner:
     """Scans one workspace again and again."""
 
-    def __init__(self, root: str, *, max_folders: int = MAX_FOLDERS) -> None:
-        """Scan the folder with the real path `root`, at most `max_folders` below it."""
+    def __init__(self, root: str, *, max_folders: int = MAX_FOLDERS, denied: Collection[str] = ()) -> None:
+        """Scan the folder with the real path `root`.
+
+        Args:
+            root: The folder.
+            max_folders: Folders below it that are scanned.
+            denied: Paths in it that are candidates with all that is in them, whatever their names.
+        """
         self._root = root
         self._max_folders = max_folders
         self._max_path_chars = MAX_PATH_BYTES - len(os.fsencode(root)) - 2
         self._listings: dict[tuple[int, int], Listing] = {}
         self._named = _NamedEntries()
+        self._denied = frozenset(denied)
+        self._places = frozenset(path[: path.rfind("/") + 1] for path in denied)
 
     def name(self, named: NamedFiles) -> bool:
         """Count these files as candidates, too; return whether they are others than before."""
@@ -192,7 +200,15 @@ class CandidateScanner:
         Raises:
             OutOfSteps: If it takes more than `steps`. The next walk begins anew, but finds listings cached.
         """
-        walk = _CandidateWalk(self._listings, self._max_folders, self._max_path_chars, steps, self._named)
+        walk = _CandidateWalk(
+            self._listings,
+            self._max_folders,
+            self._max_path_chars,
+            steps,
+            self._named,
+            self._denied,
+            self._places,
+        )
         try:
             with suppress(FileNotFoundError, NotADirectoryError):  # without a workspace all files are gone
                 try:
@@ -219,6 +235,8 @@ class _CandidateWalk:
     _max_path_chars: int
     _steps: Steps
     _named: _NamedEntries
+    _denied: frozenset[str]
+    _places: frozenset[str]
     result: CandidateScan = field(default_factory=CandidateScan)
     listings: dict[tuple[int, int], Listing] = field(default_factory=dict)
     _folders: int = 0
@@ -302,6 +320,11 @@ class _CandidateWalk:
             folded = f"{frame.folded}{fold_name(name)}/"
             if folded in self._named.folders:
                 above = above.as_protected()
+        # Compared as they are written: a rule about `secrets` does not concern `Secrets`.
+        if path[:-1] in self._denied:
+            above = above.as_protected()
+        elif path in self._places:
+            above = above.at(path)  # a listing that is cached holds for this path alone
         try:
             status = os.stat(name, dir_fd=frame.folder, follow_symlinks=False)
         except OSError:
@@ -383,6 +406,7 @@ class _CandidateWalk:
                 elif (
                     above.holds_folded_candidate(folded, link=entry.is_symlink())
                     or folded in named
+                    or (path + name if path else name) in self._denied
                     or (named and not named.isdisjoint(names_made_of(folded)))
                 ):
                     files.append(name)

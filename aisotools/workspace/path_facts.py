@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import itertools
 import os
 import posixpath
 import re
@@ -38,6 +39,8 @@ _MAX_PARTS = 10_000  # of all paths of a call; each may cost a system call
 _MAX_MATCHES = 500
 _MAX_ENTRIES = 5_000  # looked at for all patterns of a call: some milliseconds of the event loop
 _MAX_MENTIONS = 50
+_MAX_COPIED = 2_000  # files and folders: each costs a look around every call
+_MAX_COPIED_BYTES = 16 << 20
 _MAX_MENTION_CHARS = 1_000
 _GLOB = re.compile(r"[*?\[]")
 _CLASS = re.compile(r"\[[:.=]")
@@ -81,10 +84,12 @@ class PathResolver:
             facts: As a tool declares them.
             arguments: The arguments of a tool that declares no paths: what they name becomes `mentions`.
         """
+        if facts.without_dashes is not None:
+            facts = self._settle_patterns(facts, facts.without_dashes)
         mentions: tuple[str, ...] = ()
         if arguments and not (facts.reads or facts.writes or facts.commands):
             mentions = self._find_mentions(arguments)
-        if not (facts.reads or facts.writes or mentions):
+        if not (facts.reads or facts.writes or facts.recorded or mentions):
             return facts
         look = _Look(self._root, self._spelled)
         reads = look.follow_all(facts.reads, doubtful=facts.unresolved)
@@ -100,9 +105,24 @@ class PathResolver:
             ),
             mentions=_shown(mentions),
             unresolved=_shown(unresolved),
+            recorded=_shown(dict.fromkeys(map(look.recorded_path, facts.recorded))),
             outside=writes.outside or (facts.outside and not (facts.writes and facts.runs_in == "sandbox")),
             # Which file is written must be known, or nobody has been asked about it.
             certain=facts.certain and not writes.unresolved,
+        )
+
+    def _settle_patterns(self, facts: Facts, without_dashes: Facts) -> Facts:
+        """Return the facts that hold, as there is a name that may be taken for an option, or is none."""
+        look = _Look(self._root, self._spelled)
+        if not all(map(look.has_plain_names, facts.dash_folders)):
+            return dataclasses.replace(facts, dash_folders=(), without_dashes=None)
+        return dataclasses.replace(
+            without_dashes,
+            runs_in=facts.runs_in,
+            level=facts.level,
+            path_guarded=facts.path_guarded,
+            enforced=facts.enforced,
+            basis=facts.basis,
         )
 
     def _find_mentions(self, arguments: Mapping[str, Json]) -> tuple[str, ...]:
@@ -126,6 +146,29 @@ def is_plain_path(workspace: Path, path: str) -> bool:
             if stat.S_ISLNK(os.lstat(place).st_mode):
                 return False
         except (OSError, ValueError):
+            return False
+    return True
+
+
+def is_small(workspace: Path, path: str) -> bool:
+    """Return whether what is at a relative path in the workspace is little enough to keep a copy of it."""
+    entries, size = 0, 0
+    waiting = [f"{os.path.realpath(workspace)}/{path}"]
+    while waiting:
+        place = waiting.pop()
+        entries += 1
+        try:
+            status = os.lstat(place)
+            if stat.S_ISREG(status.st_mode):
+                size += status.st_size
+            elif stat.S_ISDIR(status.st_mode):
+                with os.scandir(place) as inner:
+                    waiting += itertools.islice((entry.path for entry in inner), _MAX_COPIED)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
+        if entries + len(waiting) > _MAX_COPIED or size > _MAX_COPIED_BYTES:
             return False
     return True
 
@@ -176,6 +219,30 @@ class _Look:
     def exists(self, path: str) -> bool:
         """Return whether there is something at a path relative to the workspace."""
         return any(map(os.path.lexists, self._places(path)))
+
+    def has_plain_names(self, folder: str) -> bool:
+        """Return whether it is certain that no name in a folder begins with a dash."""
+        beneath = self._beneath(folder)
+        if beneath is None or _GLOB.search(beneath):
+            return False
+        for place in self._places(beneath):
+            try:
+                with os.scandir(place) as entries:
+                    for entry in entries:
+                        self._entries_left -= 1
+                        if self._entries_left < 0 or entry.name.startswith("-"):
+                            return False
+            except FileNotFoundError:
+                continue  # without a folder nothing matches, and a pattern begins with no dash
+            except OSError:
+                return False
+        return True
+
+    def recorded_path(self, text: str) -> str:
+        """Return a path as git has recorded it, relative to the workspace; `.` if that cannot be told."""
+        beneath = self._beneath(text)
+        path = "." if beneath is None or _GLOB.search(beneath) else posixpath.normpath(beneath)
+        return "." if path.partition("/")[0] == ".." else path
 
     def follow_all(self, paths: Sequence[str], *, doubtful: Sequence[str] = ()) -> _FollowedPaths:
         """Return what paths lead to.
@@ -258,6 +325,8 @@ class _Look:
             if below is None:
                 found.paths[real] = found.paths[normal] = None
                 found.outside = True
+                if real != normal:
+                    found.links[normal] = real
             else:
                 found.paths[below] = None
                 found.links[normal] = below

@@ -8,6 +8,7 @@ such file, compares, and restores it. Whatever is new is removed, unless its con
 (plain settings of git, samples of its hooks). Restored files get a new inode, as a process of the sandbox may
 have the old one open; replaced content is copied to a quarantine. The folder is hostile, also while it is
 scanned: see `aisotools.workspace.candidates`.
+What a rule of the policy denies to write is restored in the same way, whatever its name and content.
 Race: between two comparisons a planted file exists. It is removed at the end of the call that wrote it, or
 soon after it was written if something was left running (`aisotools.session.protection` says when); a
 comparison is repeated while it finds anything. At level `isolated` files that exist when a worker starts are
@@ -109,12 +110,14 @@ class ProtectedFileChange:
         kind: The difference.
         restored: True if the file is again as it was.
         saved_as: Path in the quarantine of the content that was found; empty if there was none to save.
+        denied: True if a rule of the policy denies to write it, whatever its name.
     """
 
     path: str
     kind: DifferenceKind
     restored: bool
     saved_as: str = ""
+    denied: bool = False
 
     def __str__(self) -> str:
         action = _ACTIONS[self.kind]
@@ -123,7 +126,8 @@ class ProtectedFileChange:
         path = self.path
         if len(path) > _MAX_SHOWN_CHARS:
             path = f"{path[: _MAX_SHOWN_CHARS // 2]}...{path[-_MAX_SHOWN_CHARS // 2 :]}"
-        return f"{path!r} ({self.kind}; {outcome}{saved})"
+        kind = f"{self.kind}, which a rule denies" if self.denied else self.kind
+        return f"{path!r} ({kind}; {outcome}{saved})"
 
 
 def _is_expected(change: ProtectedFileChange) -> bool:
@@ -133,7 +137,7 @@ def _is_expected(change: ProtectedFileChange) -> bool:
     removal, so that no call has to fail for it.
     """
     zone, name = zone_of(change.path), fold_name(change.path).rpartition("/")[2]
-    return change.restored and zone.bytecode and zone.is_compiled(name)
+    return change.restored and not change.denied and zone.bytecode and zone.is_compiled(name)
 
 
 Stamp = tuple[int, int, int]
@@ -164,6 +168,7 @@ class ProtectedFiles:
         environ: Mapping[str, str] | None = None,
         most_folders: int = MAX_FOLDERS,
         file_bytes: int = FILE_BYTES,
+        denied: Collection[str] = (),
     ) -> None:
         """Copy the protected files as they are now.
 
@@ -178,12 +183,14 @@ class ProtectedFiles:
                 without it they are not read.
             most_folders: Folders that are scanned.
             file_bytes: Size of the largest file that is copied.
+            denied: Paths relative to the workspace that no call may write, with all that is in them.
         """
         self.allowed = allowed or AllowedNames()
         self._root = str(workspace)
         self._file_bytes = file_bytes
         self._quarantine = Quarantine(quarantine)
-        self._scanner = CandidateScanner(self._root, max_folders=most_folders)
+        self._denied = tuple(denied)
+        self._scanner = CandidateScanner(self._root, max_folders=most_folders, denied=self._denied)
         self._git = GitNamedFiles(self._root, environ or {})
         self._git_differs = False  # what it has read is not what the settings are now
         self._lock = threading.Lock()
@@ -277,6 +284,7 @@ class ProtectedFiles:
                 scan = self._scan(steps)
                 if spared and round_ == 0:
                     spared -= self._protected_notebooks & set(self._find_checkpointed(scan.files))
+                    spared -= {path for path in spared if self._is_denied(path)}
                 differing, rewritten = self._compare(scan, steps)
                 for path in spared:
                     differing.pop(path, None)
@@ -386,18 +394,24 @@ class ProtectedFiles:
                     status = os.stat(name, dir_fd=folder, follow_symlinks=False)
                     scan.files[path] = CandidateFile(status, zone_of(path))
         if self._allowed_names:
-            scan.files = {path: file for path, file in scan.files.items() if not self.allowed.cover(path)}
+            scan.files = {path: file for path, file in scan.files.items() if not self._is_allowed(path)}
         if self._notebooks and scan.files:
             self._protected_notebooks.update(self._find_checkpointed(scan.files))
         self.unwatched = scan.unwatched
         self.scan_duration_s = time.monotonic() - started_s
         return scan
 
+    def _is_denied(self, path: str) -> bool:
+        return any(path == one or path.startswith(f"{one}/") for one in self._denied)
+
+    def _is_allowed(self, path: str) -> bool:
+        return self.allowed.cover(path) and not self._is_denied(path)
+
     def _follow_allowed(self) -> None:
         """Drop the copies of names that were allowed since, and copy those that no longer are."""
         before = AllowedNames(self._allowed_names)
         self._allowed_names = self.allowed.names
-        for path in [path for path in self._copies if self.allowed.cover(path)]:
+        for path in [path for path in self._copies if self._is_allowed(path)]:
             del self._copies[path]
         scan = self._scan(Steps())
         self._adopt(scan, {path for path in scan.files if before.cover(path)})
@@ -459,10 +473,12 @@ class ProtectedFiles:
                 self._copies[path] = now
             elif same and copy.data is not None:
                 rewritten.append(path)
-            elif not self._is_harmless(path, file, now, copy.data):
+            elif self._is_denied(path) or not self._is_harmless(path, file, now, copy.data):
                 differing[path] = "changed"
         for path, file in scan.files.items():
-            if path in self._copies or _is_notebook(path):
+            if self._is_denied(path) and path not in self._copies:
+                differing[path] = "new"
+            if path in self._copies or path in differing or _is_notebook(path):
                 continue
             judged = self._judged.get(path)
             if judged is None or not judged.clean or not judged.matches(file.status):
@@ -506,8 +522,9 @@ class ProtectedFiles:
         used_bytes = 0
         copies = {}
         scan = self._name(scan, steps or Steps())
-        for path, file in scan.files.items():
-            if _is_notebook(path) and path not in self._protected_notebooks:
+        # What rules deny comes last: however much it is, it takes no room from what programs run.
+        for path, file in sorted(scan.files.items(), key=lambda one: self._is_denied(one[0])):
+            if _is_notebook(path) and not (path in self._protected_notebooks or self._is_denied(path)):
                 continue
             copy = self._copies.get(path)
             if copy is None or not copy.clean or not copy.matches(file.status):
@@ -550,13 +567,13 @@ class ProtectedFiles:
     # ---- restore
 
     def _restore_file(self, path: str, kind: DifferenceKind) -> ProtectedFileChange:
-        saved_as, restored = "", True
+        saved_as, restored, denied = "", True, self._is_denied(path)
         copy = self._copies.get(path)
         try:
             with self._parent(path, make=copy is not None) as (folder, name):
                 if copy is not None and copy.data is None:
                     # Too large to have been copied. Removing what is there would lose the file altogether.
-                    return ProtectedFileChange(path=path, kind=kind, restored=False)
+                    return ProtectedFileChange(path=path, kind=kind, restored=False, denied=denied)
                 # "Removed" files may be there all the same, where they count as protected no longer.
                 with suppress(FileNotFoundError, IsADirectoryError):
                     saved_as = self._quarantine.take(folder, name)
@@ -564,7 +581,7 @@ class ProtectedFiles:
                     self._copies[path] = replace_file(folder, name, copy)
         except OSError:
             restored = False
-        return ProtectedFileChange(path=path, kind=kind, restored=restored, saved_as=saved_as)
+        return ProtectedFileChange(path=path, kind=kind, restored=restored, saved_as=saved_as, denied=denied)
 
     @contextmanager
     def _parent(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:

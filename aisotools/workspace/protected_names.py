@@ -236,6 +236,7 @@ class Zone:
         modules: True where repositories of submodules and of further worktrees lie.
         bytecode: True directly in a folder of bytecode.
         code: True directly in a folder that has the name of a protected file of code.
+        place: The folder's path, if single files in it are protected by their paths; empty elsewhere.
     """
 
     first: str = ""
@@ -246,6 +247,7 @@ class Zone:
     modules: bool = False
     bytecode: bool = False
     code: bool = False
+    place: str = ""
 
     def enter(self, name: str) -> Zone:
         """Return the zone of the subfolder `name`."""
@@ -277,6 +279,10 @@ class Zone:
     def as_protected(self) -> Zone:
         """Return the zone of a folder in which everything is protected, whatever its name."""
         return replace(self, inside=True)
+
+    def at(self, place: str) -> Zone:
+        """Return the zone of the folder with this path, in which some paths are protected as such."""
+        return replace(self, place=place)
 
     def as_repository(self) -> Zone:
         """Return the zone of a folder that is a repository by what it holds."""

@@ -10,7 +10,7 @@ from playwright.async_api import Locator, expect
 from tests.e2e.conftest import NotebookPage, Opener
 
 SETUP = """
-import uuid
+import dataclasses, uuid
 from aisotools import NotebookApprover
 from aisotools.builtin import builtin_tools
 from aisotools.core.protocols import UserQuestion
@@ -35,15 +35,17 @@ DIFF = {"diff": {"path": "notes.md", "added": 2, "removed": 1, "note": "", "line
     "@@ -1,4 +1,5 @@", " # Penguins", " ", "-344 rows.", "+333 rows: those without a value were left out.",
     "+", " Source: Palmer Station."]}, "undo": "puts notes.md back as it is now"}
 
-def request(name="sandbox_bash", effect=LOCAL, level="confined", timeout_s=300, preview=None, **arguments):
+def request(name="sandbox_bash", effect=LOCAL, level="confined", timeout_s=300, preview=None, links=(),
+            **arguments):
     tool = TOOLS.get(name)
     known = tool is not None
     hosts = Facts(hosts=("example.org",) if "url" in arguments else ())
+    facts = gather_facts(tool, arguments) if known else hosts
     return ApprovalRequest(
         id=uuid.uuid4().hex,
         call=ToolCall("c1", name, arguments, origin="model", agent_id="researcher", turn_id="3"),
         definition=definition_of(tool) if known else ToolDefinition(name, "Does what it is told.", SCHEMA),
-        facts=gather_facts(tool, arguments) if known else hosts,
+        facts=dataclasses.replace(facts, links=links),
         effect=effect, level=level, timeout_s=timeout_s, preview=preview or {},
         reasons=("mode safe asks before anything changes",),
     )
@@ -63,6 +65,10 @@ async def ask_many(*requests):
         print("->", answer.outcome, repr(answer.reason))
 """
 ASK = "await ask(command='make -j2 all\\nmake test | tail -n 20', timeout=30000)"
+LINKS = (
+    "await ask('file', Effect.DESTRUCTIVE, operation='delete', path='data', links=("
+    "('data', '../elsewhere/secret'), ('a\\u202etxt.b', 'x\\x1b[31m'), ('n' * 300, 'c \u2192 d')))"
+)
 MANY = (
     "await ask_many(request(command='mkdir -p build'), "
     "request('login', Effect.READ_ONLY, user='ann', password='hunter2'), "

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from tests.e2e.cards import ASK, MANY, a_card, ready
+from tests.e2e.cards import ASK, LINKS, MANY, a_card, ready
 from tests.e2e.conftest import Opener
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
@@ -26,6 +26,21 @@ async def test_approve_while_the_cell_runs(open_notebook: Opener) -> None:
     assert shown.keys() == {"text/html", "text/plain"}
     assert "widgets" not in notebook.path.read_text("utf-8")
     assert notebook.foreign == []
+
+
+async def test_links_are_shown_with_where_they_lead(open_notebook: Opener, screenshots: Path) -> None:
+    notebook = await ready(open_notebook, LINKS)
+    card = await a_card(notebook)
+    shown = card.locator(".aiso-finding", has_text="links")
+    await expect(shown).to_contain_text("data \u2192 ../elsewhere/secret")
+    await expect(shown).to_contain_text("a\\u202etxt.b \u2192 x\\u001b[31m")
+    await expect(shown).to_contain_text("140 characters ...]")
+    await expect(shown).to_contain_text('\u2192 "c \u2192 d"')
+    assert await card.evaluate("node => node.scrollWidth - node.clientWidth") <= 0
+    await notebook.output(1).screenshot(path=screenshots / "card-links.png")
+    await card.get_by_role("button", name="Approve", exact=True).click()
+    await expect(notebook.output(1)).to_contain_text("links: data \u2192 ../elsewhere/secret")
+    await notebook.output(1).screenshot(path=screenshots / "record-links.png")
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from tests.e2e.cards import ASK, MANY, a_card, ready
+from tests.e2e.cards import ASK, LINKS, MANY, a_card, ready
 from tests.e2e.conftest import Opener
 
 pytestmark = [
@@ -24,6 +24,7 @@ SIGHTS = {
     "write": "await ask('sandbox_write', path='notes.md', content='# Penguins\\n', preview=DIFF)",
     "read": "await ask('file', Effect.READ_ONLY, operation='search', path='data', regex=False)",
     "hidden": "await ask(command='rm -rf \\u202egnissim\\u202c build', note='zero\\u200bwidth')",
+    "links": LINKS,
     "python": "await ask('python', Effect.DESTRUCTIVE, 'limited', timeout_s=20, "
     "code='import shutil\\nfor n in range(3):  # all of them\\n\\tshutil.rmtree(f\"build{n}\")')",
     "secret": "await ask('login', password='hunter2', preview=OFFER, user='ann')",

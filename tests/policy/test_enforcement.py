@@ -80,6 +80,48 @@ def test_levels_without_a_root_of_their_own_enforce_nothing() -> None:
     assert "level confined cannot hide a path" in plan.not_enforced[0]
 
 
+@pytest.mark.parametrize("level", ["confined", "guarded"])
+def test_other_levels_hold_commands_that_only_read_and_put_back_what_is_written(level: str) -> None:
+    policy = Policy(rules=[deny(paths="a/*"), deny(reads="b"), deny(writes="c")])
+    plan = plan_enforcement([policy], level, lambda _path: True)
+    assert plan.globs == frozenset()
+    assert plan.reading_globs == {("paths", "a/*"), ("reads", "b"), ("writes", "c")}
+    assert (plan.unreadable, plan.put_back) == (("a", "b"), ("a", "c"))
+    first, second, third = plan.not_enforced
+    assert "commands that only read are kept from it, and what a call writes there is put back" in first
+    assert "put back" not in second
+    assert "only read" not in third
+    assert "put back" in third
+
+
+def test_paths_that_are_missing_are_put_back_and_not_promised_for_reading() -> None:
+    for level in ("isolated", "confined"):
+        plan = plan_enforcement([Policy(rules=[deny(paths="a")])], level, lambda _path: False)
+        assert (plan.put_back, plan.reading_globs) == (("a",), frozenset())
+        assert "nothing of that name yet" in plan.not_enforced[0]
+        assert "put back" in plan.not_enforced[0]
+
+
+def test_too_much_to_be_copied_is_said() -> None:
+    rule = deny(writes="a/*")
+    plan = plan_enforcement(
+        [Policy(rules=[rule])], "confined", lambda _path: True, can_copy=lambda _path: False
+    )
+    assert plan.put_back == ()
+    assert "too much of it to put back" in plan.not_enforced[0]
+
+
+def test_a_call_is_told_what_it_could_pass_by() -> None:
+    plan = plan_enforcement([Policy(rules=[deny(reads="a/*")])], "confined", lambda _path: True)
+    (sentence,) = plan.not_enforced
+    assert plan.gaps_of(Facts()) == (sentence,)
+    assert plan.gaps_of(Facts(path_guarded=True)) == plan.gaps_of(Facts(runs_in="host")) == ()
+    assert plan.gaps_of(Facts(commands=("cat a",), enforced=plan.reading_globs)) == ()
+    git = Facts(commands=("git show",), recorded=(".",), enforced=plan.reading_globs)
+    assert plan.gaps_of(git) == plan.repository_gaps != ()
+    assert plan.gaps_of(Facts(), has_repository=True) == (sentence, *plan.repository_gaps)
+
+
 # ---- rules that may concern a call
 
 
@@ -130,7 +172,49 @@ def test_a_rule_about_writing_does_not_ask_about_reading() -> None:
     assert decide(by_path, **change, unresolved=("$x",)) is Decision.ASK
 
 
+@pytest.mark.parametrize(
+    ("writes", "folders", "decision"),
+    [
+        (("secrets", "moved"), ("secrets",), Decision.ASK),
+        (("secrets/key", "key"), (), Decision.ASK),
+        ((".",), (".",), Decision.ASK),
+        (("other", "moved"), ("other",), Decision.ALLOW),
+        (("out",), (), Decision.ALLOW),
+    ],
+)
+def test_moving_what_must_not_be_read_is_asked_about(
+    writes: tuple[str, ...], folders: tuple[str, ...], decision: Decision
+) -> None:
+    policy = Policy(mode="auto", rules=[deny(reads="secrets/*")])
+    change: dict[str, Any] = {"effect": Effect.LOCAL_MUTATION, "writes": writes, "folders": folders}
+    assert decide(policy, **change) is decision
+    enforced = frozenset({("reads", "secrets/*")})
+    assert decide(policy, **change, enforced=enforced) is Decision.ALLOW, "it is hidden under any name"
+
+
 def test_a_person_who_types_a_call_is_asked_about_no_doubt() -> None:
     call = ToolCall("1", "sandbox_bash", {}, origin="person")
     facts = Facts(effect=Effect.READ_ONLY, unresolved=("$x",))
     assert SECRETS.check(call, facts).decision is Decision.ALLOW
+
+
+@pytest.mark.parametrize(
+    ("facts", "decision"),
+    [
+        ({"recorded": ("secrets/key",)}, Decision.DENY),
+        ({"recorded": ("notes",)}, Decision.ALLOW),
+        ({"recorded": (".",)}, Decision.ASK),
+        ({"recorded": ("secrets",)}, Decision.ASK),
+        ({"reads": (".git",), "folders": (".git",)}, Decision.ASK),
+        ({"reads": ("sub/.git/objects/ab/cd",)}, Decision.ASK),
+        ({"reads": ("bare.git/objects/pack/x.pack",)}, Decision.ASK),
+        ({"reads": (".git/HEAD",)}, Decision.ALLOW),
+    ],
+)
+def test_objects_of_a_repository_hold_copies_that_nothing_hides(
+    facts: dict[str, Any], decision: Decision
+) -> None:
+    assert decide(SECRETS, **facts) is decision
+    assert decide(SECRETS, **facts, enforced=frozenset({("paths", "secrets/*")})) is decision
+    writing = Policy(mode="auto", rules=[deny(writes="secrets/*")])
+    assert decide(writing, **facts) is Decision.ALLOW

@@ -10,6 +10,7 @@ from aisotools.core.types import ApprovalRequest, Effect, Facts, ToolCall, ToolD
 from aisotools.policy.prompts import (
     argument_fields,
     describe_effect,
+    describe_links,
     describe_request,
     describe_trust,
     is_risky,
@@ -323,3 +324,38 @@ def test_hints_are_shown_as_what_nobody_has_checked() -> None:
     assert sentence.startswith("Its origin says, and nobody has checked: that it only reads\\u202e, xxx")
     assert len(sentence) < 500
     assert "5" not in sentence.replace("\\u202e", "")
+
+
+# ---- links
+
+
+@pytest.mark.parametrize(
+    ("links", "shown"),
+    [
+        ((), ""),
+        ((("data", "../elsewhere/secret"),), "data \u2192 ../elsewhere/secret"),
+        ((("a", "b"), ("c", "/d")), "a \u2192 b, c \u2192 /d"),
+        ((("/srv/ws/a", "a"), ("/workspace/link", "a")), "/workspace/link \u2192 a"),
+        ((("a\u202eb", "c\x1b[2J\n"),), "a\\u202eb \u2192 c\\u001b[2J\\u000a"),
+        ((("a \u2192 b", "c, d"),), '"a \u2192 b" \u2192 "c, d"'),
+        ((('a"b', ""),), '"a\\"b" \u2192 ""'),
+    ],
+)
+def test_links_with_where_they_lead(links: tuple[tuple[str, str], ...], shown: str) -> None:
+    assert describe_links(Facts(links=links)) == shown
+
+
+def test_links_that_are_long_or_many_are_shown_in_part() -> None:
+    name = "a" * 5_000 + "/secrets/key"
+    shown = describe_links(Facts(links=((name, "b"),)))
+    assert shown.startswith('"aaa')
+    assert shown.endswith('/secrets/key" \u2192 b')
+    assert "4,852 characters" in shown
+    many = describe_links(Facts(links=tuple((f"{number}", "b") for number in range(20))))
+    assert many.endswith("7 \u2192 b, and 12 more")
+
+
+def test_a_request_at_a_prompt_shows_links() -> None:
+    text = describe_request(a_request({"command": "rm data"}, facts=Facts(links=(("data", "../x"),))))
+    assert "  links: data \u2192 ../x" in text.split("\n")
+    assert "links" not in describe_request(a_request({"command": "rm data"}))

@@ -2,13 +2,18 @@
 
 A generator makes calls that read, or change, what a rule denies: files under other names, by links, by
 patterns, variables and other folders, and programs that open what they like. Where the level enforces the
-rule, no call has the effect; elsewhere none whose paths can be read has it without a question.
+rule, no call has the effect: at `isolated` none at all, at `confined` and `guarded` no command that only
+reads, and what a call writes is put back and said. Elsewhere no call whose paths can be read has it without a
+question.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
+import shutil
+import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +21,15 @@ from typing import Any
 
 import pytest
 
-from aisotools.core.types import Approval, ApprovalRequest, Decision, ToolCall, ToolResult
+from aisotools.core.types import Approval, ApprovalRequest, Decision, Effect, ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.rules import Policy, Rule
+from aisotools.policy.shell.classify import shell_facts
 from aisotools.sandbox.process import spawn
 from aisotools.session.session import Session
+from aisotools.tools.function import tool
 from tests.conftest import OpenSession
+from tests.waiting import eventually
 
 SECRET = "TOPSECRET-7f3a"
 KEY = "secrets/key"
@@ -190,6 +198,14 @@ def lay_out(workspace: Path) -> None:
     (workspace / "file").symlink_to(KEY)
 
 
+def has(workspace: Path, content: str) -> bool:
+    """Return whether the secret has this content; while it is put back there may be none."""
+    try:
+        return (workspace / KEY).read_text() == content
+    except FileNotFoundError:
+        return False
+
+
 def needs(level: str) -> None:
     if not any(probe.name == level and probe.ok for probe in spawn.detection().probes):
         pytest.skip(f"this machine cannot hold the level {level}")
@@ -286,6 +302,220 @@ async def test_each_of_these_calls_reads_it_without_the_rule(
         if not (workspace / KEY).exists():
             await session.undo()
     assert read >= 0.85 * made
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("key", ["paths", "reads"])
+@pytest.mark.parametrize("level", ["confined", "guarded"])
+async def test_no_command_that_only_reads_gets_what_a_rule_denies(
+    real_session: OpenSession, tmp_path: Path, level: str, key: str, count: int
+) -> None:
+    """Whoever is asked allows everything: what a command cannot read, the kernel refuses."""
+    needs(level)
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    rule = Rule(when={key: "secrets/*"}, decision=Decision.DENY)
+    session = real_session(policy=Policy(mode="auto", rules=[rule]), level=level, approver=AllowAll())
+    held = 0
+    for name, arguments in reading_calls(workspace, count, seed=15):
+        if name != "sandbox_bash" or shell_facts(arguments["command"]).effect is not Effect.READ_ONLY:
+            continue
+        result = await call(session, name, arguments)
+        assert SECRET not in result.content, (name, arguments)
+        held += "Permission denied" in result.content
+    assert held >= 10
+    read = await call(session, "sandbox_bash", {"command": "cat notes"})
+    assert "notes" in read.content
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("key", ["paths", "writes"])
+@pytest.mark.parametrize("level", ["confined", "guarded"])
+async def test_a_change_that_a_rule_denies_is_put_back_and_said(
+    real_session: OpenSession, tmp_path: Path, level: str, key: str, count: int
+) -> None:
+    needs(level)
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    rule = Rule(when={key: "secrets/*"}, decision=Decision.DENY)
+    session = real_session(policy=Policy(mode="auto", rules=[rule]), level=level, approver=AllowAll())
+    put_back = 0
+    for name, arguments in (*writing_calls(workspace, count, seed=16), *CODE_THAT_WRITES):
+        before = (workspace / KEY).stat().st_ctime_ns
+        result = await call(session, name, arguments)
+        assert (workspace / KEY).read_text() == f"{SECRET}\n", (name, arguments, result.content)
+        assert [one.name for one in (workspace / "secrets").iterdir()] == ["key"], (name, arguments)
+        if (workspace / KEY).stat().st_ctime_ns != before:
+            assert result.is_error, (name, arguments)
+            assert "files that a rule of the policy denies to write: 'secrets" in result.content
+            put_back += 1
+    assert put_back >= len(CODE_THAT_WRITES)
+
+
+CODE_THAT_WRITES: list[Call] = [
+    ("python", {"code": "import os; os.chdir('secrets'); open('ke' + 'y', 'w').write('changed')"}),
+    ("python", {"code": "open('secrets/new', 'w').write('new'); open('secrets/key', 'a').write('more')"}),
+    ("python", {"code": "import os; os.rename('secrets', 'moved'); os.symlink('moved', 'secrets')"}),
+    ("python", {"code": "import os; os.link('secrets/key', 'hard'); open('hard', 'w').write('changed')"}),
+    ("sandbox_bash", {"command": "p=$(echo secrets/key); echo changed > $p"}),
+    ("sandbox_bash", {"command": "python3 -c \"open('secrets/key', 'w').write('changed')\""}),
+]
+
+
+async def test_each_of_these_calls_changes_it_without_the_rule(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    """The control: the calls do what they are made for."""
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    session = real_session(policy=Policy(mode="auto"), approver=AllowAll())
+    changed = made = 0
+    for name, arguments in (*writing_calls(workspace, 60, seed=17), *CODE_THAT_WRITES):
+        await call(session, name, arguments)
+        try:
+            changed += (workspace / KEY).read_text() != f"{SECRET}\n"
+        except FileNotFoundError:
+            changed += 1
+        made += 1
+        shutil.rmtree(workspace / "secrets", ignore_errors=True)
+        for left in ("secrets", "moved", "gone", "hard", "other", "link", "file"):
+            place = workspace / left
+            if place.is_dir() and not place.is_symlink():
+                shutil.rmtree(place)
+            else:
+                place.unlink(missing_ok=True)
+        lay_out(workspace)
+    assert changed >= 0.75 * made
+
+
+async def test_files_below_a_rule_that_something_left_running_writes_are_put_back(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    needs("confined")
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    rule = Rule(when={"writes": "secrets/*"}, decision=Decision.DENY)
+    session = real_session(policy=Policy(mode="auto", rules=[rule]), level="confined", approver=AllowAll())
+    command = "p=$(echo secrets/key); while :; do echo changed > $p; sleep 0.05; done"
+    await call(session, "sandbox_bash", {"command": command, "background": True})
+    for _ in range(3):
+        await eventually(lambda: has(workspace, "changed\n"))
+        await eventually(lambda: has(workspace, f"{SECRET}\n"))
+    await session.restart()
+    await eventually(lambda: has(workspace, f"{SECRET}\n"))
+
+
+async def test_a_tool_of_the_person_that_only_reads_cannot_read_it_either(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    """It names no path that a rule could be about, and runs in a reader."""
+    needs("confined")
+    lay_out(tmp_path / "workspace")
+    results = []
+    for rules in ([], [Rule(when={"reads": "secrets/*"}, decision=Decision.DENY)]):
+        session = real_session(policy=Policy(mode="auto", rules=rules), level="confined", approver=AllowAll())
+        session.registry.register(peek)
+        results.append(await call(session, "peek", {}))
+        await session.close()
+    assert SECRET in results[0].content
+    assert SECRET not in results[1].content
+    assert "PermissionError" in results[1].content
+
+
+@tool(effect=Effect.READ_ONLY)
+def peek() -> str:
+    """Return a secret."""
+    return Path("secrets", "key").read_text()
+
+
+@pytest.mark.parametrize("level", ["confined", "guarded"])
+@pytest.mark.parametrize("move", ["mv secrets moved", "mv secrets/key moved", "ln secrets/key moved"])
+async def test_a_file_that_must_not_be_read_is_not_moved_unasked(
+    real_session: OpenSession, tmp_path: Path, level: str, move: str
+) -> None:
+    needs(level)
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    rule = Rule(when={"reads": "secrets/*"}, decision=Decision.DENY)
+    session = real_session(policy=Policy(mode="auto", rules=[rule]), level=level, approver=Questions())
+    await call(session, "sandbox_bash", {"command": move})
+    result = await call(session, "sandbox_bash", {"command": "cat moved moved/key"})
+    assert SECRET not in result.content
+
+
+GIT_READERS = {
+    "git show HEAD:secrets/key": Decision.DENY,
+    "git show HEAD:./secrets/key": Decision.DENY,
+    "git cat-file -p HEAD:secrets/key": Decision.DENY,
+    "git cat-file blob HEAD:secrets/key": Decision.DENY,
+    "git show :secrets/key": Decision.DENY,
+    "git blame secrets/key": Decision.DENY,
+    "git log -p -- secrets/key": Decision.DENY,
+    "git diff --no-index /dev/null secrets/key": Decision.DENY,
+    "git grep TOP -- secrets/key": Decision.DENY,
+    "cd other && git show HEAD:secrets/key": Decision.DENY,
+    "git -C other show HEAD:secrets/key": Decision.DENY,
+    "bash -c 'git show HEAD:secrets/key'": Decision.DENY,
+    "git show HEAD": Decision.ASK,
+    "git show $(git rev-parse HEAD:secrets/key)": Decision.ASK,
+    "git log -p": Decision.ASK,
+    "git log --patch": Decision.ASK,
+    "git log -S TOPSECRET": Decision.ASK,
+    "git grep TOP": Decision.ASK,
+    "git grep TOP HEAD": Decision.ASK,
+    "git diff HEAD~1": Decision.ASK,
+    "git log -p -- secrets": Decision.ASK,
+    "git log -p -- notes ':(glob)s*/key'": Decision.ASK,
+    "git archive HEAD": Decision.ASK,
+    "git cat-file --batch-all-objects --batch": Decision.ASK,
+    "git stash show -p": Decision.ASK,
+    "git mv secrets moved": Decision.ASK,
+    "git worktree add elsewhere": Decision.ASK,
+    "cp -r .git copy": Decision.ASK,
+    "cat .git/objects/*/*": Decision.ASK,
+}
+GIT_ORDINARY = [
+    "git log -3",
+    "git log --oneline --stat",
+    "git status -sb",
+    "git show HEAD:notes",
+    "git diff -- notes",
+    "git log -p -- notes",
+    "git branch",
+    "git ls-files",
+    "git commit -m x",
+]
+
+
+@pytest.mark.parametrize("level", ["isolated", "confined", "guarded"])
+async def test_git_shows_nothing_of_what_a_rule_denies_unasked(
+    real_session: OpenSession, tmp_path: Path, level: str
+) -> None:
+    """The objects of a repository hold copies, which no level hides."""
+    needs(level)
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    rule = Rule(when={"reads": "secrets/*"}, decision=Decision.DENY)
+    session = real_session(policy=Policy(mode="auto", rules=[rule]), level=level, approver=AllowAll())
+    await call(session, "sandbox_bash", {"command": "git init -q ."})
+    commit = ["git", "-c", "user.name=a", "-c", "user.email=a@b.example", "commit", "-qm", "x"]
+    for step in (["git", "add", "."], commit, [*commit, "--allow-empty"]):
+        await asyncio.to_thread(subprocess.run, step, cwd=workspace, check=True)
+    assert any("what a repository of git has recorded of 'secrets/*'" in one for one in session.not_enforced)
+    for command, decision in GIT_READERS.items():
+        explained = session.explain(
+            ToolCall("1", "sandbox_bash", {"command": command}, origin="model")
+        ).evaluation
+        assert explained.decision >= decision, (command, explained)
+        if decision is Decision.DENY:
+            assert SECRET not in (await call(session, "sandbox_bash", {"command": command})).content
+    for command in GIT_ORDINARY:
+        explained = session.explain(
+            ToolCall("1", "sandbox_bash", {"command": command}, origin="model")
+        ).evaluation
+        assert explained.decision is Decision.ALLOW, (command, explained)
+    shown = await call(session, "sandbox_bash", {"command": "git show HEAD~1"})
+    assert SECRET in shown.content, "the control: once it is allowed, git shows it"
 
 
 async def test_a_path_of_a_rule_that_is_a_link_stops_the_worker(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aisotools.core.types import Approval, ApprovalRequest, Decision, ToolCall
+from aisotools.core.types import Approval, ApprovalRequest, Decision, Effect, ToolCall
 from aisotools.policy.rules import Policy, Rule
 from aisotools.session.previews import MAX_BYTES, MAX_LINES, Previewer, digest_of_file
 from tests.conftest import OpenSession
@@ -212,6 +212,33 @@ async def test_a_file_that_changed_after_it_was_shown_is_asked_about_again(
     assert "-one" in first.preview["diff"]["lines"]
     assert "-typed meanwhile" in second.preview["diff"]["lines"]
     assert "a.txt has changed since it was shown" in second.reasons
+
+
+async def test_a_pattern_is_asked_about_only_where_a_name_may_be_an_option(
+    real_session: OpenSession, workspace: Path
+) -> None:
+    approver = Changing()
+    session = real_session(approver=approver)
+    sort = {"command": "sort *.txt"}
+    assert (await session.call("sandbox_bash", sort, origin="model")).content == "one"
+    assert approver.requests == []
+    (workspace / "-ob.txt").write_text("")
+    await session.call("sandbox_bash", sort, origin="model")
+    (request,) = approver.requests
+    assert request.effect is Effect.LOCAL_MUTATION
+    assert (workspace / "b.txt").exists(), "the control: it is an option to sort"
+
+
+async def test_a_name_that_became_an_option_after_the_question_is_asked_about_again(
+    real_session: OpenSession, workspace: Path
+) -> None:
+    rule = Rule(tool="sandbox_bash", decision=Decision.ASK)
+    approver = Changing(lambda: (workspace / "-oa.txt").write_text(""))
+    session = real_session(approver=approver, policy=Policy(rules=[rule]))
+    await session.call("sandbox_bash", {"command": "sort *.txt"}, origin="model")
+    first, second = approver.requests
+    assert (first.effect, second.effect) == (Effect.READ_ONLY, Effect.LOCAL_MUTATION)
+    assert "it would reach -oa.txt as well" in second.reasons
 
 
 async def test_a_folder_that_became_a_link_is_asked_about_again(

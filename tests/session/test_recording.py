@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from aisotools.cli import log as cli_log
-from aisotools.core.events import CallRequested, SessionEnded
+from aisotools.core.events import CallDecided, CallRequested, SessionEnded
 from aisotools.core.exceptions import LedgerError
 from aisotools.core.protocols import OutputCaps
 from aisotools.core.redaction import REDACTED, redact_arguments
@@ -210,6 +210,20 @@ async def test_a_second_call_of_an_id_that_is_under_way_uncovers_no_secret(open_
     assert "hunter22" not in text
     decided = [record for record in read(session.log_path) if record["kind"] == "call_decided"]
     assert [record["body"]["arguments"] for record in decided] == [{"password": REDACTED}]
+
+
+async def test_links_are_recorded_with_where_they_lead(real_session: OpenSession, tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "other").write_text("")
+    (workspace / "a\u202eb").symlink_to("other")
+    session = real_session(approver=AllowAll())
+    await session.call("file", {"operation": "delete", "path": "a\u202eb"}, origin="model")
+    await session.close()
+    bodies = {record["kind"]: record["body"] for record in records(session)}
+    assert bodies["approval_asked"]["links"] == bodies["call_decided"]["links"] == [["a\\u202eb", "other"]]
+    (decided,) = [one for one in events_of_records(records(session)) if isinstance(one, CallDecided)]
+    assert decided.links == (("a\\u202eb", "other"),)
 
 
 # ---- records that cannot be made or written

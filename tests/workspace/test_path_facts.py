@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
 import pytest
 
 from aisotools.core.types import Effect, Facts
-from aisotools.workspace.path_facts import PathResolver
+from aisotools.workspace.path_facts import PathResolver, is_small
 
 
 @pytest.fixture
@@ -229,3 +230,50 @@ def test_long_paths_that_are_not_walked_may_lead_outside(workspace: Path) -> Non
 def test_odd_texts_are_no_errors(workspace: Path, path: str) -> None:
     facts = read(workspace, path)
     assert facts.reads or facts.unresolved
+
+
+def test_patterns_are_names_where_no_name_begins_with_a_dash(workspace: Path) -> None:
+    facts = Facts(
+        effect=Effect.LOCAL_MUTATION,
+        certain=False,
+        dash_folders=("secrets",),
+        without_dashes=Facts(effect=Effect.READ_ONLY, reads=("secrets/k*",)),
+        level="guarded",
+    )
+    resolver = PathResolver(workspace)
+    plain = resolver.resolve(facts)
+    assert (plain.effect, plain.certain, plain.reads) == (Effect.READ_ONLY, True, ("secrets/key",))
+    assert (plain.level, plain.without_dashes) == ("guarded", None)
+    for folder in ("$x", "/etc", "~", "secr*", "circle"):
+        assert not resolver.resolve(dataclasses.replace(facts, dash_folders=("secrets", folder))).certain
+    assert resolver.resolve(
+        dataclasses.replace(facts, dash_folders=("missing", "/workspace/secrets"))
+    ).certain
+    (workspace / "secrets" / "-o").touch()
+    option = resolver.resolve(facts)
+    assert (option.effect, option.certain) == (Effect.LOCAL_MUTATION, False)
+
+
+def test_folders_with_too_many_names_are_not_looked_through(workspace: Path) -> None:
+    for number in range(5_001):
+        (workspace / "secrets" / str(number)).touch()
+    facts = Facts(certain=False, dash_folders=("secrets",), without_dashes=Facts(effect=Effect.READ_ONLY))
+    assert not PathResolver(workspace).resolve(facts).certain
+
+
+def test_recorded_paths_are_named_as_git_does(workspace: Path) -> None:
+    spelt = ("secrets/./key", "link", "/workspace/secrets/key", "s*/key", "../x", "$y/key", ".")
+    facts = PathResolver(workspace).resolve(Facts(recorded=spelt))
+    assert facts.recorded == ("secrets/key", "link", ".")
+
+
+def test_small_is_what_can_be_copied(workspace: Path) -> None:
+    assert is_small(workspace, "secrets")
+    assert is_small(workspace, "missing")
+    with (workspace / "secrets" / "large").open("wb") as file:
+        file.truncate((16 << 20) + 1)
+    assert not is_small(workspace, "secrets")
+    (workspace / "many").mkdir()
+    for number in range(2_000):
+        (workspace / "many" / str(number)).touch()
+    assert not is_small(workspace, "many")

@@ -11,7 +11,7 @@ import pytest
 
 from aisotools.workspace.candidates import MAX_PATH_BYTES
 from aisotools.workspace.protected import ProtectedFiles
-from aisotools.workspace.protected_names import is_candidate
+from aisotools.workspace.protected_names import AllowedNames, is_candidate
 from tests.waiting import file_times_advance
 
 
@@ -324,3 +324,61 @@ def test_a_hundred_thousand_files_cost_milliseconds(tmp_path: Path) -> None:
         f"\n100,000 files in 1,050 folders: {first_s * 1000:.1f} ms at first, {again_s * 1000:.1f} ms again"
     )
     assert again_s < 0.1
+
+
+def test_paths_that_rules_deny_are_put_back_whatever_their_names(ws: Path, tmp_path: Path) -> None:
+    (ws / "secrets" / "deep").mkdir(parents=True)
+    (ws / "secrets" / "deep" / "note.ipynb").write_text("{}")
+    (ws / "secrets" / "x.sample").write_text("one")
+    (ws / "sub").mkdir()
+    (ws / "sub" / "key").write_text("one")
+    allowed = AllowedNames(("conftest.py",))
+    denied = ("secrets", "sub/key", "later")
+    files = ProtectedFiles(ws, tmp_path / "quarantine", allowed=allowed, denied=denied)
+    assert files.restore() == ()
+    (ws / "secrets" / "deep" / "note.ipynb").write_text("changed")
+    (ws / "secrets" / "x.sample").unlink()
+    (ws / "secrets" / "conftest.py").write_text("new")
+    (ws / "sub" / "key").write_text("two")
+    (ws / "later").write_text("new")
+    (ws / "Secrets").mkdir()
+    for plain in ("Secrets/x", "secrets.txt", "sub/other", "key"):
+        (ws / plain).write_text("plain")
+    changes = files.restore(frozenset({"secrets/deep/note.ipynb"}))
+    assert {(change.path, change.kind) for change in changes} == {
+        ("secrets/deep/note.ipynb", "changed"),
+        ("secrets/x.sample", "removed"),
+        ("secrets/conftest.py", "new"),
+        ("sub/key", "changed"),
+        ("later", "new"),
+    }
+    assert all(change.denied and change.restored for change in changes)
+    assert "(changed, which a rule denies; put back" in str(changes[-1])
+    assert (ws / "sub" / "key").read_text() == (ws / "secrets" / "x.sample").read_text() == "one"
+    assert all(
+        (ws / plain).read_text() == "plain" for plain in ("Secrets/x", "secrets.txt", "sub/other", "key")
+    )
+    assert files.restore() == ()
+
+
+def test_a_folder_of_a_denied_file_that_moves_takes_no_protection_along(ws: Path, tmp_path: Path) -> None:
+    (ws / "sub").mkdir()
+    (ws / "sub" / "key").write_text("one")
+    files = ProtectedFiles(ws, tmp_path / "quarantine", denied=("sub/key",))
+    file_times_advance()
+    assert files.restore() == ()
+    (ws / "sub").rename(ws / "moved")
+    assert [(change.path, change.kind) for change in files.restore()] == [("sub/key", "removed")]
+    assert (ws / "sub" / "key").read_text() == (ws / "moved" / "key").read_text() == "one"
+
+
+def test_a_link_in_place_of_a_denied_folder_is_removed(ws: Path, tmp_path: Path) -> None:
+    (ws / "secrets").mkdir()
+    (ws / "secrets" / "key").write_text("one")
+    files = ProtectedFiles(ws, tmp_path / "quarantine", denied=("secrets",))
+    (ws / "secrets").rename(ws / "moved")
+    (ws / "moved" / "key").write_text("two")
+    (ws / "secrets").symlink_to("moved")
+    assert all(change.restored for change in files.restore())
+    assert not (ws / "secrets").is_symlink()
+    assert (ws / "secrets" / "key").read_text() == "one"

@@ -19,9 +19,11 @@ from aisotools.notebook.approval.form import Control, apply_argument_edits, argu
 from aisotools.notebook.render import html
 from aisotools.notebook.render.text import one_line, shorten
 from aisotools.policy.prompts import (
+    LINKS_LABEL,
     REMEMBER_HINT,
     argument_fields,
     describe_effect,
+    describe_links,
     describe_location,
     describe_request,
     describe_requester,
@@ -171,7 +173,8 @@ def fallback_bundle(request: ApprovalRequest, hint: str = "") -> dict[str, Any]:
     if hint:
         body += html.note(hint)
     title = f"May {html.code(one_line(request.call.name))} run?"
-    lines = [describe_request(request), *_preview_lines(request, describe_trust(request)), hint]
+    described = (*describe_trust(request), describe_links(request.facts))
+    lines = [describe_request(request), *_preview_lines(request, described), hint]
     return {
         "text/html": html.box(title, body, html.EFFECT_COLOURS[request.effect]),
         "text/plain": "\n".join(filter(None, lines)),
@@ -417,6 +420,8 @@ def findings_preview(request: ApprovalRequest) -> list[tuple[str, str]]:
             if len(names) > _MAX_NAMES:
                 text += f" and {len(names) - _MAX_NAMES} more"
             findings.append((word, text))
+    if links := describe_links(facts):
+        findings.append((LINKS_LABEL, links))
     is_unknown = facts.basis == "nothing"
     if facts.outside and not is_unknown:
         findings.append(("beware", "it writes outside the workspace"))

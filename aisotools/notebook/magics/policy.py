@@ -21,7 +21,7 @@ from aisotools.notebook.render.listing import table_bundle
 from aisotools.notebook.render.text import readable
 from aisotools.policy.grants import Grant
 from aisotools.policy.prepared import PreparedCall
-from aisotools.policy.prompts import EFFECT_LABELS, UNKNOWN_LABEL
+from aisotools.policy.prompts import EFFECT_LABELS, LINKS_LABEL, UNKNOWN_LABEL, describe_links
 from aisotools.policy.rules import Condition, Mode, Policy, Rule
 from aisotools.session.session import Session
 from aisotools.workspace.protected_groups import PROTECTED_GROUPS, ProtectedGroup
@@ -275,6 +275,7 @@ def _findings(prepared: PreparedCall) -> list[tuple[str, tuple[str, ...]]]:
         ("reads", facts.reads),
         ("writes", facts.writes),
         ("talks to", facts.hosts),
+        (LINKS_LABEL, tuple(filter(None, [describe_links(facts)]))),
     ]
 
 

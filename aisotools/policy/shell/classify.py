@@ -70,6 +70,7 @@ _LOCALE = re.compile(r"\b(?:LC_\w+|LANG|LANGUAGE)\b")
 _COPIED_DESCRIPTORS = frozenset(("1", "2", "-"))
 _DESCRIPTOR = re.compile(r"[0-9]+-?")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_OPTION_DOUBT = re.compile(r" may be an option$")
 _REDIRECTED_DESCRIPTOR = "it cannot be determined what its file descriptors mean"
 
 # Node types of the grammar.
@@ -89,6 +90,7 @@ class ShellReport:
         reads: Paths it reads, as they are meant where the command starts; patterns and variables as written.
         writes: Paths it writes, likewise.
         unresolved: What it reads where the text does not say which path that is, as written.
+        recorded: Paths of which it reads, or spreads, what a repository of git has recorded; `.` for any.
         hosts: Network hosts it talks to.
         reasons: Why it is more than reading, or not certain.
         certain: False if not everything it does could be determined; then it is never read only.
@@ -99,6 +101,7 @@ class ShellReport:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
+    recorded: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     certain: bool = True
@@ -120,18 +123,40 @@ def classify_shell(command: str) -> ShellReport:
 
 def shell_facts(command: str, folder: str = ".") -> Facts:
     """Return what a policy should know about `command` when bash runs it in `folder` of the workspace."""
+    start = frozenset((folder or ".",))
     report = classify_shell(command)
+    facts = _facts_of(report, folder)
+    if report.certain or not any(map(_OPTION_DOUBT.search, report.reasons)):
+        return facts
+    # Only who sees the files can tell whether one has the name of an option: both answers are handed on.
+    analysis = _ShellAnalysis(takes_patterns_for_names=True)
+    report = analysis.run(command)
+    if not report.certain or not analysis.name_folders:
+        return facts
+    folders = _unique(path.removesuffix("/.") for path in relocate(sorted(analysis.name_folders), start))
+    return dataclasses.replace(facts, dash_folders=folders, without_dashes=_facts_of(report, folder))
+
+
+def _facts_of(report: ShellReport, folder: str) -> Facts:
     written = tuple(relocate(report.writes, frozenset((folder or ".",))))
     return Facts(
         effect=report.effect,
         reads=tuple(relocate(report.reads, frozenset((folder or ".",)))),
         writes=written,
         unresolved=report.unresolved,
+        recorded=_recorded_in(report.recorded, folder),
         outside=any(map(_is_outside, written)),
         hosts=report.hosts,
         commands=report.commands,
         certain=report.certain,
     )
+
+
+def _recorded_in(paths: tuple[str, ...], folder: str) -> tuple[str, ...]:
+    """Return recorded paths as they are meant in the workspace; `.` among them where that is not known."""
+    if not paths or posixpath.normpath(folder or ".") == ".":
+        return paths
+    return _unique((*paths, *relocate(paths, frozenset((folder,))), "."))
 
 
 def _is_outside(path: str) -> bool:
@@ -170,7 +195,11 @@ def _is_invisible(character: str) -> bool:
 class _ShellAnalysis:
     """One classification: follows a command into the commands and texts that it runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, takes_patterns_for_names: bool = False) -> None:
+        """Start an analysis; see `name_folders`."""
+        self._takes_patterns_for_names = takes_patterns_for_names
+        self.name_folders: set[str] = set()
+        """Folders in which no name may begin with a dash, if patterns were to be taken for names."""
         self._verdicts: list[CommandVerdict] = []
         self._commands: list[str] = []
         self._variables: set[str] = set()
@@ -199,6 +228,7 @@ class _ShellAnalysis:
             reads=_unique(total.reads),
             writes=_unique(total.writes),
             unresolved=_unique(total.unresolved),
+            recorded=_unique(total.recorded),
             hosts=_unique(total.hosts),
             reasons=_unique(_shorten(reason) for reason in total.reasons if reason)[:_MAX_REASONS],
             certain=total.certain,
@@ -233,6 +263,13 @@ class _ShellAnalysis:
         """Judge a simple command, its redirections and assignments, and the commands that it runs."""
         tokens = command.words[command.assignments :]
         words = [word for token in tokens for word in expand(token, variables.numbers, variables.files)]
+        if self._takes_patterns_for_names and folders is not None:
+            bare = [word.is_bare_pattern for word in words]
+            words = [
+                dataclasses.replace(word, is_name=True) if is_bare else word
+                for word, is_bare in zip(words, bare, strict=True)
+            ]
+            self.name_folders |= folders if any(bare) else frozenset()
         redirects = merge(_redirect_verdict(redirect, variables) for redirect in command.redirects)
         verdicts = [_located(redirects, folders, variables.files)]
         stack: list[tuple[tuple[Word, ...], Folders]] = []
@@ -274,7 +311,7 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
         folders: Where the command may run.
         loops: The words of a loop, by the variable that is each of them in turn.
     """
-    if not (verdict.reads or verdict.writes or verdict.unresolved):
+    if not (verdict.reads or verdict.writes or verdict.unresolved or verdict.recorded):
         return verdict
     values = {path: _loop_values(path, loops) for path in verdict.reads}
     # What was written stays: quoted, it may be the name of a file.
@@ -286,8 +323,13 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
         unresolved += [path for path in read if is_relative(path)]
     if any(map(is_relative, verdict.writes)) and leaves_start(folders):
         doubts.append(uncertain("it writes after changing the folder"))
+    # In another folder there may be another repository, whose paths begin there.
+    recorded = verdict.recorded
+    if recorded and folders != frozenset((START,)):
+        recorded = _unique((*recorded, *relocate(recorded, folders), "."))
     located = dataclasses.replace(
         verdict,
+        recorded=recorded,
         reads=tuple(relocate(read, folders)),
         writes=tuple(relocate(verdict.writes, folders)),
         unresolved=tuple(unresolved),

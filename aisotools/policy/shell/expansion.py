@@ -168,6 +168,7 @@ class Word:
         may_split: Whether it may become several words, or none.
         is_located: Whether it is known which path it means, apart from patterns in it.
         is_file: Whether it is a variable that certainly holds the name of a file written or found here.
+        is_name: Whether it is a pattern of which it is taken for granted that no match begins with a dash.
     """
 
     display: str
@@ -176,10 +177,18 @@ class Word:
     may_split: bool = False
     is_located: bool = True
     is_file: bool = False
+    is_name: bool = False
+
+    @property
+    def is_bare_pattern(self) -> bool:
+        """True if it begins with a pattern and has nothing else in it that is only known at run time."""
+        return self.text is None and not self.prefix and self.is_located and self.display[:1] in _GLOB
 
     @property
     def may_be_option(self) -> bool:
         """True if it, or a word that it is split into, may begin with a dash."""
+        if self.is_name:
+            return False
         splits = self.may_split and not self.is_located  # patterns alone keep the beginning
         return self.prefix.startswith("-") or (self.text is None and (splits or not self.prefix))
 

@@ -57,6 +57,7 @@ class CommandVerdict:
         reads: Paths it reads.
         writes: Paths it writes.
         unresolved: Of the reads, those of which the text does not say which path they are.
+        recorded: Paths of which it reads, or spreads, what a repository of git has recorded; `.` for any.
         hosts: Hosts it contacts.
         reasons: Why the effect is not read only, or why the verdict is not certain.
         commands: Words of the commands that it runs.
@@ -70,6 +71,7 @@ class CommandVerdict:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
+    recorded: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     commands: tuple[tuple[Word, ...], ...] = ()
@@ -96,6 +98,7 @@ def merge(verdicts: Iterable[CommandVerdict]) -> CommandVerdict:
         reads=tuple(path for verdict in relevant for path in verdict.reads),
         writes=tuple(path for verdict in relevant for path in verdict.writes),
         unresolved=tuple(path for verdict in relevant for path in verdict.unresolved),
+        recorded=tuple(path for verdict in relevant for path in verdict.recorded),
         hosts=tuple(host for verdict in relevant for host in verdict.hosts),
         reasons=tuple(reason for verdict in relevant for reason in verdict.reasons),
         commands=tuple(words for verdict in relevant for words in verdict.commands),

@@ -15,7 +15,7 @@ import errno
 import os
 import stat
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -79,6 +79,10 @@ _LOG_FLAGS_SINCE = 7
 
 READER_SINCE = _SCOPES_SINCE
 """The version that `restrict_reader` takes."""
+
+
+GrantOpened = Callable[[int, Right], None]
+"""Grants rights on what a descriptor has open, and on everything below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,12 +186,13 @@ def errata() -> tuple[int, ...]:
     return tuple(bit + 1 for bit in range(fixed.bit_length()) if fixed >> bit & 1)
 
 
-def enforce(rules: Ruleset, version: int) -> None:
+def enforce(rules: Ruleset, version: int, add_grants: Callable[[GrantOpened], None] | None = None) -> None:
     """Put this thread and all it starts under `rules`, for good. Threads that run already stay as they are.
 
     Args:
         rules: What to enforce; a pure function of `version`.
         version: The version of Landlock that the kernel offers.
+        add_grants: Makes further grants; whatever it raises ends this, and nothing is enforced.
 
     Raises:
         OSError: The kernel refused, or a required path cannot be opened.
@@ -201,10 +206,13 @@ def enforce(rules: Ruleset, version: int) -> None:
     if version < _TCP_SINCE:
         size = 8
     attributes = struct.pack("=QQQ", rules.files, rules.network, rules.scopes)[:size]
+    # Descriptor: it is closed in any case, as a ruleset that stays open could be extended.
     handle = syscalls.call("landlock_create_ruleset", attributes, len(attributes), 0)
     try:
         for path, rights in rules.grants:
             _grant(handle, path, rights & rules.files, required=path in rules.required)
+        if add_grants is not None:
+            add_grants(lambda opened, rights: _grant_opened(handle, opened, rights & rules.files))
         # Without it the kernel refuses the next call to an unprivileged process.
         syscalls.set_no_new_privileges()
         # A stranger's code could flood the host's audit log with refusals.
@@ -223,14 +231,18 @@ def _grant(handle: int, path: str, rights: Right, *, required: bool) -> None:
         # No hole: a path without a rule is refused. One that appears later stays closed to this worker.
         return
     try:
-        # The kernel refuses rights on folders for a file, and rules without any right.
-        if not stat.S_ISDIR(os.fstat(target).st_mode):
-            rights &= _RIGHTS_ON_FILES
-        if rights:
-            rule = struct.pack("=Qi", rights, target)
-            syscalls.call("landlock_add_rule", handle, _RULE_PATH_BENEATH, rule, 0)
+        _grant_opened(handle, target, rights)
     finally:
         os.close(target)
+
+
+def _grant_opened(handle: int, target: int, rights: Right) -> None:
+    # The kernel refuses rights on folders for a file, and rules without any right.
+    if not stat.S_ISDIR(os.fstat(target).st_mode):
+        rights &= _RIGHTS_ON_FILES
+    if rights:
+        rule = struct.pack("=Qi", rights, target)
+        syscalls.call("landlock_add_rule", handle, _RULE_PATH_BENEATH, rule, 0)
 
 
 def restrict(

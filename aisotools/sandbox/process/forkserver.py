@@ -44,7 +44,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from pydantic_core import from_json, to_json
 
@@ -478,7 +478,13 @@ class ForkServer:
             channel.send("failed", {"error": f"{type(error).__name__}: {error}"})
             os._exit(1)
         try:
-            description = {"level": request.level, "workspace": request.workspace}
+            description: dict[str, Any] = {"level": request.level, "workspace": request.workspace}
+            if request.unreadable and request.level in {"confined", "guarded"}:
+                # At level isolated these paths are hidden.
+                description["reads"] = {
+                    "readable": [*self._interpreter.paths, *request.readable, request.workspace, scratch],
+                    "denied": [f"{request.workspace}/{path}" for path in request.unreadable],
+                }
             Worker(channel, self._shell, description, nudges=interrupts).serve(new_loop())
         except BaseException:
             # `serve` ends the process itself. What gets here is an error of ours, or one that user code has

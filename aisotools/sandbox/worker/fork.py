@@ -36,7 +36,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.thread import BrokenThreadPool
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple, NoReturn
@@ -415,12 +415,14 @@ class ForkPoint:
         namespace: The user's variables, with what the shell has put beside them.
         hidden: What the shell has put there.
         detach: Called in every fork of ours: closes what belongs to the parent.
+        reads: What a reader may read, if rules of the policy deny some of it; see `reader.give_up_rights`.
         is_forking: Whether the fork in progress is ours, and not user code's.
     """
 
     namespace: Mapping[str, Any]
     hidden: Mapping[str, Any]
     detach: Callable[[], None]
+    reads: Mapping[str, Sequence[str]] | None = None
     is_forking: bool = field(default=False, init=False)
     _snapshots: list[int] = field(default_factory=list, init=False)
     _last_fork_s: float = field(default=0.0, init=False)
@@ -547,7 +549,9 @@ class ForkPoint:
         folders = [os.environ.get(name, "") for name in ("WORKSPACE", "HOME", "TMPDIR")]
         writable = [*filter(None, folders), *header["writable"]]
         try:
-            lost = reader.give_up_rights(header, own={own, interrupts}, former=former, writable=writable)
+            lost = reader.give_up_rights(
+                header, own={own, interrupts}, former=former, writable=writable, reads=self.reads
+            )
         except (OSError, SandboxError) as error:
             channel.send("refused", {"error": str(error)[:_MAX_REASON_CHARS]})
             # The host asks the kernel who sent this, which takes a living process.

@@ -37,11 +37,12 @@ import mmap
 import os
 import stat
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from aisotools.core.exceptions import SandboxError
 from aisotools.sandbox.confinement import landlock, seccomp, syscalls
+from aisotools.sandbox.confinement.denied_reads import restrict_reads
 
 MAX_COPIED_BYTES = 256 << 20
 """Shared memory that is copied for a reader. A worker that shares more gets no reader."""
@@ -58,6 +59,7 @@ def give_up_rights(
     own: Collection[int],
     former: Collection[int] = (),
     writable: Iterable[str],
+    reads: Mapping[str, Sequence[str]] | None = None,
 ) -> list[str]:
     """Make this process a reader, for good. It must have one thread, and be neither host nor worker.
 
@@ -67,6 +69,8 @@ def give_up_rights(
         own: Descriptors that stay as they are; 0, 1 and 2 always do.
         former: Descriptors that the worker itself used, which nobody misses.
         writable: Folders that the worker can change; that nothing can be created there is tested.
+        reads: Absolute paths that stay `readable`, but for those that rules of the policy have `denied`. None
+            leaves reading as it is.
 
     Returns:
         What the reader lacks, in words.
@@ -82,8 +86,11 @@ def give_up_rights(
     lost = replace_descriptors(listing["open"], {0, 1, 2, *own}, former)
     unshare_memory([(start, end, rights) for start, end, rights in listing["shared"]])
     landlock.restrict_reader()
+    if reads is not None:
+        restrict_reads(reads["readable"], reads["denied"])
     arch = syscalls.architecture()
     if arch is not None:
+        # Last: this filter would refuse the system calls of the layers before it.
         seccomp.load_filter(seccomp.build_filter(arch, seccomp.READER, landlock.abi()))
     if failures := list_remaining_rights(writable):
         raise SandboxError("; ".join(failures))

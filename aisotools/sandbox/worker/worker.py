@@ -225,7 +225,9 @@ class Worker:
     def serve(self, loop: ForkableEventLoop) -> NoReturn:
         """Run until the host closes its end."""
         shell, detach = self._shell, functools.partial(self._close_channel, loop)
-        forks = self._forks = ForkPoint(shell.user_ns, shell.user_ns_hidden, detach)
+        forks = self._forks = ForkPoint(
+            shell.user_ns, shell.user_ns_hidden, detach, self._sandbox.get("reads")
+        )
         hide_snapshots_from_wait()
         os.set_blocking(self._nudges, False)
         # Before the host learns that this worker is ready, and so before it may interrupt anything.

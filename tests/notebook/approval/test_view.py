@@ -214,3 +214,14 @@ def test_a_patch_has_its_colours_and_every_character() -> None:
     assert pieces[0] == ("where", "--- a/notes.md\n+++ b/notes.md\n@@ -1,2 +1,2 @@\n")
     assert is_diff(PATCH)
     assert not is_diff("+ one\n- two\n")
+
+
+def test_links_stand_once_on_the_card_in_its_fallback_and_in_its_record() -> None:
+    request = a_request({"path": "data"}, facts=Facts(links=(("data", "../x\u202e"), ("<b>", "a&b"))))
+    text = "data \u2192 ../x\\u202e, <b> \u2192 a&b"
+    assert ["links", text] in [list(found) for found in card_payload(request)["preview"]["findings"]]
+    for bundle in (fallback_bundle(request), record_bundle(request, Approval("approve"))):
+        assert bundle["text/plain"].count(text) == 1
+        assert bundle["text/html"].count("&lt;b&gt; \u2192 a&amp;b") == 1
+    edited = record_bundle(request, Approval("approve", arguments={"path": "other"}))
+    assert text not in edited["text/plain"], "they were looked up for the path before the edit"

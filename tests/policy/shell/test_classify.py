@@ -159,6 +159,35 @@ def test_facts_are_relative_to_the_workspace() -> None:
     assert shell_facts("ls > ../../../c", "sub/folder").outside
 
 
+@pytest.mark.parametrize(
+    ("command", "folders", "effect"),
+    [
+        ("sort *.csv", ("sub",), Effect.READ_ONLY),
+        ("sort [a-b]?.csv | head", ("sub",), Effect.READ_ONLY),
+        ("cd data && sort *.csv", ("sub/data",), Effect.READ_ONLY),
+        ("bash -c 'sort *.csv'", ("sub",), Effect.READ_ONLY),
+        ("sort *.csv -o out", ("sub",), Effect.LOCAL_MUTATION),
+    ],
+)
+def test_patterns_that_may_be_options_come_with_both_answers(
+    command: str, folders: tuple[str, ...], effect: Effect
+) -> None:
+    facts = shell_facts(command, "sub")
+    assert not facts.certain
+    assert facts.dash_folders == folders
+    assert facts.without_dashes is not None
+    assert (facts.without_dashes.certain, facts.without_dashes.effect) == (True, effect)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["sort $x", "sort *$x", "sort $x*", "cd $x; sort *.csv", "ls | xargs sort *", "sort *.csv; frobnicate"],
+)
+def test_words_that_may_be_options_for_another_reason_stay_uncertain(command: str) -> None:
+    facts = shell_facts(command)
+    assert (facts.certain, facts.without_dashes) == (False, None)
+
+
 def test_a_change_of_folder_makes_relative_writes_uncertain() -> None:
     assert classify_shell("cd sub && touch a").certain
     for elsewhere in ("cd /etc", "cd ..", "cd", "cd -", "cd $x", "cd a/../..", "pushd /", "cd ~"):

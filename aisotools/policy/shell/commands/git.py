@@ -145,6 +145,48 @@ _CONFIG = (
 _HARMLESS_GLOBAL_OPTIONS = frozenset(
     ("--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--no-replace-objects"),
 )
+_SHOWS_NO_CONTENT = name_set(
+    "branch check-attr check-ignore check-mailmap cherry commit-tree config count-objects describe "
+    "for-each-ref fsck gc get-tar-commit-id help init ls-files ls-remote ls-tree maintenance merge-base "
+    "name-rev pack-refs prune prune-packed remote rev-list rev-parse show-branch show-ref stripspace "
+    "symbolic-ref tag update-ref var verify-pack version write-tree"
+)
+"""Subcommands that print nothing of what is in a file, and put nothing of it into another one."""
+_TAKES_FILES = name_set("commit-tree config init tag")
+_READS_FILES = ("-F", "--fi", "--blob", "--templ")
+"""Options with which these take the content of a file all the same, shortened as git allows it."""
+_LOGS = name_set("log reflog shortlog status")
+_COMMITS = name_set("add commit")
+_COMMIT_OPTIONS = re.compile(
+    r"-(?:[aqAus]+|a?m.*)|--(?:message(?:=.*)?|all|amend|no-edit|quiet|allow-empty|signoff|update)", re.DOTALL
+)
+_OPTIONS_WITHOUT_CONTENT = frozenset(
+    option.rstrip(":?")
+    for option in f"{_LOG_ONLY} --stat --shortstat --numstat --name-only --name-status --summary --dirstat "
+    "--compact-summary --no-patch --color --no-color --short --branch --porcelain --long --untracked-files "
+    "--ignored --ignore-submodules --show-stash --column --no-column --ahead-behind --no-ahead-behind "
+    "--no-ext-diff --no-textconv --no-renames --find-renames --diff-filter --abbrev --no-abbrev".split()
+    if option.startswith("--")
+    and not option.startswith(("--diff-merges", "--follow", "--stdin", "--full-diff"))
+)
+_SHORT_WITHOUT_CONTENT = re.compile(r"-(?:[0-9]+|n[0-9]*|[sbzigEFP]+)")
+_SHORT_WITHIN_PATHS = re.compile(r"-[0-9nilhHwcvEFPoIaqspuztre]+|-[LUABC][0-9,+-]*")
+_TYPES_OF_OBJECTS = frozenset(("blob", "tree", "commit", "tag"))
+_ACTIONS_WITHOUT_CONTENT = frozenset(
+    (
+        *(("stash", action) for action in ("list", "drop", "clear")),
+        *(("worktree", action) for action in ("list", "remove", "prune")),
+        *(("submodule", action) for action in ("status", "deinit")),
+        *(("notes", action) for action in ("list", "remove", "prune")),
+        *(("bundle", action) for action in ("verify", "list-heads")),
+        *(("lfs", action) for action in ("ls-files", "status", "env", "version")),
+        *(("bisect", action) for action in ("log", "terms")),
+        ("sparse-checkout", "list"),
+    )
+)
+_ANYTHING_RECORDED = (".",)
+_MAX_RECORDED = 50
+_STAGE = re.compile(r"[0-3]:")
 _PLAIN_NAME = re.compile(r"[a-z][a-z-]*")
 _HARMLESS_SETTINGS = ("color.", "core.quotepath=", "core.quotePath=", "log.showSignature=false")
 
@@ -169,7 +211,70 @@ def _classify_git(words: Words) -> CommandVerdict:
     subcommand = rest[0].text if rest else "help"
     if subcommand is None:
         return merge([*verdicts, uncertain("it cannot be determined which git command this is")])
-    return merge([*verdicts, _classify_subcommand(subcommand, rest)])
+    recorded = _recorded_paths(subcommand, rest)
+    if recorded and len(rest) < len(words) - 1:  # an option such as -C, or a setting
+        recorded = (*recorded, *_ANYTHING_RECORDED)
+    return merge([*verdicts, _classify_subcommand(subcommand, rest), CommandVerdict(recorded=recorded)])
+
+
+def _recorded_paths(subcommand: str, words: Words) -> tuple[str, ...]:
+    """Return the paths of which a command shows, or spreads, what the repository has recorded.
+
+    Those that it names are among them, and `.` unless it is limited to them.
+    """
+    texts = [word.text for word in words[1:]]
+    known = [text for text in texts if text is not None]
+    if len(known) < len(texts) or len(texts) > _MAX_RECORDED:
+        return () if subcommand in _SHOWS_NO_CONTENT - _TAKES_FILES else _ANYTHING_RECORDED
+    end = known.index("--") if "--" in known else len(known)
+    before, after = known[:end], known[end + 1 :]
+    options = [text for text in before if text.startswith("-")]
+    if _shows_no_content(subcommand, known[0] if known else "", options):
+        return ()
+    named = [path for text in before for path in _paths_at_revision(text)]
+    operands = [text for text in before if not text.startswith("-") and ":" not in text]
+    has_plain_options = all(
+        _SHORT_WITHIN_PATHS.fullmatch(option) or option.partition("=")[0] in _OPTIONS_WITHOUT_CONTENT
+        for option in options
+    )
+    is_limited = False
+    if subcommand in {"blame", "annotate"}:
+        is_limited = bool(operands) and has_plain_options
+    elif after and subcommand in {"log", "show", "diff", "grep", "whatchanged"}:
+        is_limited = has_plain_options
+    elif named and subcommand in {"show", "cat-file"}:
+        is_limited = has_plain_options and _TYPES_OF_OBJECTS.issuperset(operands)
+    paths = (*named, *operands, *after)
+    if any(path.startswith(":") for path in paths):  # a pattern of git's own
+        is_limited = False
+    return tuple(dict.fromkeys(paths if is_limited else (*paths, *_ANYTHING_RECORDED)))
+
+
+def _shows_no_content(subcommand: str, action: str, options: list[str]) -> bool:
+    """Return whether a command prints nothing of what is in a file, and puts nothing of it elsewhere."""
+    if subcommand in _SHOWS_NO_CONTENT:
+        return not any(option.startswith(_READS_FILES) for option in options)
+    if subcommand in _LOGS:
+        return all(
+            _SHORT_WITHOUT_CONTENT.fullmatch(option) or option.partition("=")[0] in _OPTIONS_WITHOUT_CONTENT
+            for option in options
+        )
+    if subcommand in _COMMITS:
+        return all(map(_COMMIT_OPTIONS.fullmatch, options))
+    return (subcommand, action) in _ACTIONS_WITHOUT_CONTENT
+
+
+def _paths_at_revision(text: str) -> tuple[str, ...]:
+    """Return the path in `REVISION:PATH`, as it is from each folder on it: the repository may lie above."""
+    if text.startswith("-") or ":" not in text:
+        return ()
+    revision, _, path = text.partition(":")
+    if not revision:  # of the index, perhaps of a stage; `:/text` looks for a message
+        path = path[2:] if _STAGE.match(path) else path
+    if "{" in revision or path.startswith(("/", "(", "!", "^")) or not path:
+        return _ANYTHING_RECORDED
+    parts = path.split("/")
+    return tuple("/".join(parts[start:]) for start in range(min(len(parts), _MAX_RECORDED)) if parts[start])
 
 
 def _is_harmless_global_option(option: Word, value: Word | None) -> bool:

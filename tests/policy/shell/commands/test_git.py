@@ -166,3 +166,51 @@ def test_paths_and_hosts(
 ) -> None:
     found = verdict(COMMANDS, command)
     assert (found.reads, found.writes, found.hosts) == (reads, writes, hosts)
+
+
+@pytest.mark.parametrize(
+    ("command", "recorded"),
+    [
+        ("git show HEAD:a/b", ("a/b", "b")),
+        ("git show HEAD:./a", ("./a", "a")),
+        ("git show :1:a", ("a",)),
+        ("git show HEAD^{/x:y}:a", (".",)),
+        ("git cat-file blob HEAD:a", ("a", "blob")),
+        ("git cat-file --batch", (".",)),
+        ("git show HEAD", ("HEAD", ".")),
+        ("git show HEAD:a --stdin", ("a", ".")),
+        ("git show $x", (".",)),
+        ("git blame -L1,2 a", ("a",)),
+        ("git blame --contents=b a", ("a", ".")),
+        ("git log -p", (".",)),
+        ("git log --pat", (".",)),
+        ("git log -p -- a", ("a",)),
+        ("git log -p --follow -- a", ("a", ".")),
+        ("git log -L1,2:a", (".",)),
+        ("git log -Sx", (".",)),
+        ("git diff -- a", ("a",)),
+        ("git diff --no-index a b", ("a", "b", ".")),
+        ("git grep x -- a", ("x", "a")),
+        ("git grep x -- :!a", ("x", ":!a", ".")),
+        ("git -C a show HEAD:b", ("b", ".")),
+        ("git status -v", (".",)),
+        ("git stash show -p", ("show", ".")),
+        ("git archive HEAD", ("HEAD", ".")),
+        ("git mv a b", ("a", "b", ".")),
+        ("git commit -F a", ("a", ".")),
+        ("git tag -F a b", ("a", "b", ".")),
+        ("git commit -v", (".",)),
+        ("git add -p", (".",)),
+        ("git log -3 --oneline --stat", ()),
+        ("git status -sb", ()),
+        ("git stash list", ()),
+        ("git commit -am x", ()),
+        ("git add a", ()),
+        ("git branch", ()),
+        ("git ls-files", ()),
+        ("git help log", ()),
+        ("git --version", ()),
+    ],
+)
+def test_paths_that_a_repository_has_recorded(command: str, recorded: tuple[str, ...]) -> None:
+    assert verdict(COMMANDS, command).recorded == recorded
