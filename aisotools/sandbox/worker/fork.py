@@ -546,8 +546,11 @@ class ForkPoint:
         random.setstate(state.random_state)  # type: ignore[arg-type]  # opaque, from getstate
         folders = [os.environ.get(name, "") for name in ("WORKSPACE", "HOME", "TMPDIR")]
         writable = [*filter(None, folders), *header["writable"]]
+        scratch = header["scratch"]
         try:
-            lost = reader.give_up_rights(header, own={own, interrupts}, former=former, writable=writable)
+            lost = reader.give_up_rights(
+                header, own={own, interrupts}, former=former, writable=writable, scratch=scratch
+            )
         except (OSError, SandboxError) as error:
             channel.send("refused", {"error": str(error)[:_MAX_REASON_CHARS]})
             # The host asks the kernel who sent this, which takes a living process.
@@ -555,6 +558,8 @@ class ForkPoint:
             os._exit(1)
         if header["strangers"]:
             lost += _break_owners()
+        if scratch:
+            os.environ |= {"TMPDIR": scratch, "XDG_CACHE_HOME": scratch}
         channel.send("woke", {"lost": lost})
         return WokenFork(channel, interrupts)
 
