@@ -37,6 +37,7 @@ from aisotools.sandbox.host.fork_observation import (
 )
 from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.descriptors import discard_socket, receive, refuse_descriptors
+from aisotools.sandbox.process.spawn import search_path
 
 _log = logging.getLogger(__name__)
 
@@ -372,6 +373,7 @@ class ForkSnapshot:
             **inherited,
             "writable": list(writable),
             "scratch": scratch,
+            "search_path": search_path(),
             "strangers": bool(self._counts.threads or self._counts.children),
         }
         sock = await self._request("read", supervisor, header, *ends)

@@ -90,7 +90,7 @@ class SilentListener:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a folder in which strangers' code may still be at work. Links are removed, and never followed."""
+    """Remove a folder in which strangers' code may be at work. Links are removed, never followed."""
     if not shutil.rmtree.avoids_symlink_attacks:
         return  # not on Linux: it goes with its sandbox
     try:

@@ -559,7 +559,8 @@ class ForkPoint:
         if header["strangers"]:
             lost += _break_owners()
         if scratch:
-            os.environ |= {"TMPDIR": scratch, "XDG_CACHE_HOME": scratch}
+            # With the path of before: an earlier call may have put a folder of the workspace in front.
+            os.environ |= {"TMPDIR": scratch, "XDG_CACHE_HOME": scratch, "PATH": header["search_path"]}
         channel.send("woke", {"lost": lost})
         return WokenFork(channel, interrupts)
 
