@@ -21,9 +21,6 @@ from aisotools.policy.rules import Policy
 from aisotools.policy.shell.commands import program_name
 from aisotools.policy.shell.expansion import name_set
 
-SHELL_TOOL = "aisotools.builtin.shell:sandbox_bash"
-"""Where the worker imports the only tool from whose calls are tried."""
-
 _RUN_WHAT_THEY_FIND = name_set(
     # interpreters and their kin
     "python python2 python3 pypy pypy3 ipython micropython sage xonsh ruby irb jruby perl raku lua luajit "
@@ -79,7 +76,8 @@ def why_not_tried(prepared: PreparedCall, policy: Policy, lookups: TrialLookups)
     facts = prepared.facts
     if prepared.evaluation.decision is not Decision.ASK or prepared.evaluation.protected:
         return "the policy does not ask about it"
-    if prepared.own_path != SHELL_TOOL or not facts.unknown or facts.background:
+    # What a stranger's tool says of itself does not count.
+    if not prepared.own_path or not facts.unknown or facts.background:
         return "its doubts are not only about unknown programs"
     if facts.effect is not Effect.LOCAL_MUTATION or facts.writes or facts.hosts or facts.outside:
         return "it does more than read"

@@ -89,7 +89,7 @@ class TrialOutcome:
 
     @property
     def preview(self) -> dict[str, Json]:
-        """What a card shows of it."""
+        """The part of it that a card shows."""
         return {"reason": self.reason, "output": self.output}
 
 

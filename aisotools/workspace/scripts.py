@@ -70,7 +70,7 @@ def digests_of(workspace: Path, paths: Iterable[str]) -> tuple[tuple[str, str], 
         workspace: The folder.
         paths: Relative to it, or absolute. What belongs to the system is left out: no sandbox changes it.
     """
-    look = _Look(Workspace(workspace))
+    look = _DigestReader(Workspace(workspace))
     wanted = [path for path in dict.fromkeys(paths) if not path.startswith(_SYSTEM_FOLDERS)]
     found = {path: look.digest(path) for path in wanted[:_MAX_FILES]}
     loaded = [path for path in dict.fromkeys(look.loaded) if path not in found]
@@ -80,7 +80,7 @@ def digests_of(workspace: Path, paths: Iterable[str]) -> tuple[tuple[str, str], 
     return tuple(sorted(found.items()))
 
 
-class _Look:
+class _DigestReader:
     """One look at files, which counts what it has read."""
 
     def __init__(self, workspace: Workspace) -> None:

@@ -259,7 +259,9 @@ class _ShellAnalysis:
     def _analyse_program(self, words: tuple[Word, ...]) -> CommandVerdict:
         program = words[0].text
         if program is None:
-            return uncertain(f"it cannot be determined which program {words[0].display} is")
+            verdict = uncertain(f"it cannot be determined which program {words[0].display} is")
+            is_path = words[0].is_located and "/" in words[0].display
+            return merge([verdict, reads(words[0])]) if is_path else verdict
         name = program.rpartition("/")[2] if program_name(program) else program
         self._commands.append(" ".join([name, *(word.display for word in words[1:])]))
         if is_information_request(words):
@@ -268,7 +270,8 @@ class _ShellAnalysis:
         if spec is None:
             verdict = uncertain(f"what {program} does is unknown", unknown=_fixed_texts(words))
             # Outside the system's folders it may be a script, whose content decides what it does.
-            return merge([verdict, reads(words[0])]) if "/" in program else verdict
+            is_of_system = "/" not in program or bool(program_name(program))
+            return verdict if is_of_system else merge([verdict, reads(words[0])])
         verdict = classify_by_spec(spec, words)
         self._commands += verdict.spellings
         return verdict

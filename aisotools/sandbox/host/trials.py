@@ -69,7 +69,8 @@ class TrialScratch:
     async def remove(self) -> None:
         """Remove it, also if the caller is cancelled. Nothing of the trial may run any more."""
         if self._removing is None:
-            self._removing = asyncio.ensure_future(asyncio.to_thread(remove_tree, self.path))
+            self._removing = asyncio.ensure_future(asyncio.to_thread(remove_scratch, self.path))
+        # Cancelled meanwhile: the thread goes on, and so does what it removes.
         await asyncio.shield(self._removing)
 
 
@@ -89,7 +90,7 @@ class SilentListener:
         """Never called, likewise."""
 
 
-def remove_tree(path: str) -> None:
+def remove_scratch(path: str) -> None:
     """Remove a folder in which strangers' code may be at work. Links are removed, never followed."""
     if not shutil.rmtree.avoids_symlink_attacks:
         return  # not on Linux: it goes with its sandbox
