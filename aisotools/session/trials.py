@@ -43,15 +43,14 @@ from aisotools.core.sandboxes import Sandbox, SandboxCall
 from aisotools.core.types import Decision, Effect, Json, ToolCall, ToolResult
 from aisotools.policy.prepared import CallDecision, PreparedCall
 from aisotools.policy.trials import TrialLookups
+from aisotools.sandbox.host.trials import SCRATCH_NAME
+from aisotools.sandbox.results import RAN_READ_ONLY
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment
 from aisotools.workspace.scripts import find_program, is_code
 
 TRIAL_S = 5.0
 """How long a trial may take, in seconds."""
-
-RAN_READ_ONLY = "ran_read_only"
-"""In the metadata of a result: true if it is that of a trial."""
 
 MAX_SHOWN_CHARS = 2_000
 """Of what a trial has printed, on a card."""
@@ -60,8 +59,8 @@ _MARGIN_S = 2.0  # for the tool to stop the command by itself
 _PRINTED_BYTES = 1 << 16
 _NOTE = (
     "[ran read-only: what {programs} does is not known, so this ran without the right to change files, "
-    "without network and without reach of other processes. Nothing was changed. If it was meant to change "
-    "something, make the same call again: then a person is asked.]"
+    "without network and without reach of other processes. Nothing was changed, and what it put into $TMPDIR "
+    "is gone. If it was meant to change something, make the same call again: then a person is asked.]"
 )
 _REFUSALS = re.compile(
     r"permission denied|read-only file ?system|operation not permitted|not permitted|access (?:is )?denied"
@@ -161,6 +160,8 @@ def judge(result: ToolResult, programs: tuple[str, ...]) -> TrialOutcome | None:
         return TrialOutcome(reason=f"it exited with code {code}", output=output)
     if refusal := _REFUSALS.search(printed):
         return TrialOutcome(reason=f"it was refused something ({refusal[0].lower()!r})", output=output)
+    if SCRATCH_NAME.search(printed):
+        return TrialOutcome(reason="it names files that it made in $TMPDIR, which are gone", output=output)
     note = _NOTE.format(programs=", ".join(programs))
     content = f"{result.content}\n{note}" if result.content else note
     return TrialOutcome(

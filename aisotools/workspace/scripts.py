@@ -58,7 +58,7 @@ _CODE_SUFFIXES = frozenset(
 _CODE_NAMES = frozenset(
     (
         *("makefile", "gnumakefile", "snakefile", "rakefile", "gemfile", "justfile", "dockerfile"),
-        *("vagrantfile", "jenkinsfile", "sconstruct", "wscript", "package.json", "pyproject.toml"),
+        *("vagrantfile", "jenkinsfile", "sconstruct", "wscript"),
     )
 )
 

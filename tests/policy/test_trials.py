@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from aisotools.policy.prepared import PreparedCall, prepare_call
 from aisotools.policy.rules import Mode, Policy, Rule
 from aisotools.policy.trials import TrialLookups, why_not_tried
 from aisotools.testing.fakes import MockTool
+from tests.policy.shell.test_everyday import EverydayCommand, everyday_commands, only_reads
 
 INSTALLED = frozenset(("frob", "nbdiff", "sponge", "ruby3.3", "make", "octave", "zcat", "typos"))
 CODE = frozenset(("x.py", "run.sh", "/workspace/run.sh"))
@@ -160,7 +161,7 @@ def test_rules_about_other_things_do_not_matter(rule: Rule) -> None:
     assert why_not("frob a", Policy(rules=[rule])) == ""
 
 
-def test_what_the_sandbox_hides_by_itself_may_be_forbidden() -> None:
+def test_rules_that_the_sandbox_enforces_by_itself_do_not_matter() -> None:
     policy = Policy(rules=[Rule(decision=Decision.DENY, when={"reads": "secrets/*"})])
     call = prepared("frob a", policy)
     enforced = frozenset([("reads", "secrets/*")])
@@ -173,6 +174,32 @@ def test_a_bound_in_mode_plan_counts() -> None:
     assert why_not("frob a", Policy().narrowed(Policy(mode="plan")))
 
 
-def test_what_is_known_of_it_reads_and_nothing_is_promised_for_it() -> None:
+def test_facts_of_an_unknown_command_stay_those_of_a_change() -> None:
     facts = prepared("frob a", Policy()).facts
     assert (facts.effect, facts.certain, facts.unknown) == (Effect.LOCAL_MUTATION, False, (("frob", "a"),))
+
+
+# ---- what it is worth
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_of_everyday_reading_still_less_is_asked(
+    held_out: bool, record_property: Callable[[str, object], None]
+) -> None:
+    installed = dataclasses.replace(LOOKUPS, find_program=lambda name: f"/usr/bin/{name}")
+
+    def is_tried(entry: EverydayCommand) -> bool:
+        policy = Policy()
+        return not why_not_tried(prepared(entry.command, policy), policy, installed)
+
+    half = [entry for entry in everyday_commands() if entry.is_held_out is held_out]
+    asked = [entry for entry in half if not only_reads(entry)]
+    reading = [entry for entry in asked if entry.wanted == "read"]
+    left = [entry for entry in reading if not is_tried(entry)]
+    total = sum(entry.wanted == "read" for entry in half)
+    record_property("asked", f"{len(reading)} of {total}")
+    record_property("asked, if each trial counts", f"{len(left)} of {total}")
+    tried_in_vain = [entry for entry in asked if entry.wanted != "read" and is_tried(entry)]
+    record_property("tried, though it does not only read", len(tried_in_vain))
+    assert len(left) < len(reading)
+    assert not [entry for entry in tried_in_vain if entry.wanted == "network"]

@@ -94,7 +94,7 @@ async def test_a_script_in_the_folder_of_the_call(real_session: OpenSession) -> 
     assert len(approver.requests) == 2
 
 
-async def test_what_a_script_loads_by_name_counts_as_well(real_session: OpenSession) -> None:
+async def test_files_that_a_script_loads_by_name_count_as_well(real_session: OpenSession) -> None:
     session, approver, workspace = await ready(real_session)
     put(workspace, "run.sh", "source ./lib.sh\n")
     put(workspace, "lib.sh", "echo one\n")

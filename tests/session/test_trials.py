@@ -21,10 +21,11 @@ from aisotools.core.events import (
 )
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Effect, ToolCall, ToolResult
 from aisotools.policy.rules import Mode, Policy, Rule
+from aisotools.sandbox.results import RAN_READ_ONLY
 from aisotools.session import ledger
 from aisotools.session.ledger_reader import events_of_records
 from aisotools.session.session import Session
-from aisotools.session.trials import MAX_SHOWN_CHARS, RAN_READ_ONLY, judge, trial_lookups
+from aisotools.session.trials import MAX_SHOWN_CHARS, judge, trial_lookups
 from tests.conftest import OpenSession
 
 pytestmark = pytest.mark.timeout(120)
@@ -78,7 +79,7 @@ def files(session: Session) -> list[str]:
 
 @pytest.mark.parametrize("level", ["isolated", "confined"])
 @pytest.mark.parametrize("mode", ["safe", "auto"])
-async def test_what_only_reads_runs_and_nobody_is_asked(
+async def test_commands_that_only_read_run_and_nobody_is_asked(
     real_session: OpenSession, mode: Mode, level: str
 ) -> None:
     approver = Answers()
@@ -89,10 +90,12 @@ async def test_what_only_reads_runs_and_nobody_is_asked(
     assert "three" in result.value["stdout"]
     assert result.metadata[RAN_READ_ONLY] is True
     assert "[ran read-only: what ptx does is not known" in result.content
-    assert "Nothing was changed." in result.content
+    assert "Nothing was changed" in result.content
 
 
-async def test_it_is_recorded_before_and_after_and_leaves_nothing_to_undo(real_session: OpenSession) -> None:
+async def test_trials_are_recorded_before_and_after_and_leave_nothing_to_undo(
+    real_session: OpenSession,
+) -> None:
     session = await ready(real_session, Answers())
     await bash(session, READS, call_id="one")
     assert kinds(session) == ["call_requested", "call_tried", "call_decided", "call_started", "call_finished"]
@@ -127,7 +130,7 @@ async def test_variables_stay_as_they_are(real_session: OpenSession) -> None:
 
 
 @pytest.mark.parametrize("level", ["isolated", "confined"])
-async def test_what_writes_becomes_a_question_that_shows_what_was_printed(
+async def test_commands_that_write_become_a_question_that_shows_their_output(
     real_session: OpenSession, level: str
 ) -> None:
     approver = Answers()
@@ -163,7 +166,7 @@ async def test_a_refusal_that_nobody_could_see_is_said_and_the_same_call_again_i
     silent = f"{WRITES} > /dev/null 2> /dev/null || true"
     result = await bash(session, silent)
     assert (result.is_error, approver.requests, files(session)) == (False, [], ["a.txt"])
-    assert "Nothing was changed. If it was meant to change something" in result.content
+    assert "If it was meant to change something, make the same call again" in result.content
     again = await bash(session, silent)
     assert "is called again" in approver.requests[-1].reasons[-1]
     assert RAN_READ_ONLY not in again.metadata
@@ -180,7 +183,14 @@ async def test_another_call_between_makes_it_no_repetition(real_session: OpenSes
     assert len(approver.requests) == 1
 
 
-async def test_what_does_not_end_becomes_a_question(real_session: OpenSession) -> None:
+async def test_files_in_the_scratch_folder_are_gone_and_so_no_success(real_session: OpenSession) -> None:
+    approver = Answers()
+    session = await ready(real_session, approver)
+    await bash(session, f"{READS}; mktemp")
+    assert "which are gone" in approver.requests[-1].reasons[-1]
+
+
+async def test_commands_that_do_not_end_become_a_question(real_session: OpenSession) -> None:
     approver = Answers()
     session = await ready(real_session, approver)
     await bash(session, f"{READS}; sleep 1000", timeout_s=0.5)
@@ -331,7 +341,7 @@ async def test_in_a_batch_nothing_is_tried_that_comes_after_a_change(real_sessio
 # ---- what is shown
 
 
-async def test_it_is_explained_beforehand(real_session: OpenSession) -> None:
+async def test_trials_are_explained_beforehand(real_session: OpenSession) -> None:
     session = await ready(real_session, Answers())
     (reads, plain) = calls(READS, "python x.py")
     assert session.explain(reads).is_tried
@@ -375,7 +385,7 @@ def test_no_signs_of_one(text: str) -> None:
     assert judged.reason == ""
 
 
-def test_what_is_shown_is_bounded() -> None:
+def test_output_on_a_card_is_bounded() -> None:
     judged = judge(outcome(stdout="x " * 100_000, exitCode=1), ("frob",))
     assert judged is not None
     assert len(judged.output) <= MAX_SHOWN_CHARS + 1

@@ -34,7 +34,7 @@ def test_a_digest_is_of_the_content_alone(tmp_path: Path) -> None:
     assert digest(tmp_path, "a") == before
 
 
-def test_what_is_missing_or_a_folder_is_noted_as_that(tmp_path: Path) -> None:
+def test_missing_files_and_folders_are_noted_as_that(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     assert digests_of(tmp_path, ["missing", "folder", "folder/missing"]) == (
         ("folder", FOLDER),
@@ -44,16 +44,16 @@ def test_what_is_missing_or_a_folder_is_noted_as_that(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["~/x.sh", "$TMPDIR/x.sh", "/tmp/x.sh", "../x.sh", "/home/x", "out"])
-def test_what_lies_elsewhere_where_a_sandbox_may_write_has_no_digest(tmp_path: Path, path: str) -> None:
+def test_files_elsewhere_where_a_sandbox_may_write_have_no_digest(tmp_path: Path, path: str) -> None:
     (tmp_path / "out").symlink_to("/tmp")
     assert digest(tmp_path, path) == UNREADABLE
 
 
-def test_what_belongs_to_the_system_is_left_out(tmp_path: Path) -> None:
+def test_files_of_the_system_are_left_out(tmp_path: Path) -> None:
     assert digests_of(tmp_path, ["/usr/bin/env", "/etc/hosts", "/dev/null"]) == ()
 
 
-def test_what_is_no_file_has_no_digest_and_is_not_opened(tmp_path: Path) -> None:
+def test_pipes_have_no_digest_and_are_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert digest(tmp_path, "fifo") == UNREADABLE
 
@@ -79,7 +79,7 @@ def test_after_four_times_as_much_further_files_are_not_read(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "line", ["source lib.sh", ". lib.sh", "  source ./lib.sh", "source lib.sh; run", ". lib.sh # why"]
 )
-def test_what_a_script_loads_by_name_counts(tmp_path: Path, line: str) -> None:
+def test_files_that_a_script_loads_by_name_count(tmp_path: Path, line: str) -> None:
     (tmp_path / "run.sh").write_text(f"#!/bin/sh\n{line}\necho on\n")
     (tmp_path / "lib.sh").write_text("one")
     before = digests_of(tmp_path, ["run.sh"])
@@ -101,7 +101,7 @@ def test_too_many_paths_have_no_digest(tmp_path: Path) -> None:
         ("x.py", "", 0o644, True),
         ("X.SH", "", 0o644, True),
         ("Makefile", "", 0o644, True),
-        ("package.json", "{}", 0o644, True),
+        ("package.json", "{}", 0o644, False),
         ("plain", "#!/bin/sh", 0o644, True),
         ("plain", "", 0o755, True),
         ("plain", "", 0o644, False),
@@ -109,7 +109,9 @@ def test_too_many_paths_have_no_digest(tmp_path: Path) -> None:
         ("notes.ipynb", "{}", 0o644, False),
     ],
 )
-def test_what_is_code(tmp_path: Path, name: str, content: str, mode: int, expected: bool) -> None:
+def test_code_is_told_by_rights_beginning_and_name(
+    tmp_path: Path, name: str, content: str, mode: int, expected: bool
+) -> None:
     file = tmp_path / name
     file.write_text(content)
     file.chmod(mode)
@@ -117,7 +119,7 @@ def test_what_is_code(tmp_path: Path, name: str, content: str, mode: int, expect
     assert is_code(tmp_path, str(file)) is expected
 
 
-def test_what_is_not_there_is_no_code_and_what_cannot_be_told_is(tmp_path: Path) -> None:
+def test_missing_files_are_no_code_and_unreadable_ones_are(tmp_path: Path) -> None:
     (tmp_path / "folder.py").mkdir()
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "out").symlink_to("/tmp")

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import shutil
 from collections.abc import Mapping
 
@@ -30,7 +31,9 @@ from aisotools.core.exceptions import SandboxError
 from aisotools.core.sandboxes import SandboxStatus
 from aisotools.core.types import Json
 
-_PREFIX = "trial-"
+SCRATCH_NAME = re.compile(r"/trial-[0-9a-f]{16}\b")
+"""The end of the path of a trial's scratch folder."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -52,7 +55,7 @@ class TrialScratch:
         """
         if not folder:
             raise SandboxError("the sandbox has no scratch folder")
-        self.path = f"{folder}/{_PREFIX}{os.urandom(8).hex()}"
+        self.path = f"{folder}/trial-{os.urandom(8).hex()}"
         self._removing: asyncio.Future[None] | None = None
         try:
             above = os.stat(folder)

@@ -13,7 +13,7 @@ import pytest
 from aisotools.core.exceptions import SandboxError
 from aisotools.core.protocols import OutputCaps
 from aisotools.core.types import ToolResult
-from aisotools.sandbox.host.trials import SilentListener, TrialScratch, remove_scratch
+from aisotools.sandbox.host.trials import SCRATCH_NAME, SilentListener, TrialScratch, remove_scratch
 from tests.sandbox.rig import Rig, is_there, processes_of, rig
 
 pytestmark = pytest.mark.timeout(120)
@@ -51,7 +51,7 @@ async def test_a_trial_has_a_scratch_folder_of_its_own_which_is_gone_after_it(
         assert (await r.bash("echo $TMPDIR")).content == usual
 
 
-async def test_what_a_trial_prints_is_in_its_result_alone(tmp_path: Path) -> None:
+async def test_output_of_a_trial_is_in_its_result_alone(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         result = await try_it(r, "echo printed; echo more >&2; exit 3", call_id="tried")
         assert (result.value["stdout"], result.value["exitCode"]) == ("printed\n", 3)
@@ -274,6 +274,7 @@ def test_the_folder_is_private_and_removed_with_all_that_is_in_it(tmp_path: Path
     scratch = TrialScratch(str(sandbox))
     place = Path(scratch.path)
     assert place.parent == sandbox
+    assert SCRATCH_NAME.search(f"made {place}/x")
     assert place.stat().st_mode & 0o777 == 0o700
     (place / "deep" / "er").mkdir(parents=True)
     (place / "link").symlink_to(outside)
@@ -298,7 +299,7 @@ def test_a_link_in_the_place_of_the_folder_is_not_followed(tmp_path: Path) -> No
     assert (target / "kept").exists()
 
 
-def test_what_is_too_deep_stays_and_what_is_gone_is_gone(tmp_path: Path) -> None:
+def test_folders_that_are_too_deep_or_gone_are_no_error(tmp_path: Path) -> None:
     remove_scratch(str(tmp_path / "gone"))
     deep = tmp_path / "deep"
     deep.mkdir()
@@ -326,7 +327,7 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
         TrialScratch(str(tmp_path / "missing"))
 
 
-def test_what_a_trial_reports_is_dropped() -> None:
+def test_reports_of_a_trial_are_dropped() -> None:
     listener = SilentListener()
     assert listener.output("id", "stdout", "text") is None  # type: ignore[func-returns-value]  # it does nothing
     assert listener.emitted("id", "name", {}) is None  # type: ignore[func-returns-value]  # likewise
