@@ -358,7 +358,8 @@ class Gate:
         except Exception as error:  # tools are written by strangers too
             return broken_tool_result(call.name, error)
         decision, reasons = prepared.evaluation.decision, prepared.evaluation.reasons
-        self._trials.on_decided(prepared)
+        if self._trials.last_counted:
+            self._trials.on_decided(prepared)
         if prepared.evaluation.protected and names_to_allow(prepared.evaluation.protected):
             return self._approvals.decide_protected(prepared, approver)
         if decision is Decision.ALLOW:

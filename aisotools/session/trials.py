@@ -170,7 +170,11 @@ def judge(result: ToolResult, programs: tuple[str, ...]) -> TrialOutcome | None:
 
 
 class Trials:
-    """The trials of one session."""
+    """The trials of one session.
+
+    Attributes:
+        last_counted: By agent, the digest of its last call if that was a trial that counts.
+    """
 
     def __init__(
         self,
@@ -184,16 +188,15 @@ class Trials:
         self._output_caps = output_caps
         self._session_key = session_key
         self._refuse = refuse
-        # By agent, the digest of its last call if that was a trial that counts.
-        self._last_counted: dict[str, str] = {}
+        self.last_counted: dict[str, str] = {}
 
     def __repr__(self) -> str:
-        return f"<Trials: {len(self._last_counted)} agents have just seen one count>"
+        return f"<Trials: {len(self.last_counted)} agents have just seen one count>"
 
     def on_decided(self, prepared: PreparedCall) -> None:
         """Note that an agent makes a call, which may be another than its last one."""
-        if self._last_counted.get(prepared.original.agent_id) != prepared.digest:
-            self._last_counted.pop(prepared.original.agent_id, None)
+        if self.last_counted.get(prepared.original.agent_id) != prepared.digest:
+            self.last_counted.pop(prepared.original.agent_id, None)
 
     async def run(
         self, decision: CallDecision, env: CallEnvironment, timeout_s: float | None = None
@@ -212,7 +215,7 @@ class Trials:
         if decision.decision is not Decision.ASK or not prepared.is_tried:
             return decision
         call = prepared.original
-        if self._last_counted.pop(call.agent_id, None) == prepared.digest and call.origin == "model":
+        if self.last_counted.pop(call.agent_id, None) == prepared.digest and call.origin == "model":
             return _ask_because(decision, "it ran without the right to change anything, and is called again")
         programs = _programs(prepared)
         self._event_log.add(CallTried, call.id, programs=programs, digest=prepared.digest, level=env.level)
@@ -246,7 +249,7 @@ class Trials:
             digest=prepared.digest,
         )
         self._event_log.add(CallStarted, call.id, runs_in=prepared.facts.runs_in, level=env.level)
-        self._last_counted[call.agent_id] = prepared.digest
+        self.last_counted[call.agent_id] = prepared.digest
         return outcome.result
 
 

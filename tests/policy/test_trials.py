@@ -21,7 +21,7 @@ CODE = frozenset(("x.py", "run.sh", "/workspace/run.sh"))
 LOOKUPS = TrialLookups(
     find_program=lambda name: f"/usr/bin/{name}" if name.rpartition("/")[2] in INSTALLED else "",
     is_code=CODE.__contains__,
-    workspace=("/workspace", "/home/me/work"),
+    workspace=("/workspace", "/srv/work"),
 )
 
 
@@ -47,7 +47,7 @@ def why_not(command: str, policy: Policy | None = None, **more: Any) -> str:
         "ls; frob a && wc -l a",
         "/usr/bin/frob a",
         "frob /workspace/a.csv",
-        "frob /home/me/work/a.csv",
+        "frob /srv/work/a.csv",
         "sponge -h",
         "for f in *.gz; do zcat $f; done",
     ],
