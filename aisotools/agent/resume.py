@@ -59,11 +59,13 @@ class RecordedGrant:
         scope: Which further calls it covers.
         call: The call that was approved.
         effect: The effect of that call.
+        digest: Of that call, with the content of the scripts that it ran.
     """
 
     scope: Remember
     call: ToolCall
     effect: Effect
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +253,10 @@ def _grants(events: Iterable[SessionEvent]) -> tuple[RecordedGrant, ...]:
             case CallDecided() if event.call_id in pending and event.call_id in calls:
                 scope = pending.pop(event.call_id)
                 if str(event.decision) == "allow":
-                    grants.append(RecordedGrant(scope=scope, call=calls[event.call_id], effect=event.effect))
+                    call = calls[event.call_id]
+                    grants.append(
+                        RecordedGrant(scope=scope, call=call, effect=event.effect, digest=event.digest)
+                    )
             case GrantRevoked():
                 # The event names scope and tool only. Of several such grants all are dropped: too few, not
                 # too many.
@@ -272,6 +277,8 @@ def _restore_grant(grant: RecordedGrant, session: Session) -> str:
         return str(error).rstrip(".")
     if prepared.effect > grant.effect:
         return f"the call counts as {prepared.effect} now, and as {grant.effect} when it was approved"
+    if prepared.facts.scripts and prepared.digest != grant.digest:
+        return "the script that it runs is not as it was when the call was approved"
     if session.grants.add(grant.scope, prepared) is None:
         return "there is nothing of that scope to remember any more"
     return ""

@@ -135,6 +135,8 @@ def _summary(kind: str, body: Mapping[str, Any]) -> str:
             return f"a person is asked: {'; '.join(body['reasons'])}"
         case "approval_answered":
             return f"answer: {body['outcome']} after {body['waited_s']:.1f} s {body['reason']}"
+        case "call_tried":
+            return f"tried without the right to change anything ({', '.join(body['programs'])})"
         case "call_decided":
             links = ", ".join(f"{name} -> {target}" for name, target in body.get("links", ()))
             summary = f"{body['decision']} by {body['decided_by']}: {'; '.join(body['reasons'])}"

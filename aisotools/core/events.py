@@ -124,12 +124,31 @@ class CallRequested(SessionEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallTried(SessionEvent):
+    """A call was begun without the right to change anything, before anybody was asked about it.
+
+    That decides nothing yet. If the trial counts, the call is decided by `trial`; if not, it is asked about.
+
+    Attributes:
+        programs: The programs of which it is not known what they do.
+        digest: Digest of tool version, arguments and level.
+        level: The sandbox's level.
+    """
+
+    kind: ClassVar[str] = "call_tried"
+    programs: tuple[str, ...]
+    digest: str
+    level: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallDecided(SessionEvent):
     """The gate decided about a call.
 
     Attributes:
         decision: Final decision, never `ASK`.
-        decided_by: `policy`, `typed` (a person typed the call), or `approver`.
+        decided_by: `policy`, `typed` (a person typed the call), `grant`, `approver`, or `trial` (it ran
+            without the right to change anything).
         effect: The call's severity.
         reasons: Reasons for it.
         arguments: Arguments that may run: validated, and edited if the approver edited them.
@@ -228,7 +247,7 @@ class ProtectedFilesRestored(SessionEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallStarted(SessionEvent):
-    """A call began to run.
+    """A call began to run; of one that was decided by its trial, when that was over.
 
     Attributes:
         runs_in: Where.

@@ -28,6 +28,9 @@ class SandboxCall:
             right to change files away; it finds this in its context's metadata under the same name.
         in_reader: True to run the tool where nothing can be changed at all, because it is not one of those
             that see to that themselves. A sandbox that cannot do so must refuse the call.
+        is_trial: True for a call of which nobody knows what it does. It runs `in_reader`, in a process of its
+            own, which ends with it, and with a scratch folder of its own as TMPDIR, which is removed. What it
+            prints is in its result alone. A sandbox that cannot do so must refuse the call.
         changes_variables: False if the tool touches files alone: no restore point of variables is needed.
         starts_task: True if what it starts goes on after it.
     """
@@ -39,6 +42,7 @@ class SandboxCall:
     session_key: str = ""
     read_only: bool = False
     in_reader: bool = False
+    is_trial: bool = False
     changes_variables: bool = True
     starts_task: bool = False
 

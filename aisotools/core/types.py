@@ -260,6 +260,10 @@ class Facts:
         hosts: Network hosts it talks to.
         commands: Programs it starts.
         certain: False when the classifier could not see everything: ask, and never read only.
+        unknown: Commands of which nobody here knows what they do, word by word, if that is all that is not
+            certain, and the rest only reads. They may be tried; see `policy.trials`.
+        scripts: Files of the workspace that it may run, each with a digest of its content: what it reads if
+            it is not certain, and what shell scripts among these load by name.
         runs_in: Where the tool runs.
         level: The sandbox's confinement level.
         undoable: True if undo covers everything that the call may change.
@@ -285,6 +289,8 @@ class Facts:
     hosts: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     certain: bool = True
+    unknown: tuple[tuple[str, ...], ...] = ()
+    scripts: tuple[tuple[str, str], ...] = ()
     runs_in: RunsIn = "sandbox"
     level: str = "confined"
     undoable: bool = False

@@ -82,6 +82,11 @@ class AisoTools(Configurable):
         2.0,
         help="Seconds that a page has to show a card, before a plain input box asks instead.",
     ).tag(config=True)
+    try_unknown_commands: Any = Bool(
+        True,
+        help="Whether a shell command that nobody knows is tried without the right to change anything, and "
+        "asked about only if that fails. False asks at once.",
+    ).tag(config=True)
     trust_output: Any = Bool(
         False,
         help="Whether a client of %sandbox attach gets all output as it is. What the sandbox prints may "
@@ -127,6 +132,7 @@ class AisoTools(Configurable):
             "min_level": self.min_level,
             "read_only": list(self.read_only),
             "approval_timeout_s": self.approval_timeout_s,
+            "try_unknown_commands": self.try_unknown_commands,
         }
 
 

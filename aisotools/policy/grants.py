@@ -3,6 +3,8 @@
 A grant covers one exact call, calls of the same shape, or a whole tool. A shape is what a person can read on
 a card: the commands with their subcommand, the folders that are read and written, the hosts. A shape or a
 tool covers a call only up to the effect that was shown, and only if everything about it is known beforehand.
+A grant for a call that is not certain holds while the files that it reads have the content they had: a script
+that was changed is asked about again (see `workspace.scripts`; not where the files are on another machine).
 A folder that a call reads or changes as a whole is another thing than files in it: `rm -r out` is not covered
 by what `sort > out/a` was approved for. A grant answers for a person where the policy asks; a denial stands
 against every grant.
@@ -15,11 +17,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Effect, Facts, Remember
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.prompts import EFFECT_LABELS
 from aisotools.policy.rules import normalize_path
 from aisotools.workspace.protected_names import name_to_allow
+from aisotools.workspace.scripts import FOLDER, MISSING
 
 # Programs that do one thing for each of their subcommands.
 _PROGRAMS_WITH_SUBCOMMANDS = frozenset(
@@ -199,7 +203,9 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
     if prepared.evaluation.protected:
         names = names_to_allow(prepared.evaluation.protected)
         return {"protected": f"{', '.join(names)} may be written in this workspace"} if names else {}
-    scopes: dict[Remember, str] = {"call": f"{name} with exactly these arguments"}
+    if any(not digest for _, digest in facts.scripts):
+        return {}  # what it runs may be another thing next time, and nobody could tell
+    scopes: dict[Remember, str] = {"call": f"{name} with exactly these arguments{_while_unchanged(facts)}"}
     if not _is_known(facts):
         return scopes
     limit = f"up to {EFFECT_LABELS[prepared.effect]}"
@@ -219,6 +225,13 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
         place = "on the host" if facts.runs_in == "host" else "in the workspace"
         scopes["tool"] = f"{name} with any arguments, {limit}, {place}"
     return scopes
+
+
+def _while_unchanged(facts: Facts) -> str:
+    names = [path for path, digest in facts.scripts if digest not in {MISSING, FOLDER}]
+    if not names:
+        return ""
+    return f", while {summarize_names(names, 3)} {'has' if len(names) == 1 else 'have'} the present content"
 
 
 def _is_known(facts: Facts) -> bool:

@@ -63,6 +63,8 @@ class PreparedCall:
         needs_reader: True for a call that only reads, of a tool in the sandbox that would otherwise only be
             believed: it runs where nothing can be changed.
         contents: Digests of the files that its preview was computed from, by path, once it was shown.
+        is_tried: True if it is tried without the right to change anything before anybody is asked.
+        trial: What came of that, for its card: `reason` and `output`, once it was tried in vain.
         look_again: Returns its facts with the paths resolved once more; None if they were not resolved.
     """
 
@@ -79,6 +81,8 @@ class PreparedCall:
     own_path: str = ""
     needs_reader: bool = False
     contents: Mapping[str, str] = field(default_factory=dict)
+    is_tried: bool = False
+    trial: Mapping[str, Json] = field(default_factory=dict, compare=False)
     look_again: Callable[[], Facts] | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -100,7 +104,7 @@ class CallDecision:
     Attributes:
         prepared: The call it is about.
         decision: The decision.
-        decided_by: `policy`, `typed`, `grant` or `approver`.
+        decided_by: `policy`, `typed`, `grant`, `approver` or `trial`.
         reasons: Why.
     """
 
@@ -232,9 +236,17 @@ def _resolve_facts(resolve_paths: PathsResolver, facts: Facts, encoded_arguments
 
 
 def call_digest(tool: Tool, encoded_arguments: bytes, level: str, facts: Facts) -> str:
-    """Return the digest of what a decision is bound to: tool, version, level, arguments, resolved paths."""
+    """Return the digest of what a decision is bound to: tool, version, level, arguments, paths, scripts."""
     digest = hashlib.sha256()
-    known = (facts.reads, facts.writes, facts.links, facts.mentions, facts.unresolved, facts.recorded)
+    known = (
+        facts.reads,
+        facts.writes,
+        facts.links,
+        facts.mentions,
+        facts.unresolved,
+        facts.recorded,
+        facts.scripts,
+    )
     paths = repr(known).encode()
     for part in (tool.name.encode(), version_of(tool).encode(), level.encode(), encoded_arguments, paths):
         # The lengths keep two different lists of parts from joining into the same bytes.

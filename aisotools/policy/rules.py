@@ -453,6 +453,20 @@ class Policy:
                 strictest = evaluation
         return strictest
 
+    def is_restricted(self, call: ToolCall, facts: Facts) -> bool:
+        """Return whether a rule that asks or denies, of this policy or its bounds, concerns the call or may.
+
+        A function as a condition may go by anything: it may concern every call of its tools.
+        """
+        for rule in self.rules:
+            if rule.decision is Decision.ALLOW or not glob_matcher(rule.tool)(call.name):
+                continue
+            if not isinstance(rule.when, Condition):
+                return True
+            if rule.when.holds(call, facts, every=False) or rule.when.may_hold(call, facts):
+                return True
+        return any(bound.is_restricted(call, facts) for bound in self.bounds)
+
     def _check_alone(self, call: ToolCall, facts: Facts) -> Evaluation:
         matched: list[Rule] = []
         doubtful: list[Rule] = []

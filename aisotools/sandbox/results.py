@@ -25,6 +25,9 @@ from aisotools.sandbox.worker.output import escape_surrogates, json_bundle
 IN_READER = "in_reader"
 """Key in a result's metadata: true if the call ran without write rights. Only the host sets it."""
 
+RAN_READ_ONLY = "ran_read_only"
+"""The same for the result of a trial: nobody was asked, and nothing was changed. Only the host sets it."""
+
 VALUE_DROPPED = "value_dropped"
 """Key in a result's metadata: the reason why its value is missing."""
 
@@ -294,7 +297,8 @@ def result_steps(
         metadata = None
         notes["metadata_dropped"] = problem or "The metadata is no object."
     if metadata is not None:
-        metadata.pop(IN_READER, None)
+        for claim in (IN_READER, RAN_READ_ONLY):
+            metadata.pop(claim, None)
     is_error = head.get("is_error") is True
     result = ToolResult(
         content=_content(head, value, caps),

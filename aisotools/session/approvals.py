@@ -127,7 +127,9 @@ class ApprovalManager:
         shown: list[PreparedCall] = []
         requests: list[ApprovalRequest] = []
         for decision in decisions:
-            preview, contents = previewer.preview(decision.prepared.arguments, decision.prepared.own_path)
+            call = decision.prepared
+            scripts = tuple(dict(call.facts.scripts))
+            preview, contents = previewer.preview(call.arguments, call.own_path, scripts)
             prepared = dataclasses.replace(decision.prepared, contents=contents)
             shown.append(prepared)
             requests.append(await self._request(prepared, preview, env))
@@ -157,6 +159,8 @@ class ApprovalManager:
         self, prepared: PreparedCall, previewed: Mapping[str, Json], env: CallEnvironment
     ) -> ApprovalRequest:
         preview: dict[str, Json] = {"remember": remember_scopes(prepared), **previewed}
+        if prepared.trial:
+            preview["trial"] = dict(prepared.trial)
         if hints := hints_of(prepared.tool):
             preview["hints"] = list(hints)
         if env.describe_undo is not None:

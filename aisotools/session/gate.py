@@ -2,6 +2,7 @@
 
     resolve the name → validate → classify → policy → ask → re-check → run under a deadline → cap → record
 
+A command that nobody knows may be tried without any right to change something before anybody is asked.
 Nothing reaches the sandbox or the host by another way. Host tools run in this process, so their deadline is
 cooperative; `HostCalls` runs them, and `CallServices` is what they may use of the session.
 """
@@ -28,6 +29,7 @@ from aisotools.core.types import Decision, Effect, Json, Origin, ToolCall, ToolR
 from aisotools.policy.grants import Grants, names_to_allow
 from aisotools.policy.prepared import CallDecision, PreparedCall, call_digest, denial_result, prepare_call
 from aisotools.policy.rules import Evaluation, Policy
+from aisotools.policy.trials import why_not_tried
 from aisotools.sandbox.results import VALUE_DROPPED
 from aisotools.session.approvals import DEFAULT_ANSWER_TIMEOUT_S, ApprovalManager
 from aisotools.session.event_log import EventLog
@@ -35,6 +37,7 @@ from aisotools.session.guards import CallEnvironment, Guard
 from aisotools.session.host_calls import CallServices, HostCalls
 from aisotools.session.previews import describe_differences
 from aisotools.session.transfer import TransferTool
+from aisotools.session.trials import Trials
 from aisotools.tools.adapter import (
     broken_tool_result,
     exception_result,
@@ -143,6 +146,7 @@ class Gate:
         self._host_calls = HostCalls()
         self._closed_reason = ""
         self._turns = _LoopTurns()
+        self._trials = Trials(event_log, caps, session_key, self._refuse_if_closed)
 
     @property
     def approver(self) -> Approver | None:
@@ -330,7 +334,7 @@ class Gate:
         has_readers = env is None or env.has_readers
         check_size(tool.name, call.arguments)
         resolve_paths = None if env is None else env.resolve_paths
-        return prepare_call(
+        prepared = prepare_call(
             tool,
             call,
             policy,
@@ -341,6 +345,9 @@ class Gate:
             enforced=frozenset() if env is None else env.enforcement.globs,
             enforced_for_reading=frozenset() if env is None else env.enforcement.reading_globs,
         )
+        if env is None or env.trials is None or not prepared.facts.unknown:
+            return prepared
+        return dataclasses.replace(prepared, is_tried=not why_not_tried(prepared, policy, env.trials))
 
     def _decide(
         self,
@@ -364,6 +371,8 @@ class Gate:
         except Exception as error:  # tools are written by strangers too
             return broken_tool_result(call.name, error)
         decision, reasons = prepared.evaluation.decision, prepared.evaluation.reasons
+        if self._trials.last_counted:
+            self._trials.on_decided(prepared)
         if prepared.evaluation.protected and names_to_allow(prepared.evaluation.protected):
             return self._approvals.decide_protected(prepared, approver)
         if decision is Decision.ALLOW:
@@ -387,6 +396,8 @@ class Gate:
     ) -> ToolResult:
         await self._turns.wait()
         decision = self._decide(call, env, tool, ask=ask, approver=approver)
+        if not ask:
+            decision = await self._try_first(decision, env, timeout_s)
         if isinstance(decision, CallDecision) and decision.decision is Decision.ASK:
             policy = self.effective_policy(env.workspace_policy)
             (decision,) = await self._approvals.resolve([decision], env, policy, approver)
@@ -397,6 +408,10 @@ class Gate:
         self, decisions: list[CallDecision | ToolResult], env: CallEnvironment
     ) -> None:
         """Put one question for all calls that need one, and replace their decisions by the answers."""
+        for index, decision in enumerate(decisions):
+            decisions[index] = await self._try_first(decision, env)
+            if _changes_something(decisions[index]):
+                break  # what comes after is about what this one leaves
         to_ask = {
             index: decision
             for index, decision in enumerate(decisions)
@@ -407,6 +422,15 @@ class Gate:
             answers = await self._approvals.resolve(list(to_ask.values()), env, policy)
             for index, answer in zip(to_ask, answers, strict=True):
                 decisions[index] = answer
+
+    async def _try_first(
+        self, decision: CallDecision | ToolResult, env: CallEnvironment, timeout_s: float | None = None
+    ) -> CallDecision | ToolResult:
+        """Return the result of a call whose trial counts; else the decision, with what came of the trial."""
+        if not isinstance(decision, CallDecision) or not decision.prepared.is_tried:
+            return decision
+        tried = await self._trials.run(decision, env, timeout_s)
+        return _validated(decision.prepared.tool, tried) if isinstance(tried, ToolResult) else tried
 
     async def _confirm_and_run(self, decision: CallDecision | ToolResult, env: CallEnvironment) -> ToolResult:
         if isinstance(decision, CallDecision):
@@ -482,8 +506,8 @@ class Gate:
             tool, prepared.encoded_arguments, env.level, prepared.facts
         ):
             return denial_result(call.name, ("the tool changed between decision and run; call it again",))
-        if self._closed_reason:
-            return self._closed_result(call)
+        if refused := self._refuse_if_closed(call):
+            return refused
         if timeout_s is None:
             timeout_s = min(prepared.deadline_s or self._call_timeout_s, _MAX_TIMEOUT_S)
         self._event_log.add(CallStarted, call.id, runs_in=prepared.facts.runs_in, level=env.level)
@@ -497,7 +521,10 @@ class Gate:
         except SandboxError as error:
             return ToolResult.error(str(error), recoverable=False, error_kind="environment")
 
-    def _closed_result(self, call: ToolCall) -> ToolResult:
+    def _refuse_if_closed(self, call: ToolCall) -> ToolResult | None:
+        """Return the result of a call that must not run any more; None if it may."""
+        if not self._closed_reason:
+            return None
         message = f"{call.name} was not run: {self._closed_reason}."
         return ToolResult.error(message, recoverable=False, error_kind="environment")
 
@@ -534,8 +561,8 @@ class Gate:
     ) -> ToolResult:
         # Once more: the record of the start may have failed, or one of another call while guards were waited
         # for. What is not in the ledger must not happen.
-        if self._closed_reason:
-            return self._closed_result(call)
+        if refused := self._refuse_if_closed(call):
+            return refused
         if prepared.payload is None:
             context = self._context(call, env)
             result = await self._host_calls.run(prepared.tool, call, context, timeout_s)
@@ -552,17 +579,7 @@ class Gate:
                 starts_task=prepared.facts.background,
             )
             result = await env.sandbox.call(request)
-        # A value over the cap was left out, and the result says so: there is nothing to validate.
-        value_left_out = result.value is None and VALUE_DROPPED in result.metadata
-        if not (result.is_error or value_left_out):
-            try:
-                validate_value(prepared.tool, result.value)
-            except ToolError as error:
-                result = ToolResult.error(str(error), recoverable=False)
-            except Exception as error:  # tools are written by strangers too
-                failed = host_exception_result(error)
-                message = f"{call.name} ran, but its validate_value failed. This is a bug in the tool.\n"
-                result = dataclasses.replace(failed, content=message + failed.content, recoverable=False)
+        result = _validated(prepared.tool, result)
         return result if session_tool is None else session_tool.receive(result)
 
     def _context(self, call: ToolCall, env: CallEnvironment) -> ToolContext:
@@ -588,6 +605,31 @@ class Gate:
             ),
             emitter=emit,
         )
+
+
+def _validated(tool: Tool, result: ToolResult) -> ToolResult:
+    """Return the result if its value is as the tool says; else an error."""
+    # A value over the cap was left out, and the result says so: there is nothing to validate.
+    if result.is_error or (result.value is None and VALUE_DROPPED in result.metadata):
+        return result
+    try:
+        validate_value(tool, result.value)
+    except ToolError as error:
+        return ToolResult.error(str(error), recoverable=False)
+    except Exception as error:  # tools are written by strangers too
+        failed = host_exception_result(error)
+        message = f"{tool.name} ran, but its validate_value failed. This is a bug in the tool.\n"
+        return dataclasses.replace(failed, content=message + failed.content, recoverable=False)
+    return result
+
+
+def _changes_something(decision: CallDecision | ToolResult) -> bool:
+    """Return whether a call may change something, if it runs at all."""
+    return (
+        isinstance(decision, CallDecision)
+        and decision.decision is not Decision.DENY
+        and decision.prepared.effect is not Effect.READ_ONLY
+    )
 
 
 async def _leave(

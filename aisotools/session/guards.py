@@ -24,6 +24,7 @@ from aisotools.core.types import Facts, ToolCall, ToolResult
 from aisotools.policy.enforcement import PathEnforcement
 from aisotools.policy.prepared import PathsResolver, PreparedCall
 from aisotools.policy.rules import Policy
+from aisotools.policy.trials import TrialLookups
 from aisotools.workspace.host_variables import chooses_code
 from aisotools.workspace.import_roots import (
     keep_block_first,
@@ -70,6 +71,7 @@ class CallEnvironment:
         has_readers: Whether the sandbox can hold tools that only read to it.
         resolve_paths: Returns the facts of a call with their paths resolved in the workspace.
         enforcement: What the sandbox enforces by itself of the rules about paths.
+        trials: What decides which calls are tried before anybody is asked; None if none are.
     """
 
     sandbox: Sandbox
@@ -83,6 +85,7 @@ class CallEnvironment:
     has_readers: bool = False
     resolve_paths: PathsResolver | None = None
     enforcement: PathEnforcement = field(default_factory=PathEnforcement)
+    trials: TrialLookups | None = None
 
     @property
     def not_enforced(self) -> tuple[str, ...]:

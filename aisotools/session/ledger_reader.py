@@ -19,6 +19,7 @@ from aisotools.core.events import (
     CallFinished,
     CallRequested,
     CallStarted,
+    CallTried,
     ContextTrimmed,
     ConversationEdited,
     GrantRevoked,
@@ -199,6 +200,10 @@ def _read_answered(body: Body, common: Body) -> SessionEvent:
     return ApprovalAnswered(**common, request_id=body["request_id"], approval=approval)
 
 
+def _read_tried(body: Body, common: Body) -> SessionEvent:
+    return CallTried(**common, programs=tuple(body["programs"]), digest=body["digest"], level=body["level"])
+
+
 def _read_decided(body: Body, common: Body) -> SessionEvent:
     return CallDecided(
         **common,
@@ -256,6 +261,7 @@ _READERS: Mapping[str, Callable[[Body, Body], SessionEvent]] = {
     "sandbox_lost": _read_fields_of(SandboxLost),
     "call_requested": _read_requested,
     "approval_answered": _read_answered,
+    "call_tried": _read_tried,
     "call_decided": _read_decided,
     "grant_revoked": _read_fields_of(GrantRevoked),
     "protected_names_allowed": _read_allowed,

@@ -42,7 +42,9 @@ class Previewer:
         self._workspace = workspace
         self._texts: dict[str, str] = {}  # of files that earlier calls change, by their resolved path
 
-    def preview(self, arguments: Mapping[str, Json], own_path: str) -> tuple[dict[str, Json], dict[str, str]]:
+    def preview(
+        self, arguments: Mapping[str, Json], own_path: str, scripts: Sequence[str] = ()
+    ) -> tuple[dict[str, Json], dict[str, str]]:
         """Return what the card of a call shows besides its arguments, and what that was computed from.
 
         Only calls of built-in tools get a preview: an argument `content` of another tool need not become the
@@ -51,6 +53,7 @@ class Previewer:
         Args:
             arguments: The validated arguments of the call.
             own_path: The call's `PreparedCall.own_path`.
+            scripts: Files that it may run. Of those that an earlier call changes, what that leaves counts.
 
         Returns:
             The preview: empty, or `{"diff": {"path", "lines", "added", "removed", "note"}}`. Each line starts
@@ -59,6 +62,9 @@ class Previewer:
         """
         if not own_path or self._workspace is None:
             return {}, {}
+        if scripts:
+            expected = {path: _digest(self._texts[path]) for path in scripts if path in self._texts}
+            return {}, expected
         path = arguments.get("path")
         operation = arguments.get("operation", "write")
         writes = operation == "write" and isinstance(arguments.get("content"), str)
@@ -111,6 +117,13 @@ def describe_differences(shown: PreparedCall, workspace: Path | None) -> list[st
         paths = sorted({*found.reads, *found.writes} - {*was.reads, *was.writes})
         reach = [f"it would reach {summarize_names(paths, 5)} as well"] if paths else []
         differences += links or reach or ["it would reach other files"]
+    now = dict(found.scripts)
+    # Those in `contents` are compared below, with what an earlier call of the batch makes of them.
+    differences += [
+        f"{path} has changed since it was shown"
+        for path, digest in was.scripts
+        if now.get(path) != digest and path not in shown.contents
+    ]
     if workspace is not None:
         differences += [
             f"{path} has changed since it was shown"

@@ -23,6 +23,7 @@ from aisotools.core.events import (
     CallFinished,
     CallRequested,
     CallStarted,
+    CallTried,
     GrantRevoked,
     ProtectedFilesRestored,
     ProtectedNamesAllowed,
@@ -286,6 +287,12 @@ def _(event: ApprovalAnswered, secret: frozenset[str]) -> dict[str, Any]:
         "remember": approval.remember,
         "edited": None if approval.arguments is None else _arguments(approval.arguments, secret),
     }
+
+
+@_body.register
+def _(event: CallTried, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - redacted by shape
+    programs = list(map(_redacted_reason, event.programs))
+    return {"programs": programs, "digest": event.digest, "level": event.level}
 
 
 @_body.register

@@ -97,6 +97,7 @@ class Session:
         approval_timeout_s: float | None = 300.0,
         allow_protected: Sequence[str] = (),
         retained_bytes: int = DEFAULT_RETAINED_BYTES,
+        try_unknown_commands: bool = True,
     ) -> None:
         """Describe the session; nothing is started or created yet.
 
@@ -104,15 +105,14 @@ class Session:
             workspace: The only folder that tools may change; `./workspace/<notebook>` without it.
             registry: The tools; the built-in ones without it.
             policy: What may run; the user's own file, else mode `safe`, without it.
-            approver: Answers questions about calls; the notebook or the terminal without it. Where there is
-                neither, a call that needs an answer is denied.
+            approver: Answers questions; the notebook or terminal without it. Where neither is, it means no.
             limits: What the sandbox may use up.
             level: Exactly this confinement level.
             min_level: At least this confinement level.
             read_only: Further folders that tools may read.
             session_key: Names the conversation.
             sandbox: Makes the sandbox; real confined processes without it. `GatewaySandbox(url, token)` runs
-                calls in a kernel at a Jupyter Server or Enterprise Gateway, at level `limited`, without undo.
+                calls in a kernel at a Jupyter server or gateway, at level `limited`, without undo.
             output_caps: How much of a result goes where.
             environ: Where settings are looked up; the process's environment without it.
             protect_notebooks: Whether notebooks in the workspace are put back; Jupyter saves its own.
@@ -121,9 +121,9 @@ class Session:
                 such as `.vscode`, or the path of one such file. Programs outside the sandbox may run them.
             retained_bytes: Memory of this process that events, results and checkpoints may take; beyond it
                 long results move to files and the oldest events are dropped, which `events` and `status` say.
-                A look at the workspace takes up to 1 KiB more for each file while it lasts, undo and a list
-                of changes up to 2 KiB for each that changed; twice as much for names with a character beyond
-                U+FFFF.
+                A look at the workspace takes up to 1 KiB more per file while it lasts, undo and changes up to
+                2 KiB per changed one; twice as much for names with characters beyond U+FFFF.
+            try_unknown_commands: Whether unknown shell commands are tried first, see `session.trials`.
 
         Raises:
             UsageError: If one of `allow_protected` is no protected name.
@@ -159,6 +159,7 @@ class Session:
         check_factory(sandbox, self._read_only)
         self._make_sandbox = sandbox
         self._protect_notebooks = protect_notebooks
+        self._try_unknown = try_unknown_commands
         self._approval_timeout_s = approval_timeout_s
         self._ticker = LoopTicker()
         self._opening = asyncio.Lock()
@@ -340,8 +341,7 @@ class Session:
         It may be awaited from any task, and on any other loop: `asyncio.run(session.interrupt())` is how
         another thread does it.
         """
-        loop = self._loop
-        if loop is None or loop is asyncio.get_running_loop():
+        if (loop := self._loop) is None or loop is asyncio.get_running_loop():
             await self._interrupt()
         elif not loop.is_closed():
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._interrupt(), loop))
@@ -427,6 +427,7 @@ class Session:
                 environ=self._environ,
                 protect_notebooks=self._protect_notebooks,
                 policy=self.policy,
+                try_unknown=self._try_unknown,
             )
             self._recording = await record(
                 self._event_log,
@@ -684,6 +685,7 @@ class Session:
                 approval_timeout_s=self._approval_timeout_s,
                 allow_protected=self.allowed_protected,
                 retained_bytes=self.retention.limit_bytes,
+                try_unknown_commands=self._try_unknown,
             )
             try:
                 await branch.start()

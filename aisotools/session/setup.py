@@ -28,12 +28,13 @@ from aisotools.policy.enforcement import PathEnforcement, plan_enforcement
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.confinement.detect import Detection
 from aisotools.sandbox.host.monitor import count_context_switches
-from aisotools.sandbox.process.spawn import WorkerSpec, detection
+from aisotools.sandbox.process.spawn import WorkerSpec, detection, search_path
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment, ImportRootWatch, ReadGuard
 from aisotools.session.history import NoUndoHistory, UndoHistory, WorkspaceHistory
 from aisotools.session.protection import Protection
 from aisotools.session.sharing import share
+from aisotools.session.trials import trial_lookups
 from aisotools.workspace.lock import state_folder
 from aisotools.workspace.path_facts import PathResolver, is_plain_path, is_small
 from aisotools.workspace.protected import ProtectedFiles
@@ -96,6 +97,7 @@ async def build_environment(
     environ: Mapping[str, str],
     protect_notebooks: bool,
     policy: Policy | None = None,
+    try_unknown: bool = True,
 ) -> SessionParts:
     """Make the sandbox, and the guards and the history around its calls. No worker is started.
 
@@ -107,6 +109,7 @@ async def build_environment(
         environ: Where settings are looked up.
         protect_notebooks: Whether open notebooks are protected.
         policy: The session's policy, of which the sandbox enforces what it can.
+        try_unknown: Whether commands that nobody knows are tried before anybody is asked.
 
     Raises:
         WorkspaceError: If checkpoints cannot be kept.
@@ -191,5 +194,7 @@ async def build_environment(
         has_readers=has_readers,
         resolve_paths=PathResolver(workspace).resolve,
         enforcement=enforcement,
+        # Only a reader holds a command to what a trial promises.
+        trials=trial_lookups(workspace, search_path()) if try_unknown and has_readers else None,
     )
     return SessionParts(env=env, protection=protection, reads=reads, history=history)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -508,6 +510,22 @@ class SandboxContract:
         emitted = [event[2:] for event in self.listener.events if event[0] == "emitted"]
         assert emitted == [("step", {"number": n}) for n in range(3)]
 
+    def test_holds_trials_to_changing_nothing(self) -> None:
+        """A trial is refused, or is silent and writes in a scratch folder alone, which is gone after it."""
+
+        async def scenario(sandbox: Sandbox) -> tuple[ToolResult, ToolResult]:
+            trial = replace(_call(_trying, {}), read_only=True, in_reader=True, is_trial=True)
+            return await sandbox.call(trial), await sandbox.call(_fine())
+
+        tried, fine = self.run(scenario)
+        assert "emitted" not in self.listener.kinds()
+        if tried.is_error:
+            assert tried.error_kind == "environment", tried.content
+        else:
+            assert tried.value["written"] == ["scratch"]
+            assert not Path(tried.value["scratch"]).exists()
+        assert not fine.is_error, fine.content
+
     def test_ends_what_runs_when_it_is_closed(self) -> None:
         """Closing ends running calls with an error, and may be repeated. Later calls raise `SandboxError`."""
 
@@ -605,6 +623,21 @@ def _reporting(count: int, context: ToolContext) -> None:
     """Report progress."""
     for number in range(count):
         context.emit("step", number=number)
+
+
+@tool
+def _trying(context: ToolContext) -> dict[str, Any]:
+    """Report progress, and return where a file can be written: in the scratch folder, in the workspace."""
+    context.emit("begun")
+    scratch = os.environ.get("TMPDIR", "")
+    written = []
+    for name, folder in (("scratch", scratch), ("workspace", str(context.workspace_path))):
+        try:
+            os.close(os.open(f"{folder}/tried-{os.getpid()}", os.O_CREAT | os.O_WRONLY, 0o600))
+        except OSError:
+            continue
+        written.append(name)
+    return {"scratch": scratch, "written": written}
 
 
 def _counter() -> FunctionTool[[], int]:

@@ -208,7 +208,15 @@ class FakeSandbox:
         return self.status()
 
     async def call(self, request: SandboxCall) -> ToolResult:
-        """Run `request`. It is stopped at its deadline, and when the awaiting task is cancelled."""
+        """Run `request`. It is stopped at its deadline, and when the awaiting task is cancelled.
+
+        A trial is refused: nothing here would hold it to changing nothing.
+        """
+        if request.is_trial:
+            return ToolResult.error(
+                f"{request.call.name} was not tried: FakeSandbox confines nothing. Use a real sandbox.",
+                error_kind="environment",
+            )
         async with self._scheduler.slot(request.shipment.concurrency):
             worker = self._ensure_worker()
             work = worker.begin(request)

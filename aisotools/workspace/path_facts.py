@@ -33,6 +33,7 @@ from aisotools.core.exceptions import WorkspaceError
 from aisotools.core.types import Facts, Json
 from aisotools.workspace.paths import Root, check_path, shown
 from aisotools.workspace.real_paths import follow_path
+from aisotools.workspace.scripts import digests_of
 
 _MAX_PATHS = 200
 _MAX_PARTS = 10_000  # of all paths of a call; each may cost a system call
@@ -94,10 +95,14 @@ class PathResolver:
         look = _Look(self._root, self._spelled)
         reads = look.follow_all(facts.reads, doubtful=facts.unresolved)
         writes = look.follow_all(facts.writes, doubtful=facts.writes)
+        shown_reads = _shown(reads.paths)
+        # What a call reads that may do anything decides what it does.
+        scripts = () if facts.certain else digests_of(Path(self._root.path), shown_reads)
         unresolved = dict.fromkeys((*facts.unresolved, *reads.unresolved, *writes.unresolved))
         return dataclasses.replace(
             facts,
-            reads=_shown(reads.paths),
+            reads=shown_reads,
+            scripts=scripts,
             writes=_shown(writes.paths),
             folders=_shown(reads.folders | writes.folders),
             links=tuple(

@@ -16,6 +16,7 @@ import pytest
 from aisotools.agent.agent import Agent
 from aisotools.agent.models.scripted import ScriptedModel
 from aisotools.agent.resume import Resumed, resumed
+from aisotools.builtin.shell import sandbox_bash
 from aisotools.core.events import CallFinished
 from aisotools.core.exceptions import LedgerError, UsageError
 from aisotools.core.messages import AssistantMessage, ToolMessage, UserMessage
@@ -178,6 +179,28 @@ async def test_an_approval_is_not_restored_where_it_would_be_another_one(
     (problem,) = await past.restore(none)
     assert "There is no tool named 'one'" in problem
     await none.close()
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+async def test_an_approval_of_a_script_is_not_restored_for_another_content(
+    tmp_path: Path, environ: Mapping[str, str], is_changed: bool
+) -> None:
+    script = tmp_path / "w" / "run.sh"
+    script.parent.mkdir()
+    script.write_text("echo one\n")
+    approver = ScriptedApprover([Approval("approve", remember="call")])
+    session = await a_session(tmp_path / "w", environ, sandbox_bash, approver=approver)
+    await session.call("sandbox_bash", {"command": "bash run.sh"})
+    past = left(session, environ)
+    await session.close()
+    assert len(past.grants) == 1
+    if is_changed:
+        script.write_text("echo other\n")
+    again = await a_session(tmp_path / "w", environ, sandbox_bash, approver=DenyAll())
+    problems = await past.restore(again)
+    assert len(problems) == len([one for one in problems if "is not as it was" in one]) == is_changed
+    assert len(again.grants) == (not is_changed)
+    await again.close()
 
 
 async def test_approvals_of_a_strangers_ledger_are_not_taken(

@@ -64,6 +64,11 @@ DENIED = {**RESULT, "is_error": True, "error_kind": "denied"}
             "answer: deny after 1.3 s no",
         ),
         (
+            "call_tried",
+            {"programs": ["frob", "nicate"], "digest": "d", "level": "confined"},
+            "tried without the right to change anything (frob, nicate)",
+        ),
+        (
             "call_decided",
             {"decision": "allow", "decided_by": "policy", "reasons": ["it reads"]},
             "allow by policy: it reads",

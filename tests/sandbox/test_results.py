@@ -117,7 +117,7 @@ def test_of_data_over_its_cap_the_small_types_stay() -> None:
 
 @pytest.mark.parametrize("claim", [True, 1, "yes"])
 def test_worker_cannot_say_that_a_call_ran_without_write_rights(claim: object) -> None:
-    metadata = to_json({"in_reader": claim, "other": 1})
+    metadata = to_json({"in_reader": claim, "ran_read_only": claim, "other": 1})
     assert result_from_worker(pieces(metadata=metadata), CAPS, printed()).metadata == {"other": 1}
 
 

@@ -125,6 +125,7 @@ def options_of(session: Session) -> dict[str, object]:
         "approval_timeout_s": session._gate._approvals._answer_timeout_s,
         "allow_protected": session.allowed_protected,
         "retained_bytes": session.retention.limit_bytes,
+        "try_unknown_commands": session._try_unknown,
     }
 
 
@@ -149,6 +150,7 @@ async def test_a_branch_has_every_option_of_its_session(
         "approval_timeout_s": 77.0,
         "allow_protected": ["conftest.py"],
         "retained_bytes": 100_000_000,
+        "try_unknown_commands": False,
     }
     # `level` settles what `min_level` left open; the others are the branch's own.
     others = {"self", "workspace", "min_level", "session_key"}

@@ -308,6 +308,12 @@ def reports_nothing(spec: WorkerSpec, listener: RecordingListener) -> Sandbox:
     return FakeSandbox(spec, RecordingListener())
 
 
+@breaks(SandboxContract, "test_holds_trials_to_changing_nothing")
+class TakesTrialsForCalls(FakeSandbox):
+    async def call(self, request: SandboxCall) -> ToolResult:
+        return await super().call(dataclasses.replace(request, is_trial=False))
+
+
 @breaks(SandboxContract, "test_ends_what_runs_when_it_is_closed")
 class StaysOpen(FakeSandbox):
     async def close(self) -> None:

@@ -174,6 +174,9 @@ def check_sendable(request: SandboxCall, link: RemoteLink) -> ToolResult | None:
     """Return the error of a call that cannot run in that kernel, or None."""
     there, here = tuple(link.info["python"]), sys.version_info[:2]
     name = request.call.name
+    if request.in_reader or request.is_trial:
+        message = f"{name} was not run: nothing in the remote kernel holds a call to changing nothing."
+        return ToolResult.error(message, recoverable=False, error_kind="environment")
     if request.shipment.import_path != PythonCall.RUNS and link.info.get("pydantic") is not True:
         message = (
             f"{name} needs the library pydantic, which the remote kernel does not have. "

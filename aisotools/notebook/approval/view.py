@@ -56,6 +56,8 @@ NOT_SELECTED = "It was not among the calls that were approved."
 
 _MAX_LINE_CHARS = 500
 _MAX_NAMES = 8
+_MAX_TRIAL_LINES = 20
+_TRIAL_TITLE = "printed when it was tried without write rights"
 _MAX_RECORD_CHARS = 12_000
 _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
@@ -355,11 +357,12 @@ def arguments_html(request: ApprovalRequest) -> str:
 
 
 def build_previews(request: ApprovalRequest) -> dict[str, Any]:
-    """Return the previews that exist for a request, by kind: `diff`, `web`, `findings`, `undo`."""
+    """Return the previews that exist for a request, by kind: `diff`, `web`, `findings`, `trial`, `undo`."""
     previews = {
         "diff": diff_preview(request),
         "web": web_preview(request),
         "findings": findings_preview(request),
+        "trial": trial_preview(request),
         "undo": undo_preview(request),
     }
     return {kind: preview for kind, preview in previews.items() if preview}
@@ -431,6 +434,17 @@ def findings_preview(request: ApprovalRequest) -> list[tuple[str, str]]:
     return findings
 
 
+def trial_preview(request: ApprovalRequest) -> list[str]:
+    """Return what a call printed when it was tried without write rights, line by line; empty if nothing."""
+    trial = request.preview.get("trial")
+    output = trial.get("output") if isinstance(trial, Mapping) else None
+    lines = output.splitlines() if isinstance(output, str) else []
+    shown = [_cut(line) for line in lines[:_MAX_TRIAL_LINES]]
+    if len(lines) > len(shown):
+        shown.append(f"and {len(lines) - len(shown)} more lines")
+    return shown
+
+
 def undo_preview(request: ApprovalRequest) -> str:
     """Return what undo would cover, as the session words it; empty if it does not say."""
     text = request.preview.get("undo")
@@ -449,6 +463,9 @@ def previews_html(request: ApprovalRequest) -> str:
         parts.append(html.block(f"{web['method']} {web['url']}", exact=True))
         parts.append(html.small_print(f"host: {web['host']}"))
     parts += [html.small_print(f"{word}: {names}") for word, names in previews.get("findings", ())]
+    if trial := previews.get("trial"):
+        parts.append(html.small_print(_TRIAL_TITLE))
+        parts.append(html.block("\n".join(trial), exact=True))
     if "undo" in previews:
         parts.append(html.small_print(f"undo: {previews['undo']}"))
     return "".join(parts)
@@ -462,6 +479,8 @@ def _preview_lines(request: ApprovalRequest, without: Collection[str] = ()) -> l
     if web := previews.get("web"):
         lines.append(f"  {web['method']} {web['url']} (host: {web['host']})")
     lines += [f"  {word}: {names}" for word, names in previews.get("findings", ()) if names not in without]
+    if trial := previews.get("trial"):
+        lines += [f"  {_TRIAL_TITLE}:", *(f"    {line}" for line in trial)]
     if "undo" in previews:
         lines.append(f"  undo: {previews['undo']}")
     return lines

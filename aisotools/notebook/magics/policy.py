@@ -262,6 +262,8 @@ def _explain(session: Session, line: str) -> dict[str, str]:
     ]
     if decision is Decision.ASK and grant is not None:
         rows.append(("but", "allowed", f"you allowed {grant.description}"))
+    elif prepared.is_tried:
+        rows.append(("first", "is tried", "without the right to change anything; asked only if that fails"))
     return table_bundle(("", "", "because"), rows)
 
 

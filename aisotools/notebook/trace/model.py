@@ -23,6 +23,7 @@ from aisotools.core.events import (
     CallOutput,
     CallRequested,
     CallStarted,
+    CallTried,
     ContextTrimmed,
     ModelAnswered,
     ModelRequested,
@@ -285,6 +286,14 @@ class Trace:
         item.decision = f"{verdict}: {reason}" if reason else verdict
         item.summary = item.decision
         return self._set_state(item, "running")
+
+    @_apply.register
+    def _(self, event: CallTried) -> list[Op]:
+        item = self._by_key.get(event.call_id)
+        if item is None:
+            return []
+        item.summary = "is tried without the right to change anything"
+        return [self._item_op(item)]
 
     @_apply.register
     def _(self, event: CallDecided) -> list[Op]:

@@ -16,7 +16,7 @@ import itertools
 import posixpath
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -44,6 +44,7 @@ from aisotools.policy.shell.options import (
     classify_by_spec,
     merge,
     opens,
+    reads,
     uncertain,
     writes,
 )
@@ -94,6 +95,8 @@ class ShellReport:
         hosts: Network hosts it talks to.
         reasons: Why it is more than reading, or not certain.
         certain: False if not everything it does could be determined; then it is never read only.
+        unknown: Commands of which it is not known what they do, word by word, if that is the only doubt and
+            all else reads; empty otherwise.
     """
 
     effect: Effect
@@ -105,6 +108,7 @@ class ShellReport:
     hosts: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     certain: bool = True
+    unknown: tuple[tuple[str, ...], ...] = ()
 
 
 def classify_shell(command: str) -> ShellReport:
@@ -149,6 +153,7 @@ def _facts_of(report: ShellReport, folder: str) -> Facts:
         hosts=report.hosts,
         commands=report.commands,
         certain=report.certain,
+        unknown=report.unknown if folder in {"", "."} else (),
     )
 
 
@@ -232,6 +237,7 @@ class _ShellAnalysis:
             hosts=_unique(total.hosts),
             reasons=_unique(_shorten(reason) for reason in total.reasons if reason)[:_MAX_REASONS],
             certain=total.certain,
+            unknown=tuple(dict.fromkeys(total.unknown)),
         )
 
     def _analyse_text(self, command: str, start: Folders) -> list[tuple[str, Folders]]:
@@ -290,14 +296,19 @@ class _ShellAnalysis:
     def _analyse_program(self, words: tuple[Word, ...]) -> CommandVerdict:
         program = words[0].text
         if program is None:
-            return uncertain(f"it cannot be determined which program {words[0].display} is")
+            verdict = uncertain(f"it cannot be determined which program {words[0].display} is")
+            is_path = words[0].is_located and "/" in words[0].display
+            return merge([verdict, reads(words[0])]) if is_path else verdict
         name = program.rpartition("/")[2] if program_name(program) else program
         self._commands.append(" ".join([name, *(word.display for word in words[1:])]))
         if is_information_request(words):
             return NO_EFFECT
         spec = find_spec(program)
         if spec is None:
-            return uncertain(f"what {program} does is unknown")
+            verdict = uncertain(f"what {program} does is unknown", unknown=_fixed_texts(words))
+            # Outside the system's folders it may be a script, whose content decides what it does.
+            is_of_system = "/" not in program or bool(program_name(program))
+            return verdict if is_of_system else merge([verdict, reads(words[0])])
         verdict = classify_by_spec(spec, words)
         self._commands += verdict.spellings
         return verdict
@@ -311,6 +322,8 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
         folders: Where the command may run.
         loops: The words of a loop, by the variable that is each of them in turn.
     """
+    if verdict.unknown and folders != frozenset((START,)):
+        verdict = dataclasses.replace(verdict, unknown=())  # its words mean files of another folder
     if not (verdict.reads or verdict.writes or verdict.unresolved or verdict.recorded):
         return verdict
     values = {path: _loop_values(path, loops) for path in verdict.reads}
@@ -379,6 +392,12 @@ def _names_plain_file(target: Token, variables: VariableUsage) -> bool:
     """Return whether a target is just a variable that holds the name of a file, so it opens no connection."""
     pieces = [piece for piece in target.pieces if piece.text]
     return len(pieces) == 1 and pieces[0].kind == "variable" and pieces[0].text.strip("{}") in variables.files
+
+
+def _fixed_texts(words: Sequence[Word]) -> tuple[str, ...]:
+    """Return the words as they are written; nothing if one of them is only known at run time."""
+    texts = tuple(word.display for word in words)
+    return () if any("$" in text or "`" in text for text in texts) else texts
 
 
 def _start(command: SimpleCommand) -> int:

@@ -64,6 +64,8 @@ class CommandVerdict:
         scripts: Shell texts that it runs.
         changes_folder: Whether the commands that it runs start in another folder.
         spellings: The same command without what may stand between a program and its subcommand, for rules.
+        unknown: Commands of which it is not known what they do, if that is the only doubt and all else reads;
+            empty otherwise. Of a program that is known, whose options are not, the program alone.
     """
 
     effect: Effect = Effect.READ_ONLY
@@ -78,6 +80,12 @@ class CommandVerdict:
     scripts: tuple[str, ...] = ()
     changes_folder: bool = False
     spellings: tuple[str, ...] = ()
+    unknown: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def only_reads(self) -> bool:
+        """True if all that it does is known, and it changes nothing."""
+        return self.certain and self.effect is Effect.READ_ONLY
 
 
 NO_EFFECT = CommandVerdict()
@@ -105,17 +113,28 @@ def merge(verdicts: Iterable[CommandVerdict]) -> CommandVerdict:
         scripts=tuple(script for verdict in relevant for script in verdict.scripts),
         changes_folder=any(verdict.changes_folder for verdict in relevant),
         spellings=tuple(spelling for verdict in relevant for spelling in verdict.spellings),
+        unknown=_merge_unknown(relevant),
     )
 
 
-def uncertain(reason: str, effect: Effect = Effect.LOCAL_MUTATION) -> CommandVerdict:
+def _merge_unknown(verdicts: Sequence[CommandVerdict]) -> tuple[tuple[str, ...], ...]:
+    if any(not (verdict.unknown or verdict.only_reads) for verdict in verdicts):
+        return ()
+    return tuple(command for verdict in verdicts for command in verdict.unknown)
+
+
+def uncertain(
+    reason: str, effect: Effect = Effect.LOCAL_MUTATION, *, unknown: Sequence[str] = ()
+) -> CommandVerdict:
     """Return the verdict that a command has at least `effect`, and possibly any other.
 
     Args:
         reason: Why nothing more is known, as a clause about the command.
         effect: The least effect.
+        unknown: The words of the command, if the doubt is only what it does; see `CommandVerdict`.
     """
-    return CommandVerdict(effect=effect, certain=False, reasons=(reason,))
+    commands = (tuple(unknown),) if unknown else ()
+    return CommandVerdict(effect=effect, certain=False, reasons=(reason,), unknown=commands)
 
 
 def has_effect(effect: Effect, reason: str) -> CommandVerdict:
@@ -515,16 +534,22 @@ def classify_by_spec(spec: CommandSpec, words: Words) -> CommandVerdict:
         separate_values=spec.separate_values,
         one_dash=spec.one_dash,
     )
-    verdicts = [option_verdict(parsed), operand_verdict(spec, parsed)]
+    verdicts = [option_verdict(parsed, program=words[0].display), operand_verdict(spec, parsed)]
     if spec.effect is not Effect.READ_ONLY or not spec.certain:
         reasons = (f"{words[0].display} {spec.reason}",) if spec.reason else ()
         verdicts.append(CommandVerdict(effect=spec.effect, certain=spec.certain, reasons=reasons))
     return merge(verdicts)
 
 
-def option_verdict(parsed: ParsedCommand) -> CommandVerdict:
-    """Return the verdict on the options of a command; uncertain if there are doubts about parsing it."""
-    verdicts = [uncertain(doubt) for doubt in parsed.doubts]
+def option_verdict(parsed: ParsedCommand, *, program: str = "") -> CommandVerdict:
+    """Return the verdict on the options of a command; uncertain if there are doubts about parsing it.
+
+    Args:
+        parsed: The command.
+        program: The program, if these doubts are the only ones there can be about its options.
+    """
+    unknown = (program,) if program else ()
+    verdicts = [uncertain(doubt, unknown=unknown) for doubt in parsed.doubts]
     verdicts += [role_verdict(option.role, option.value, option.name) for option in parsed.options]
     return merge(verdicts)
 

@@ -288,10 +288,13 @@ def restrict_read_only(scratch: Iterable[str] = ()) -> None:
     enforce(read_only_ruleset(available, scratch), available)
 
 
-def restrict_reader() -> None:
+def restrict_reader(scratch: Iterable[str] = ()) -> None:
     """Take from this thread and all it starts, for good, all rights to change files and to reach others.
 
-    Even the scratch folders are closed, and signals to whatever this thread has not started itself.
+    Even the worker's scratch folders are closed, and signals to whatever this thread has not started itself.
+
+    Args:
+        scratch: Folders whose files may be changed all the same.
 
     Raises:
         OSError: The kernel refused, or offers less than version `READER_SINCE`.
@@ -300,7 +303,7 @@ def restrict_reader() -> None:
     if available < READER_SINCE:
         raise OSError(errno.ENOSYS, f"this kernel offers Landlock {available}, a reader takes {READER_SINCE}")
     layer = replace(
-        read_only_ruleset(available),
+        read_only_ruleset(available, scratch),
         network=_every_protocol(available),
         scopes=_ABSTRACT_SOCKETS_AND_SIGNALS,
     )

@@ -37,6 +37,7 @@ from aisotools.sandbox.host.fork_observation import (
 )
 from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.descriptors import discard_socket, receive, refuse_descriptors
+from aisotools.sandbox.process.spawn import search_path
 
 _log = logging.getLogger(__name__)
 
@@ -343,6 +344,7 @@ class ForkSnapshot:
         ends: Sequence[int],
         *,
         writable: Sequence[str],
+        scratch: str,
         within_s: float,
     ) -> tuple[ForkSocket, int, tuple[str, ...]]:
         """Fork the snapshot into a reader. Return its socket, its keeper, and what it lacks.
@@ -353,6 +355,7 @@ class ForkSnapshot:
             supervisor: Returns the process that it must lie below.
             ends: Its standard output, its standard error, and the pipe for its interrupts.
             writable: Folders in which it must not be able to create anything.
+            scratch: The one folder that it may change, its TMPDIR; empty for none.
             within_s: How long it may take.
 
         Raises:
@@ -369,6 +372,8 @@ class ForkSnapshot:
         header = {
             **inherited,
             "writable": list(writable),
+            "scratch": scratch,
+            "search_path": search_path(),
             "strangers": bool(self._counts.threads or self._counts.children),
         }
         sock = await self._request("read", supervisor, header, *ends)

@@ -5,6 +5,9 @@ first call that needs one, and kept for the calls after it, until a call may hav
 worker is replaced. A call that is still running then finishes where it began. A reader holds nothing that
 anybody misses: when one is stopped, breaks the protocol, takes too much or leaves processes behind (see
 `ReaderProcesses`), it is ended and the next call gets a new one; worker, variables and snapshots stay.
+
+A trial gets a reader of its own, with a scratch folder, and both go with it. What it prints is in its result
+alone: no call runs yet whose output it would be.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from aisotools.sandbox.host.failures import (
 from aisotools.sandbox.host.frame_socket import FrameSocket
 from aisotools.sandbox.host.raw_output import RawOutput
 from aisotools.sandbox.host.snapshots import SnapshotHistory, WokenReader
+from aisotools.sandbox.host.trials import SilentListener, TrialScratch
 from aisotools.sandbox.host.worker_limits import UNKNOWN_LIMITS, explain_lowered
 from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
 from aisotools.sandbox.process import tree
@@ -414,11 +418,7 @@ class Readers:
         """Return a reader with the present variables, made if there is none."""
         async with self._making:
             while self._present is None:
-                while len(self._readers) >= _MAX_READERS:
-                    # Each of them has a call to finish, which has a deadline.
-                    futures = [call.future for reader in self._readers for call in reader.calls]
-                    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-                    await asyncio.sleep(0)  # whoever waits for that call takes it off the list
+                await self._wait_for_room()
                 changes = self._changes
                 reader = await self._make(connection)
                 if changes == self._changes:
@@ -428,11 +428,20 @@ class Readers:
                     reader.end("the variables changed while it was made")
             return self._present
 
-    async def _make(self, connection: WorkerConnection) -> Reader:
+    async def _wait_for_room(self) -> None:
+        while len(self._readers) >= _MAX_READERS:
+            # Each of them has a call to finish, which has a deadline.
+            futures = [call.future for reader in self._readers for call in reader.calls]
+            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)  # whoever waits for that call takes it off the list
+
+    async def _make(self, connection: WorkerConnection, scratch: str = "") -> Reader:
         pipes = ReaderPipes()
         try:
             writable = [self._workspace, *filter(None, [connection.scratch])]
-            woken = await self._variables.wake_reader(connection, pipes.theirs, writable=writable)
+            woken = await self._variables.wake_reader(
+                connection, pipes.theirs, writable=writable, scratch=scratch
+            )
         except BaseException:
             pipes.close()
             raise
@@ -440,7 +449,7 @@ class Readers:
         reader = Reader(
             woken,
             pipes,
-            self._listener,
+            SilentListener() if scratch else self._listener,
             self._displays,
             on_ended=self._forget,
             on_cleared=self._forget_keeper,
@@ -458,11 +467,38 @@ class Readers:
             connection: The worker whose variables it sees.
             request: The call.
         """
+        if request.is_trial:
+            return await self._run_trial(connection, request)
         try:
             reader = await self._get(connection)
             pending = send_call(reader, request)
         except (SandboxError, ChannelError) as error:
             return unreadable_result(request.call.name, str(error))
+        return await self._run_sent(connection, reader, request, pending)
+
+    async def _run_trial(self, connection: WorkerConnection, request: SandboxCall) -> ToolResult:
+        """Run a call in a reader of its own, which has a scratch folder, and remove both."""
+        try:
+            scratch = TrialScratch(connection.scratch)
+        except SandboxError as error:
+            return unreadable_result(request.call.name, str(error))
+        try:
+            try:
+                async with self._making:
+                    await self._wait_for_room()
+                    reader = await self._make(connection, scratch.path)
+                pending = send_call(reader, request)
+            except (SandboxError, ChannelError) as error:
+                return unreadable_result(request.call.name, str(error))
+            # It is never the present one, so it ends with its only call.
+            return await self._run_sent(connection, reader, request, pending)
+        finally:
+            await scratch.remove()
+
+    async def _run_sent(
+        self, connection: WorkerConnection, reader: Reader, request: SandboxCall, pending: PendingCall
+    ) -> ToolResult:
+        """Wait for the end of a call that was sent to a reader."""
         is_stopped = True
         try:
             await asyncio.wait([pending.future], timeout=request.timeout_s)

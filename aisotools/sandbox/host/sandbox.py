@@ -209,7 +209,7 @@ class LocalSandbox:
                         pass
                     connection = await self._connect()  # its worker may have ended meanwhile
                 caller.is_queued = False
-                if request.in_reader:
+                if request.in_reader or request.is_trial:
                     return await self._run_in_reader(connection, request)
                 if concurrency != "overlap" and not request.read_only:
                     self.variables.take_snapshot(

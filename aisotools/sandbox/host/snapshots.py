@@ -438,7 +438,7 @@ class SnapshotHistory:
                 snapshot.drop("the snapshot was made only to be copied")
 
     async def wake_reader(
-        self, connection: WorkerConnection, ends: Sequence[int], *, writable: Sequence[str]
+        self, connection: WorkerConnection, ends: Sequence[int], *, writable: Sequence[str], scratch: str = ""
     ) -> WokenReader:
         """Return a new process with the present variables and without the right to change anything.
 
@@ -448,6 +448,7 @@ class SnapshotHistory:
             connection: The worker that is forked.
             ends: Its standard output, its standard error, and the pipe for its interrupts.
             writable: Folders that the worker can write to.
+            scratch: The one folder that it may change, its TMPDIR; empty for none.
 
         Raises:
             SandboxError: If there is none; the message says why.
@@ -460,7 +461,11 @@ class SnapshotHistory:
             # Race: a sweep would end a process that nobody has named yet.
             async with connection.sweep_lock:
                 sock, keeper, lost = await snapshot.wake_reader(
-                    lambda: connection.supervisor, ends, writable=writable, within_s=_WAKE_S
+                    lambda: connection.supervisor,
+                    ends,
+                    writable=writable,
+                    scratch=scratch,
+                    within_s=_WAKE_S,
                 )
             # No point at which another task could run lies between this and the answer.
             self.reader_pids.add(sock.pid)

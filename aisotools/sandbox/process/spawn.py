@@ -511,11 +511,16 @@ def _package_folders() -> tuple[tuple[str, int], ...]:
     return tuple(folders)
 
 
+def search_path() -> str:
+    """Return where programs of a sandbox are found, as in the variable PATH."""
+    path = [os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin", "/bin"]
+    return os.pathsep.join(dict.fromkeys(path))
+
+
 def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the allow-listed environment: nothing of `environ` but a few harmless settings."""
-    path = [os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin", "/bin"]
     return {
-        "PATH": os.pathsep.join(dict.fromkeys(path)),
+        "PATH": search_path(),
         "LANG": "C.UTF-8",
         "USER": "sandbox",
         "LOGNAME": "sandbox",

@@ -548,9 +548,15 @@ class ForkPoint:
         random.setstate(state.random_state)  # type: ignore[arg-type]  # opaque, from getstate
         folders = [os.environ.get(name, "") for name in ("WORKSPACE", "HOME", "TMPDIR")]
         writable = [*filter(None, folders), *header["writable"]]
+        scratch = header["scratch"]
         try:
             lost = reader.give_up_rights(
-                header, own={own, interrupts}, former=former, writable=writable, reads=self.reads
+                header,
+                own={own, interrupts},
+                former=former,
+                writable=writable,
+                reads=self.reads,
+                scratch=scratch,
             )
         except (OSError, SandboxError) as error:
             channel.send("refused", {"error": str(error)[:_MAX_REASON_CHARS]})
@@ -559,6 +565,9 @@ class ForkPoint:
             os._exit(1)
         if header["strangers"]:
             lost += _break_owners()
+        if scratch:
+            # With the path of before: an earlier call may have put a folder of the workspace in front.
+            os.environ |= {"TMPDIR": scratch, "XDG_CACHE_HOME": scratch, "PATH": header["search_path"]}
         channel.send("woke", {"lost": lost})
         return WokenFork(channel, interrupts)
 

@@ -4,7 +4,8 @@ Threat
     A tool that is declared or classified read only writes. Nobody was asked, and no checkpoint exists.
 Mechanism
     Its code is loaded and run in a fork of the worker, never in the worker. First the fork gives up, for
-    good: files (a Landlock layer without writable folders, scratch included), signals to what it has not
+    good: files (a Landlock layer without writable folders, scratch included, but for the folder that a trial
+    is given for itself), signals to what it has not
     started and /proc of others (the same layer), sockets, and mode, owner, times, attributes and flags of
     files, which Landlock does not govern (a system call filter). What it has inherited is taken away before,
     as neither looks at that: files are opened anew for reading, other descriptors (pipes, sockets, terminals,
@@ -60,6 +61,7 @@ def give_up_rights(
     former: Collection[int] = (),
     writable: Iterable[str],
     reads: Mapping[str, Sequence[str]] | None = None,
+    scratch: str = "",
 ) -> list[str]:
     """Make this process a reader, for good. It must have one thread, and be neither host nor worker.
 
@@ -71,6 +73,7 @@ def give_up_rights(
         writable: Folders that the worker can change; that nothing can be created there is tested.
         reads: Absolute paths that stay `readable`, but for those that rules of the policy have `denied`. None
             leaves reading as it is.
+        scratch: A folder that may be changed all the same, below one of these; empty for none.
 
     Returns:
         What the reader lacks, in words.
@@ -85,7 +88,7 @@ def give_up_rights(
     # possible is tried at the end, and anything found ends the process.
     lost = replace_descriptors(listing["open"], {0, 1, 2, *own}, former)
     unshare_memory([(start, end, rights) for start, end, rights in listing["shared"]])
-    landlock.restrict_reader()
+    landlock.restrict_reader((scratch,) if scratch else ())
     if reads is not None:
         restrict_reads(reads["readable"], reads["denied"])
     arch = syscalls.architecture()

@@ -120,9 +120,20 @@ def test_the_card_says_how_far_undo_reaches() -> None:
     assert "undo" not in build_previews(write_request(preview={"undo": ["x"]}))
 
 
+def test_the_card_shows_what_a_trial_printed() -> None:
+    trial = {"reason": "it exited with code 1", "output": "\n".join(f"line {n}" for n in range(30))}
+    request = write_request(preview={"trial": trial})
+    lines = build_previews(request)["trial"]
+    assert (lines[0], lines[-1], len(lines)) == ("line 0", "and 10 more lines", 21)
+    assert "when it was tried without write rights" in fallback_bundle(request)["text/plain"]
+    for nothing in ({}, {"output": ""}, {"output": 1}, "text"):
+        assert "trial" not in build_previews(write_request(preview={"trial": nothing}))
+
+
 def test_strangers_text_is_inert_and_visible_everywhere() -> None:
     facts = Facts(commands=(HOSTILE,), writes=(HOSTILE,), hosts=(HOSTILE,))
-    shown = a_diff(f"+{HOSTILE}", path=HOSTILE, note=HOSTILE) | {"undo": HOSTILE}
+    shown = a_diff(f"+{HOSTILE}", path=HOSTILE, note=HOSTILE)
+    shown |= {"undo": HOSTILE, "trial": {"output": f"{HOSTILE}\n{HOSTILE}"}}
     request = write_request(arguments={"url": HOSTILE, "command": HOSTILE}, facts=facts, preview=shown)
     approval = Approval("approve", arguments={"url": "x" * 300 + HOSTILE, "command": f"{HOSTILE}\n"})
     for bundle in (fallback_bundle(request), record_bundle(request, approval)):

@@ -15,6 +15,7 @@ from aisotools.core.events import (
     CallOutput,
     CallRequested,
     CallStarted,
+    CallTried,
     ModelAnswered,
     ModelRequested,
     ModelStreamed,
@@ -100,6 +101,26 @@ def texts_of(*events: SessionEvent, **options: Any) -> dict[str, str]:
     for event in events:
         trace.apply(event)
     return trace_bundle(trace)
+
+
+def test_a_trial_is_in_the_trace() -> None:
+    tried = CallTried(time_s=1.6, call_id="c1", programs=("frob",), digest="", level="confined")
+    trace = Trace()
+    for event in (requested(command="frob"), tried):
+        trace.apply(event)
+    assert "is tried without the right to change anything" in trace_bundle(trace)["text/plain"]
+    decided = CallDecided(
+        time_s=1.9,
+        call_id="c1",
+        decision=Decision.ALLOW,
+        decided_by="trial",
+        effect=Effect.READ_ONLY,
+        reasons=("it ran without the right to change anything, and succeeded",),
+        arguments={"command": "frob"},
+        digest="",
+    )
+    trace.apply(decided)
+    assert "allowed by trial" in trace_bundle(trace)["text/plain"]
 
 
 def test_a_run_reads_from_the_prompt_to_the_end() -> None:

@@ -310,3 +310,47 @@ def test_the_names_are_public() -> None:
     assert {"classify_shell", "ShellReport"} <= set(dir(aisotools))
     assert aisotools.__getattr__("classify_shell") is classify_shell
     assert aisotools.__getattr__("ShellReport") is ShellReport
+
+
+# ---- commands that could be tried, and scripts
+
+
+@pytest.mark.parametrize(
+    ("command", "unknown"),
+    [
+        ("frob a", (("frob", "a"),)),
+        ("frob a | head", (("frob", "a"),)),
+        ("frob a; nicate 'b c'", (("frob", "a"), ("nicate", "b c"))),
+        ("sort --frob a", (("sort",),)),
+        ("frob a > out", ()),
+        ("frob a; rm b", ()),
+        ("frob a; python b.py", ()),
+        ("frob a; curl example.org", ()),
+        ("frob $a", ()),
+        ("cd b; frob a", ()),
+        ("env -C b frob a", ()),
+        ("ls", ()),
+    ],
+)
+def test_unknown_commands_are_listed_if_they_are_the_only_doubt(
+    command: str, unknown: tuple[tuple[str, ...], ...]
+) -> None:
+    report = classify_shell(command)
+    assert report.unknown == unknown
+    assert not (unknown and report.certain)
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        ("./run.sh a", "./run.sh"),
+        ("bash run.sh a", "run.sh"),
+        ("sh -e run.sh", "run.sh"),
+        ("cd bin && ./run.sh", "bin/./run.sh"),
+        ('"$WORKSPACE/run.sh"', "$WORKSPACE/run.sh"),
+    ],
+)
+def test_a_script_is_among_what_is_read(command: str, script: str) -> None:
+    report = classify_shell(command)
+    assert script in report.reads
+    assert not report.certain

@@ -35,11 +35,25 @@ function makeFinding([word, names]) {
   return node;
 }
 
+function makeTrial(lines) {
+  const node = make("div", "diff");
+  const head = make("div", "diff-head");
+  head.append(make("span", "diff-note", "printed when it was tried without write rights"));
+  const printed = make("div", "diff-lines");
+  printed.append(...lines.map((line) => make("div", "diff-same", line || " ")));
+  printed.tabIndex = 0; // it scrolls
+  printed.setAttribute("role", "region");
+  printed.setAttribute("aria-label", "output of the trial");
+  node.append(head, printed);
+  return node;
+}
+
 function makePreview(preview) {
   const node = make("div", "preview");
   if (preview.diff) node.append(makeDiff(preview.diff));
   if (preview.web) node.append(makeWeb(preview.web));
   node.append(...(preview.findings ?? []).map(makeFinding));
+  if (preview.trial) node.append(makeTrial(preview.trial));
   if (preview.undo) node.append(makeFinding(["undo", preview.undo]));
   return node;
 }

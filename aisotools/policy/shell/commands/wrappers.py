@@ -118,6 +118,7 @@ def _classify_shell_program(words: Words) -> CommandVerdict:
         verdicts.append(reads(first))  # only checks the syntax
     else:
         verdicts.append(uncertain(f"{name} runs code that is not analysed"))
+        verdicts += map(reads, parsed.operands[:1])
     return merge(verdicts)
 
 

@@ -1,0 +1,137 @@
+"""Which calls are tried without any right to change something, before anybody is asked about them. Pure.
+
+A command is a candidate if a person would be asked for one reason alone: it starts programs of which nobody
+here knows what they do. What is known of it only reads, in the sandbox; no rule of a person is about it, or
+may be; and the programs belong to the system. Scripts are none, nor are programs that run what they find in
+the workspace: whoever starts one wants its effects, and half of them is worse than none. That list is of the
+usual programs, as is what a file says of itself: it saves questions and surprises, and protects nothing. What
+protects is how a trial runs, whatever the program is; see `session.trials`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from aisotools.core.types import Decision, Effect, Facts
+from aisotools.policy.prepared import PreparedCall
+from aisotools.policy.rules import Policy
+from aisotools.policy.shell.commands import program_name
+from aisotools.policy.shell.expansion import name_set
+
+_RUN_WHAT_THEY_FIND = name_set(
+    # interpreters and their kin
+    "python python2 python3 pypy pypy3 ipython micropython sage xonsh ruby irb jruby perl raku lua luajit "
+    "tclsh wish expect php node nodejs deno bun tsx ts-node R Rscript littler julia octave octave-cli scilab "
+    "scilab-cli matlab maxima gnuplot guile racket scheme sbcl clisp ecl emacs emacsclient ocaml ghci runghc "
+    "runhaskell stack cabal erl escript elixir iex mix rebar3 lein clojure clj bb scala scala-cli kotlin "
+    "kotlinc groovy java jshell jbang dart flutter swift crystal nim zig gleam v vlang elm coqc coqtop lean "
+    "lake agda isabelle spark-submit spark-shell pyspark sparkR bash sh dash ash ksh mksh zsh fish tcsh csh "
+    "pwsh nu elvish busybox vim nvim vi ed ex m4 bc dc gdb lldb gs ps2pdf"
+    # builders, runners and tests
+    " make gmake bmake ninja samu cmake ctest cpack meson scons waf bazel buck buck2 pants please just task "
+    "go-task mage rake thor invoke inv fab doit dodo tox nox hatch pdm rye flit poetry pipenv uv uvx npm npx "
+    "yarn pnpm pnpx corepack gulp grunt vite webpack rollup parcel turbo nx lerna tsc jest vitest mocha ava "
+    "karma cypress playwright pytest py.test nose2 nosetests green coverage locust behave robot cargo rustc "
+    "go dotnet msbuild mvn mvnw gradle gradlew ant sbt mill bundle bundler composer pre-commit act earthly "
+    "docker podman dagger snakemake nextflow cwltool cwl-runner toil cromwell miniwdl luigi airflow prefect "
+    "dagster kedro dvc dbt metaflow ploomber papermill jupyter nbconvert jupytext marimo streamlit gradio "
+    "panel voila mlflow wandb accelerate torchrun deepspeed horovodrun mpirun mpiexec celery flask uvicorn "
+    "gunicorn hypercorn django-admin scrapy mkdocs sphinx-build hugo jekyll bundle-exec ansible "
+    "ansible-playbook terraform tofu pulumi vagrant packer helm helmfile skaffold tilt parallel entr "
+    "watchexec nodemon hyperfine perf valgrind strace ltrace rr time timeout script unbuffer direnv "
+    "asdf mise sensible-editor sensible-pager sensible-browser run-parts"
+)
+"""Programs that run code which they are given, or which they find in a folder."""
+
+_PLACES_OUTSIDE = ("/", "~")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialLookups:
+    """What has to be looked up to decide whether a command is tried.
+
+    Attributes:
+        find_program: Returns the path of a program of the system, and nothing for one that is not installed,
+            or lies where the sandbox can write.
+        is_code: Returns whether a path names a file of the workspace that is code, or may be.
+        workspace: How paths in the workspace begin when they are absolute.
+    """
+
+    find_program: Callable[[str], str]
+    is_code: Callable[[str], bool]
+    workspace: tuple[str, ...] = ("/workspace",)
+
+
+def why_not_tried(prepared: PreparedCall, policy: Policy, lookups: TrialLookups) -> str:
+    """Return why a call is not tried, as a clause about it; empty for one that is.
+
+    Args:
+        prepared: The call, about which the policy asks.
+        policy: The policy that was asked, with its bounds.
+        lookups: What else has to be known.
+    """
+    facts = prepared.facts
+    if prepared.evaluation.decision is not Decision.ASK or prepared.evaluation.protected:
+        return "the policy does not ask about it"
+    # What a stranger's tool says of itself does not count.
+    if not prepared.own_path or not facts.unknown or facts.background:
+        return "its doubts are not only about unknown programs"
+    if facts.effect is not Effect.LOCAL_MUTATION or facts.writes or facts.hosts or facts.outside:
+        return "it does more than read"
+    for path in facts.reads:
+        if _is_outside(path, lookups):
+            return f"it reads {path}, outside the workspace"
+    for command in facts.unknown:
+        if flaw := _flaw_of(command, lookups):
+            return flaw
+    if not _would_be_allowed(prepared, policy, facts):
+        return "a rule is about it, or may be"
+    return ""
+
+
+def _flaw_of(command: tuple[str, ...], lookups: TrialLookups) -> str:
+    """Return why a command is not tried, by its words; empty if nothing speaks against it."""
+    program = command[0]
+    name = program_name(program)
+    if not name:
+        return f"{program} is no program of the system"
+    if name in _RUN_WHAT_THEY_FIND:
+        return f"{name} runs code that it finds"
+    if not lookups.find_program(program):
+        return f"{program} is not installed in the system's folders"
+    for word in _paths_in(command[1:]):
+        if _is_outside(word, lookups):
+            return f"it names {word}, outside the workspace"
+        if lookups.is_code(word):
+            return f"{word} is a script"
+    return ""
+
+
+def _paths_in(words: tuple[str, ...]) -> Iterator[str]:
+    """Yield the texts among words that may be paths; of `--file=a.csv` the part after `=`."""
+    for word in words:
+        value = word.partition("=")[2] if word.startswith("-") else word
+        if value:
+            yield value
+
+
+def _is_outside(path: str, lookups: TrialLookups) -> bool:
+    normal = posixpath.normpath(path)
+    if any(normal == root or normal.startswith(f"{root}/") for root in lookups.workspace):
+        return False
+    return normal.startswith(_PLACES_OUTSIDE) or normal.partition("/")[0] == ".."
+
+
+def _would_be_allowed(prepared: PreparedCall, policy: Policy, facts: Facts) -> bool:
+    """Return whether the policy would allow the call if it were known to only read, whatever it reads."""
+    call = prepared.call
+    # What an unknown program reads is unknown, so a rule about paths may be about it.
+    reading = dataclasses.replace(
+        facts, effect=Effect.READ_ONLY, certain=True, unresolved=(*facts.unresolved, *facts.unknown[0][:1])
+    )
+    if policy.is_restricted(call, facts) or policy.is_restricted(call, reading):
+        return False
+    return policy.check_rules(call, reading).decision is Decision.ALLOW

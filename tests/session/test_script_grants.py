@@ -1,0 +1,175 @@
+"""A grant for a script is for its content: what is changed afterwards is asked about again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aisotools.core.types import Approval, ApprovalRequest, ToolCall, ToolResult
+from aisotools.session.session import Session
+from tests.conftest import OpenSession
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Remembers:
+    """Approves and remembers the exact call, and keeps the questions."""
+
+    def __init__(self) -> None:
+        self.requests: list[ApprovalRequest] = []
+
+    async def ask(self, request: ApprovalRequest) -> Approval:
+        self.requests.append(request)
+        offered = request.preview["remember"]
+        return Approval("approve", remember="call" if "call" in offered else None)
+
+
+async def ready(open_one: OpenSession, **options: Any) -> tuple[Session, Remembers, Path]:
+    approver = Remembers()
+    session = open_one(approver=approver, **options)
+    await session.start()
+    assert session.workspace is not None
+    return session, approver, session.workspace
+
+
+async def bash(session: Session, command: str, **more: Any) -> ToolResult:
+    return await session.call("sandbox_bash", {"command": command, **more}, origin="model")
+
+
+def put(workspace: Path, name: str, content: str) -> None:
+    file = workspace / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(content)
+    file.chmod(0o755)
+
+
+ONE, OTHER = "#!/bin/sh\necho one\n", "#!/bin/sh\necho other\n"
+SCRIPTS = {
+    "./run.sh": "run.sh",
+    "bash run.sh": "run.sh",
+    "sh -e run.sh first second": "run.sh",
+    "source run.sh": "run.sh",
+    ". ./run.sh": "run.sh",
+    "bash < run.sh": "run.sh",
+    "cat run.sh | bash": "run.sh",
+    "bin/run.sh": "bin/run.sh",
+    "cd bin && ./run.sh": "bin/run.sh",
+    '"$WORKSPACE/run.sh"': "run.sh",
+    "python run.py": "run.py",
+    "python -W ignore run.py --epochs 3": "run.py",
+    "time ./run.sh": "run.sh",
+    "env ./run.sh": "run.sh",
+}
+
+
+@pytest.mark.parametrize("command", SCRIPTS)
+async def test_a_grant_ends_when_the_script_is_another(real_session: OpenSession, command: str) -> None:
+    session, approver, workspace = await ready(real_session)
+    script = SCRIPTS[command]
+    one, other = ("print('one')", "print('other')") if script.endswith(".py") else (ONE, OTHER)
+    put(workspace, script, one)
+    assert "one" in (await bash(session, command)).content
+    assert len(approver.requests) == 1
+    assert f"{script} has the present content" in approver.requests[0].preview["remember"]["call"]
+    await bash(session, command)
+    assert len(approver.requests) == 1, "the control: the grant covers the same content"
+    put(workspace, script, other)
+    assert "other" in (await bash(session, command)).content
+    assert len(approver.requests) == 2
+    put(workspace, script, one)
+    await bash(session, command)
+    assert len(approver.requests) == 2, "the first grant is for the first content"
+
+
+async def test_a_script_in_the_folder_of_the_call(real_session: OpenSession) -> None:
+    session, approver, workspace = await ready(real_session)
+    put(workspace, "sub/run.sh", ONE)
+    await bash(session, "./run.sh", workdir="sub")
+    await bash(session, "./run.sh", workdir="sub")
+    assert len(approver.requests) == 1
+    put(workspace, "sub/run.sh", OTHER)
+    await bash(session, "./run.sh", workdir="sub")
+    assert len(approver.requests) == 2
+
+
+async def test_files_that_a_script_loads_by_name_count_as_well(real_session: OpenSession) -> None:
+    session, approver, workspace = await ready(real_session)
+    put(workspace, "run.sh", "source ./lib.sh\n")
+    put(workspace, "lib.sh", "echo one\n")
+    await bash(session, "bash run.sh")
+    await bash(session, "bash run.sh")
+    assert len(approver.requests) == 1
+    put(workspace, "lib.sh", "echo other\n")
+    await bash(session, "bash run.sh")
+    assert len(approver.requests) == 2
+
+
+async def test_a_script_that_was_missing_is_another_once_it_is_there(real_session: OpenSession) -> None:
+    session, approver, workspace = await ready(real_session)
+    await bash(session, "bash run.sh")
+    put(workspace, "run.sh", OTHER)
+    assert "other" in (await bash(session, "bash run.sh")).content
+    assert len(approver.requests) == 2
+
+
+async def test_a_link_that_leads_to_another_script(real_session: OpenSession) -> None:
+    session, approver, workspace = await ready(real_session)
+    put(workspace, "one.sh", ONE)
+    put(workspace, "other.sh", OTHER)
+    (workspace / "run.sh").symlink_to("one.sh")
+    await bash(session, "bash run.sh")
+    (workspace / "run.sh").unlink()
+    (workspace / "run.sh").symlink_to("other.sh")
+    await bash(session, "bash run.sh")
+    assert len(approver.requests) == 2
+
+
+@pytest.mark.parametrize("command", ["bash $TMPDIR/x.sh", "bash ~/x.sh", "python ../x.py"])
+async def test_no_grant_for_a_script_that_cannot_be_compared(real_session: OpenSession, command: str) -> None:
+    session, approver, _ = await ready(real_session)
+    await bash(session, command)
+    assert "call" not in approver.requests[0].preview["remember"]
+    await bash(session, command)
+    assert len(approver.requests) == 2
+
+
+class ChangesIt(Remembers):
+    """Approves, and something changes the script meanwhile, as often as there are contents."""
+
+    def __init__(self, script: Path, *contents: str) -> None:
+        super().__init__()
+        self.script, self.contents = script, list(contents)
+
+    async def ask(self, request: ApprovalRequest) -> Approval:
+        if self.contents:
+            self.script.write_text(self.contents.pop(0))
+        return await super().ask(request)
+
+
+async def test_a_script_that_changes_while_a_person_thinks_is_asked_about_again(
+    real_session: OpenSession,
+) -> None:
+    session, _, workspace = await ready(real_session)
+    put(workspace, "run.sh", ONE)
+    session.approver = approver = ChangesIt(workspace / "run.sh", OTHER)
+    assert "other" in (await bash(session, "bash run.sh")).content
+    assert "run.sh has changed since it was shown" in approver.requests[1].reasons
+
+
+async def test_a_script_that_an_approved_call_of_the_batch_writes_is_asked_about_once(
+    real_session: OpenSession,
+) -> None:
+    session, approver, workspace = await ready(real_session)
+    put(workspace, "run.sh", ONE)
+    write = {"path": "run.sh", "content": OTHER}
+    await session.call("sandbox_read", {"path": "run.sh"}, origin="model")
+    results = await session.call_many(
+        [
+            ToolCall("write", "sandbox_write", write, origin="model"),
+            ToolCall("run", "sandbox_bash", {"command": "bash run.sh"}, origin="model"),
+        ]
+    )
+    assert "other" in results[1].content
+    assert len(approver.requests) == 2, "one question for each call"

@@ -1,0 +1,141 @@
+"""Digests of what a call may run, and which files are code."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from aisotools.workspace.scripts import (
+    FOLDER,
+    MAX_HASHED_BYTES,
+    MISSING,
+    UNREADABLE,
+    digests_of,
+    find_program,
+    is_code,
+)
+
+
+def digest(workspace: Path, path: str) -> str:
+    return dict(digests_of(workspace, [path]))[path]
+
+
+def test_a_digest_is_of_the_content_alone(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("same")
+    (tmp_path / "b").write_text("same")
+    before = digest(tmp_path, "a")
+    assert before == digest(tmp_path, "b")
+    assert len(before) == 64
+    (tmp_path / "a").write_text("others")
+    assert digest(tmp_path, "a") != before
+    (tmp_path / "a").write_text("same")
+    assert digest(tmp_path, "a") == before
+
+
+def test_missing_files_and_folders_are_noted_as_that(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    assert digests_of(tmp_path, ["missing", "folder", "folder/missing"]) == (
+        ("folder", FOLDER),
+        ("folder/missing", MISSING),
+        ("missing", MISSING),
+    )
+
+
+@pytest.mark.parametrize("path", ["~/x.sh", "$TMPDIR/x.sh", "/tmp/x.sh", "../x.sh", "/srv/x", "out"])
+def test_files_elsewhere_where_a_sandbox_may_write_have_no_digest(tmp_path: Path, path: str) -> None:
+    (tmp_path / "out").symlink_to("/tmp")
+    assert digest(tmp_path, path) == UNREADABLE
+
+
+def test_files_of_the_system_are_left_out(tmp_path: Path) -> None:
+    assert digests_of(tmp_path, ["/usr/bin/env", "/etc/hosts", "/dev/null"]) == ()
+
+
+def test_pipes_have_no_digest_and_are_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    assert digest(tmp_path, "fifo") == UNREADABLE
+
+
+def test_large_files_are_compared_by_a_stamp_that_every_write_changes(tmp_path: Path) -> None:
+    file = tmp_path / "large"
+    file.write_bytes(bytes(MAX_HASHED_BYTES + 1))
+    before = digest(tmp_path, "large")
+    assert before.startswith("stamp ")
+    assert digest(tmp_path, "large") == before
+    times = file.stat()
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert digest(tmp_path, "large") != before, "setting the times back is a change as well"
+
+
+def test_after_four_times_as_much_further_files_are_not_read(tmp_path: Path) -> None:
+    for number in range(6):
+        (tmp_path / f"f{number}").write_bytes(bytes(MAX_HASHED_BYTES))
+    found = [value for _, value in digests_of(tmp_path, [f"f{number}" for number in range(6)])]
+    assert [value.startswith("stamp ") for value in found] == [False] * 4 + [True] * 2
+
+
+@pytest.mark.parametrize(
+    "line", ["source lib.sh", ". lib.sh", "  source ./lib.sh", "source lib.sh; run", ". lib.sh # why"]
+)
+def test_files_that_a_script_loads_by_name_count(tmp_path: Path, line: str) -> None:
+    (tmp_path / "run.sh").write_text(f"#!/bin/sh\n{line}\necho on\n")
+    (tmp_path / "lib.sh").write_text("one")
+    before = digests_of(tmp_path, ["run.sh"])
+    assert [path.removeprefix("./") for path, _ in before] == ["lib.sh", "run.sh"]
+    (tmp_path / "lib.sh").write_text("two")
+    assert digests_of(tmp_path, ["run.sh"]) != before
+
+
+def test_too_many_paths_have_no_digest(tmp_path: Path) -> None:
+    assert dict(digests_of(tmp_path, [f"f{number}" for number in range(60)]))["..."] == UNREADABLE
+    loads = "".join(f"source f{number}\n" for number in range(60))
+    (tmp_path / "run.sh").write_text(loads)
+    assert dict(digests_of(tmp_path, ["run.sh"]))["..."] == UNREADABLE
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "mode", "expected"),
+    [
+        ("x.py", "", 0o644, True),
+        ("X.SH", "", 0o644, True),
+        ("Makefile", "", 0o644, True),
+        ("package.json", "{}", 0o644, False),
+        ("plain", "#!/bin/sh", 0o644, True),
+        ("plain", "", 0o755, True),
+        ("plain", "", 0o644, False),
+        ("a.csv", "1,2", 0o644, False),
+        ("notes.ipynb", "{}", 0o644, False),
+    ],
+)
+def test_code_is_told_by_rights_beginning_and_name(
+    tmp_path: Path, name: str, content: str, mode: int, expected: bool
+) -> None:
+    file = tmp_path / name
+    file.write_text(content)
+    file.chmod(mode)
+    assert is_code(tmp_path, name) is expected
+    assert is_code(tmp_path, str(file)) is expected
+
+
+def test_missing_files_are_no_code_and_unreadable_ones_are(tmp_path: Path) -> None:
+    (tmp_path / "folder.py").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "out").symlink_to("/tmp")
+    assert not is_code(tmp_path, "missing.py")
+    assert not is_code(tmp_path, "folder.py")
+    assert is_code(tmp_path, "fifo")
+    assert is_code(tmp_path, "out/x")
+    assert is_code(tmp_path, "*.py")
+    assert not is_code(tmp_path, "*.csv")
+
+
+def test_programs_are_found_with_links_followed(tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    real.write_text("#!/bin/sh\n")
+    real.chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tool").symlink_to(real)
+    assert find_program("tool", str(tmp_path / "bin")) == str(real)
+    assert find_program("other", str(tmp_path / "bin")) == ""
