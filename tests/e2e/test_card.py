@@ -250,3 +250,19 @@ async def test_through_the_gate(open_notebook: Opener, screenshots: Path) -> Non
     await notebook.idle()
     await notebook.page.screenshot(path=screenshots / "gate.png")
     assert notebook.foreign == []
+
+
+TRIED = (
+    "await ask(command='frob a', preview={'trial': {'output': 'frob: <b>denied</b>\\nmore', 'reason': 'x'}})"
+)
+
+
+async def test_output_of_a_trial_is_on_the_card_as_text(open_notebook: Opener) -> None:
+    notebook = await ready(open_notebook, TRIED)
+    card = await a_card(notebook)
+    await expect(card).to_contain_text("printed when it was tried without write rights")
+    await expect(card.get_by_role("region", name="output of the trial")).to_contain_text(
+        "frob: <b>denied</b>"
+    )
+    await card.get_by_role("button", name="Deny").click()
+    await expect(notebook.output(1)).to_contain_text("-> deny")

@@ -57,3 +57,8 @@ def test_every_limit_is_a_setting() -> None:
     settings = AisoTools()
     limits = {field.name: getattr(settings, field.name) for field in dataclasses.fields(Limits)}
     assert settings.session_options({})["limits"] == Limits(**limits) == Limits()
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_trials_of_unknown_commands_can_be_switched_off(is_on: bool) -> None:
+    assert AisoTools(try_unknown_commands=is_on).session_options()["try_unknown_commands"] is is_on

@@ -40,6 +40,7 @@ from aisotools.policy.shell.expansion import (
 from aisotools.policy.shell.folders import START, Folders, find_folders, is_relative, leaves_start, relocate
 from aisotools.policy.shell.options import (
     NO_EFFECT,
+    UNKNOWN_WORDS,
     CommandVerdict,
     classify_by_spec,
     merge,
@@ -72,6 +73,7 @@ _COPIED_DESCRIPTORS = frozenset(("1", "2", "-"))
 _DESCRIPTOR = re.compile(r"[0-9]+-?")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _OPTION_DOUBT = re.compile(r" may be an option$")
+_FILLED_IN = ("$", "`", "{}", UNKNOWN_WORDS)  # by bash, by `find -exec`, by `xargs`
 _REDIRECTED_DESCRIPTOR = "it cannot be determined what its file descriptors mean"
 
 # Node types of the grammar.
@@ -397,7 +399,7 @@ def _names_plain_file(target: Token, variables: VariableUsage) -> bool:
 def _fixed_texts(words: Sequence[Word]) -> tuple[str, ...]:
     """Return the words as they are written; nothing if one of them is only known at run time."""
     texts = tuple(word.display for word in words)
-    return () if any("$" in text or "`" in text for text in texts) else texts
+    return () if any(mark in text for text in texts for mark in _FILLED_IN) else texts
 
 
 def _start(command: SimpleCommand) -> int:

@@ -329,6 +329,9 @@ def test_the_names_are_public() -> None:
         ("frob $a", ()),
         ("cd b; frob a", ()),
         ("env -C b frob a", ()),
+        ("ls | xargs frob", ()),
+        ("find . -exec frob {} +", ()),
+        ("nice frob a", (("frob", "a"),)),
         ("ls", ()),
     ],
 )
