@@ -276,6 +276,9 @@ class Gate:
         else:
             if size >= _LARGE_EVENT:
                 await self._event_log.prepare(call.id, arguments)
+                # Several may be ready in the same turn, and adding the event has its share as well.
+                await self._turns.wait()
+                self._turns.spend(size)
         call = dataclasses.replace(call, arguments=arguments)
         self._event_log.add(CallRequested, call.id, call=call)
         return call, time.monotonic()

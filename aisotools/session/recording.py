@@ -103,6 +103,8 @@ class Recording:
 
     async def prepare(self, call_id: str, content: Json) -> None:
         """Redact large arguments or a long text of a call in a thread, ahead of its events."""
+        if self._stopped:
+            return
         redacted = self._redacted.setdefault(call_id, {})
         try:
             await asyncio.to_thread(_redact_into, redacted, content)
@@ -179,6 +181,7 @@ class Recording:
     def _fail(self, error: LedgerError) -> None:
         if not self._stopped:
             self._stopped = True
+            self._redacted.clear()
             _log.error("%s", error)
             self._on_failure(error)
 

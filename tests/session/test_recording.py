@@ -511,6 +511,21 @@ async def test_nothing_that_was_prepared_is_kept_after_its_call(open_session: Op
     recording = session._recording
     assert recording is not None
     assert not recording._redacted
+    await recording.prepare("c1", SLOW_TEXT * 100)
+    assert recording._redacted
+    recording._fail(LedgerError("The disk is full."))
+    assert not recording._redacted
+    await recording.prepare("c2", SLOW_TEXT * 100)
+    assert not recording._redacted, "there will be no event"
+
+
+async def test_nothing_that_was_being_prepared_is_kept_of_a_call_that_is_never_made(
+    open_session: OpenSession,
+) -> None:
+    session = open_session()
+    await session.start()
+    recording = session._recording
+    assert recording is not None
     preparing = asyncio.ensure_future(recording.prepare("never made", SLOW_TEXT * 100))
     await asyncio.sleep(0)
     preparing.cancel()
