@@ -22,10 +22,16 @@ from aisotools.tools.registry import ToolRegistry
 from tests import host_guard
 
 # How long an example takes says more about the machine's other work than about the code: see benchmarks.
-settings.register_profile("aisotools", deadline=None)
+settings.register_profile("aisotools", deadline=None, max_examples=50)
+settings.register_profile("thorough", deadline=None, max_examples=300)
 # Mutants are tried with the same examples each time, and nobody reads the smallest one that fails.
 settings.register_profile(
-    "mutants", deadline=None, derandomize=True, database=None, phases=(Phase.explicit, Phase.generate)
+    "mutants",
+    deadline=None,
+    max_examples=100,
+    derandomize=True,
+    database=None,
+    phases=(Phase.explicit, Phase.generate),
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "aisotools"))
 

@@ -335,6 +335,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_key_of_the_environment_enters_a_worker(level: str, tmp_path: Path) -> None:
     """The host is a process of its own, so that its fork server starts with the key around it."""

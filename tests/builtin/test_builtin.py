@@ -59,6 +59,7 @@ NASTY = (
 )
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("content", NASTY, ids=lambda content: repr(content[:20]))
 async def test_content_comes_back_byte_for_byte(
     real_session: OpenSession, tmp_path: Path, content: str

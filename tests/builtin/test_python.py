@@ -28,6 +28,7 @@ async def run(session: Session, code: str, **options: Any) -> ToolResult:
     return await session.call("python", {"code": code, **options})
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     ("code", "result", "stdout", "stderr"),
     [
@@ -84,6 +85,7 @@ async def test_an_error_has_a_clean_traceback(session: Session) -> None:
     assert result.value["stdout"] == "before\n"
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("code", "message"),
     [

@@ -33,6 +33,7 @@ async def reading(r: Rig, command: str, **more: Any) -> ToolResult:
     )
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     "command",
     [

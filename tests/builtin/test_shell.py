@@ -243,6 +243,7 @@ async def test_workdir(session: Session) -> None:
         assert (await bash(session, "pwd", workdir=workdir)).value["stdout"] == f"{expected}\n", workdir
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("workdir", "message"),
     [

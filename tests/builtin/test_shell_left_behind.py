@@ -87,6 +87,7 @@ async def test_commands_work_after(r: Rig, code: str, read_only: bool) -> None:
     assert outcome(await r.bash("echo fine > file; cat file")) == (False, "fine")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("code", BROKEN.values(), ids=BROKEN)
 async def test_a_worker_that_cannot_start_programs_is_replaced(r: Rig, code: str, read_only: bool) -> None:

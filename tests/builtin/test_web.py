@@ -460,6 +460,7 @@ def test_a_page_in_ascii_is_not_in_utf_16() -> None:
     assert "hello" in text_of(b'<meta charset="utf-16"><p>hello</p>', kind="text/html")
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("charset", ["windows-1252", "utf-16le", "iso-8859-8", "gb18030", "utf-8"])
 @pytest.mark.parametrize("pattern", [b"\xff", b"\x00\xd8", b"\x81", b"\x1b$B\xff"])
 def test_bytes_that_cannot_be_decoded_take_linear_time(charset: str, pattern: bytes) -> None:

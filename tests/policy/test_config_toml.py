@@ -46,6 +46,7 @@ def test_hostile_text_is_refused_before_a_parser_sees_it(name: str) -> None:
     assert len(str(caught.value)) < 400
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_the_pass_before_the_parser_ends_on_texts_of_any_size(text: str) -> None:
     """Each is 64 times as large as it may be; in a time that grows with the square it would not end."""

@@ -56,7 +56,7 @@ def test_frames_survive_any_cut(sent: list[Frame], at: list[int]) -> None:
     assert reader.pending_bytes == 0
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.lists(st.binary(max_size=300), max_size=8))
 def test_garbage_is_a_channel_error_or_waits(pieces: list[bytes]) -> None:
     reader = FrameReader(SMALL)
@@ -66,7 +66,7 @@ def test_garbage_is_a_channel_error_or_waits(pieces: list[bytes]) -> None:
             assert reader.pending_bytes <= 8 + SMALL.header_bytes + SMALL.body_bytes
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(frames, st.data())
 def test_damaged_frames_are_a_channel_error_or_another_frame(frame: Frame, data: st.DataObject) -> None:
     good = bytearray(encode(frame.op, frame.header, frame.parts))

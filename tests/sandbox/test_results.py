@@ -352,7 +352,7 @@ def test_a_forged_error_is_a_plain_failure(kind: object) -> None:
     assert result_from_worker(pieces(HEAD | {"is_error": 1}), CAPS, printed()).is_error is False
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.lists(st.binary(max_size=60), max_size=5), values)
 def test_anything_else_is_a_result_or_a_channel_error(garbage: list[bytes], value: Any) -> None:
     for frames in (garbage, pieces(json.dumps(value).encode(), *garbage[:3])):

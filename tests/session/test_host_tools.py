@@ -270,6 +270,7 @@ async def test_a_host_tool_without_a_usable_declaration_never_runs_unasked(
         assert request.facts.outside
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", [*NOTHING])
 async def test_such_a_tool_does_run_once_it_is_trusted(

@@ -36,7 +36,7 @@ def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(head=st.booleans(), place=st.floats(0, 1, exclude_max=True), change=st.integers(1, 255))
 def test_any_changed_byte_is_found(tmp_path: Path, head: bool, place: float, change: int) -> None:
     folder = tmp_path / "ledger"

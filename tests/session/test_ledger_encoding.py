@@ -104,7 +104,11 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=3 * settings().max_examples,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+)
 @given(body=st.dictionaries(st.text(max_size=8), values, max_size=4))
 def test_a_record_of_any_values_is_written_and_the_ledger_is_sound(tmp_path: Path, body: Any) -> None:
     with open_ledger(tmp_path, "log") as ledger:

@@ -38,6 +38,7 @@ async def test_one_session_per_key_with_a_workspace_of_its_own(
         await pool.get("a")
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "key", ["../../etc", "a/b", ".", "..", "\0", "A", "x" * 300, "ключ", "key with space", "\udcff"]
 )

@@ -20,6 +20,7 @@ def session(real_session: OpenSession) -> Session:
     return real_session(approver=AllowAll())
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("value", ["text \u00fc", b"\x00\xff", [1, {"a": None}], 2.5, 10**40, None, True])
 async def test_values_go_in_and_come_out(session: Session, value: Any) -> None:
     await session.put("x", value)
@@ -87,6 +88,7 @@ x = 1
 """
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("kind", "data"),
     [

@@ -75,7 +75,7 @@ TARGETS = {
 }
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5 * settings().max_examples, deadline=None, suppress_health_check=list(HealthCheck))
 @given(schema=SCHEMAS, value=VALUES)
 def test_verdicts_are_those_of_the_reference_implementation(schema: Any, value: Any) -> None:
     whole = {"allOf": [schema], "$defs": TARGETS}
@@ -94,7 +94,7 @@ KEYWORDS = sorted(
 )
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5 * settings().max_examples, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     keyword=st.sampled_from(KEYWORDS), value=BROKEN, within=st.sampled_from(["properties", "anyOf", "items"])
 )

@@ -257,6 +257,7 @@ def protected_files(place: Place, quarantine: Path) -> ProtectedFiles:
     return ProtectedFiles(place.ws, quarantine, environ=environ)
 
 
+@pytest.mark.sample(10)
 @git_needed
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_files_that_settings_name_are_put_back(place: Place, attack: Attack, tmp_path: Path) -> None:

@@ -341,7 +341,7 @@ def grow(root: Path, outside: Path, tree: list[tuple[list[str], str, str]]) -> N
                 where.write_bytes(b"inside")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(tree=TREES, spelled=st.lists(PATHS, min_size=1, max_size=6))
 def test_guard_against_random_trees(
     tree: list[tuple[list[str], str, str]],

@@ -498,6 +498,7 @@ def restored_then_used(place: Place, attack: Attack, quarantine: Path) -> bool:
     return place.mark.exists()
 
 
+@pytest.mark.sample(12)
 @git_needed
 @pytest.mark.parametrize("attack", GIT.values(), ids=GIT)
 def test_git_runs_nothing_of_a_worker(place: Place, attack: Attack, tmp_path: Path) -> None:

@@ -197,6 +197,7 @@ async def test_the_clients_person_is_asked_and_sees_exactly_what_runs(
     assert kinds == ["approval_asked", "approval_answered"]
 
 
+@pytest.mark.sample(6)
 @each_era
 @pytest.mark.parametrize(
     ("answer", "message"),

@@ -301,6 +301,7 @@ def test_call_without_write_rights_is_noted(claim: object) -> None:
     assert ("variables did not reach the worker" in text) is (claim is True)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "markup",
     [

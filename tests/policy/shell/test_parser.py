@@ -174,7 +174,7 @@ BRACED_WORDS = st.lists(
 
 
 @given(text=PLAIN_WORDS | BRACED_WORDS.map("".join))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 def test_fixed_words_are_those_that_bash_makes(text: str) -> None:
     line = f"printf '%s\\0' {text}"
     reading = parse_shell(line)

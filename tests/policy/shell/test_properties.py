@@ -154,7 +154,7 @@ def reads_only(command: str) -> bool:
 
 
 @given(text=ARBITRARY)
-@settings(max_examples=400)
+@settings(max_examples=4 * settings().max_examples)
 def test_any_text_gets_a_report(text: str) -> None:
     report = classify_shell(text)
     assert report.certain or report.effect is not Effect.READ_ONLY
@@ -165,7 +165,7 @@ def test_any_text_gets_a_report(text: str) -> None:
 
 
 @given(command=COMMANDS, part=st.sampled_from(PARTS), where=st.floats(0, 1), cut=st.integers(0, 3))
-@settings(max_examples=500)
+@settings(max_examples=5 * settings().max_examples)
 def test_any_change_to_a_command_gets_a_report(command: str, part: str, where: float, cut: int) -> None:
     at = int(where * len(command))
     report = classify_shell(command[:at] + part + command[at + cut :])
@@ -180,14 +180,14 @@ def test_a_command_that_cannot_be_parsed_is_never_read_only(text: str) -> None:
 
 
 @given(text=ARBITRARY)
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_no_text_makes_a_command_before_it_harmless(text: str) -> None:
     assert not reads_only("rm x\n" + text)
     assert not reads_only("touch x;\n" + text)
 
 
 @given(text=st.lists(st.sampled_from(MILD), max_size=8).map("".join))
-@settings(max_examples=1000)
+@settings(max_examples=6 * settings().max_examples)
 def test_no_text_that_only_reads_hides_a_line_after_it(text: str) -> None:
     if reads_only(text) and not text.endswith("\\"):
         assert not reads_only(text + "\nrm x")
@@ -195,7 +195,7 @@ def test_no_text_that_only_reads_hides_a_line_after_it(text: str) -> None:
 
 @pytest.mark.sample(8)
 @given(command=READING)
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @pytest.mark.parametrize("added", ADDED)
 def test_adding_something_harmful_is_seen(command: str, added: str) -> None:
     if "\n" in command or command.startswith("#"):
@@ -205,14 +205,15 @@ def test_adding_something_harmful_is_seen(command: str, added: str) -> None:
 
 @pytest.mark.sample(6)
 @given(command=HARMFUL)
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @pytest.mark.parametrize("wrapped", WRAPPED)
 def test_quoting_and_running_it_hides_nothing(command: str, wrapped: str) -> None:
     assert not reads_only(wrapped.format(shlex.quote(command)))
 
 
+@pytest.mark.sample(3)
 @given(command=HARMFUL)
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @pytest.mark.parametrize(
     "group", ["({}\n)", "{{ {}\n}}", "if true; then {}\nfi", "! {}", "ls; {}", "while false; do {}\ndone"]
 )
@@ -233,7 +234,7 @@ def test_blanks_and_comments_before_it_change_nothing(command: str, noise: str) 
     place=st.floats(0, 1),
     count=st.integers(1, 3),
 )
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @example(command="echo a >> file", place=0.53, count=1)
 @example(command="echo a || rm b", place=0.5, count=2)
 def test_a_line_that_is_continued_anywhere_hides_nothing(command: str, place: float, count: int) -> None:

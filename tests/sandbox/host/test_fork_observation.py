@@ -322,6 +322,7 @@ v = 1
 """
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", ODD_NAMES.values(), ids=ODD_NAMES)
 async def test_an_undo_is_not_stopped_by_the_name_of_a_mapped_file(tmp_path: Path, name: bytes) -> None:
     async with rig(tmp_path) as r:

@@ -153,6 +153,7 @@ async def feed(*frames: bytes) -> None:
     assert errors == []
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("op", FRAMES)
 async def test_an_odd_field_of_a_frame(op: str) -> None:
     for field in (*FRAMES[op], "op", "parts"):
@@ -219,7 +220,7 @@ JSON = st.recursive(
 NAMES = sorted({name for fields in FRAMES.values() for name in fields})
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(
     frames=st.lists(
         st.tuples(

@@ -77,7 +77,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(steps)
 def test_the_rules_hold_for_any_history(plan: list[tuple[str, int]]) -> None:
     async def play() -> None:
