@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import aisotools
+from aisotools.core import secret_commands, secret_shapes
 
 _ROOT = Path(aisotools.__file__).parent
 _CHARS = 2_000
@@ -155,10 +156,18 @@ def _named_patterns() -> Iterator[tuple[str, re.Pattern[Any], str]]:
                 )
 
 
+def _late_patterns() -> Iterator[tuple[str, re.Pattern[Any], str]]:
+    """Yield the patterns that are made of parts when they are needed."""
+    for kind, beginning, rest in secret_shapes._TOKENS:
+        yield f"{secret_shapes.__name__}: {kind}", secret_shapes._compile(beginning, rest), "finditer"
+    for names, text in secret_commands._PROGRAMS:
+        yield f"{secret_commands.__name__}: {names[0]}", re.compile(text), "match"
+
+
 def _patterns() -> dict[tuple[str | bytes, int], tuple[str, re.Pattern[Any], str]]:
     """Return each pattern once: where it is, and how it is used, which a module that names it says best."""
     found = {}
-    for place, pattern, use in (*_inline_patterns(), *_named_patterns()):
+    for place, pattern, use in (*_inline_patterns(), *_named_patterns(), *_late_patterns()):
         found[pattern.pattern, pattern.flags] = place, pattern, use
     return found
 

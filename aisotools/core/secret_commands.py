@@ -5,6 +5,7 @@ Each command is found by its name, and a bounded part of the line behind it is l
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 
@@ -18,14 +19,15 @@ _PAIR = (
 )
 
 
-def _program(names: str, flag: str, value: str = _VALUE) -> tuple[tuple[str, ...], re.Pattern[str]]:
-    """Return the beginnings of commands, and what follows them up to a password."""
-    return tuple(f"{name} " for name in names.split("|")), re.compile(
-        rf"[^\n|;&]{{0,160}}?(?<=\s){flag}{value}"
-    )
+_compile = functools.cache(re.compile)  # most are never needed
 
 
-_PROGRAMS: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = (
+def _program(names: str, flag: str, value: str = _VALUE) -> tuple[tuple[str, ...], str]:
+    """Return the beginnings of commands, and the pattern of what follows them up to a password."""
+    return tuple(f"{name} " for name in names.split("|")), rf"[^\n|;&]{{0,160}}?(?<=\s){flag}{value}"
+
+
+_PROGRAMS: tuple[tuple[tuple[str, ...], str], ...] = (
     _program("mysql|mysqldump|mysqladmin|mysqlimport|mariadb|mariadb-dump|7z|7za|rar|unrar", "-p"),
     _program(
         "sshpass|docker login|podman login|nerdctl login|skopeo login|oras login|helm registry login", "-p ?"
@@ -92,9 +94,9 @@ COMMAND_SIGNS = (*_SIGNS, *_VERBS, *(hint for hints, _ in _OTHERS for hint in hi
 
 def find_in_commands(text: str) -> Iterator[Secret]:
     """Yield passwords that programs take in a way of their own, and those of `.netrc` and `.pgpass`."""
-    for names, pattern in _PROGRAMS if any(sign in text for sign in _SIGNS) else ():
+    for names, behind in _PROGRAMS if any(sign in text for sign in _SIGNS) else ():
         for name in names:
-            for match in _matches_behind(text, name, pattern) if name in text else ():
+            for match in _matches_behind(text, name, _compile(behind)) if name in text else ():
                 value = match["value"]
                 if not (is_placeholder(value) or value.isdigit() or value.startswith("-")):
                     yield Secret(*match.span("value"), "password")

@@ -15,6 +15,7 @@ When it fails
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -110,6 +111,7 @@ _TOKENS: tuple[tuple[str, str, str], ...] = (
 )
 
 
+@functools.cache  # when a text has such a word: most sessions never need most of them
 def _compile(beginning: str, rest: str) -> re.Pattern[str]:
     r"""Return a pattern of words that begin with `beginning`.
 
@@ -128,14 +130,14 @@ def _compile(beginning: str, rest: str) -> re.Pattern[str]:
     return re.compile(rf"{beginning}(?:{begins}){rest}{_WORD}*+")
 
 
-def _by_hint() -> Iterator[tuple[str, tuple[tuple[str, re.Pattern[str]], ...]]]:
-    """Yield the literal beginnings of tokens, each with its kinds and patterns."""
-    shapes: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+def _by_hint() -> Iterator[tuple[str, tuple[tuple[str, str, str], ...]]]:
+    """Yield the literal beginnings of tokens, each with its kinds and the parts of their patterns."""
+    shapes: dict[str, list[tuple[str, str, str]]] = {}
     for kind, beginning, rest in _TOKENS:
         hint = re.split(r"[\[(]", beginning)[0].replace("\\", "")
-        shapes.setdefault(hint, []).append((kind, _compile(beginning, rest)))
-    for hint, patterns in shapes.items():
-        yield hint, tuple(patterns)
+        shapes.setdefault(hint, []).append((kind, beginning, rest))
+    for hint, parts in shapes.items():
+        yield hint, tuple(parts)
 
 
 # A text without a hint has no such token. Searching the hints is far cheaper than trying the patterns.
@@ -166,12 +168,12 @@ def find_tokens(text: str) -> list[Secret]:
     found: list[Secret] = []
     if len(text) < SHORT_CHARS and _SIGNS.search(text) is None:
         return found
-    for hint, patterns in _SHAPES:
+    for hint, shapes in _SHAPES:
         if hint in text:
-            for kind, pattern in patterns:
+            for kind, beginning, rest in shapes:
                 found += [
                     Secret(*match.span(), kind)
-                    for match in pattern.finditer(text)
+                    for match in _compile(beginning, rest).finditer(text)
                     if _IN_DOCUMENTATION.search(match[0][:MOST_JUDGED_CHARS]) is None
                 ]
     for hint, kind, pattern in _INNER_SHAPES:
