@@ -400,8 +400,9 @@ class LocalSandbox:
             return
         for call in connection.calls:
             call.note_limit(exceeded)
-        if exceeded.limit in {"memory_bytes", "cpu_s"} or not connection.calls:
-            # Memory must be freed now, and the kernel is about to kill for processor time.
+        if exceeded.limit in {"memory_bytes", "open_files_total", "cpu_s"} or not connection.calls:
+            # Memory must be freed now, and so must what the user's other programs need of the kernel, which
+            # is about to kill for processor time.
             connection.worker_exited(str(exceeded))
         elif self._limit_task is None or self._limit_task.done():
             self._limit_task = asyncio.get_running_loop().create_task(

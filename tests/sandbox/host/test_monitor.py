@@ -15,7 +15,7 @@ import pytest
 
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.confinement import landlock
-from aisotools.sandbox.host import monitor as monitoring
+from aisotools.sandbox.host import monitor as monitoring, open_files
 from aisotools.sandbox.host.failures import describe_exit
 from aisotools.sandbox.host.monitor import (
     ResourceMonitor,
@@ -24,6 +24,7 @@ from aisotools.sandbox.host.monitor import (
     find_exceeded,
     measure_usage,
 )
+from aisotools.sandbox.host.open_files import SOCKET_BYTES, OpenFiles
 from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
 from aisotools.sandbox.process import spawn, tree as processes
 from tests.sandbox.rig import Rig, rig, rss_bytes
@@ -412,8 +413,8 @@ def test_files_of_a_process_without_memory_are_not_looked_for(tmp_path: Path) ->
     for number in range(300):
         (tmp_path / "fd" / str(number)).symlink_to(f"socket:[{number}]")
     ended, running = (monitoring._Size(str(tmp_path), size, size) for size in (0, MIB))
-    assert monitoring._measure_files([ended], Limits()) == (0, 0)
-    assert monitoring._measure_files([running], Limits())[1] == 300 * monitoring._SOCKET_BYTES
+    assert monitoring._measure_files([ended], Limits()) == OpenFiles()
+    assert monitoring._measure_files([running], Limits()).kernel_bytes == 300 * SOCKET_BYTES
 
 
 def test_sockets_of_a_network_count_by_what_waits_in_them(tmp_path: Path) -> None:
@@ -430,10 +431,10 @@ def test_sockets_of_a_network_count_by_what_waits_in_them(tmp_path: Path) -> Non
     assert network(30, 30, 4, 60) == 0  # few, as of a notebook
     assert network(1000, 0, 0, 0) == 1000 * monitoring._EMPTY_SOCKET_BYTES
     full = network(0, 100, 100, 0)
-    assert full == 200 * monitoring._EMPTY_SOCKET_BYTES + 150 * monitoring._SOCKET_BYTES
-    assert network(0, 0, 0, 164) == 100 * monitoring._SOCKET_BYTES
+    assert full == 200 * monitoring._EMPTY_SOCKET_BYTES + 150 * SOCKET_BYTES
+    assert network(0, 0, 0, 164) == 100 * SOCKET_BYTES
     (tmp_path / "sockstat6").write_text("TCP6: inuse 30000\n")
-    assert network(0, 0, 0, 30_000) == 30_000 * monitoring._SOCKET_BYTES
+    assert network(0, 0, 0, 30_000) == 30_000 * SOCKET_BYTES
     (tmp_path / "sockstat").unlink()
     (tmp_path / "sockstat6").unlink()
     assert monitoring._network_bytes(str(tmp_path)) == 0  # it has ended
@@ -470,7 +471,7 @@ def test_rule_sets_count(tmp_path: Path) -> None:
         target = "anon_inode:[landlock-ruleset]" if number < 10 else "/dev/null"
         (tmp_path / "fd" / str(number)).symlink_to(target)
     size = monitoring._Size(str(tmp_path), MIB, MIB)
-    assert monitoring._measure_files([size], Limits())[1] == 10 * monitoring._RULESET_BYTES
+    assert monitoring._measure_files([size], Limits()).kernel_bytes == 10 * open_files._RULESET_BYTES
 
 
 QUEUES = """
@@ -508,7 +509,7 @@ async def test_connections_that_nobody_accepts_count(tmp_path: Path) -> None:
         assert sent > 20 * MIB  # the control: the kernel has it
         tree = processes.below(r.kernel.supervisor, processes.table())
         counted = monitoring.network_bytes(tree)
-        assert sent < counted < 2 * connections * monitoring._SOCKET_BYTES
+        assert sent < counted < 2 * connections * SOCKET_BYTES
         resident = sum(size.resident for size in monitoring._sizes(tree))
         usage = measure_usage(r.kernel.supervisor, Limits(memory_bytes=resident + sent // 2))
         assert usage.memory_bytes > resident // 4 + sent

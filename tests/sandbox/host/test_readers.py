@@ -16,7 +16,7 @@ from aisotools.builtin.files import sandbox_write
 from aisotools.core.protocols import OutputCaps, ToolContext, ToolPayload
 from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.types import Effect, Facts, Json, Origin, ToolCall, ToolResult
-from aisotools.sandbox.host.readers import ReaderPipes
+from aisotools.sandbox.host.raw_output import ReaderPipes
 from aisotools.sandbox.limits import LimitExceeded, Limits
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.function import FunctionTool, tool
