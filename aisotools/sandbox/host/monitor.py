@@ -6,16 +6,23 @@ memory (PSS, which shares out what several processes map), open files, processes
 (see `aisotools.sandbox.host.disk_usage`).
 
 - Threat: many processes that each stay below their own limit; memory that no process shows (shared memory
-  that was unmapped, buffers of sockets); a process that cannot be looked at; a tree that is slow to look at.
+  that was unmapped, buffers of sockets, mappings and page tables); a process that cannot be looked at; a tree
+  that is slow to look at.
 - Mechanism: the kernel's numbers, cheapest first. Resident memory is never less than PSS, so PSS is read only
   when that exceeds the limit. Shared memory without a name may be held by one mapped page: while the tree
   maps any, what the machine's shared memory has grown by since the start counts as the tree's. Sockets and
   pipes count at the size that they may have, and so does what waits in the queues of a network of its own:
   a connection that nobody has accepted belongs to no descriptor, and outlives the one at its other end.
+- A mapping takes at least a page of address space: only where so many would exceed the limit are they
+  counted, and no more than some thousand of a process; one with more counts for all that it may have.
 - Memory files, pages kept in pipes, larger buffers and hiding from /proc are refused by the system call
-  filter, so nothing else is left to count. Folders in memory have a fixed size.
+  filter. Folders in memory have a fixed size.
+- Left: small objects of the kernel (the record of an open file, an entry of a folder it looked at) count for
+  nothing. There are no more of them than open files, or the kernel gives them up when memory runs out.
 - Race: between two samples a tree may take what each of its processes may; then it is ended. A process that
-  ends while it is looked at counts for nothing, one that may not be looked at counts at its most.
+  ends while it is looked at counts for nothing, one that may not be looked at counts at its most. What
+  nobody can look at (see `aisotools.sandbox.host.open_files`) is common for a moment, so only what is there
+  in four samples one after another, a tenth of a second apart, ends the tree.
 - A failure of a sample is a sample without numbers, and the next one comes. Everything runs in a thread, so
   the event loop waits for none of it.
 """
@@ -104,6 +111,15 @@ def find_exceeded(usage: ResourceUsage, limits: Limits) -> LimitExceeded | None:
         if allowed is not None and used > allowed:
             return LimitExceeded(limit=name, used=used, allowed=allowed)
     return None
+
+
+def pause_after(cost_s: float, *, is_busy: bool) -> float:
+    """Return the seconds between a sample that took `cost_s` of a processor and the next one."""
+    interval_s = _BUSY_INTERVAL_S if is_busy else _IDLE_INTERVAL_S
+    # Hardly less often than an idle sandbox: what is expensive to measure is large, and must be measured. But
+    # never for more than a quarter of the time of one processor.
+    wait_s = min(max(interval_s, cost_s / _MAX_LOAD), _IDLE_INTERVAL_S)
+    return max(wait_s, cost_s / _MAX_LOAD_OF_LARGE)
 
 
 def find_hidden(samples: Sequence[ResourceUsage], limits: Limits) -> LimitExceeded | None:
@@ -517,11 +533,7 @@ class ResourceMonitor:
         finally:
             # Also after an error: a limit that is not checked any more is no limit.
             is_unclear = bool(self._recent and self._recent[-1].unseen_files)
-            interval_s = _BUSY_INTERVAL_S if is_unclear or self._is_busy() else _IDLE_INTERVAL_S
-            # Hardly less often than an idle sandbox: what is expensive to measure is large, and must be
-            # measured. But never for more than a quarter of the time of one processor.
-            wait_s = min(max(interval_s, cost_s / _MAX_LOAD), _IDLE_INTERVAL_S)
-            wait_s = max(wait_s, cost_s / _MAX_LOAD_OF_LARGE)
+            wait_s = pause_after(cost_s, is_busy=is_unclear or self._is_busy())
             if not self._stopped:
                 self._timer = self._loop.call_later(wait_s, self._begin_sample)
 

@@ -515,6 +515,84 @@ async def test_connections_that_nobody_accepts_count(tmp_path: Path) -> None:
         assert usage.memory_bytes > resident // 4 + sent
 
 
+MAPPINGS = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+
+def divide(count):
+    start = libc.mmap(None, ctypes.c_size_t(count * 4096), 1, 0x22, -1, ctypes.c_long(0))
+    for page in range(0, count, 2):
+        libc.mprotect(ctypes.c_void_p(start + page * 4096), ctypes.c_size_t(4096), 0)
+"""
+
+
+async def test_mappings_that_take_memory_of_no_process_count(tmp_path: Path) -> None:
+    """Each takes some hundred bytes of the kernel's, and a process may have 65,000."""
+    code = (
+        MAPPINGS
+        + "divide(20_000)\nfor _ in range(30):\n    if os.fork() == 0: time.sleep(60)\ntime.sleep(60)"
+    )
+    async with rig(tmp_path, Limits(memory_bytes=256 * MIB), level="confined") as r:
+        await r.python("1")
+        assert_limit_reported(await r.python(code, timeout_s=50), "memory_bytes")
+        await works(r)
+
+
+def test_mappings_are_counted_exactly_only_where_they_may_be_too_many() -> None:
+    code = MAPPINGS + "divide({})\nprint(flush=True)\ntime.sleep(1000)"
+    for made, is_few in ((2000, True), (20_000, False)):
+        with subprocess.Popen([sys.executable, "-c", code.format(made)], stdout=subprocess.PIPE) as child:
+            try:
+                assert child.stdout is not None
+                child.stdout.readline()
+                (size,) = monitoring._sizes([child.pid])
+                real = len(Path(f"/proc/{child.pid}/maps").read_text().splitlines())
+                assert real > made
+                assert monitoring._count_mappings(size) == (
+                    real if is_few else monitoring._most_mappings(size)
+                )
+                assert real <= monitoring._most_mappings(size) <= size.virtual // 4096
+                found = monitoring._measure_mappings([size], 0)
+                assert found >= real * monitoring._MAPPING_BYTES
+                assert found - monitoring._count_mappings(size) * monitoring._MAPPING_BYTES < MIB
+                assert monitoring._measure_mappings([size], 1 << 40) == 0, "nothing is read"
+            finally:
+                child.kill()
+
+
+def test_mappings_of_a_process_that_may_not_be_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "hidden").touch()  # below a file nothing can be opened
+    size = monitoring._Size(str(tmp_path / "hidden"), 8 * MIB, MIB)
+    assert monitoring._measure_mappings([size], 0) == 2048 * monitoring._MAPPING_BYTES + (8 * MIB) // 512
+
+
+@pytest.mark.parametrize(
+    ("cost_s", "is_busy", "wait_s"), [(0, True, 0.1), (0, False, 1), (0.004, True, 0.4), (1, True, 4)]
+)
+async def test_how_often_usage_is_looked_at(cost_s: float, is_busy: bool, wait_s: float) -> None:
+    assert monitoring.pause_after(cost_s, is_busy=is_busy) == wait_s
+    monitor = ResourceMonitor(
+        lambda: 0, Limits(), folders=(), is_busy=lambda: is_busy, on_exceeded=lambda _: None
+    )
+    try:
+        began_s = monitor._loop.time()
+        await monitor._sample()
+        assert monitor._timer.when() >= began_s + (0.1 if is_busy else 1)
+        assert monitor._timer.when() <= monitor._loop.time() + 1  # a look at nothing costs next to nothing
+    finally:
+        monitor.stop()
+
+
+def test_only_what_stays_hidden_ends_a_sandbox() -> None:
+    seen, unseen = ResourceUsage(open_files_total=9), ResourceUsage(open_files_total=9, unseen_files=2)
+    limits = Limits(open_files_total=100)
+    assert monitoring.find_hidden([unseen, seen, unseen], limits) is None
+    assert monitoring.find_hidden([], limits) is None
+    found = monitoring.find_hidden([unseen] * 3, limits)
+    assert found == LimitExceeded(limit="open_files_total", used=209, allowed=100)
+
+
 def test_memory_shared_by_more_and_more_processes_counts_once() -> None:
     sizes = [monitoring._Size(f"/proc/{n}", 400 * MIB, 300 * MIB) for n in range(16)]
     sharing = 0
