@@ -570,7 +570,9 @@ def test_mappings_of_a_process_that_may_not_be_looked_at(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("cost_s", "is_busy", "wait_s"), [(0, True, 0.1), (0, False, 1), (0.004, True, 0.4), (1, True, 4)]
 )
-async def test_how_often_usage_is_looked_at(cost_s: float, is_busy: bool, wait_s: float) -> None:
+async def test_samples_are_ten_a_second_while_calls_run_and_fewer_where_they_cost_much(
+    cost_s: float, is_busy: bool, wait_s: float
+) -> None:
     assert monitoring.pause_after(cost_s, is_busy=is_busy) == wait_s
     monitor = ResourceMonitor(
         lambda: 0, Limits(), folders=(), is_busy=lambda: is_busy, on_exceeded=lambda _: None

@@ -110,7 +110,9 @@ def assert_ended(result: ToolResult) -> None:
 
 @pytest.mark.parametrize("level", ["confined", "isolated"])
 @pytest.mark.parametrize("attack", ATTACKS)
-async def test_what_a_user_has_little_of_is_given_back(tmp_path: Path, attack: str, level: str) -> None:
+async def test_watches_and_pipes_beyond_the_limit_end_the_worker(
+    tmp_path: Path, attack: str, level: str
+) -> None:
     if not any(probe.name == level and probe.ok for probe in spawn.detection().probes):
         pytest.skip(f"level {level} does not hold here")
     async with rig(tmp_path, SMALL, level=level) as r:
@@ -238,7 +240,7 @@ def test_watches_of_one_epoll(tmp_path: Path) -> None:
         assert 10 <= count_watches(str(text), 10) < 10_000, "no more is read than must be"
 
 
-def test_what_the_host_sends_hides_nothing() -> None:
+def test_descriptors_that_the_host_sends_hide_nothing() -> None:
     """A busy worker may leave it waiting; what somebody else sends, nobody can look at."""
     ours, theirs = host_pair(socket.SOCK_STREAM)
     others = socket.socketpair()
