@@ -206,20 +206,26 @@ class WorkerConnection:
         return self._raw.last_words
 
     def start_monitor(
-        self, limits: Limits, *, folders: Sequence[str], on_exceeded: Callable[[LimitExceeded], None]
+        self,
+        limits: Limits,
+        *,
+        folders: Sequence[str],
+        is_busy: Callable[[], bool],
+        on_exceeded: Callable[[LimitExceeded], None],
     ) -> None:
         """Check `limits` from now on, until the tree is lost.
 
         Args:
             limits: What the tree may use.
             folders: Where it may write, besides its scratch folder.
+            is_busy: Returns whether calls run, in the worker or beside it.
             on_exceeded: Called for each check that finds a limit exceeded.
         """
         self.monitor = ResourceMonitor(
             lambda: self.supervisor,
             limits,
             folders=(*folders, self.scratch),
-            is_busy=lambda: bool(self.calls),
+            is_busy=is_busy,
             on_exceeded=on_exceeded,
         )
 

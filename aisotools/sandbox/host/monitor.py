@@ -486,6 +486,7 @@ class ResourceMonitor:
         self._reported_disk_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(_BUSY_INTERVAL_S, self._begin_sample)
+        self._rested_at_s = 0.0  # when the next sample may be, by what the last one has cost
         self._stopped = False
         # Race: a sample may come between the kernel's kill and the news of it. It no longer shows the process
         # that used the time, so the one before is kept too.
@@ -502,6 +503,14 @@ class ResourceMonitor:
         for task in (self._walk_task, self._sample_task):
             if task is not None:
                 task.cancel()
+
+    def note_call(self) -> None:
+        """Sample soon: a call begins, and the next sample may be as far away as that of an idle sandbox."""
+        soon_s = max(self._loop.time() + _BUSY_INTERVAL_S, self._rested_at_s)
+        # One that is under way, and sets the timer afterwards, sees the call itself.
+        if not self._stopped and soon_s < self._timer.when():
+            self._timer.cancel()
+            self._timer = self._loop.call_at(soon_s, self._begin_sample)
 
     def post_mortem(self) -> LimitExceeded | None:
         """Return the limit for which the kernel has killed the worker, as far as samples can tell."""
@@ -534,6 +543,7 @@ class ResourceMonitor:
             # Also after an error: a limit that is not checked any more is no limit.
             is_unclear = bool(self._recent and self._recent[-1].unseen_files)
             wait_s = pause_after(cost_s, is_busy=is_unclear or self._is_busy())
+            self._rested_at_s = self._loop.time() + pause_after(cost_s, is_busy=True)
             if not self._stopped:
                 self._timer = self._loop.call_later(wait_s, self._begin_sample)
 

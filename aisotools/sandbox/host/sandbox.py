@@ -209,6 +209,8 @@ class LocalSandbox:
                         pass
                     connection = await self._connect()  # its worker may have ended meanwhile
                 caller.is_queued = False
+                if connection.monitor is not None:
+                    connection.monitor.note_call()
                 if request.in_reader or request.is_trial:
                     return await self._run_in_reader(connection, request)
                 if concurrency != "overlap" and not request.read_only:
@@ -553,6 +555,7 @@ class LocalSandbox:
                 connection.start_monitor(
                     self._spec.limits,
                     folders=(self._spec.workspace,),
+                    is_busy=lambda: bool(self._callers),
                     on_exceeded=functools.partial(self._on_limit_exceeded, connection),
                 )
                 return connection

@@ -586,6 +586,53 @@ async def test_samples_are_ten_a_second_while_calls_run_and_fewer_where_they_cos
         monitor.stop()
 
 
+async def test_a_call_that_begins_in_an_idle_sandbox_does_not_run_unseen_for_a_second() -> None:
+    monitor = ResourceMonitor(
+        lambda: 0, Limits(), folders=(), is_busy=lambda: False, on_exceeded=lambda _: None
+    )
+    try:
+        await monitor._sample()
+        assert monitor._timer.when() > monitor._loop.time() + 0.5, "the control: it is idle"
+        monitor.note_call()
+        soon_s = monitor._timer.when()
+        assert soon_s <= monitor._loop.time() + 0.5
+        monitor.note_call()
+        assert monitor._timer.when() == soon_s, "many calls do not put it off"
+        await monitor._sample()
+        expensive_s = monitor._rested_at_s = monitor._loop.time() + 0.5
+        monitor.note_call()
+        assert monitor._timer.when() == expensive_s, "samples take no more of a processor for that"
+        monitor.stop()
+        monitor.note_call()
+        assert monitor._timer.cancelled()
+    finally:
+        monitor.stop()
+
+
+async def test_watches_made_at_once_after_a_pause_are_seen(tmp_path: Path) -> None:
+    """The call takes less time than passes between two samples of an idle sandbox."""
+    code = """
+import os, select, time
+files = [file for _ in range(4) for file in os.pipe()]
+epoll = select.epoll()
+for file in files:
+    for number in range(40, 120):
+        os.dup2(file, number)
+        epoll.register(number, select.EPOLLIN)
+        os.close(number)
+time.sleep(0.5)
+epoll.close()
+"""
+    async with rig(tmp_path, Limits(open_files=128, open_files_total=500), level="confined") as r:
+        await r.python("1")
+        assert r.kernel._connection is not None
+        monitor = r.kernel._connection.monitor
+        assert monitor is not None
+        for _ in range(2):  # each begins just after a sample
+            await monitor._sample()
+            assert_limit_reported(await r.python(code, timeout_s=50), "open_files_total")
+
+
 def test_only_what_stays_hidden_ends_a_sandbox() -> None:
     seen, unseen = ResourceUsage(open_files_total=9), ResourceUsage(open_files_total=9, unseen_files=2)
     limits = Limits(open_files_total=100)
