@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -131,6 +132,7 @@ time.sleep(60)
 async def test_memory_files(tight: Rig) -> None:
     """They would be memory of no process, so there are none: 1.5 GiB is refused every time."""
     code = """
+import asyncio
 import os
 held = [os.memfd_create('x') for _ in range(2)]
 for file in held:
@@ -628,7 +630,11 @@ epoll.close()
         assert r.kernel._connection is not None
         monitor = r.kernel._connection.monitor
         assert monitor is not None
-        for _ in range(2):  # each begins just after a sample
+        for _ in range(2):  # each begins just after a sample, when the next is a second away
+            monitor._timer.cancel()
+            if monitor._sample_task is not None:
+                await asyncio.wait([monitor._sample_task])
+                monitor._timer.cancel()
             await monitor._sample()
             assert_limit_reported(await r.python(code, timeout_s=50), "open_files_total")
 
