@@ -537,6 +537,10 @@ class ResourceMonitor:
             if exceeded is not None:
                 self._recent.clear()
                 self._on_exceeded(exceeded)
+                if exceeded.limit == "open_files_total":
+                    # What was expensive has ended. A pause for it would give the next attempt time for more,
+                    # which would be more expensive, and so on.
+                    cost_s = 0.0
             if self._walk_task is None and self._disk.is_due():
                 self._walk_task = self._loop.create_task(self._walk())
         finally:

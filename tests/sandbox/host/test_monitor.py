@@ -611,6 +611,37 @@ async def test_a_call_that_begins_in_an_idle_sandbox_does_not_run_unseen_for_a_s
         monitor.stop()
 
 
+@pytest.mark.parametrize("exceeded", [True, False])
+async def test_a_look_that_ended_what_made_it_expensive_puts_off_no_other(exceeded: bool) -> None:
+    """Else each attempt would have several times as long as the one before, until it has what it wants."""
+
+    def supervisor() -> int:
+        began_s = time.thread_time()
+        while time.thread_time() < began_s + 0.5:
+            pass
+        return os.getpid()
+
+    reports: list[LimitExceeded] = []
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(450 if exceeded else 0)]
+    child = await asyncio.create_subprocess_exec("sleep", "1000", pass_fds=files)
+    limits = Limits(memory_bytes=None, open_files_total=400)
+    monitor = ResourceMonitor(
+        supervisor, limits, folders=(), is_busy=lambda: True, on_exceeded=reports.append
+    )
+    try:
+        monitor._timer.cancel()
+        await monitor._sample()
+        assert [report.limit for report in reports] == ["open_files_total"] * exceeded
+        left_s = monitor._timer.when() - monitor._loop.time()
+        assert left_s <= 0.1 if exceeded else left_s > 1
+    finally:
+        monitor.stop()
+        child.kill()
+        await child.wait()
+        for file in files:
+            os.close(file)
+
+
 async def test_watches_made_at_once_after_a_pause_are_seen(tmp_path: Path) -> None:
     """The call takes less time than passes between two samples of an idle sandbox."""
     code = """
