@@ -6,11 +6,13 @@ What the kernel counts per user, as a boundary:
   between processes, queued signals, watches on folders, keys, message queues, pages of pipes.
 - Mechanism: what can be done without is refused by the system call filter. Open files, which cannot, are
   limited to half of what the host may have open, so that the host can always pass one on. The total of a tree
-  is watched by `aisotools.sandbox.host.monitor`.
-- Race: none for what the kernel refuses. The watch is as quick as its samples.
+  is watched by `aisotools.sandbox.host.monitor`, with the watches of its epolls and the pages of its pipes.
+- Race: none for what the kernel refuses. The watch is as quick as its samples: until the next one a tree may
+  hold some hundred thousand watches more for each processor and second.
 - A failure: a limit that the kernel refuses ends the worker before it runs anything.
 - Left: processes are counted per user where no user namespace is had, so a session full of them can keep
-  another session from starting more, though not the user's programs, whose limit is higher.
+  another session from starting more, though not the user's programs, whose limit is higher. What is watched
+  is watched for each session: several may together hold all the pages of pipes that a user has.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ _DESCRIPTIONS = {
     "disk_bytes": "disk space of the files it has written",
     "cpu_s": "processor time of one process",
     "open_files": "open files of one process",
-    "open_files_total": "open files of all processes of the sandbox together",
+    "open_files_total": "open files of all processes of the sandbox together, with their watches and pipes",
 }
 
 # What programs print when the kernel refuses them more. Only the end is searched: there an error ends.
@@ -110,7 +112,11 @@ class Limits:
             owns the session may have open itself (its soft limit). The kernel counts descriptors that are
             being passed between processes per user, and refuses more than this to whoever passes one.
         open_files_total: Open files of all processes of the sandbox together, watched while calls run. One
-            that several have counts for each, and an epoll instance for four.
+            that several have counts for each. What the kernel counts per user counts as well: of the watches
+            of an epoll those beyond one for each open file of its process; of many files an epoll instance
+            for four, and each pipe beyond 64 for its 16 pages (for more where a user has less than 16,384).
+            Descriptors that stay on their way between processes, or in a program that nobody may read, may
+            hide any number, and count as too many.
         cpu_s: Seconds of processor time of each process (RLIMIT_CPU); None for no limit.
         stream_bytes: Printed bytes kept of one call.
         call_timeout_s: Seconds that a call may take when neither it nor its tool says otherwise.

@@ -24,7 +24,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,7 @@ from aisotools.sandbox.host.frame_socket import FrameSocket
 from aisotools.sandbox.host.monitor import ResourceMonitor
 from aisotools.sandbox.host.programs import ProgramRequests, note_start, scope_of, wait_for_names
 from aisotools.sandbox.host.raw_output import RawOutput
+from aisotools.sandbox.host.watches import watch
 from aisotools.sandbox.host.worker_limits import WorkerLimits
 from aisotools.sandbox.limits import LimitExceeded, Limits
 from aisotools.sandbox.process import tree
@@ -131,6 +132,9 @@ class WorkerConnection:
                 if it will bring another worker; otherwise the tree is lost as well.
             exempt_pids: Returns the processes that hold snapshots, which no sweep may touch.
             displays: Receives what calls display and ask.
+
+        Raises:
+            SandboxError: The loop cannot watch them. They are closed.
         """
         self._loop = asyncio.get_running_loop()
         self._control = handles.control
@@ -138,11 +142,10 @@ class WorkerConnection:
         self._on_lost = on_lost
         self._on_worker_exit = on_worker_exit
         self._exempt_pids = exempt_pids
-        self._raw = RawOutput(
-            self._raw_pipes,
-            on_readable=self._on_raw_readable,
-            handle=self._handle_raw,
-        )
+        try:
+            self._watch(handles)
+        except SandboxError as error:
+            raise SandboxError(f"The worker was not started: {error}.") from error
         self._acknowledgements: dict[int, asyncio.Future[None]] = {}
         self.sweep_lock = asyncio.Lock()
         self._sweeps: set[asyncio.Future[None]] = set()  # the loop itself would forget them
@@ -165,12 +168,22 @@ class WorkerConnection:
         self.down_reason: str | None = None
         self.lost_reason: str | None = None
         self.exit_limit: LimitExceeded | None = None
-        self._worker = self.make_worker(handles.channel)
-        self._loop.add_reader(self._control, self._on_control_readable)
 
     def __repr__(self) -> str:
         state = f"lost: {self.lost_reason}" if self.lost_reason is not None else f"{len(self.calls)} calls"
         return f"<WorkerConnection pid={self.pid} {state}>"
+
+    def _watch(self, handles: WorkerHandles) -> None:
+        """Watch our ends; close them if that cannot be: without them the supervisor ends, and the worker."""
+        with ExitStack() as undone:
+            for end in (handles.channel, handles.control, handles.out, handles.err):
+                undone.callback(end.close)
+            self._raw = RawOutput(self._raw_pipes, on_readable=self._on_raw_readable, handle=self._handle_raw)
+            undone.callback(self._raw.stop)
+            self._worker = self.make_worker(handles.channel)
+            undone.callback(self._worker.close)
+            watch(self._loop, self._control, self._on_control_readable)
+            undone.pop_all()
 
     @property
     def pid(self) -> int:
@@ -193,20 +206,26 @@ class WorkerConnection:
         return self._raw.last_words
 
     def start_monitor(
-        self, limits: Limits, *, folders: Sequence[str], on_exceeded: Callable[[LimitExceeded], None]
+        self,
+        limits: Limits,
+        *,
+        folders: Sequence[str],
+        is_busy: Callable[[], bool],
+        on_exceeded: Callable[[LimitExceeded], None],
     ) -> None:
         """Check `limits` from now on, until the tree is lost.
 
         Args:
             limits: What the tree may use.
             folders: Where it may write, besides its scratch folder.
+            is_busy: Returns whether calls run, in the worker or beside it.
             on_exceeded: Called for each check that finds a limit exceeded.
         """
         self.monitor = ResourceMonitor(
             lambda: self.supervisor,
             limits,
             folders=(*folders, self.scratch),
-            is_busy=lambda: bool(self.calls),
+            is_busy=is_busy,
             on_exceeded=on_exceeded,
         )
 
@@ -349,10 +368,17 @@ class WorkerConnection:
     def resume(self) -> None:
         """Listen to the worker again: it is not replaced after all."""
         self._suspended = False
-        self._worker.socket.resume_reading()
-        if self._worker.pidfd >= 0:
-            # Level-triggered: if the worker ended while it was ignored, this fires at once.
-            self._loop.add_reader(self._worker.pidfd, self._on_pidfd_readable)
+        self._listen()
+
+    def _listen(self) -> None:
+        """Watch the worker; lose the tree if that cannot be, since nobody would hear of its end."""
+        try:
+            if self._worker.pidfd >= 0:
+                # Level-triggered: if the worker ended while it was ignored, this fires at once.
+                watch(self._loop, self._worker.pidfd, self._on_pidfd_readable)
+            self._worker.socket.resume_reading()
+        except SandboxError as error:
+            self.lose(str(error))
 
     def replace_worker(self, worker: WorkerProcess) -> WorkerProcess:
         """Serve calls by `worker` from now on. Return the former one, which is no longer listened to."""
@@ -364,9 +390,7 @@ class WorkerConnection:
         self._raw.drain_all()
         self._raw.forget_last_words()
         self.down_reason = None
-        if worker.pidfd >= 0:
-            self._loop.add_reader(worker.pidfd, self._on_pidfd_readable)
-        worker.socket.resume_reading()
+        self._listen()
         self._send_control({"op": "adopt", "worker": worker.pid})
         return former
 

@@ -35,8 +35,9 @@ from aisotools.sandbox.host.fork_observation import (
     private_bytes,
     why_unrestricted,
 )
+from aisotools.sandbox.host.watches import watch
 from aisotools.sandbox.process import tree
-from aisotools.sandbox.process.descriptors import discard_socket, receive, refuse_descriptors
+from aisotools.sandbox.process.descriptors import discard_socket, host_pair, receive
 from aisotools.sandbox.process.spawn import search_path
 
 _log = logging.getLogger(__name__)
@@ -85,11 +86,10 @@ class ForkSocket:
         self.pid = 0
         self.pidfd = -1
         try:
-            self.sock, self.peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.sock, self.peer = host_pair(socket.SOCK_STREAM)
         except OSError as error:
             raise SandboxError(f"the host could not make a socket for a fork ({error.strerror})") from None
         self.sock.setblocking(False)
-        refuse_descriptors(self.sock)
         # The kernel adds the sender's process id to every message; the sender cannot forge it.
         self.sock.setsockopt(socket.SOL_SOCKET, _SO_PASSCRED, 1)
         self._supervisor = supervisor
@@ -101,14 +101,15 @@ class ForkSocket:
         """Wait for the next frame, which must be `op`, and return its header.
 
         Raises:
-            SandboxError: If it does not come in time, is another one, or comes from a foreign process.
+            SandboxError: If it does not come in time, is another one, or comes from a foreign process; if the
+                loop cannot watch the socket.
         """
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(within_s):
                 while True:
                     readable = loop.create_future()
-                    loop.add_reader(self.sock, _resolve, readable)
+                    watch(loop, self.sock, _resolve, readable)
                     self._loop = loop
                     try:
                         await readable

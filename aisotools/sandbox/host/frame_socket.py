@@ -11,8 +11,9 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 
-from aisotools.core.exceptions import ChannelError
+from aisotools.core.exceptions import ChannelError, SandboxError
 from aisotools.sandbox.frames import FrameReader
+from aisotools.sandbox.host.watches import watch, watch_writing
 from aisotools.sandbox.process.descriptors import discard_socket, receive, refuses_descriptors
 
 READ_BYTES = 1 << 16
@@ -27,7 +28,7 @@ class FrameSocket:
 
     `on_readable` is called when there is something to read. Writes are buffered; when more than
     `MAX_BUFFERED_BYTES` wait, the peer has stopped reading, and `on_overflow` is called instead of growing
-    without bound.
+    without bound; so it is when the rest of a message cannot be sent later.
 
     Attributes:
         reader: Turns the bytes that `read` returns into frames.
@@ -50,8 +51,12 @@ class FrameSocket:
         return f"<FrameSocket {self._socket.fileno()}, {len(self._buffer)} bytes waiting>"
 
     def resume_reading(self) -> None:
-        """Call `on_readable` again. A new socket reads from the start."""
-        self._loop.add_reader(self._socket, self._on_readable)
+        """Call `on_readable` again. A new socket reads from the start.
+
+        Raises:
+            SandboxError: The loop cannot watch the socket.
+        """
+        watch(self._loop, self._socket, self._on_readable)
 
     def pause_reading(self) -> None:
         """Stop calling `on_readable`."""
@@ -99,7 +104,12 @@ class FrameSocket:
                 return
             # Partial write: the kernel took the first `sent` bytes, and the descriptors with them.
             data = data[sent:]
-            self._loop.add_writer(self._socket, self._flush)
+            try:
+                watch_writing(self._loop, self._socket, self._flush)
+            except SandboxError:
+                # Nothing would ever send the rest. The peer has got a piece of a message, so it must end.
+                self._on_overflow()
+                return
         if len(self._buffer) + len(data) > MAX_BUFFERED_BYTES:
             self._on_overflow()
             return

@@ -6,16 +6,23 @@ memory (PSS, which shares out what several processes map), open files, processes
 (see `aisotools.sandbox.host.disk_usage`).
 
 - Threat: many processes that each stay below their own limit; memory that no process shows (shared memory
-  that was unmapped, buffers of sockets); a process that cannot be looked at; a tree that is slow to look at.
+  that was unmapped, buffers of sockets, mappings and page tables); a process that cannot be looked at; a tree
+  that is slow to look at.
 - Mechanism: the kernel's numbers, cheapest first. Resident memory is never less than PSS, so PSS is read only
   when that exceeds the limit. Shared memory without a name may be held by one mapped page: while the tree
   maps any, what the machine's shared memory has grown by since the start counts as the tree's. Sockets and
   pipes count at the size that they may have, and so does what waits in the queues of a network of its own:
   a connection that nobody has accepted belongs to no descriptor, and outlives the one at its other end.
+- A mapping takes at least a page of address space: only where so many would exceed the limit are they
+  counted, and no more than some thousand of a process; one with more counts for all that it may have.
 - Memory files, pages kept in pipes, larger buffers and hiding from /proc are refused by the system call
-  filter, so nothing else is left to count. Folders in memory have a fixed size.
+  filter. Folders in memory have a fixed size.
+- Left: small objects of the kernel (the record of an open file, an entry of a folder it looked at) count for
+  nothing. There are no more of them than open files, or the kernel gives them up when memory runs out.
 - Race: between two samples a tree may take what each of its processes may; then it is ended. A process that
-  ends while it is looked at counts for nothing, one that may not be looked at counts at its most.
+  ends while it is looked at counts for nothing, one that may not be looked at counts at its most. What
+  nobody can look at (see `aisotools.sandbox.host.open_files`) is common for a moment, so only what is there
+  in four samples one after another, a tenth of a second apart, ends the tree.
 - A failure of a sample is a sample without numbers, and the next one comes. Everything runs in a thread, so
   the event loop waits for none of it.
 """
@@ -23,15 +30,17 @@ memory (PSS, which shares out what several processes map), open files, processes
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from aisotools.sandbox.host.disk_usage import DiskUsage
+from aisotools.sandbox.host.open_files import SOCKET_BYTES, OpenFiles, measure_files
 from aisotools.sandbox.limits import LimitExceeded, Limits
 from aisotools.sandbox.process import tree as processes
 
@@ -42,12 +51,15 @@ _IDLE_INTERVAL_S = 1.0
 _MAX_LOAD = 0.01
 # Never more than this share while an idle sandbox would be sampled; see `ResourceMonitor._sample`.
 _MAX_LOAD_OF_LARGE = 0.25
-# What the kernel may keep for one socket, the data of both directions together, and for one pipe.
-_SOCKET_BYTES = 512 << 10
-_PIPE_BYTES = 64 << 10
-# What it keeps for a socket with empty queues, and for one rule set of Landlock.
+# What the kernel keeps for a socket with empty queues.
 _EMPTY_SOCKET_BYTES = 4 << 10
-_RULESET_BYTES = 16 << 20
+# What it keeps for a mapping: the area, its share of the tree of areas, and two records of shared pages.
+_MAPPING_BYTES = 384
+# A table of 4 KiB maps 2 MiB.
+_SPACE_PER_TABLE = 512
+# So many mappings of a process are counted; a program has hundreds.
+_FEW_MAPPINGS = 4096
+_MAPS_BYTES = 1 << 16
 # With so few sockets in a network, what waits in them is not worth a look; with so many, the look is not.
 _FEW_SOCKETS = 64
 _MANY_SOCKETS = 20_000
@@ -55,16 +67,16 @@ _MANY_SOCKETS = 20_000
 _QUICK_BYTES = 128 << 20
 # Threads whose context switches are compared between calls. Each takes some tens of microseconds.
 _MOST_COMPARED = 256
-# With fewer open files than this, what the kernel keeps for them is not worth a look at each.
-_FEW_FILES = 256
-# An epoll holds as many watches as its process may have files open, and a user may have so many in all.
-_FILES_PER_EPOLL = 4
+# In so many samples one after another, descriptors that nobody can look at are on their way, or a program
+# that nobody may read begins and ends. In more they are hidden.
+_MOST_UNSEEN_SAMPLES = 3
 # The kernel counts processor time in other grains than we do: a worker killed this near to its limit was
 # killed for it.
 _NEAR_LIMIT = 0.9
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _RUNNING = b"\nState:\tR"
+_find_tables = re.compile(rb"^VmPTE:\s*(\d+) kB$", re.MULTILINE).search
 _find_counts = re.compile(rb"^(sockets|TCP6?): (?:used|inuse) (\d+)", re.MULTILINE).findall
 # At the start of a line, where no name of a program stands: with a count in its name, which it may change
 # whenever it has run, a program would look as if it had not.
@@ -80,13 +92,14 @@ class ResourceUsage:
         processes: Number of processes and threads.
         disk_bytes: Written since the worker started; 0 when it was not measured.
         cpu_s: Processor time of the process that has used most.
-        open_files_total: Open files of all processes together; one that several have counts for each, and an
-            epoll instance for four.
+        open_files_total: Open files of all processes together, as `Limits.open_files_total` counts them.
+        unseen_files: Descriptors that nobody can look at, and that may stand for any number.
     """
 
     memory_bytes: int = 0
     processes: int = 0
     open_files_total: int = 0
+    unseen_files: int = 0
     disk_bytes: int = 0
     cpu_s: float = 0.0
 
@@ -98,6 +111,26 @@ def find_exceeded(usage: ResourceUsage, limits: Limits) -> LimitExceeded | None:
         if allowed is not None and used > allowed:
             return LimitExceeded(limit=name, used=used, allowed=allowed)
     return None
+
+
+def pause_after(cost_s: float, *, is_busy: bool) -> float:
+    """Return the seconds between a sample that took `cost_s` of a processor and the next one."""
+    interval_s = _BUSY_INTERVAL_S if is_busy else _IDLE_INTERVAL_S
+    # Hardly less often than an idle sandbox: what is expensive to measure is large, and must be measured. But
+    # never for more than a quarter of the time of one processor.
+    wait_s = min(max(interval_s, cost_s / _MAX_LOAD), _IDLE_INTERVAL_S)
+    return max(wait_s, cost_s / _MAX_LOAD_OF_LARGE)
+
+
+def find_hidden(samples: Sequence[ResourceUsage], limits: Limits) -> LimitExceeded | None:
+    """Return the limit on open files if in each of these samples there were some that nobody can look at.
+
+    Each counts for as many as are allowed: it may be an epoll with any number of watches.
+    """
+    if not samples or not all(usage.unseen_files for usage in samples):
+        return None
+    used = samples[-1].open_files_total + samples[-1].unseen_files * limits.open_files_total
+    return LimitExceeded(limit="open_files_total", used=used, allowed=limits.open_files_total)
 
 
 def find_cpu_kill(
@@ -256,47 +289,57 @@ def _sum_memory(sizes: list[_Size], *, hidden: int, read: Callable[[str], tuple[
     return private + max(shared, hidden)
 
 
-def _count_files(folder: str, unreadable: int) -> int:
-    try:
-        # Linux 6.2 and newer give the number as the size.
-        return os.stat(folder).st_size or len(os.listdir(folder))
-    except PermissionError:
-        return unreadable
-    except OSError:
-        return 0  # it ended meanwhile
-
-
-def _measure_files(sizes: Iterable[_Size], limits: Limits) -> tuple[int, int]:
-    """Return how many open files processes have, and the bytes that the kernel may keep for them."""
+def _measure_files(sizes: Iterable[_Size], limits: Limits) -> OpenFiles:
+    """Return what processes have open; see `aisotools.sandbox.host.open_files`."""
     # One without memory has ended, and has none: a plain user may not look, as if it hid them. Each of a few
     # zombies would count a quarter of a gigabyte.
-    counts = {
-        folder: _count_files(folder, limits.open_files)
-        for folder in (f"{size.folder}/fd" for size in sizes if size.virtual)
-    }
-    total = sum(counts.values())
-    if total <= _FEW_FILES:
-        return total, 0
-    objects: set[str] = set()
-    epolls, rulesets = 0, 0
-    for folder, count in counts.items():
-        try:
-            names = os.listdir(folder)
-        except PermissionError:
-            objects.update(f"socket:{folder}-{number}" for number in range(count))
-            continue
-        except OSError:
-            continue
-        for name in names:
-            with suppress(OSError):
-                target = os.readlink(f"{folder}/{name}")
-                objects.add(target)
-                epolls += target == "anon_inode:[eventpoll]"
-                rulesets += target == "anon_inode:[landlock-ruleset]"
-    sockets = sum(target.startswith("socket:") for target in objects)
-    pipes = sum(target.startswith("pipe:") for target in objects)
-    kernel = sockets * _SOCKET_BYTES + pipes * _PIPE_BYTES + rulesets * _RULESET_BYTES
-    return total + (_FILES_PER_EPOLL - 1) * epolls, kernel
+    return measure_files([size.folder for size in sizes if size.virtual], limits)
+
+
+def _most_mappings(size: _Size) -> int:
+    """Return how many mappings a process may have; each takes at least a page of its address space."""
+    return min(size.virtual // _PAGE_BYTES, _max_mappings())
+
+
+@functools.cache
+def _max_mappings() -> int:
+    try:
+        with open("/proc/sys/vm/max_map_count", "rb") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 65_530  # the kernel's default
+
+
+def _count_mappings(size: _Size) -> int:
+    """Return how many mappings a process has: exactly if they are few, else as many as it may have."""
+    count = 0
+    try:
+        with open(f"{size.folder}/maps", "rb", buffering=0) as file:
+            while part := file.read(_MAPS_BYTES):
+                count += part.count(b"\n")
+                if count > _FEW_MAPPINGS:
+                    return _most_mappings(size)
+    except OSError:
+        return _most_mappings(size)
+    return count
+
+
+def _table_bytes(size: _Size) -> int:
+    """Return the memory of a process's page tables; as much as its address space may take if unreadable."""
+    try:
+        with open(f"{size.folder}/status", "rb") as file:
+            found = _find_tables(file.read())
+    except OSError:
+        found = None
+    return int(found[1]) * 1024 if found else size.virtual // _SPACE_PER_TABLE
+
+
+def _measure_mappings(sizes: list[_Size], left: int) -> int:
+    """Return what the kernel keeps for the address spaces of processes: exactly if it may exceed `left`."""
+    most = sum(_most_mappings(size) * _MAPPING_BYTES + size.virtual // _SPACE_PER_TABLE for size in sizes)
+    if most <= left:
+        return 0
+    return sum(_count_mappings(size) * _MAPPING_BYTES + _table_bytes(size) for size in sizes)
 
 
 def network_bytes(pids: Iterable[int]) -> int:
@@ -322,11 +365,11 @@ def _network_bytes(folder: str) -> int:
     connections = sum(int(counts.get(name, 0)) for name in (b"TCP", b"TCP6"))
     others = int(counts.get(b"sockets", 0)) - connections
     # Unix sockets and those for datagrams have no table that says what waits in them.
-    total = max(0, others - _FEW_SOCKETS) * _SOCKET_BYTES
+    total = max(0, others - _FEW_SOCKETS) * SOCKET_BYTES
     if connections <= _FEW_SOCKETS:
         return total
     if connections > _MANY_SOCKETS:
-        return total + connections * _SOCKET_BYTES
+        return total + connections * SOCKET_BYTES
     for name in ("tcp", "tcp6"):
         with suppress(OSError), open(f"{folder}/{name}", "rb") as file:
             next(file, b"")
@@ -334,7 +377,7 @@ def _network_bytes(folder: str) -> int:
                 sending, _, received = line.split(None, 5)[4].partition(b":")
                 # A byte in a queue may be in a buffer of its own, and small ones keep as much as large ones.
                 waiting = (int(sending, 16) > 0) + (int(received, 16) > 0)
-                total += _EMPTY_SOCKET_BYTES + waiting * _SOCKET_BYTES // 2
+                total += _EMPTY_SOCKET_BYTES + waiting * SOCKET_BYTES // 2
     return total
 
 
@@ -359,16 +402,20 @@ def measure_usage(supervisor: int, limits: Limits, shared_before: int | None = N
         return ResourceUsage()
     tree = processes.below(supervisor, processes.table())
     sizes = list(_sizes(sorted(tree)))
-    files, kernel = _measure_files(sizes, limits)
+    files = _measure_files(sizes, limits)
     # By whichever is more: the descriptors know nothing of queues, the network nothing of pipes.
-    kernel = max(kernel, network_bytes(tree))
+    kernel = max(files.kernel_bytes, network_bytes(tree))
     grown = 0 if shared_before is None else shared_memory_bytes() - shared_before
+    if limits.memory_bytes is not None:
+        resident = sum(size.resident for size in sizes)
+        kernel += _measure_mappings(sizes, limits.memory_bytes - kernel - max(grown, 0) - resident)
     memory = _measure_memory(sizes, limits.memory_bytes, grown=grown, kernel=kernel)
     cpu_s = max(map(_cpu_s, tree), default=0.0) if limits.cpu_s is not None else 0.0
     return ResourceUsage(
         memory_bytes=memory,
         processes=sum(map(processes.count_threads, tree)),
-        open_files_total=files,
+        open_files_total=files.total,
+        unseen_files=files.unseen,
         cpu_s=cpu_s,
     )
 
@@ -439,10 +486,12 @@ class ResourceMonitor:
         self._reported_disk_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(_BUSY_INTERVAL_S, self._begin_sample)
+        self._rested_at_s = 0.0  # when the next sample may be, by what the last one has cost
         self._stopped = False
         # Race: a sample may come between the kernel's kill and the news of it. It no longer shows the process
         # that used the time, so the one before is kept too.
         self._cpu_samples: deque[tuple[float, float]] = deque(maxlen=2)
+        self._recent: deque[ResourceUsage] = deque(maxlen=_MOST_UNSEEN_SAMPLES + 1)
 
     def __repr__(self) -> str:
         return f"<ResourceMonitor of {self._supervisor()}{', stopped' if self._stopped else ''}>"
@@ -454,6 +503,14 @@ class ResourceMonitor:
         for task in (self._walk_task, self._sample_task):
             if task is not None:
                 task.cancel()
+
+    def note_call(self) -> None:
+        """Sample soon: a call begins, and the next sample may be as far away as that of an idle sandbox."""
+        soon_s = max(self._loop.time() + _BUSY_INTERVAL_S, self._rested_at_s)
+        # One that is under way, and sets the timer afterwards, sees the call itself.
+        if not self._stopped and soon_s < self._timer.when():
+            self._timer.cancel()
+            self._timer = self._loop.call_at(soon_s, self._begin_sample)
 
     def post_mortem(self) -> LimitExceeded | None:
         """Return the limit for which the kernel has killed the worker, as far as samples can tell."""
@@ -473,18 +530,24 @@ class ResourceMonitor:
             if self._stopped:
                 return
             self._cpu_samples.append((usage.cpu_s, sampled_s))
+            self._recent.append(usage)
             exceeded = find_exceeded(usage, self._limits)
+            if exceeded is None and len(self._recent) == self._recent.maxlen:
+                exceeded = find_hidden(self._recent, self._limits)
             if exceeded is not None:
+                self._recent.clear()
                 self._on_exceeded(exceeded)
+                if exceeded.limit == "open_files_total":
+                    # What was expensive has ended. A pause for it would give the next attempt time for more,
+                    # which would be more expensive, and so on.
+                    cost_s = 0.0
             if self._walk_task is None and self._disk.is_due():
                 self._walk_task = self._loop.create_task(self._walk())
         finally:
             # Also after an error: a limit that is not checked any more is no limit.
-            interval_s = _BUSY_INTERVAL_S if self._is_busy() else _IDLE_INTERVAL_S
-            # Hardly less often than an idle sandbox: what is expensive to measure is large, and must be
-            # measured. But never for more than a quarter of the time of one processor.
-            wait_s = min(max(interval_s, cost_s / _MAX_LOAD), _IDLE_INTERVAL_S)
-            wait_s = max(wait_s, cost_s / _MAX_LOAD_OF_LARGE)
+            is_unclear = bool(self._recent and self._recent[-1].unseen_files)
+            wait_s = pause_after(cost_s, is_busy=is_unclear or self._is_busy())
+            self._rested_at_s = self._loop.time() + pause_after(cost_s, is_busy=True)
             if not self._stopped:
                 self._timer = self._loop.call_later(wait_s, self._begin_sample)
 

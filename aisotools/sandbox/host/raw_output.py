@@ -4,14 +4,65 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+from aisotools.core.exceptions import SandboxError
 from aisotools.sandbox.host.frame_socket import READ_BYTES
+from aisotools.sandbox.host.watches import watch
 
 _LAST_WORDS_BYTES = 4096
 # Raw output that is read at most when a worker or a reader ends: more than a pipe holds.
 _DRAIN_BYTES = 1 << 24
+
+
+class ReaderPipes:
+    """The pipes of a reader that is being made: its raw output, and the numbers of calls to interrupt.
+
+    Attributes:
+        theirs: What the reader gets: standard output, standard error, and the read end for interrupts.
+        out: Our end of its standard output, which never blocks.
+        err: Our end of its standard error, likewise.
+        interrupts: Our end of the pipe for interrupts, likewise.
+    """
+
+    def __init__(self) -> None:
+        """Make them.
+
+        Raises:
+            SandboxError: If this process has no descriptors left.
+        """
+        descriptors: list[int] = []
+        try:
+            for _ in range(3):
+                descriptors += os.pipe()
+        except OSError as error:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise SandboxError(f"the host could not make a pipe for it ({error.strerror})") from None
+        out, their_out, err, their_err, their_interrupts, interrupts = descriptors
+        for descriptor in (out, err, interrupts):
+            os.set_blocking(descriptor, False)
+        self.theirs: tuple[int, ...] = (their_out, their_err, their_interrupts)
+        self.out, self.err, self.interrupts = io.FileIO(out), io.FileIO(err), io.FileIO(interrupts, "w")
+
+    def close_theirs(self) -> None:
+        """Close the ends that the reader has got."""
+        for descriptor in self.theirs:
+            os.close(descriptor)
+        self.theirs = ()
+
+    def close_output(self) -> None:
+        """Close our ends of its standard output and standard error."""
+        self.out.close()
+        self.err.close()
+
+    def close(self) -> None:
+        """Close everything."""
+        self.close_theirs()
+        self.close_output()
+        self.interrupts.close()
 
 
 class RawOutput:
@@ -34,14 +85,21 @@ class RawOutput:
             pipes: Our ends by stream, which never block; whoever made them closes them.
             on_readable: Called with a stream when there is something to `read`.
             handle: Called with a stream and what was read.
+
+        Raises:
+            SandboxError: The loop cannot watch them.
         """
         self.bytes_read: Counter[str] = Counter()
         self._loop = asyncio.get_running_loop()
         self._pipes = pipes
         self._handle = handle
         self._last_words = bytearray()
-        for stream, pipe in pipes.items():
-            self._loop.add_reader(pipe, on_readable, stream)
+        try:
+            for stream, pipe in pipes.items():
+                watch(self._loop, pipe, on_readable, stream)
+        except SandboxError:
+            self.stop()
+            raise
 
     @property
     def last_words(self) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import logging
 import math
 import os
@@ -36,9 +35,10 @@ from aisotools.sandbox.host.failures import (
     unreadable_result,
 )
 from aisotools.sandbox.host.frame_socket import FrameSocket
-from aisotools.sandbox.host.raw_output import RawOutput
+from aisotools.sandbox.host.raw_output import RawOutput, ReaderPipes
 from aisotools.sandbox.host.snapshots import SnapshotHistory, WokenReader
 from aisotools.sandbox.host.trials import SilentListener, TrialScratch
+from aisotools.sandbox.host.watches import watch
 from aisotools.sandbox.host.worker_limits import UNKNOWN_LIMITS, explain_lowered
 from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
 from aisotools.sandbox.process import tree
@@ -57,54 +57,6 @@ _IDLE_S = 0.05
 # How long a call whose reader has left processes behind waits for their end, at most.
 _CLEARED_S = 5.0
 _LEFTOVERS = "a call left processes behind"
-
-
-class ReaderPipes:
-    """The pipes of a reader that is being made: its raw output, and the numbers of calls to interrupt.
-
-    Attributes:
-        theirs: What the reader gets: standard output, standard error, and the read end for interrupts.
-        out: Our end of its standard output, which never blocks.
-        err: Our end of its standard error, likewise.
-        interrupts: Our end of the pipe for interrupts, likewise.
-    """
-
-    def __init__(self) -> None:
-        """Make them.
-
-        Raises:
-            SandboxError: If this process has no descriptors left.
-        """
-        descriptors: list[int] = []
-        try:
-            for _ in range(3):
-                descriptors += os.pipe()
-        except OSError as error:
-            for descriptor in descriptors:
-                os.close(descriptor)
-            raise SandboxError(f"the host could not make a pipe for it ({error.strerror})") from None
-        out, their_out, err, their_err, their_interrupts, interrupts = descriptors
-        for descriptor in (out, err, interrupts):
-            os.set_blocking(descriptor, False)
-        self.theirs: tuple[int, ...] = (their_out, their_err, their_interrupts)
-        self.out, self.err, self.interrupts = io.FileIO(out), io.FileIO(err), io.FileIO(interrupts, "w")
-
-    def close_theirs(self) -> None:
-        """Close the ends that the reader has got."""
-        for descriptor in self.theirs:
-            os.close(descriptor)
-        self.theirs = ()
-
-    def close_output(self) -> None:
-        """Close our ends of its standard output and standard error."""
-        self.out.close()
-        self.err.close()
-
-    def close(self) -> None:
-        """Close everything."""
-        self.close_theirs()
-        self.close_output()
-        self.interrupts.close()
 
 
 class Reader:
@@ -141,6 +93,9 @@ class Reader:
             on_ended: Called once, when the process is gone, before its calls fail.
             on_cleared: Called once, when nothing of its calls is left.
             clear: Ends everything below the keeper with this process id, and the keeper.
+
+        Raises:
+            SandboxError: The loop cannot watch it. It is the caller's to end.
         """
         self._clear = clear
         self._clearing: asyncio.Future[None] | None = None
@@ -161,15 +116,19 @@ class Reader:
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._reason = ""
         self.cleared: asyncio.Future[None] = self._loop.create_future()
-        sock, self.pid, self._pidfd = woken.socket.detach()
-        self.processes = ReaderProcesses(woken.keeper, self.pid)
         self.calls = CallTable(listener, displays=displays, drain_raw=self._raw.drain, reply=self._send)
-        self._socket = FrameSocket(
-            sock,
-            on_readable=self._read_channel,
-            on_overflow=lambda: self.end("it stopped reading its calls"),
-        )
-        self._loop.add_reader(self._pidfd, self._on_exit)
+        with contextlib.ExitStack() as undone:
+            undone.callback(self._raw.stop)
+            self._socket = FrameSocket(
+                woken.socket.sock,
+                on_readable=self._read_channel,
+                on_overflow=lambda: self.end("it stopped reading its calls"),
+            )
+            undone.callback(self._socket.close)
+            watch(self._loop, woken.socket.pidfd, self._on_exit)
+            undone.pop_all()
+        _, self.pid, self._pidfd = woken.socket.detach()
+        self.processes = ReaderProcesses(woken.keeper, self.pid)
 
     def __repr__(self) -> str:
         return f"<Reader pid={self.pid} {len(self.calls)} calls {self._reason}>"
@@ -446,15 +405,22 @@ class Readers:
             pipes.close()
             raise
         pipes.close_theirs()
-        reader = Reader(
-            woken,
-            pipes,
-            SilentListener() if scratch else self._listener,
-            self._displays,
-            on_ended=self._forget,
-            on_cleared=self._forget_keeper,
-            clear=connection.clear,
-        )
+        try:
+            reader = Reader(
+                woken,
+                pipes,
+                SilentListener() if scratch else self._listener,
+                self._displays,
+                on_ended=self._forget,
+                on_cleared=self._forget_keeper,
+                clear=connection.clear,
+            )
+        except SandboxError:
+            woken.socket.close(kill=True)
+            await connection.clear(woken.keeper)
+            self._variables.keeper_pids.discard(woken.keeper)
+            pipes.close()
+            raise
         self._readers.add(reader)
         return reader
 

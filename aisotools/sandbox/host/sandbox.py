@@ -209,6 +209,8 @@ class LocalSandbox:
                         pass
                     connection = await self._connect()  # its worker may have ended meanwhile
                 caller.is_queued = False
+                if connection.monitor is not None:
+                    connection.monitor.note_call()
                 if request.in_reader or request.is_trial:
                     return await self._run_in_reader(connection, request)
                 if concurrency != "overlap" and not request.read_only:
@@ -400,8 +402,9 @@ class LocalSandbox:
             return
         for call in connection.calls:
             call.note_limit(exceeded)
-        if exceeded.limit in {"memory_bytes", "cpu_s"} or not connection.calls:
-            # Memory must be freed now, and the kernel is about to kill for processor time.
+        if exceeded.limit in {"memory_bytes", "open_files_total", "cpu_s"} or not connection.calls:
+            # Memory must be freed now, and so must what the user's other programs need of the kernel, which
+            # is about to kill for processor time.
             connection.worker_exited(str(exceeded))
         elif self._limit_task is None or self._limit_task.done():
             self._limit_task = asyncio.get_running_loop().create_task(
@@ -552,6 +555,7 @@ class LocalSandbox:
                 connection.start_monitor(
                     self._spec.limits,
                     folders=(self._spec.workspace,),
+                    is_busy=lambda: bool(self._callers),
                     on_exceeded=functools.partial(self._on_limit_exceeded, connection),
                 )
                 return connection

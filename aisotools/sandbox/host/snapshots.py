@@ -301,7 +301,14 @@ class SnapshotHistory:
         lossy: bool = False,
     ) -> WorkerProcess:
         end, pid, pidfd = sock.detach()
-        worker = connection.make_worker(end, pid=pid, pidfd=pidfd, known_tools=set(source.known_tools))
+        try:
+            worker = connection.make_worker(end, pid=pid, pidfd=pidfd, known_tools=set(source.known_tools))
+        except SandboxError as error:
+            # The former worker is frozen or ended, and nobody hears this one.
+            end.close()
+            os.close(pidfd)
+            connection.lose(str(error))
+            raise
         former = connection.replace_worker(worker)
         self._on_replaced(reason, lossy)
         return former

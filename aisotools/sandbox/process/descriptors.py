@@ -26,6 +26,7 @@ import socket
 import struct
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterable
 
@@ -42,8 +43,28 @@ _DESCRIPTOR = struct.Struct("i")
 _FLAGS = socket.MSG_CMSG_CLOEXEC if sys.platform == "linux" else 0
 _MAX_THREADS = 4
 
+# By the number of the other end: the host's end, as long as somebody holds it.
+_pairs: weakref.WeakValueDictionary[int, socket.socket] = weakref.WeakValueDictionary()
+
 Ancillary = list[tuple[int, int, bytes]]
 """What came with a message: level, kind and content of each piece."""
+
+
+def host_pair(kind: int) -> tuple[socket.socket, socket.socket]:
+    """Return a pair of Unix sockets: the host's end, to which nobody can send open files, and the other.
+
+    Raises:
+        OSError: If this process has no descriptors left.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+    refuse_descriptors(ours)
+    _pairs[os.fstat(theirs.fileno()).st_ino] = ours
+    return ours, theirs
+
+
+def is_fed_by_host(inode: int) -> bool:
+    """Return whether what waits in the socket with this number was sent by the host, and by nobody else."""
+    return inode in _pairs
 
 
 def refuse_descriptors(sock: socket.socket) -> bool:

@@ -31,7 +31,7 @@ from aisotools.sandbox.confinement.detect import Detection, detection_from_json
 from aisotools.sandbox.confinement.levels import LEVELS
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import tree
-from aisotools.sandbox.process.descriptors import refuse_descriptors
+from aisotools.sandbox.process.descriptors import host_pair
 from aisotools.sandbox.process.preload import requested_modules
 from aisotools.workspace.protected_names import AllowedNames
 
@@ -471,11 +471,9 @@ def _socket_pair(
     kind: socket.SocketKind, ours: ExitStack, theirs: ExitStack
 ) -> tuple[socket.socket, socket.socket]:
     try:
-        our_end, their_end = socket.socketpair(socket.AF_UNIX, kind)
+        our_end, their_end = host_pair(kind)
     except OSError as error:
         raise _no_descriptors(error) from None
-    # Before anybody has the other end.
-    refuse_descriptors(our_end)
     return ours.enter_context(our_end), theirs.enter_context(their_end)
 
 

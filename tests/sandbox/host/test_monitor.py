@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.confinement import landlock
-from aisotools.sandbox.host import monitor as monitoring
+from aisotools.sandbox.host import monitor as monitoring, open_files
 from aisotools.sandbox.host.failures import describe_exit
 from aisotools.sandbox.host.monitor import (
     ResourceMonitor,
@@ -24,6 +25,7 @@ from aisotools.sandbox.host.monitor import (
     find_exceeded,
     measure_usage,
 )
+from aisotools.sandbox.host.open_files import SOCKET_BYTES, OpenFiles
 from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
 from aisotools.sandbox.process import spawn, tree as processes
 from tests.sandbox.rig import Rig, rig, rss_bytes
@@ -130,6 +132,7 @@ time.sleep(60)
 async def test_memory_files(tight: Rig) -> None:
     """They would be memory of no process, so there are none: 1.5 GiB is refused every time."""
     code = """
+import asyncio
 import os
 held = [os.memfd_create('x') for _ in range(2)]
 for file in held:
@@ -412,8 +415,8 @@ def test_files_of_a_process_without_memory_are_not_looked_for(tmp_path: Path) ->
     for number in range(300):
         (tmp_path / "fd" / str(number)).symlink_to(f"socket:[{number}]")
     ended, running = (monitoring._Size(str(tmp_path), size, size) for size in (0, MIB))
-    assert monitoring._measure_files([ended], Limits()) == (0, 0)
-    assert monitoring._measure_files([running], Limits())[1] == 300 * monitoring._SOCKET_BYTES
+    assert monitoring._measure_files([ended], Limits()) == OpenFiles()
+    assert monitoring._measure_files([running], Limits()).kernel_bytes == 300 * SOCKET_BYTES
 
 
 def test_sockets_of_a_network_count_by_what_waits_in_them(tmp_path: Path) -> None:
@@ -430,10 +433,10 @@ def test_sockets_of_a_network_count_by_what_waits_in_them(tmp_path: Path) -> Non
     assert network(30, 30, 4, 60) == 0  # few, as of a notebook
     assert network(1000, 0, 0, 0) == 1000 * monitoring._EMPTY_SOCKET_BYTES
     full = network(0, 100, 100, 0)
-    assert full == 200 * monitoring._EMPTY_SOCKET_BYTES + 150 * monitoring._SOCKET_BYTES
-    assert network(0, 0, 0, 164) == 100 * monitoring._SOCKET_BYTES
+    assert full == 200 * monitoring._EMPTY_SOCKET_BYTES + 150 * SOCKET_BYTES
+    assert network(0, 0, 0, 164) == 100 * SOCKET_BYTES
     (tmp_path / "sockstat6").write_text("TCP6: inuse 30000\n")
-    assert network(0, 0, 0, 30_000) == 30_000 * monitoring._SOCKET_BYTES
+    assert network(0, 0, 0, 30_000) == 30_000 * SOCKET_BYTES
     (tmp_path / "sockstat").unlink()
     (tmp_path / "sockstat6").unlink()
     assert monitoring._network_bytes(str(tmp_path)) == 0  # it has ended
@@ -470,7 +473,7 @@ def test_rule_sets_count(tmp_path: Path) -> None:
         target = "anon_inode:[landlock-ruleset]" if number < 10 else "/dev/null"
         (tmp_path / "fd" / str(number)).symlink_to(target)
     size = monitoring._Size(str(tmp_path), MIB, MIB)
-    assert monitoring._measure_files([size], Limits())[1] == 10 * monitoring._RULESET_BYTES
+    assert monitoring._measure_files([size], Limits()).kernel_bytes == 10 * open_files._RULESET_BYTES
 
 
 QUEUES = """
@@ -508,10 +511,172 @@ async def test_connections_that_nobody_accepts_count(tmp_path: Path) -> None:
         assert sent > 20 * MIB  # the control: the kernel has it
         tree = processes.below(r.kernel.supervisor, processes.table())
         counted = monitoring.network_bytes(tree)
-        assert sent < counted < 2 * connections * monitoring._SOCKET_BYTES
+        assert sent < counted < 2 * connections * SOCKET_BYTES
         resident = sum(size.resident for size in monitoring._sizes(tree))
         usage = measure_usage(r.kernel.supervisor, Limits(memory_bytes=resident + sent // 2))
         assert usage.memory_bytes > resident // 4 + sent
+
+
+MAPPINGS = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+
+def divide(count):
+    start = libc.mmap(None, ctypes.c_size_t(count * 4096), 1, 0x22, -1, ctypes.c_long(0))
+    for page in range(0, count, 2):
+        libc.mprotect(ctypes.c_void_p(start + page * 4096), ctypes.c_size_t(4096), 0)
+"""
+
+
+async def test_mappings_that_take_memory_of_no_process_count(tmp_path: Path) -> None:
+    """Each takes some hundred bytes of the kernel's, and a process may have 65,000."""
+    code = (
+        MAPPINGS
+        + "divide(20_000)\nfor _ in range(30):\n    if os.fork() == 0: time.sleep(60)\ntime.sleep(60)"
+    )
+    async with rig(tmp_path, Limits(memory_bytes=256 * MIB), level="confined") as r:
+        await r.python("1")
+        assert_limit_reported(await r.python(code, timeout_s=50), "memory_bytes")
+        await works(r)
+
+
+def test_mappings_are_counted_exactly_only_where_they_may_be_too_many() -> None:
+    code = MAPPINGS + "divide({})\nprint(flush=True)\ntime.sleep(1000)"
+    for made, is_few in ((2000, True), (20_000, False)):
+        with subprocess.Popen([sys.executable, "-c", code.format(made)], stdout=subprocess.PIPE) as child:
+            try:
+                assert child.stdout is not None
+                child.stdout.readline()
+                (size,) = monitoring._sizes([child.pid])
+                real = len(Path(f"/proc/{child.pid}/maps").read_text().splitlines())
+                assert real > made
+                assert monitoring._count_mappings(size) == (
+                    real if is_few else monitoring._most_mappings(size)
+                )
+                assert real <= monitoring._most_mappings(size) <= size.virtual // 4096
+                found = monitoring._measure_mappings([size], 0)
+                assert found >= real * monitoring._MAPPING_BYTES
+                assert found - monitoring._count_mappings(size) * monitoring._MAPPING_BYTES < MIB
+                assert monitoring._measure_mappings([size], 1 << 40) == 0, "nothing is read"
+            finally:
+                child.kill()
+
+
+def test_mappings_of_a_process_that_may_not_be_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "hidden").touch()  # below a file nothing can be opened
+    size = monitoring._Size(str(tmp_path / "hidden"), 8 * MIB, MIB)
+    assert monitoring._measure_mappings([size], 0) == 2048 * monitoring._MAPPING_BYTES + (8 * MIB) // 512
+
+
+@pytest.mark.parametrize(
+    ("cost_s", "is_busy", "wait_s"), [(0, True, 0.1), (0, False, 1), (0.004, True, 0.4), (1, True, 4)]
+)
+async def test_samples_are_ten_a_second_while_calls_run_and_fewer_where_they_cost_much(
+    cost_s: float, is_busy: bool, wait_s: float
+) -> None:
+    assert monitoring.pause_after(cost_s, is_busy=is_busy) == wait_s
+    monitor = ResourceMonitor(
+        lambda: 0, Limits(), folders=(), is_busy=lambda: is_busy, on_exceeded=lambda _: None
+    )
+    try:
+        began_s = monitor._loop.time()
+        await monitor._sample()
+        assert monitor._timer.when() >= began_s + (0.1 if is_busy else 1)
+        assert monitor._timer.when() <= monitor._loop.time() + 1  # a look at nothing costs next to nothing
+    finally:
+        monitor.stop()
+
+
+async def test_a_call_that_begins_in_an_idle_sandbox_does_not_run_unseen_for_a_second() -> None:
+    monitor = ResourceMonitor(
+        lambda: 0, Limits(), folders=(), is_busy=lambda: False, on_exceeded=lambda _: None
+    )
+    try:
+        await monitor._sample()
+        assert monitor._timer.when() > monitor._loop.time() + 0.5, "the control: it is idle"
+        monitor.note_call()
+        soon_s = monitor._timer.when()
+        assert soon_s <= monitor._loop.time() + 0.5
+        monitor.note_call()
+        assert monitor._timer.when() == soon_s, "many calls do not put it off"
+        await monitor._sample()
+        expensive_s = monitor._rested_at_s = monitor._loop.time() + 0.5
+        monitor.note_call()
+        assert monitor._timer.when() == expensive_s, "samples take no more of a processor for that"
+        monitor.stop()
+        monitor.note_call()
+        assert monitor._timer.cancelled()
+    finally:
+        monitor.stop()
+
+
+@pytest.mark.parametrize("exceeded", [True, False])
+async def test_a_look_that_ended_what_made_it_expensive_puts_off_no_other(exceeded: bool) -> None:
+    """Else each attempt would have several times as long as the one before, until it has what it wants."""
+
+    def supervisor() -> int:
+        began_s = time.thread_time()
+        while time.thread_time() < began_s + 0.5:
+            pass
+        return os.getpid()
+
+    reports: list[LimitExceeded] = []
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(450 if exceeded else 0)]
+    child = await asyncio.create_subprocess_exec("sleep", "1000", pass_fds=files)
+    limits = Limits(memory_bytes=None, open_files_total=400)
+    monitor = ResourceMonitor(
+        supervisor, limits, folders=(), is_busy=lambda: True, on_exceeded=reports.append
+    )
+    try:
+        monitor._timer.cancel()
+        await monitor._sample()
+        assert [report.limit for report in reports] == ["open_files_total"] * exceeded
+        left_s = monitor._timer.when() - monitor._loop.time()
+        assert left_s <= 0.1 if exceeded else left_s > 1
+    finally:
+        monitor.stop()
+        child.kill()
+        await child.wait()
+        for file in files:
+            os.close(file)
+
+
+async def test_watches_made_at_once_after_a_pause_are_seen(tmp_path: Path) -> None:
+    """The call takes less time than passes between two samples of an idle sandbox."""
+    code = """
+import os, select, time
+files = [file for _ in range(4) for file in os.pipe()]
+epoll = select.epoll()
+for file in files:
+    for number in range(40, 120):
+        os.dup2(file, number)
+        epoll.register(number, select.EPOLLIN)
+        os.close(number)
+time.sleep(0.5)
+epoll.close()
+"""
+    async with rig(tmp_path, Limits(open_files=128, open_files_total=500), level="confined") as r:
+        await r.python("1")
+        assert r.kernel._connection is not None
+        monitor = r.kernel._connection.monitor
+        assert monitor is not None
+        for _ in range(2):  # each begins just after a sample, when the next is a second away
+            monitor._timer.cancel()
+            if monitor._sample_task is not None:
+                await asyncio.wait([monitor._sample_task])
+                monitor._timer.cancel()
+            await monitor._sample()
+            assert_limit_reported(await r.python(code, timeout_s=50), "open_files_total")
+
+
+def test_only_what_stays_hidden_ends_a_sandbox() -> None:
+    seen, unseen = ResourceUsage(open_files_total=9), ResourceUsage(open_files_total=9, unseen_files=2)
+    limits = Limits(open_files_total=100)
+    assert monitoring.find_hidden([unseen, seen, unseen], limits) is None
+    assert monitoring.find_hidden([], limits) is None
+    found = monitoring.find_hidden([unseen] * 3, limits)
+    assert found == LimitExceeded(limit="open_files_total", used=209, allowed=100)
 
 
 def test_memory_shared_by_more_and_more_processes_counts_once() -> None:

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from aisotools.sandbox.host.raw_output import RawOutput
+from aisotools.sandbox.host.raw_output import RawOutput, ReaderPipes
+from tests.sandbox.rig import open_files
 from tests.waiting import eventually, loop_turns
 
 
@@ -81,3 +82,18 @@ async def test_raw_output_that_ended_or_was_closed_is_looked_at_no_more(pipes: P
     pipes.ours["stderr"].close()
     assert pipes.raw.read("stderr") == 0
     pipes.raw.stop()
+
+
+def test_pipes_lead_from_the_reader_to_the_host_and_back_and_leave_nothing_open() -> None:
+    before = open_files()
+    pipes = ReaderPipes()
+    out, err, interrupts = pipes.theirs
+    os.write(out, b"out")
+    os.write(err, b"err")
+    pipes.interrupts.write(b"number")
+    assert (pipes.out.read(), pipes.err.read(), os.read(interrupts, 9)) == (b"out", b"err", b"number")
+    assert pipes.out.read() is None, "it does not block"
+    pipes.close_theirs()
+    assert pipes.out.read() == b""
+    pipes.close()
+    assert open_files() == before

@@ -16,12 +16,12 @@ from aisotools.builtin.files import sandbox_write
 from aisotools.core.protocols import OutputCaps, ToolContext, ToolPayload
 from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.types import Effect, Facts, Json, Origin, ToolCall, ToolResult
-from aisotools.sandbox.host.readers import ReaderPipes
+from aisotools.sandbox.host.readers import Readers
 from aisotools.sandbox.limits import LimitExceeded, Limits
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.function import FunctionTool, tool
 from tests.conftest import OpenSession
-from tests.sandbox.rig import DEAF_ONCE, PATIENT, Rig, open_files, processes_of, rig
+from tests.sandbox.rig import DEAF_ONCE, PATIENT, Rig, processes_of, rig
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(120)
@@ -252,21 +252,6 @@ def test_each_of_these_changes_works_outside_of_a_reader(
 # ---- what comes out of it
 
 
-def test_pipes_lead_from_the_reader_to_the_host_and_back_and_leave_nothing_open() -> None:
-    before = open_files()
-    pipes = ReaderPipes()
-    out, err, interrupts = pipes.theirs
-    os.write(out, b"out")
-    os.write(err, b"err")
-    pipes.interrupts.write(b"number")
-    assert (pipes.out.read(), pipes.err.read(), os.read(interrupts, 9)) == (b"out", b"err", b"number")
-    assert pipes.out.read() is None, "it does not block"
-    pipes.close_theirs()
-    assert pipes.out.read() == b""
-    pipes.close()
-    assert open_files() == before
-
-
 async def test_output_progress_displays_and_large_results(tmp_path: Path, level: str) -> None:
     code = """
 import os, subprocess, sys
@@ -462,7 +447,7 @@ async def test_processor_time_ends_the_reader_and_not_the_worker(tmp_path: Path)
 
 async def test_an_idle_reader_is_the_first_to_go_when_memory_is_short(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        readers = r.kernel._readers
+        readers: Readers = r.kernel._readers
         exceeded = LimitExceeded(limit="memory_bytes", used=2, allowed=1)
         assert not readers.free(exceeded)
         await read(r, evaluate, code="1")
