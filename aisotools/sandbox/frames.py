@@ -11,18 +11,32 @@ The header is an object with `op` (text) and, when there are parts, `parts` (the
 sends is hostile: both sizes are checked against the limits before a byte of content is stored, and the header
 is parsed by a parser with a depth limit. Anything malformed is a `ChannelError`, after which the position in
 the stream is unknown: close it and end the worker.
+
+Threat
+    A frame of the largest size: to copy it takes longer than the event loop may stand still, and two copies
+    of what nobody wants take more memory than a whole session may keep.
+Mechanism
+    The header is parsed as soon as it is there, and says how large the parts are. Each part goes, with what
+    one read brings, to the place where it stays: no step is longer than a read, and there is no second copy.
+    Whoever reads says by op, header and sizes which parts are kept. The others are never stored.
+Race window
+    What is wanted is decided when the header comes, and a frame is handled when its body is complete. A part
+    that was not kept is named in `Frame.dropped`; to treat it as too large is right whatever happened since.
+When it fails
+    Sizes that do not add up to the body, or parts where none may be, are a `ChannelError` before they come.
 """
 
 from __future__ import annotations
 
+import io
 import select
 import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -68,11 +82,24 @@ class Frame:
         op: The operation.
         header: Its other fields; untrusted when it comes from a worker.
         parts: Binary attachments.
+        dropped: Sizes of the parts that were not kept, by position. In `parts` those are empty.
     """
 
     op: str
     header: Mapping[str, Any]
     parts: tuple[bytes, ...] = ()
+    dropped: Mapping[int, int] = field(default_factory=dict)
+
+
+KeepParts = Callable[[str, Mapping[str, Any], Sequence[int]], Sequence[bool]]
+"""Says of a frame whose parts are still to come, by its op, header and their sizes, which of them are kept.
+
+It raises `ChannelError` if the frame may not have any."""
+
+
+def keep_all(_op: str, _header: Mapping[str, Any], sizes: Sequence[int], /) -> Sequence[bool]:
+    """Keep all parts of every frame; a `KeepParts`."""
+    return [True] * len(sizes)
 
 
 LIMITS = FrameLimits()
@@ -102,25 +129,32 @@ def encode(op: str, header: Mapping[str, Any] | None = None, parts: Iterable[byt
 
 
 class FrameReader:
-    """Parses a stream of bytes into frames. Does no I/O.
+    """Parses a stream of bytes into frames. Does no I/O."""
 
-    Attributes:
-        pending_bytes: Number of bytes of an incomplete frame that have arrived.
-    """
-
-    def __init__(self, limits: FrameLimits | None = None) -> None:
+    def __init__(self, limits: FrameLimits | None = None, keep: KeepParts = keep_all) -> None:
+        """Start at the beginning of a stream; `keep` says which parts are stored."""
         self._limits = limits or LIMITS
-        self._buffer = bytearray()
+        self._keep = keep
         self._broken = False
-        self.pending_bytes = 0
+        # Of the next frame: its prefix and header as far as they have come, and then its body.
+        self._head = bytearray()
+        self._sizes: tuple[int, int] | None = None
+        self._body: _Body | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        """Number of bytes of an incomplete frame that have arrived."""
+        if self._body is None or self._sizes is None:
+            return len(self._head)
+        return _PREFIX.size + sum(self._sizes) - self._body.missing_bytes
 
     @property
     def missing_bytes(self) -> int:
         """Number of bytes to read next so as to complete one frame and read nothing behind it."""
-        if len(self._buffer) < _PREFIX.size:
-            return _PREFIX.size - len(self._buffer)
-        head, body = _PREFIX.unpack_from(self._buffer)
-        return _PREFIX.size + int(head) + int(body) - len(self._buffer)
+        if self._body is not None:
+            return self._body.missing_bytes
+        size = _PREFIX.size if self._sizes is None else _PREFIX.size + sum(self._sizes)
+        return size - len(self._head)
 
     def feed(self, data: bytes) -> list[Frame]:
         """Parse `data` and return the frames that it completes.
@@ -130,56 +164,104 @@ class FrameReader:
         """
         if self._broken:
             raise ChannelError("an earlier frame was malformed, so nothing after it can be read")
-        self._buffer += data
-        frames = []
+        frames, at = [], 0
         try:
-            while (frame := self._next()) is not None:
-                frames.append(frame)
+            while at < len(data):
+                at = self._take_head(data, at) if self._body is None else self._body.take(data, at)
+                if self._body is not None and not self._body.missing_bytes:
+                    frames.append(self._body.frame())
+                    self._body = self._sizes = None
         except ChannelError:
             # The next frame's start is unknown: nothing behind this point can be trusted.
             self._broken = True
-            self._buffer.clear()
+            self._body = self._sizes = None
+            self._head.clear()
             raise
-        finally:
-            self.pending_bytes = len(self._buffer)
         return frames
 
-    def _next(self) -> Frame | None:
-        if len(self._buffer) < _PREFIX.size:
-            return None
-        head, body = _PREFIX.unpack_from(self._buffer)
+    def _take_head(self, data: bytes, at: int) -> int:
+        """Take bytes of a prefix or a header. Return where those end that were taken."""
+        size = _PREFIX.size if self._sizes is None else _PREFIX.size + self._sizes[0]
+        end = at + size - len(self._head)
+        self._head += data[at:end]
+        if end > len(data):
+            return len(data)
+        if self._sizes is None:
+            self._sizes = self._unpack_sizes()
+            if self._sizes[0]:
+                return end
+        header = _parse_header(bytes(self._head[_PREFIX.size :]))
+        sizes = self._part_sizes(header, self._sizes[1])
+        op = header.pop("op")
+        self._body = _Body(op, header, sizes, self._keep(op, header, sizes) if sizes else ())
+        self._head.clear()
+        return end
+
+    def _unpack_sizes(self) -> tuple[int, int]:
+        head, body = _PREFIX.unpack(self._head)
         if head > self._limits.header_bytes:
             raise ChannelError(
                 f"a frame announced a header of {head} bytes; {self._limits.header_bytes} are allowed"
             )
         if body > self._limits.body_bytes:
             raise ChannelError(f"a frame announced {body} bytes; {self._limits.body_bytes} are allowed")
-        end = _PREFIX.size + head + body
-        if len(self._buffer) < end:
-            return None
-        with memoryview(self._buffer) as view:
-            header = _parse_header(bytes(view[_PREFIX.size : _PREFIX.size + head]))
-            # Each part is copied once: a frame may have tens of megabytes.
-            with view[_PREFIX.size + head : end] as body_view:
-                parts = self._parts(header, body_view)
-        del self._buffer[:end]
-        return Frame(op=header.pop("op"), header=header, parts=parts)
+        return head, body
 
-    def _parts(self, header: dict[str, Any], body: memoryview) -> tuple[bytes, ...]:
+    def _part_sizes(self, header: dict[str, Any], body_bytes: int) -> list[int]:
         sizes = header.pop("parts", [])
         if not isinstance(sizes, list) or len(sizes) > self._limits.parts:
             raise ChannelError(
                 f"a frame may have at most {self._limits.parts} parts, given as a list of sizes"
             )
-        parts, start = [], 0
-        for size in sizes:
-            if type(size) is not int or not 0 <= size <= len(body) - start:
-                raise ChannelError("the sizes of a frame's parts do not add up to its body")
-            parts.append(bytes(body[start : start + size]))
-            start += size
-        if start != len(body):
+        if any(type(size) is not int or size < 0 for size in sizes) or sum(sizes) != body_bytes:
             raise ChannelError("the sizes of a frame's parts do not add up to its body")
-        return tuple(parts)
+        return sizes
+
+
+class _Body:
+    """The parts of a frame that is on its way.
+
+    Attributes:
+        missing_bytes: Number of bytes that are still to come.
+    """
+
+    __slots__ = ("_arrived", "_header", "_kept", "_op", "_part", "_parts", "_sizes", "missing_bytes")
+
+    def __init__(self, op: str, header: dict[str, Any], sizes: list[int], kept: Sequence[bool]) -> None:
+        self._op, self._header, self._sizes, self._kept = op, header, sizes, kept
+        self.missing_bytes = sum(sizes)
+        self._parts: list[bytes] = []
+        # Of the part after those: how much of it has come, and that if it is kept.
+        self._arrived = 0
+        self._part = io.BytesIO()
+
+    def take(self, data: bytes, at: int) -> int:
+        """Take bytes of the parts. Return where those end that were taken."""
+        while self.missing_bytes and at < len(data):
+            size, is_kept = self._sizes[len(self._parts)], self._kept[len(self._parts)]
+            end = min(at + size - self._arrived, len(data))
+            is_whole = end - at == size
+            if is_kept and not is_whole:
+                if not self._arrived:
+                    # All of it at once: a large piece of memory takes none until something is written to it,
+                    # and what is written to its end becomes `bytes` without a copy.
+                    self._part = io.BytesIO(bytes(size))
+                self._part.write(memoryview(data)[at:end])
+            self._arrived += end - at
+            self.missing_bytes -= end - at
+            if self._arrived == size:
+                whole = data[at:end] if is_whole else self._part.getvalue()
+                self._parts.append(whole if is_kept else b"")
+                self._arrived, self._part = 0, io.BytesIO()
+            at = end
+        return at
+
+    def frame(self) -> Frame:
+        """Return the frame, which is complete."""
+        parts = (*self._parts, *[b""] * (len(self._sizes) - len(self._parts)))
+        judged = enumerate(zip(self._sizes, self._kept, strict=True))
+        dropped = {number: size for number, (size, is_kept) in judged if size and not is_kept}
+        return Frame(op=self._op, header=self._header, parts=parts, dropped=dropped)
 
 
 def _parse_header(data: bytes) -> dict[str, Any]:

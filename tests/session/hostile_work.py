@@ -61,6 +61,11 @@ FORGED = {
     "CONTENT": TEXT_HEAD + ", ({value}).encode(), b'', b''",
 }
 """The four pieces of a forged result, one of them `value`."""
+PARTS = """
+for n in range({count}):
+    send(frame({header}, b'x' * (64 << 20)))
+"""
+"""Frames of the largest size."""
 FILES = """
 import os, shutil
 shutil.rmtree('many', ignore_errors=True)
@@ -117,6 +122,7 @@ class Scenario:
         follow_up: What is done then.
         is_variant: Whether it differs only in its values from another one, which runs by default.
         files: How many files are in the workspace, if they are many.
+        peak_bytes: How much more memory the host may take while it lasts, if none of it is wanted.
     """
 
     code: str = "1 + 1"
@@ -126,6 +132,7 @@ class Scenario:
     follow_up: Callable[[Session], Awaitable[None]] | None = None
     is_variant: bool = False
     files: int = 0
+    peak_bytes: int | None = None
 
     @property
     def is_slow(self) -> bool:
@@ -276,6 +283,16 @@ SCENARIOS: dict[str, Scenario] = {
         EMIT.format(count=300, payload="{'a': '\\U0001f600x' * 25_000}"), is_variant=True
     ),
     "emits that are small": Scenario(EMIT.format(count=2_000, payload="{'n': n, 'text': 'x' * 3_000}"), 6),
+    "reports with large parts": Scenario(
+        PARTS.format(count=4, header="{'op': 'emit', 'id': NUMBER, 'name': 'x', 'payload': {}}"),
+        peak_bytes=8 << 20,
+    ),
+    "large results that nobody waits for": Scenario(
+        PARTS.format(count=4, header="{'op': 'done', 'id': 999}"), peak_bytes=8 << 20
+    ),
+    "large displays that nobody watches": Scenario(
+        PARTS.format(count=4, header="{'op': 'show', 'id': NUMBER, 'what': 'display'}"), peak_bytes=8 << 20
+    ),
     "result of many lists": Scenario("RESULT[[]] * 1_000_000", 2),
     "result of many objects": Scenario(
         "RESULT[{'a': n, 'b': 'x%d' % n} for n in range(500_000)]", 2, is_variant=True
@@ -284,7 +301,7 @@ SCENARIOS: dict[str, Scenario] = {
     "result of many texts": Scenario("RESULT['x%d' % n for n in range(2_000_000)]", 2, is_variant=True),
     "result of long text": Scenario("RESULT'x' * 15_000_000", 2, is_variant=True),
     "result that is a long text": Scenario("CONTENT'\\x1b[1mx' * 1_500_000", 2),
-    "result that is too large": Scenario("RESULT'x' * 60_000_000", 2),
+    "result that is too large": Scenario("RESULT'x' * 60_000_000", 2, peak_bytes=8 << 20),
     "result of many keys": Scenario("RESULT{'key %d' % n: n for n in range(250_000)}", 2, is_variant=True),
     "result of too many keys": Scenario("RESULT{'%x' % n: 0 for n in range(1_200_000)}", 2),
     "data of escaped text": Scenario("DATA'\\n' * 7_000_000", 2, is_variant=True),

@@ -319,6 +319,7 @@ class WorkerConnection:
             sock,
             on_readable=self._read_channel,
             on_overflow=lambda: self.worker_exited("it stopped reading its calls"),
+            keep=self.calls.keep_parts,
         )
         return WorkerProcess(
             transport, pid=pid, pidfd=pidfd, known_tools=known_tools if known_tools is not None else set()

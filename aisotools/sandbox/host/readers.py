@@ -168,6 +168,7 @@ class Reader:
             sock,
             on_readable=self._read_channel,
             on_overflow=lambda: self.end("it stopped reading its calls"),
+            keep=self.calls.keep_parts,
         )
         self._loop.add_reader(self._pidfd, self._on_exit)
 
