@@ -642,7 +642,10 @@ def _move_result(moved: UndoResult, variables: str) -> ToolResult:
         "stays_done": stays_done,
         "conflicts": _list_conflicts(moved),
     }
-    return ToolResult.json(value, "\n".join(lines)).with_metadata(tool=moved.direction)
+    # Not `ToolResult.json`, which encodes the value to see whether it is JSON: with a hundred thousand paths
+    # that holds up the event loop.
+    content, metadata = "\n".join(lines), {"tool": moved.direction}
+    return ToolResult(content=content, kind="json", value=value, metadata=metadata)
 
 
 def _conflict_result(moved: UndoResult) -> ToolResult:

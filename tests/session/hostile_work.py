@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from aisotools.core.concurrency import with_ticks
 from aisotools.core.events import ProtectedFilesRestored
 from aisotools.policy.approvers import AllowAll
 from aisotools.sandbox.limits import Limits
@@ -221,6 +222,12 @@ async def undo_and_redo(session: Session) -> None:
         del moved
 
 
+async def look_and_undo(session: Session) -> None:
+    """Compare the states before and after, and go back and forth between them."""
+    await session.changes()
+    await undo_and_redo(session)
+
+
 async def write_files(session: Session) -> None:
     """Go on where nothing can be undone."""
     for number in range(3):
@@ -346,6 +353,11 @@ SCENARIOS: dict[str, Scenario] = {
     "long names that are not UTF-8": Scenario(
         NAMES.format(count=20_000, name="b'\\xff%05d' % n + b'\\xfe' * 200"), is_variant=True, files=20_000
     ),
+    "99,000 names that are alike up to their ends": Scenario(
+        NAMES.format(count=99_000, name="b'\\xff' * 249 + b'%06d' % (n * 7919 % 1_000_003)"),
+        follow_up=look_and_undo,
+        files=99_000,
+    ),
     "99,000 names of 255 bytes": Scenario(
         NAMES.format(count=99_000, name="'%06d' % n + 'x' * 249"), follow_up=undo_and_redo, files=99_000
     ),
@@ -387,6 +399,7 @@ def open_session(workspace: Path, folder: Path, retained_bytes: int) -> Session:
 async def measure(name: str, folder: Path, retained_bytes: int, stalled: stalls.Stalls) -> dict[str, Any]:
     """Run a scenario and return what it did to this process."""
     scenario = SCENARIOS[name]
+    ticking = asyncio.ensure_future(_tick())
     # The first session of a program imports what it needs, which is another matter.
     async with open_session(folder / "warm", folder, retained_bytes) as session:
         await use_tasks(session)
@@ -428,8 +441,17 @@ async def measure(name: str, folder: Path, retained_bytes: int, stalled: stalls.
             "charged": retained.used_bytes,
             "dropped": retained.dropped_events,
         }
+    ticking.cancel()
     found |= {"stall_s": stalled.longest_s, "wall_s": stalled.longest_wall_s}
     return found | {"where": stalled.where[-4:]}
+
+
+_TICK_S = 0.005
+
+
+async def _tick() -> None:
+    """Give the loop something to do: one that waits for a thread does not stand still."""
+    await with_ticks(asyncio.Event().wait(), _TICK_S, lambda: None)
 
 
 async def _resident_bytes(stalled: stalls.Stalls) -> int:
