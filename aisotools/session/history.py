@@ -33,6 +33,7 @@ from aisotools.sandbox.process.tree import TooManyProcesses
 from aisotools.session.event_log import EventLog
 from aisotools.session.sharing import LockToken, SharedWorkspace
 from aisotools.tools.adapter import undo_path
+from aisotools.tools.results import gc_paused
 from aisotools.workspace.checkpoints.scan import ProgressCallback, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.timeline import Checkpoint, Direction, UndoResult
@@ -293,7 +294,8 @@ class WorkspaceHistory:
             progress = _CopyProgress()
 
             def scan_in_thread() -> T:
-                with hold():
+                # A collection of garbage looks at every node of a tree, and holds up the event loop.
+                with hold(), gc_paused():
                     return scan(progress=progress.update)
 
             scanning = asyncio.ensure_future(asyncio.to_thread(scan_in_thread))
@@ -412,9 +414,12 @@ class WorkspaceHistory:
         self._first_root = self._first_root or snapshot.root
         if not root or not snapshot.root:
             return Changes(uncovered=list_uncovered(snapshot))
-        return await asyncio.to_thread(
-            changes_between, self._checkpoints.store, root, snapshot.root, list_uncovered(snapshot)
-        )
+
+        def compare() -> Changes:
+            with gc_paused():  # as for a scan
+                return changes_between(self._checkpoints.store, root, snapshot.root, list_uncovered(snapshot))
+
+        return await asyncio.to_thread(compare)
 
     async def _move(self, direction: Direction, count: int, to: str | None, *, force: bool) -> ToolResult:
         count = _check_count(count)
