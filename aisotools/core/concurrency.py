@@ -8,9 +8,11 @@ threads run in between.
 from __future__ import annotations
 
 import asyncio
+import gc
 import heapq
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 TICK_S = 0.05
@@ -118,19 +120,42 @@ def at_once(work: Generator[None, None, Result]) -> Result:
 
 
 def sorted_in_runs(
-    items: Iterable[Item], *, key: Callable[[Item], Any] | None = None, run_items: int = _RUN_ITEMS
+    items: Iterable[Item],
+    *,
+    key: Callable[[Item], Any] | None = None,
+    reverse: bool = False,
+    run_items: int = _RUN_ITEMS,
 ) -> Iterator[Item]:
-    """Yield the items in the order of `sorted`, with the same `key`; equal ones in the order they come.
+    """Yield the items in the order of `sorted`, with the same `key` and `reverse`.
 
     For work in a thread: other threads can run after every few items.
 
     Args:
-        items: What is sorted.
+        items: What is sorted; equal ones stay in the order in which they come.
         key: Returns what an item is sorted by; itself without it.
+        reverse: Whether the largest comes first.
         run_items: How many are sorted at once.
     """
     unsorted = list(items)
-    starts = range(0, len(unsorted), run_items)
     order: Any = key  # items without a key can be compared, which no type says
-    runs = [sorted(unsorted[at : at + run_items], key=order) for at in starts]
-    return iter(runs[0]) if len(runs) == 1 else heapq.merge(*runs, key=order)
+    starts = range(0, len(unsorted), run_items)
+    runs = [sorted(unsorted[at : at + run_items], key=order, reverse=reverse) for at in starts]
+    return iter(runs[0]) if len(runs) == 1 else heapq.merge(*runs, key=order, reverse=reverse)
+
+
+@contextmanager
+def gc_paused() -> Iterator[None]:
+    """Pause garbage collection in the `with` block.
+
+    Converting a large JSON value allocates millions of objects, none of which is garbage. The collector would
+    scan them again and again and take longer than the conversion. It holds the interpreter's lock meanwhile,
+    so that a thread that compares two trees holds up the event loop.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

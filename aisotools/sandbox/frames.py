@@ -41,8 +41,8 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from aisotools.core.concurrency import gc_paused
 from aisotools.core.exceptions import ChannelError
-from aisotools.tools.results import gc_paused
 
 _PREFIX = struct.Struct("!II")
 _RECV_BYTES = 1 << 18
@@ -129,32 +129,32 @@ def encode(op: str, header: Mapping[str, Any] | None = None, parts: Iterable[byt
 
 
 class FrameReader:
-    """Parses a stream of bytes into frames. Does no I/O."""
+    """Parses a stream of bytes into frames. Does no I/O.
+
+    Attributes:
+        pending_bytes: Number of bytes of an incomplete frame that have arrived.
+        missing_bytes: Number of bytes to read next so as to complete one frame and read nothing behind it.
+    """
 
     def __init__(self, limits: FrameLimits | None = None, keep: KeepParts = keep_all) -> None:
         """Start at the beginning of a stream; `keep` says which parts are stored."""
         self._limits = limits or LIMITS
         self._keep = keep
         self._broken = False
-        # Of the next frame: its prefix and header as far as they have come, and then its body.
+        # The prefix and the header of the next frame as far as they have come, and the sizes in its prefix.
         self._head = bytearray()
-        self._sizes: tuple[int, int] | None = None
-        self._body: _Body | None = None
-
-    @property
-    def pending_bytes(self) -> int:
-        """Number of bytes of an incomplete frame that have arrived."""
-        if self._body is None or self._sizes is None:
-            return len(self._head)
-        return _PREFIX.size + sum(self._sizes) - self._body.missing_bytes
-
-    @property
-    def missing_bytes(self) -> int:
-        """Number of bytes to read next so as to complete one frame and read nothing behind it."""
-        if self._body is not None:
-            return self._body.missing_bytes
-        size = _PREFIX.size if self._sizes is None else _PREFIX.size + sum(self._sizes)
-        return size - len(self._head)
+        self._announced: tuple[int, int] | None = None
+        # The frame when its header is there, with those of its parts that are complete.
+        self._op = ""
+        self._header: dict[str, Any] | None = None
+        self._sizes: list[int] = []
+        self._wanted: Sequence[bool] = ()
+        self._parts: list[bytes] = []
+        # The part after those, and how much of it has come.
+        self._part = io.BytesIO()
+        self._arrived = 0
+        self.pending_bytes = 0
+        self.missing_bytes = _PREFIX.size
 
     def feed(self, data: bytes) -> list[Frame]:
         """Parse `data` and return the frames that it completes.
@@ -164,104 +164,91 @@ class FrameReader:
         """
         if self._broken:
             raise ChannelError("an earlier frame was malformed, so nothing after it can be read")
-        frames, at = [], 0
+        frames: list[Frame] = []
+        at = 0
         try:
             while at < len(data):
-                at = self._take_head(data, at) if self._body is None else self._body.take(data, at)
-                if self._body is not None and not self._body.missing_bytes:
-                    frames.append(self._body.frame())
-                    self._body = self._sizes = None
+                at = self._take_head(data, at) if self._header is None else self._take_parts(data, at)
+                if self._header is None or self.missing_bytes:
+                    continue
+                dropped = {}
+                if not all(self._wanted):
+                    judged = enumerate(zip(self._sizes, self._wanted, strict=True))
+                    dropped = {number: size for number, (size, wanted) in judged if size and not wanted}
+                parts = (*self._parts, *[b""] * (len(self._sizes) - len(self._parts)))
+                frames.append(Frame(op=self._op, header=self._header, parts=parts, dropped=dropped))
+                self._announced = self._header = None
+                self._parts = []
+                self.pending_bytes, self.missing_bytes = 0, _PREFIX.size
         except ChannelError:
             # The next frame's start is unknown: nothing behind this point can be trusted.
             self._broken = True
-            self._body = self._sizes = None
             self._head.clear()
+            self._parts, self._part = [], io.BytesIO()
+            self.pending_bytes = 0
             raise
         return frames
 
     def _take_head(self, data: bytes, at: int) -> int:
         """Take bytes of a prefix or a header. Return where those end that were taken."""
-        size = _PREFIX.size if self._sizes is None else _PREFIX.size + self._sizes[0]
-        end = at + size - len(self._head)
+        size = _PREFIX.size if self._announced is None else _PREFIX.size + self._announced[0]
+        end = min(at + size - len(self._head), len(data))
         self._head += data[at:end]
-        if end > len(data):
-            return len(data)
-        if self._sizes is None:
-            self._sizes = self._unpack_sizes()
-            if self._sizes[0]:
+        self.pending_bytes += end - at
+        self.missing_bytes -= end - at
+        if len(self._head) < size:
+            return end
+        if self._announced is None:
+            self._announced = head, body = _PREFIX.unpack(self._head)
+            if head > self._limits.header_bytes:
+                raise ChannelError(
+                    f"a frame announced a header of {head} bytes; {self._limits.header_bytes} are allowed"
+                )
+            if body > self._limits.body_bytes:
+                raise ChannelError(f"a frame announced {body} bytes; {self._limits.body_bytes} are allowed")
+            self.missing_bytes = head + body
+            if head:
                 return end
         header = _parse_header(bytes(self._head[_PREFIX.size :]))
-        sizes = self._part_sizes(header, self._sizes[1])
-        op = header.pop("op")
-        self._body = _Body(op, header, sizes, self._keep(op, header, sizes) if sizes else ())
         self._head.clear()
-        return end
-
-    def _unpack_sizes(self) -> tuple[int, int]:
-        head, body = _PREFIX.unpack(self._head)
-        if head > self._limits.header_bytes:
-            raise ChannelError(
-                f"a frame announced a header of {head} bytes; {self._limits.header_bytes} are allowed"
-            )
-        if body > self._limits.body_bytes:
-            raise ChannelError(f"a frame announced {body} bytes; {self._limits.body_bytes} are allowed")
-        return head, body
-
-    def _part_sizes(self, header: dict[str, Any], body_bytes: int) -> list[int]:
         sizes = header.pop("parts", [])
         if not isinstance(sizes, list) or len(sizes) > self._limits.parts:
             raise ChannelError(
                 f"a frame may have at most {self._limits.parts} parts, given as a list of sizes"
             )
-        if any(type(size) is not int or size < 0 for size in sizes) or sum(sizes) != body_bytes:
+        total = 0
+        for part_bytes in sizes:
+            if type(part_bytes) is not int or part_bytes < 0:
+                total = -1
+                break
+            total += part_bytes
+        if total != self.missing_bytes:
             raise ChannelError("the sizes of a frame's parts do not add up to its body")
-        return sizes
+        self._op, self._header, self._sizes = header.pop("op"), header, sizes
+        self._wanted = self._keep(self._op, header, sizes) if sizes else ()
+        return end
 
-
-class _Body:
-    """The parts of a frame that is on its way.
-
-    Attributes:
-        missing_bytes: Number of bytes that are still to come.
-    """
-
-    __slots__ = ("_arrived", "_header", "_kept", "_op", "_part", "_parts", "_sizes", "missing_bytes")
-
-    def __init__(self, op: str, header: dict[str, Any], sizes: list[int], kept: Sequence[bool]) -> None:
-        self._op, self._header, self._sizes, self._kept = op, header, sizes, kept
-        self.missing_bytes = sum(sizes)
-        self._parts: list[bytes] = []
-        # Of the part after those: how much of it has come, and that if it is kept.
-        self._arrived = 0
-        self._part = io.BytesIO()
-
-    def take(self, data: bytes, at: int) -> int:
+    def _take_parts(self, data: bytes, at: int) -> int:
         """Take bytes of the parts. Return where those end that were taken."""
         while self.missing_bytes and at < len(data):
-            size, is_kept = self._sizes[len(self._parts)], self._kept[len(self._parts)]
+            size, is_wanted = self._sizes[len(self._parts)], self._wanted[len(self._parts)]
             end = min(at + size - self._arrived, len(data))
             is_whole = end - at == size
-            if is_kept and not is_whole:
+            if is_wanted and not is_whole:
                 if not self._arrived:
                     # All of it at once: a large piece of memory takes none until something is written to it,
                     # and what is written to its end becomes `bytes` without a copy.
                     self._part = io.BytesIO(bytes(size))
                 self._part.write(memoryview(data)[at:end])
             self._arrived += end - at
+            self.pending_bytes += end - at
             self.missing_bytes -= end - at
             if self._arrived == size:
                 whole = data[at:end] if is_whole else self._part.getvalue()
-                self._parts.append(whole if is_kept else b"")
+                self._parts.append(whole if is_wanted else b"")
                 self._arrived, self._part = 0, io.BytesIO()
             at = end
         return at
-
-    def frame(self) -> Frame:
-        """Return the frame, which is complete."""
-        parts = (*self._parts, *[b""] * (len(self._sizes) - len(self._parts)))
-        judged = enumerate(zip(self._sizes, self._kept, strict=True))
-        dropped = {number: size for number, (size, is_kept) in judged if size and not is_kept}
-        return Frame(op=self._op, header=self._header, parts=parts, dropped=dropped)
 
 
 def _parse_header(data: bytes) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def encode_result(result: ToolResult, caps: OutputCaps) -> ResultPieces:
     room -= len(data)
     metadata = {k: v for k, v in result.metadata.items() if k != STREAMS_TAKEN}
     metadata_piece = _to_json({**metadata, **notes}) if metadata or notes else b""
-    if len(metadata_piece) > min(_metadata_bytes(caps), room):
+    if len(metadata_piece) > min(piece_limits(caps)[3], room):
         metadata_piece = to_json({**notes, "metadata_dropped": len(metadata_piece)})
     return pieces[0], value, data, metadata_piece
 
@@ -172,10 +172,6 @@ def _encode_data(bundle: MimeBundle, max_bytes: int) -> tuple[bytes, list[str]]:
             room -= sizes[mime]
     data = _to_json(selected) if selected else b""
     return data, [mime for mime in bundle if mime not in selected]
-
-
-def _metadata_bytes(caps: OutputCaps) -> int:
-    return caps.data_bytes + 2 * caps.stream_bytes + _METADATA_SLACK_BYTES
 
 
 def _too_large_note(piece: str, size: int, cap: int) -> str:
@@ -265,7 +261,8 @@ def result_from_worker(pieces: Sequence[bytes], caps: OutputCaps, output: Printe
 def piece_limits(caps: OutputCaps) -> tuple[int, ...]:
     """Return how many bytes each of the four pieces may have; a larger one is of no use to `result_steps`."""
     head = 8 * max(caps.kept_chars, caps.content_chars) + _HEAD_SLACK_BYTES
-    return head, caps.value_bytes, caps.data_bytes, _metadata_bytes(caps)
+    metadata = caps.data_bytes + 2 * caps.stream_bytes + _METADATA_SLACK_BYTES
+    return head, caps.value_bytes, caps.data_bytes, metadata
 
 
 def result_steps(
@@ -288,7 +285,9 @@ def result_steps(
     if len(pieces) != _PIECE_COUNT:
         raise ChannelError(f"a result has {len(pieces)} pieces instead of {_PIECE_COUNT}")
     limits = piece_limits(caps)
-    sizes = [dropped.get(number, len(piece)) for number, piece in enumerate(pieces)]
+    sizes = [*map(len, pieces)]
+    for number, size in dropped.items():
+        sizes[number] = size
     head = yield from _decode_head(pieces[0], sizes[0], limits[0])
     notes: dict[str, Any] = {}
     is_text = head.get(_IS_TEXT) is True

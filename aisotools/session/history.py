@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from aisotools.core.concurrency import gc_paused
 from aisotools.core.events import CallEmitted, CheckpointTaken, Redone, Undone
 from aisotools.core.exceptions import SandboxError, UsageError, WorkspaceError
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableHistory, VariablePoint
@@ -33,7 +34,6 @@ from aisotools.sandbox.process.tree import TooManyProcesses
 from aisotools.session.event_log import EventLog
 from aisotools.session.sharing import LockToken, SharedWorkspace
 from aisotools.tools.adapter import undo_path
-from aisotools.tools.results import gc_paused
 from aisotools.workspace.checkpoints.scan import ProgressCallback, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.timeline import Checkpoint, Direction, UndoResult

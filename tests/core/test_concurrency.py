@@ -203,7 +203,9 @@ def test_runs_are_merged_to_the_order_of_sorted(items: list[str], run_items: int
     assert [*sorted_in_runs(iter(items))] == sorted(items)
     pairs = [*zip(items, range(len(items)), strict=True)]
     by_name: Callable[[tuple[str, int]], Any] = itemgetter(0) if numbers else lambda pair: -len(pair[0])
-    assert [*sorted_in_runs(pairs, key=by_name, run_items=run_items)] == sorted(pairs, key=by_name)
+    for reverse in (False, True):
+        runs = sorted_in_runs(pairs, key=by_name, reverse=reverse, run_items=run_items)
+        assert [*runs] == sorted(pairs, key=by_name, reverse=reverse)
     assert [*sorted_in_runs(pairs, run_items=run_items)] == sorted(pairs)
 
 

@@ -198,7 +198,7 @@ def test_parts_that_are_not_wanted_are_never_stored(sizes: list[int]) -> None:
 
 
 @given(st.lists(frames, max_size=4), st.lists(st.integers(0, 5000), max_size=12), st.integers(0, 15))
-def test_what_is_kept_does_not_depend_on_the_cut(sent: list[Frame], at: list[int], mask: int) -> None:
+def test_parts_are_kept_wherever_the_stream_is_cut(sent: list[Frame], at: list[int], mask: int) -> None:
     reader = FrameReader(keep=lambda _op, _header, sizes: [bool(mask >> n & 1) for n in range(len(sizes))])
     data = b"".join(encode(f.op, f.header, f.parts) for f in sent)
     for frame, found in itertools.zip_longest(sent, (f for p in cut(data, at) for f in reader.feed(p))):

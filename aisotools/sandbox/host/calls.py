@@ -22,6 +22,7 @@ When it fails
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -464,13 +465,15 @@ class CallTable:
             return self._displays.keep_parts(self._call_id(number), sizes)
         if op != "done":
             raise ChannelError(f"a frame {op[:40]!r} has {sum(sizes)} bytes of parts, and may have none")
-        call = self._find(number)
+        call = self._pending.get(number) if type(number) is int else None
         if call is None or call.future.done():
             return [False] * len(sizes)
         limits = call.piece_limits
         if limits is None:
             return [True] * len(sizes)
-        return [n < len(limits) and size <= limits[n] for n, size in enumerate(sizes)]
+        # What comes behind the pieces of a result is of no use.
+        wanted = [*map(operator.ge, limits, sizes)]
+        return wanted + [False] * (len(sizes) - len(wanted))
 
     def handle(self, frame: Frame) -> None:
         """Handle one frame.
@@ -586,7 +589,8 @@ class CallTable:
             self._programs.stop(pid, kill=kill)
 
     def _handle_done(self, frame: Frame) -> None:
-        call = self._find(frame.header["id"])
+        number = frame.header["id"]
+        call = self._pending.get(number) if type(number) is int else None
         # Forged, repeated, or late: the call may have failed at its deadline while the result was on its way.
         if call is None or call.future.done():
             self._count_junk(_junk_parts(frame))

@@ -30,6 +30,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from aisotools.core.concurrency import gc_paused
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.core.protocols import Programs
 from aisotools.core.sandboxes import SandboxListener
@@ -46,7 +47,6 @@ from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.descriptors import discard_socket, receive
 from aisotools.sandbox.process.spawn import WorkerHandles
 from aisotools.sandbox.process.supervisor import parse_report
-from aisotools.tools.results import gc_paused
 
 _log = logging.getLogger(__name__)
 

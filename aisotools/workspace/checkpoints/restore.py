@@ -199,7 +199,7 @@ class _Restore:
             self._unlock(path)
         # Removals next, deepest first: a folder must be empty, and a file may stand where a folder should
         # be.
-        for path in sorted_in_runs(targets, key=_height):
+        for path in sorted_in_runs(targets, key=len, reverse=True):
             self._step(self._clear, path, targets[path])
         for path in sorted_in_runs(folders, key=len):
             self._step(self._make_folder, path, targets[path])
@@ -207,7 +207,7 @@ class _Restore:
             if node is not None and node.kind != "folder":
                 self._step(self._put, path, node)
         # Modes of folders last, deepest first: a folder without write permission has to be filled before.
-        for path in sorted_in_runs(folders, key=_height):
+        for path in sorted_in_runs(folders, key=len, reverse=True):
             self._step(self._set_mode, path, targets[path])
         return self._result
 
@@ -315,11 +315,6 @@ class _Restore:
             os.fchmod(file, node.mode)
         finally:
             os.close(file)
-
-
-def _height(path: TreePath) -> int:
-    """Return what brings the deepest paths first."""
-    return -len(path)
 
 
 @contextmanager
