@@ -15,7 +15,7 @@ ADDED = {"read-only call": (5, 13, 0), "asked write": (10, 62, 16), "undo": (6, 
 """The same for what the first version did not do. Protected files are looked at between calls as well, and
 before an undo; the paths of a call that changes something are resolved, and compared once more before it runs
 with what was shown; a record is escaped where it has to be; a disk is waited for in a thread.
-Whether a call is tried first is decided, and where links lead is recorded. Which parts of a frame are wanted is
+Whether a call is tried first is decided, and where links lead is recorded. Which parts of a frame are kept is
 decided before they come, and names are sorted in runs."""
 
 
