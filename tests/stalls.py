@@ -1,9 +1,10 @@
 """The longest time for which an event loop stands still: `run` measures it.
 
 A loop stands still while its callbacks run: what they compute, what they wait for, and the time that other
-threads hold the interpreter's lock. What is left out is the time for which the thread of the loop, or another
-thread that may hold that lock, could run and had no processor. The kernel counts that for each thread: it
-says how busy the machine is. What the thread of the loop has computed always counts.
+threads hold the interpreter's lock. So it does while a timer is due and another thread holds that lock. What
+is left out is the time for which the thread of the loop, or another thread that may hold that lock, could run
+and had no processor. The kernel counts that for each thread: it says how busy the machine is. What the thread
+of the loop has computed always counts.
 """
 
 from __future__ import annotations
@@ -53,16 +54,20 @@ class WatchedSelector(selectors.DefaultSelector):
         self._times: dict[str, tuple[float, float]] = {}
 
     def select(self, timeout: float | None = None) -> Any:
+        began_s = time.monotonic()
         if self.busy_since_s and not self.stalls.is_paused:
-            self._note(time.monotonic() - self.busy_since_s)
+            self._note(began_s - self.busy_since_s)
         self.busy_since_s, self.stalls.is_paused = 0.0, False
         events = super().select(timeout)
+        if timeout is not None and self._times:
+            # Selecting waits for the lock, too, and lasts longer than asked for then.
+            self._note(time.monotonic() - began_s - max(timeout, 0), has_computed=False)
         self._times = _read_times()
         self.stack = ""
         self.busy_since_s = time.monotonic()
         return events
 
-    def _note(self, wall_s: float) -> None:
+    def _note(self, wall_s: float, *, has_computed: bool = True) -> None:
         stalls = self.stalls
         stalls.longest_wall_s = max(stalls.longest_wall_s, wall_s)
         if wall_s <= stalls.longest_s:
@@ -71,7 +76,7 @@ class WatchedSelector(selectors.DefaultSelector):
         none = (0.0, 0.0)
         waited_s = max(now[1] - self._times.get(thread, none)[1] for thread, now in times.items())
         own = str(threading.get_native_id())
-        computed_s = times.get(own, none)[0] - self._times.get(own, none)[0]
+        computed_s = times.get(own, none)[0] - self._times.get(own, none)[0] if has_computed else 0.0
         net_s = max(computed_s, wall_s - waited_s)
         if net_s > stalls.longest_s:
             stalls.longest_s = net_s

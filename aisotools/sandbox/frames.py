@@ -11,24 +11,38 @@ The header is an object with `op` (text) and, when there are parts, `parts` (the
 sends is hostile: both sizes are checked against the limits before a byte of content is stored, and the header
 is parsed by a parser with a depth limit. Anything malformed is a `ChannelError`, after which the position in
 the stream is unknown: close it and end the worker.
+
+Threat
+    A frame of the largest size: to copy it takes longer than the event loop may stand still, and two copies
+    of what nobody wants take more memory than a whole session may keep.
+Mechanism
+    The header is parsed as soon as it is there, and says how large the parts are. Each part goes, with what
+    one read brings, to the place where it stays: no step is longer than a read, and there is no second copy.
+    Whoever reads says by op, header and sizes which parts are kept. The others are never stored.
+Race window
+    What is wanted is decided when the header comes, and a frame is handled when its body is complete. A part
+    that was not kept is named in `Frame.dropped`; to treat it as too large is right whatever happened since.
+When it fails
+    Sizes that do not add up to the body, or parts where none may be, are a `ChannelError` before they come.
 """
 
 from __future__ import annotations
 
+import io
 import select
 import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from aisotools.core.concurrency import gc_paused
 from aisotools.core.exceptions import ChannelError
-from aisotools.tools.results import gc_paused
 
 _PREFIX = struct.Struct("!II")
 _RECV_BYTES = 1 << 18
@@ -68,11 +82,24 @@ class Frame:
         op: The operation.
         header: Its other fields; untrusted when it comes from a worker.
         parts: Binary attachments.
+        dropped: Sizes of the parts that were not kept, by position. In `parts` those are empty.
     """
 
     op: str
     header: Mapping[str, Any]
     parts: tuple[bytes, ...] = ()
+    dropped: Mapping[int, int] = field(default_factory=dict)
+
+
+KeepParts = Callable[[str, Mapping[str, Any], Sequence[int]], Sequence[bool]]
+"""Says of a frame whose parts are still to come, by its op, header and their sizes, which of them are kept.
+
+It raises `ChannelError` if the frame may not have any."""
+
+
+def keep_all(_op: str, _header: Mapping[str, Any], sizes: Sequence[int], /) -> Sequence[bool]:
+    """Keep all parts of every frame; a `KeepParts`."""
+    return [True] * len(sizes)
 
 
 LIMITS = FrameLimits()
@@ -106,21 +133,28 @@ class FrameReader:
 
     Attributes:
         pending_bytes: Number of bytes of an incomplete frame that have arrived.
+        missing_bytes: Number of bytes to read next so as to complete one frame and read nothing behind it.
     """
 
-    def __init__(self, limits: FrameLimits | None = None) -> None:
+    def __init__(self, limits: FrameLimits | None = None, keep: KeepParts = keep_all) -> None:
+        """Start at the beginning of a stream; `keep` says which parts are stored."""
         self._limits = limits or LIMITS
-        self._buffer = bytearray()
+        self._keep = keep
         self._broken = False
+        # The prefix and the header of the next frame as far as they have come, and the sizes in its prefix.
+        self._head = bytearray()
+        self._announced: tuple[int, int] | None = None
+        # The frame when its header is there, with those of its parts that are complete.
+        self._op = ""
+        self._header: dict[str, Any] | None = None
+        self._sizes: list[int] = []
+        self._wanted: Sequence[bool] = ()
+        self._parts: list[bytes] = []
+        # The part after those, and how much of it has come.
+        self._part = io.BytesIO()
+        self._arrived = 0
         self.pending_bytes = 0
-
-    @property
-    def missing_bytes(self) -> int:
-        """Number of bytes to read next so as to complete one frame and read nothing behind it."""
-        if len(self._buffer) < _PREFIX.size:
-            return _PREFIX.size - len(self._buffer)
-        head, body = _PREFIX.unpack_from(self._buffer)
-        return _PREFIX.size + int(head) + int(body) - len(self._buffer)
+        self.missing_bytes = _PREFIX.size
 
     def feed(self, data: bytes) -> list[Frame]:
         """Parse `data` and return the frames that it completes.
@@ -130,56 +164,91 @@ class FrameReader:
         """
         if self._broken:
             raise ChannelError("an earlier frame was malformed, so nothing after it can be read")
-        self._buffer += data
-        frames = []
+        frames: list[Frame] = []
+        at = 0
         try:
-            while (frame := self._next()) is not None:
-                frames.append(frame)
+            while at < len(data):
+                at = self._take_head(data, at) if self._header is None else self._take_parts(data, at)
+                if self._header is None or self.missing_bytes:
+                    continue
+                dropped = {}
+                if not all(self._wanted):
+                    judged = enumerate(zip(self._sizes, self._wanted, strict=True))
+                    dropped = {number: size for number, (size, wanted) in judged if size and not wanted}
+                parts = (*self._parts, *[b""] * (len(self._sizes) - len(self._parts)))
+                frames.append(Frame(op=self._op, header=self._header, parts=parts, dropped=dropped))
+                self._announced = self._header = None
+                self._parts = []
+                self.pending_bytes, self.missing_bytes = 0, _PREFIX.size
         except ChannelError:
             # The next frame's start is unknown: nothing behind this point can be trusted.
             self._broken = True
-            self._buffer.clear()
+            self._head.clear()
+            self._parts, self._part = [], io.BytesIO()
+            self.pending_bytes = 0
             raise
-        finally:
-            self.pending_bytes = len(self._buffer)
         return frames
 
-    def _next(self) -> Frame | None:
-        if len(self._buffer) < _PREFIX.size:
-            return None
-        head, body = _PREFIX.unpack_from(self._buffer)
-        if head > self._limits.header_bytes:
-            raise ChannelError(
-                f"a frame announced a header of {head} bytes; {self._limits.header_bytes} are allowed"
-            )
-        if body > self._limits.body_bytes:
-            raise ChannelError(f"a frame announced {body} bytes; {self._limits.body_bytes} are allowed")
-        end = _PREFIX.size + head + body
-        if len(self._buffer) < end:
-            return None
-        with memoryview(self._buffer) as view:
-            header = _parse_header(bytes(view[_PREFIX.size : _PREFIX.size + head]))
-            # Each part is copied once: a frame may have tens of megabytes.
-            with view[_PREFIX.size + head : end] as body_view:
-                parts = self._parts(header, body_view)
-        del self._buffer[:end]
-        return Frame(op=header.pop("op"), header=header, parts=parts)
-
-    def _parts(self, header: dict[str, Any], body: memoryview) -> tuple[bytes, ...]:
+    def _take_head(self, data: bytes, at: int) -> int:
+        """Take bytes of a prefix or a header. Return where those end that were taken."""
+        size = _PREFIX.size if self._announced is None else _PREFIX.size + self._announced[0]
+        end = min(at + size - len(self._head), len(data))
+        self._head += data[at:end]
+        self.pending_bytes += end - at
+        self.missing_bytes -= end - at
+        if len(self._head) < size:
+            return end
+        if self._announced is None:
+            self._announced = head, body = _PREFIX.unpack(self._head)
+            if head > self._limits.header_bytes:
+                raise ChannelError(
+                    f"a frame announced a header of {head} bytes; {self._limits.header_bytes} are allowed"
+                )
+            if body > self._limits.body_bytes:
+                raise ChannelError(f"a frame announced {body} bytes; {self._limits.body_bytes} are allowed")
+            self.missing_bytes = head + body
+            if head:
+                return end
+        header = _parse_header(bytes(self._head[_PREFIX.size :]))
+        self._head.clear()
         sizes = header.pop("parts", [])
         if not isinstance(sizes, list) or len(sizes) > self._limits.parts:
             raise ChannelError(
                 f"a frame may have at most {self._limits.parts} parts, given as a list of sizes"
             )
-        parts, start = [], 0
-        for size in sizes:
-            if type(size) is not int or not 0 <= size <= len(body) - start:
-                raise ChannelError("the sizes of a frame's parts do not add up to its body")
-            parts.append(bytes(body[start : start + size]))
-            start += size
-        if start != len(body):
+        total = 0
+        for part_bytes in sizes:
+            if type(part_bytes) is not int or part_bytes < 0:
+                total = -1
+                break
+            total += part_bytes
+        if total != self.missing_bytes:
             raise ChannelError("the sizes of a frame's parts do not add up to its body")
-        return tuple(parts)
+        self._op, self._header, self._sizes = header.pop("op"), header, sizes
+        self._wanted = self._keep(self._op, header, sizes) if sizes else ()
+        return end
+
+    def _take_parts(self, data: bytes, at: int) -> int:
+        """Take bytes of the parts. Return where those end that were taken."""
+        while self.missing_bytes and at < len(data):
+            size, is_wanted = self._sizes[len(self._parts)], self._wanted[len(self._parts)]
+            end = min(at + size - self._arrived, len(data))
+            is_whole = end - at == size
+            if is_wanted and not is_whole:
+                if not self._arrived:
+                    # All of it at once: a large piece of memory takes none until something is written to it,
+                    # and what is written to its end becomes `bytes` without a copy.
+                    self._part = io.BytesIO(bytes(size))
+                self._part.write(memoryview(data)[at:end])
+            self._arrived += end - at
+            self.pending_bytes += end - at
+            self.missing_bytes -= end - at
+            if self._arrived == size:
+                whole = data[at:end] if is_whole else self._part.getvalue()
+                self._parts.append(whole if is_wanted else b"")
+                self._arrived, self._part = 0, io.BytesIO()
+            at = end
+        return at
 
 
 def _parse_header(data: bytes) -> dict[str, Any]:

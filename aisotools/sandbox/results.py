@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import dataclasses
 from collections.abc import Generator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -50,6 +51,8 @@ _PIECE_COUNT = 4
 _NOTE_CHARS = 400
 # Room for the metadata that the worker and the host add.
 _METADATA_SLACK_BYTES = 1 << 20
+# Room in the head for all but the content.
+_HEAD_SLACK_BYTES = 4096
 # Above this size, containers and items are counted before the JSON is parsed.
 _UNCOUNTED_BYTES = 1 << 18
 # Each collection of garbage looks at every container: so many take 25 ms.
@@ -104,7 +107,7 @@ def encode_result(result: ToolResult, caps: OutputCaps) -> ResultPieces:
     room -= len(data)
     metadata = {k: v for k, v in result.metadata.items() if k != STREAMS_TAKEN}
     metadata_piece = _to_json({**metadata, **notes}) if metadata or notes else b""
-    if len(metadata_piece) > min(_metadata_bytes(caps), room):
+    if len(metadata_piece) > min(piece_limits(caps)[3], room):
         metadata_piece = to_json({**notes, "metadata_dropped": len(metadata_piece)})
     return pieces[0], value, data, metadata_piece
 
@@ -169,10 +172,6 @@ def _encode_data(bundle: MimeBundle, max_bytes: int) -> tuple[bytes, list[str]]:
             room -= sizes[mime]
     data = _to_json(selected) if selected else b""
     return data, [mime for mime in bundle if mime not in selected]
-
-
-def _metadata_bytes(caps: OutputCaps) -> int:
-    return caps.data_bytes + 2 * caps.stream_bytes + _METADATA_SLACK_BYTES
 
 
 def _too_large_note(piece: str, size: int, cap: int) -> str:
@@ -259,8 +258,18 @@ def result_from_worker(pieces: Sequence[bytes], caps: OutputCaps, output: Printe
     return at_once(result_steps(pieces, caps, output))
 
 
+def piece_limits(caps: OutputCaps) -> tuple[int, ...]:
+    """Return how many bytes each of the four pieces may have; a larger one is of no use to `result_steps`."""
+    head = 8 * max(caps.kept_chars, caps.content_chars) + _HEAD_SLACK_BYTES
+    metadata = caps.data_bytes + 2 * caps.stream_bytes + _METADATA_SLACK_BYTES
+    return head, caps.value_bytes, caps.data_bytes, metadata
+
+
 def result_steps(
-    pieces: Sequence[bytes], caps: OutputCaps, output: PrintedOutput
+    pieces: Sequence[bytes],
+    caps: OutputCaps,
+    output: PrintedOutput,
+    dropped: Mapping[int, int] = MappingProxyType({}),
 ) -> Generator[None, None, ToolResult]:
     """Decode a worker's result in steps. A single piece that is too large or malformed is left out and noted.
 
@@ -268,19 +277,24 @@ def result_steps(
         pieces: What the worker sent.
         caps: What the result may hold.
         output: What the host received of the call's printed output.
+        dropped: Sizes of the pieces that were too large to be kept, by position.
 
     Raises:
         ChannelError: If the result as a whole, or its head, is malformed.
     """
     if len(pieces) != _PIECE_COUNT:
         raise ChannelError(f"a result has {len(pieces)} pieces instead of {_PIECE_COUNT}")
-    head = yield from _decode_head(pieces[0], caps)
+    limits = piece_limits(caps)
+    sizes = [*map(len, pieces)]
+    for number, size in dropped.items():
+        sizes[number] = size
+    head = yield from _decode_head(pieces[0], sizes[0], limits[0])
     notes: dict[str, Any] = {}
     is_text = head.get(_IS_TEXT) is True
-    value, problem = yield from _decode(pieces[1], "value", caps.value_bytes, is_text=is_text)
+    value, problem = yield from _decode(pieces[1], "value", sizes[1], limits[1], is_text=is_text)
     if problem:
         notes[VALUE_DROPPED] = problem
-    data, problem = yield from _decode(pieces[2], "data", caps.data_bytes)
+    data, problem = yield from _decode(pieces[2], "data", sizes[2], limits[2])
     if problem or not isinstance(data, dict | None):
         data = None
         notes["data_dropped"] = problem or "The data is no object."
@@ -291,8 +305,8 @@ def result_steps(
         )
         data = None
     metadata, problem = None, ""
-    if pieces[3]:
-        metadata, problem = yield from _decode(pieces[3], "metadata", _metadata_bytes(caps))
+    if sizes[3]:
+        metadata, problem = yield from _decode(pieces[3], "metadata", sizes[3], limits[3])
     if problem or not isinstance(metadata, dict | None):
         metadata = None
         notes["metadata_dropped"] = problem or "The metadata is no object."
@@ -328,8 +342,8 @@ def _content(head: Mapping[str, Any], value: Any, caps: OutputCaps) -> str:
     return content if len(content) <= caps.kept_chars else cut(content, caps.kept_chars)[0]
 
 
-def _decode_head(data: bytes, caps: OutputCaps) -> Generator[None, None, dict[str, Any]]:
-    head, problem = yield from _decode(data, "head", 8 * max(caps.kept_chars, caps.content_chars) + 4096)
+def _decode_head(data: bytes, size: int, max_bytes: int) -> Generator[None, None, dict[str, Any]]:
+    head, problem = yield from _decode(data, "head", size, max_bytes)
     if problem:
         # What to do about a value or data that is too large is of no use here: no tool makes heads.
         raise ChannelError(f"the head of a result was refused: {as_clause(problem.partition('. ')[0][:200])}")
@@ -342,11 +356,11 @@ def _decode_head(data: bytes, caps: OutputCaps) -> Generator[None, None, dict[st
 
 
 def _decode(
-    data: bytes, piece: str, max_bytes: int, *, is_text: bool = False
+    data: bytes, piece: str, size: int, max_bytes: int, *, is_text: bool = False
 ) -> Generator[None, None, tuple[Any, str]]:
-    """Return the value of one piece, and an empty note; or None, and why."""
-    if len(data) > max_bytes:
-        return None, _too_large_note(piece, len(data), max_bytes)
+    """Return the value of one piece, and an empty note; or None, and why. `size` counts what was dropped."""
+    if size > max_bytes or size > len(data):
+        return None, _too_large_note(piece, size, max_bytes)
     if is_text:
         return (yield from _decode_text(data)), ""
     if not data:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from aisotools.core.concurrency import gc_paused
 from aisotools.core.events import CallEmitted, CheckpointTaken, Redone, Undone
 from aisotools.core.exceptions import SandboxError, UsageError, WorkspaceError
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableHistory, VariablePoint
@@ -293,7 +294,8 @@ class WorkspaceHistory:
             progress = _CopyProgress()
 
             def scan_in_thread() -> T:
-                with hold():
+                # A collection of garbage looks at every node of a tree, and holds up the event loop.
+                with hold(), gc_paused():
                     return scan(progress=progress.update)
 
             scanning = asyncio.ensure_future(asyncio.to_thread(scan_in_thread))
@@ -412,9 +414,12 @@ class WorkspaceHistory:
         self._first_root = self._first_root or snapshot.root
         if not root or not snapshot.root:
             return Changes(uncovered=list_uncovered(snapshot))
-        return await asyncio.to_thread(
-            changes_between, self._checkpoints.store, root, snapshot.root, list_uncovered(snapshot)
-        )
+
+        def compare() -> Changes:
+            with gc_paused():  # as for a scan
+                return changes_between(self._checkpoints.store, root, snapshot.root, list_uncovered(snapshot))
+
+        return await asyncio.to_thread(compare)
 
     async def _move(self, direction: Direction, count: int, to: str | None, *, force: bool) -> ToolResult:
         count = _check_count(count)
@@ -642,7 +647,10 @@ def _move_result(moved: UndoResult, variables: str) -> ToolResult:
         "stays_done": stays_done,
         "conflicts": _list_conflicts(moved),
     }
-    return ToolResult.json(value, "\n".join(lines)).with_metadata(tool=moved.direction)
+    # Not `ToolResult.json`, which encodes the value to see whether it is JSON: with a hundred thousand paths
+    # that holds up the event loop.
+    content, metadata = "\n".join(lines), {"tool": moved.direction}
+    return ToolResult(content=content, kind="json", value=value, metadata=metadata)
 
 
 def _conflict_result(moved: UndoResult) -> ToolResult:

@@ -5,13 +5,13 @@ A result has three forms: text for the model, a JSON value for programs, and a M
 
 from __future__ import annotations
 
-import gc
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
+from aisotools.core.concurrency import gc_paused
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Json, MimeBundle, ToolResult
@@ -173,23 +173,6 @@ def _numpy_to_python(value: Any) -> Any:
     if type(value).__module__.partition(".")[0] == "numpy" and hasattr(value, "tolist"):
         return value.tolist()
     raise ValueError(f"{type(value).__name__} has no JSON form")
-
-
-@contextmanager
-def gc_paused() -> Iterator[None]:
-    """Pause garbage collection in the `with` block.
-
-    Converting a large JSON value allocates millions of objects, none of which is garbage. The collector would
-    scan them again and again and take longer than the conversion.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _display_result(value: Any, context: ToolContext) -> ToolResult:

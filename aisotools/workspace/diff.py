@@ -6,6 +6,7 @@ Diffs are computed by the host. The texts in them are untrusted.
 from __future__ import annotations
 
 import difflib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import AnyStr, Literal
@@ -121,7 +122,7 @@ def changes_between(store: Store, before: str, after: str, uncovered: tuple[str,
     sources = set(moved.values())
     every = []
     diffs = 0
-    for path, (was, now) in sorted(found.items()):
+    for path, (was, now) in found.items():
         if path in sources:
             continue
         if path in moved:
@@ -150,16 +151,16 @@ def _text(path: TreePath) -> str:
 
 def _moves(found: dict[TreePath, NodeChange]) -> dict[TreePath, TreePath]:
     """Pair added with removed files of the same content: new path to old path."""
-    gone: dict[tuple[str, int], list[TreePath]] = {}
+    gone: dict[tuple[str, int], deque[TreePath]] = {}
     for path, (was, now) in found.items():
         if was is not None and now is None and was.kind == "file" and was.size:
-            gone.setdefault((was.content, was.size), []).append(path)
+            gone.setdefault((was.content, was.size), deque()).append(path)
     moved = {}
     for path, (was, now) in found.items():
         if was is None and now is not None and now.kind == "file":
             sources = gone.get((now.content, now.size))
             if sources:
-                moved[path] = sources.pop(0)
+                moved[path] = sources.popleft()
     return moved
 
 

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from aisotools.core.concurrency import sorted_in_runs
 from aisotools.workspace.candidates import (
     MAX_FOLDERS,
     MAX_LISTED_FOLDERS,
@@ -305,7 +306,7 @@ class ProtectedFiles:
                 self._adopt(scan, accepted)
             if not changes:
                 return ()
-            return tuple(changes[path] for path in sorted(changes) if not _is_expected(changes[path]))
+            return tuple(changes[path] for path in sorted_in_runs(changes) if not _is_expected(changes[path]))
 
     @contextmanager
     def _limit(self, most_steps: float) -> Iterator[Steps]:

@@ -1,13 +1,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
+from operator import itemgetter
+from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
 from aisotools.core import concurrency
-from aisotools.core.concurrency import TICK_S, LoopTicker, at_once, in_steps, run_to_completion, with_ticks
-from tests.waiting import LoopClock, loop_turns
+from aisotools.core.concurrency import (
+    TICK_S,
+    LoopTicker,
+    at_once,
+    in_steps,
+    run_to_completion,
+    sorted_in_runs,
+    with_ticks,
+)
+from tests import stalls
+from tests.waiting import HANG_S, LoopClock, loop_turns
 
 
 async def test_work_is_carried_through_however_often_the_waiting_task_is_cancelled() -> None:
@@ -179,3 +191,37 @@ def test_work_at_once_has_the_same_result() -> None:
     steps: list[int] = []
     assert at_once(counting(steps)) == "counted"
     assert len(steps) == 6
+
+
+names = st.text(st.sampled_from("ab\u0301\udcff\U0001f600"), max_size=4)
+
+
+@given(st.lists(names | st.text(), max_size=40), st.integers(1, 7), st.booleans())
+def test_runs_are_merged_to_the_order_of_sorted(items: list[str], run_items: int, numbers: bool) -> None:
+    """Equal ones stay in the order in which they came, as the numbers beside them show."""
+    assert [*sorted_in_runs(items, run_items=run_items)] == sorted(items)
+    assert [*sorted_in_runs(iter(items))] == sorted(items)
+    pairs = [*zip(items, range(len(items)), strict=True)]
+    by_name: Callable[[tuple[str, int]], Any] = itemgetter(0) if numbers else lambda pair: -len(pair[0])
+    for reverse in (False, True):
+        runs = sorted_in_runs(pairs, key=by_name, reverse=reverse, run_items=run_items)
+        assert [*runs] == sorted(pairs, key=by_name, reverse=reverse)
+    assert [*sorted_in_runs(pairs, run_items=run_items)] == sorted(pairs)
+
+
+LONG_NAMES = ["\u0107" * 80 + f"{(n * 7919) % 100_003:06d}" for n in range(100_000)]
+
+
+def longest_stall_s(work: Callable[[list[str]], Iterable[str]]) -> float:
+    async def main(stalled: stalls.Stalls) -> float:
+        sorting = asyncio.ensure_future(asyncio.to_thread(lambda: [*work(LONG_NAMES)]))
+        await with_ticks(asyncio.wait_for(sorting, HANG_S), 0.005, lambda: None)
+        return stalled.longest_s
+
+    return stalls.run(main)
+
+
+def test_a_loop_goes_on_while_a_thread_sorts_very_many_names() -> None:
+    """The thread holds the interpreter's lock for a run at most; `sorted` holds it to the end."""
+    assert longest_stall_s(sorted) > 0.05
+    assert min(longest_stall_s(sorted_in_runs) for _ in range(3)) < 0.025

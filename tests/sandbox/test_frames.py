@@ -10,7 +10,7 @@ import socket
 import struct
 import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import pytest
@@ -138,6 +138,102 @@ def test_header_of_too_many_containers_is_refused_and_text_of_brackets_is_not() 
         FrameReader().feed(raw(b'{"op":"x","a":[' + b"[]," * 131_072 + b"[]]}"))
     (frame,) = FrameReader().feed(encode("out", {"text": "[" * 65_536}))
     assert len(frame.header["text"]) == 65_536
+
+
+LARGE = 32 << 20
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    tracemalloc.start()
+    work()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak
+
+
+@pytest.mark.parametrize("piece", [1 << 16, 1 << 18])
+def test_a_large_frame_is_stored_once_and_never_copied(piece: int) -> None:
+    """A second copy of 64 MiB takes the memory, and longer than an event loop may stand still."""
+    header = json.dumps({"op": "x", "parts": [10, LARGE - 10]}).encode()
+    head, data = struct.pack("!II", len(header), LARGE) + header, b"0123456789" * (piece // 10)
+    found: list[Frame] = []
+
+    def read() -> None:
+        reader = FrameReader()
+        assert reader.feed(head) == []
+        while reader.missing_bytes:
+            found.extend(reader.feed(data[: reader.missing_bytes]))
+            if found:
+                break
+
+    assert peak_bytes(read) <= LARGE + (1 << 20)
+    first, second = found[0].parts
+    assert (first, len(second)) == (b"0123456789", LARGE - 10)
+    assert second.startswith(b"0123456789" * 2)
+
+
+@pytest.mark.parametrize("sizes", [[LARGE], [5, LARGE - 5], [1 << 20] * 32])
+def test_parts_that_are_not_wanted_are_never_stored(sizes: list[int]) -> None:
+    asked = []
+
+    def keep(op: str, header: object, sizes: object) -> list[bool]:
+        asked.append((op, header, sizes))
+        return [size < 10 for size in sizes]  # type: ignore[attr-defined]  # it is given a list
+
+    reader, found = FrameReader(keep=keep), list[Frame]()
+    header = json.dumps({"op": "x", "n": 1, "parts": sizes}).encode()
+
+    def read() -> None:
+        reader.feed(struct.pack("!II", len(header), LARGE) + header)
+        data = bytes(1 << 16)
+        for _ in range(LARGE // len(data)):
+            found.extend(reader.feed(data))
+
+    assert peak_bytes(read) <= 1 << 20
+    assert asked == [("x", {"n": 1}, sizes)]
+    dropped = {number: size for number, size in enumerate(sizes) if size >= 10}
+    parts = tuple(bytes(size) if size < 10 else b"" for size in sizes)
+    assert found == [Frame(op="x", header={"n": 1}, parts=parts, dropped=dropped)]
+    assert reader.feed(encode("next")) == [Frame(op="next", header={})]
+
+
+@given(st.lists(frames, max_size=4), st.lists(st.integers(0, 5000), max_size=12), st.integers(0, 15))
+def test_parts_are_kept_wherever_the_stream_is_cut(sent: list[Frame], at: list[int], mask: int) -> None:
+    reader = FrameReader(keep=lambda _op, _header, sizes: [bool(mask >> n & 1) for n in range(len(sizes))])
+    data = b"".join(encode(f.op, f.header, f.parts) for f in sent)
+    for frame, found in itertools.zip_longest(sent, (f for p in cut(data, at) for f in reader.feed(p))):
+        dropped = {n: len(part) for n, part in enumerate(frame.parts) if part and not mask >> n & 1}
+        parts = tuple(b"" if n in dropped else part for n, part in enumerate(frame.parts))
+        assert found == Frame(op=frame.op, header=frame.header, parts=parts, dropped=dropped)
+    assert (reader.pending_bytes, reader.missing_bytes) == (0, 8)
+
+
+@pytest.mark.parametrize("sizes", [[1 << 20], [(1 << 21) - 1], [1 << 20, 1 << 20, 1], [-1, (1 << 21) + 1]])
+def test_sizes_that_do_not_add_up_are_refused_before_the_body(sizes: list[int]) -> None:
+    header = json.dumps({"op": "x", "parts": sizes}).encode()
+    with pytest.raises(ChannelError, match="do not add up"):
+        FrameReader().feed(struct.pack("!II", len(header), 1 << 21) + header)
+
+
+def test_a_frame_that_may_have_no_parts_is_refused_before_they_come() -> None:
+    def keep(op: str, _header: object, _sizes: object) -> list[bool]:
+        raise ChannelError(f"{op} has parts")
+
+    reader = FrameReader(keep=keep)
+    assert reader.feed(encode("fine")) == [Frame(op="fine", header={})]
+    header = b'{"op":"x","parts":[1000]}'
+    with pytest.raises(ChannelError, match="x has parts"):
+        reader.feed(struct.pack("!II", len(header), 1000) + header)
+    assert reader.pending_bytes == 0
+
+
+def test_the_next_bytes_are_counted_at_every_stage() -> None:
+    reader, data = FrameReader(), encode("x", {"a": 1}, (b"12345", b"", b"678"))
+    for number in range(len(data)):
+        assert reader.pending_bytes == number
+        assert reader.missing_bytes == (8 if number < 8 else len(data)) - number
+        found = reader.feed(data[number : number + 1])
+    assert found == [Frame(op="x", header={"a": 1}, parts=(b"12345", b"", b"678"))]
 
 
 def test_a_long_header_of_nothing_costs_little() -> None:

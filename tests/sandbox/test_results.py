@@ -9,12 +9,21 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic_core import to_json
 
+from aisotools.core.concurrency import at_once
 from aisotools.core.exceptions import ChannelError, WorkerDied
 from aisotools.core.protocols import OutputCaps
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import LIMITS
 from aisotools.sandbox.host.failures import worker_died_result
-from aisotools.sandbox.results import VALUE_DROPPED, PrintedOutput, cut, encode_result, result_from_worker
+from aisotools.sandbox.results import (
+    VALUE_DROPPED,
+    PrintedOutput,
+    cut,
+    encode_result,
+    piece_limits,
+    result_from_worker,
+    result_steps,
+)
 
 CAPS = OutputCaps()
 SMALL = OutputCaps(content_chars=2000, stream_bytes=1000, value_bytes=1000, data_bytes=1000)
@@ -106,6 +115,25 @@ def test_the_host_does_not_trust_the_source_to_have_capped() -> None:
     assert result.data == {}
     assert "m" not in result.metadata
     assert {VALUE_DROPPED, "data_dropped", "metadata_dropped"} <= set(result.metadata)
+
+
+def test_pieces_that_were_not_kept_are_noted_with_their_sizes() -> None:
+    """The channel drops what is larger than `piece_limits` while it comes."""
+    limits = piece_limits(SMALL)
+    dropped = {1: limits[1] + 1, 2: limits[2] + 1, 3: limits[3] + 1}
+    steps = result_steps((to_json({"content": "c"}), b"", b"", b""), SMALL, printed(), dropped)
+    result = at_once(steps)
+    assert (result.value, result.data) == (None, {})
+    for number, key in enumerate((VALUE_DROPPED, "data_dropped", "metadata_dropped"), start=1):
+        assert f"has {dropped[number]} bytes as JSON; {limits[number]} are" in result.metadata[key]
+    with pytest.raises(ChannelError, match="the head of a result was refused"):
+        at_once(result_steps((b"", b"", b"", b""), SMALL, printed(), {0: 10}))
+
+
+def test_pieces_of_exactly_their_limits_are_taken() -> None:
+    values = [json.dumps("x" * (limit - 2)).encode() for limit in piece_limits(SMALL)[1:2]]
+    result = result_from_worker((to_json({"content": "c"}), values[0], b"", b""), SMALL, printed())
+    assert len(result.value) == SMALL.value_bytes - 2
 
 
 def test_of_data_over_its_cap_the_small_types_stay() -> None:

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from aisotools.core.concurrency import with_ticks
 from aisotools.core.events import ProtectedFilesRestored
 from aisotools.policy.approvers import AllowAll
 from aisotools.sandbox.limits import Limits
@@ -61,6 +62,11 @@ FORGED = {
     "CONTENT": TEXT_HEAD + ", ({value}).encode(), b'', b''",
 }
 """The four pieces of a forged result, one of them `value`."""
+PARTS = """
+for n in range({count}):
+    send(frame({header}, b'x' * (64 << 20)))
+"""
+"""Frames of the largest size."""
 FILES = """
 import os, shutil
 shutil.rmtree('many', ignore_errors=True)
@@ -117,6 +123,7 @@ class Scenario:
         follow_up: What is done then.
         is_variant: Whether it differs only in its values from another one, which runs by default.
         files: How many files are in the workspace, if they are many.
+        peak_bytes: How much more memory the host may take while it lasts, if none of it is wanted.
     """
 
     code: str = "1 + 1"
@@ -126,6 +133,7 @@ class Scenario:
     follow_up: Callable[[Session], Awaitable[None]] | None = None
     is_variant: bool = False
     files: int = 0
+    peak_bytes: int | None = None
 
     @property
     def is_slow(self) -> bool:
@@ -214,6 +222,12 @@ async def undo_and_redo(session: Session) -> None:
         del moved
 
 
+async def look_and_undo(session: Session) -> None:
+    """Compare the states before and after, and go back and forth between them."""
+    await session.changes()
+    await undo_and_redo(session)
+
+
 async def write_files(session: Session) -> None:
     """Go on where nothing can be undone."""
     for number in range(3):
@@ -276,6 +290,16 @@ SCENARIOS: dict[str, Scenario] = {
         EMIT.format(count=300, payload="{'a': '\\U0001f600x' * 25_000}"), is_variant=True
     ),
     "emits that are small": Scenario(EMIT.format(count=2_000, payload="{'n': n, 'text': 'x' * 3_000}"), 6),
+    "reports with large parts": Scenario(
+        PARTS.format(count=4, header="{'op': 'emit', 'id': NUMBER, 'name': 'x', 'payload': {}}"),
+        peak_bytes=8 << 20,
+    ),
+    "large results that nobody waits for": Scenario(
+        PARTS.format(count=4, header="{'op': 'done', 'id': 999}"), peak_bytes=8 << 20
+    ),
+    "large displays that nobody watches": Scenario(
+        PARTS.format(count=4, header="{'op': 'show', 'id': NUMBER, 'what': 'display'}"), peak_bytes=8 << 20
+    ),
     "result of many lists": Scenario("RESULT[[]] * 1_000_000", 2),
     "result of many objects": Scenario(
         "RESULT[{'a': n, 'b': 'x%d' % n} for n in range(500_000)]", 2, is_variant=True
@@ -284,7 +308,7 @@ SCENARIOS: dict[str, Scenario] = {
     "result of many texts": Scenario("RESULT['x%d' % n for n in range(2_000_000)]", 2, is_variant=True),
     "result of long text": Scenario("RESULT'x' * 15_000_000", 2, is_variant=True),
     "result that is a long text": Scenario("CONTENT'\\x1b[1mx' * 1_500_000", 2),
-    "result that is too large": Scenario("RESULT'x' * 60_000_000", 2),
+    "result that is too large": Scenario("RESULT'x' * 60_000_000", 2, peak_bytes=8 << 20),
     "result of many keys": Scenario("RESULT{'key %d' % n: n for n in range(250_000)}", 2, is_variant=True),
     "result of too many keys": Scenario("RESULT{'%x' % n: 0 for n in range(1_200_000)}", 2),
     "data of escaped text": Scenario("DATA'\\n' * 7_000_000", 2, is_variant=True),
@@ -329,6 +353,11 @@ SCENARIOS: dict[str, Scenario] = {
     "long names that are not UTF-8": Scenario(
         NAMES.format(count=20_000, name="b'\\xff%05d' % n + b'\\xfe' * 200"), is_variant=True, files=20_000
     ),
+    "99,000 names that are alike up to their ends": Scenario(
+        NAMES.format(count=99_000, name="b'\\xff' * 249 + b'%06d' % (n * 7919 % 1_000_003)"),
+        follow_up=look_and_undo,
+        files=99_000,
+    ),
     "99,000 names of 255 bytes": Scenario(
         NAMES.format(count=99_000, name="'%06d' % n + 'x' * 249"), follow_up=undo_and_redo, files=99_000
     ),
@@ -370,6 +399,7 @@ def open_session(workspace: Path, folder: Path, retained_bytes: int) -> Session:
 async def measure(name: str, folder: Path, retained_bytes: int, stalled: stalls.Stalls) -> dict[str, Any]:
     """Run a scenario and return what it did to this process."""
     scenario = SCENARIOS[name]
+    ticking = asyncio.ensure_future(_tick())
     # The first session of a program imports what it needs, which is another matter.
     async with open_session(folder / "warm", folder, retained_bytes) as session:
         await use_tasks(session)
@@ -411,8 +441,17 @@ async def measure(name: str, folder: Path, retained_bytes: int, stalled: stalls.
             "charged": retained.used_bytes,
             "dropped": retained.dropped_events,
         }
+    ticking.cancel()
     found |= {"stall_s": stalled.longest_s, "wall_s": stalled.longest_wall_s}
     return found | {"where": stalled.where[-4:]}
+
+
+_TICK_S = 0.005
+
+
+async def _tick() -> None:
+    """Give the loop something to do: one that waits for a thread does not stand still."""
+    await with_ticks(asyncio.Event().wait(), _TICK_S, lambda: None)
 
 
 async def _resident_bytes(stalled: stalls.Stalls) -> int:

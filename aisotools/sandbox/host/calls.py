@@ -2,13 +2,15 @@
 
 Threat
     All that comes back is hostile: fields that are missing, of the wrong type or out of range; reports,
-    displays and output that are small on the wire and large in memory; floods of what has no effect.
+    displays and output that are small on the wire and large in memory; floods of what has no effect; large
+    attachments that nobody wants.
 Mechanism
     Each field is read by a function that accepts one form and raises `ChannelError` for every other, which
     ends the worker. Reports and displays are limited per call in number, in size in memory (measured before
     they are passed on), in rate and in total; displays of all calls together in rate as well. What is over a
     limit is dropped, and the result says how much. What names a call that is over is counted as junk, and
-    too much of that ends the worker.
+    too much of that ends the worker. Only results and displays may have attachments, and those are stored
+    only for a call that waits for them, each up to the size that would be passed on.
 Race window
     A frame may name a call that has just ended at its deadline: junk, and no error. Handling is one step on
     the event loop, so no frame sees a call half finished.
@@ -20,6 +22,7 @@ When it fails
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -35,7 +38,7 @@ from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import Frame
 from aisotools.sandbox.limits import LimitExceeded
 from aisotools.sandbox.process.ownership import CallStart
-from aisotools.sandbox.results import PrintedOutput, result_steps
+from aisotools.sandbox.results import PrintedOutput, piece_limits, result_steps
 from aisotools.sandbox.worker.output import ExecuteOptions, TokenBucket
 
 DISPLAY_KINDS = frozenset(
@@ -84,6 +87,7 @@ _UNOWNED_PER_S = 10_000.0
 _JUNK_BURST = 50_000
 _JUNK_PER_S = 100.0
 _JUNK_CHARS = 32
+_JUNK_PART_BYTES = 1 << 16
 # Finished calls that are remembered, for output of what they left running.
 _REMEMBERED_CALLS = 256
 _STREAMS = ("stdout", "stderr")
@@ -182,6 +186,16 @@ class DisplayRouter:
             for task in tuple(watched.questions):
                 task.cancel()
 
+    def keep_parts(self, call_id: str, sizes: Sequence[int]) -> Sequence[bool]:
+        """Return which parts of a display are of use; a `KeepParts` for the frames of one call."""
+        watched = self._watched.get(call_id)
+        is_kept = (
+            watched is not None
+            and sizes[0] <= _MAX_DISPLAY_BYTES
+            and sum(sizes) <= min(watched.bytes_left, _DISPLAY_BYTES_BURST)
+        )
+        return [is_kept] * len(sizes)
+
     def route(self, call_id: str, frame: Frame, send_reply: SendReply) -> bool:
         """Route a frame of `DISPLAY_OPS`. Return whether the call is watched.
 
@@ -197,6 +211,7 @@ class DisplayRouter:
         size = sum(map(len, frame.parts))
         if (
             watched.displays.take()
+            and not frame.dropped
             and size <= watched.bytes_left
             and watched.bytes.take(size)
             and self._bytes.take(size)
@@ -318,6 +333,8 @@ class PendingCall:
         dropped_emits: How many were not.
         exceeded_limit: The limit for which it was stopped, if it was.
         is_interrupted: Whether somebody has asked to stop it.
+        piece_limits: How many bytes each piece of its result may have; None if it does not matter.
+        dropped_pieces: Sizes of the pieces that had more and were not kept, by position.
         programs: Which programs it starts.
         start: When it began, if it may start programs that it does not name.
         starts_task: Whether the program that it names is the keeper of a background task.
@@ -336,6 +353,8 @@ class PendingCall:
     dropped_emits: int = 0
     exceeded_limit: LimitExceeded | None = None
     is_interrupted: bool = False
+    piece_limits: Sequence[int] | None = None
+    dropped_pieces: Mapping[int, int] = field(default_factory=dict)
     programs: Programs = "none"
     start: CallStart | None = None
     starts_task: bool = False
@@ -353,7 +372,8 @@ class PendingCall:
             WorkerDied: If its process ended before.
             ChannelError: If what was sent is no result.
         """
-        result = await in_steps(result_steps(self.future.result(), caps, self.output))
+        pieces = self.future.result()
+        result = await in_steps(result_steps(pieces, caps, self.output, self.dropped_pieces))
         if self.dropped_emits:
             # Beside those that the worker did not send.
             in_worker = result.metadata.get("dropped_emits")
@@ -434,6 +454,27 @@ class CallTable:
 
     # ---- frames of the worker
 
+    def keep_parts(self, op: str, header: Mapping[str, Any], sizes: Sequence[int]) -> Sequence[bool]:
+        """Return which parts of a frame are stored while they come; a `KeepParts`.
+
+        Raises:
+            ChannelError: If frames of this kind have none.
+        """
+        number = header.get("id")
+        if op == "show":
+            return self._displays.keep_parts(self._call_id(number), sizes)
+        if op != "done":
+            raise ChannelError(f"a frame {op[:40]!r} has {sum(sizes)} bytes of parts, and may have none")
+        call = self._pending.get(number) if type(number) is int else None
+        if call is None or call.future.done():
+            return [False] * len(sizes)
+        limits = call.piece_limits
+        if limits is None:
+            return [True] * len(sizes)
+        # What comes behind the pieces of a result is of no use.
+        wanted = [*map(operator.ge, limits, sizes)]
+        return wanted + [False] * (len(sizes) - len(wanted))
+
     def handle(self, frame: Frame) -> None:
         """Handle one frame.
 
@@ -450,7 +491,7 @@ class CallTable:
         elif frame.op == "done":
             if "id" not in header:
                 raise ChannelError("a frame has an unknown form: a result names no call")
-            self._handle_done(header["id"], frame.parts)
+            self._handle_done(frame)
         elif frame.op in DISPLAY_OPS:
             self._handle_display(frame)
         elif frame.op == "program":
@@ -547,16 +588,18 @@ class CallTable:
         else:
             self._programs.stop(pid, kill=kill)
 
-    def _handle_done(self, number: object, pieces: tuple[bytes, ...]) -> None:
+    def _handle_done(self, frame: Frame) -> None:
+        number = frame.header["id"]
         call = self._pending.get(number) if type(number) is int else None
         # Forged, repeated, or late: the call may have failed at its deadline while the result was on its way.
         if call is None or call.future.done():
-            self._count_junk()
+            self._count_junk(_junk_parts(frame))
             return
         # The result is sent after everything that the call's programs wrote; that must be in its output.
         for stream in _STREAMS:
             self._drain_raw(stream, _ALL_BYTES)
-        call.future.set_result(pieces)
+        call.dropped_pieces = frame.dropped
+        call.future.set_result(frame.parts)
 
     def _handle_display(self, frame: Frame) -> None:
         number, after = frame.header.get("id"), frame.header.get("after", {})
@@ -565,13 +608,16 @@ class CallTable:
         for stream in _STREAMS:
             if stream in after:
                 self._drain_raw(stream, _count(after, stream))
-        call, call_id = self._find(number), ""
+        if not self._displays.route(self._call_id(number), frame, self._reply):
+            self._count_junk(_junk_parts(frame))
+
+    def _call_id(self, number: object) -> str:
+        """Return the id of a call that runs or has ended; empty if there is none with this number."""
+        call = self._find(number)
         if call is not None:
-            call_id = call.call_id
-        elif type(number) is int and number in self._finished:
-            call_id = self._finished[number][0]
-        if not self._displays.route(call_id, frame, self._reply):
-            self._count_junk()
+            return call.call_id
+        known = self._finished.get(number) if type(number) is int else None
+        return "" if known is None else known[0]
 
     def _find(self, number: object) -> PendingCall | None:
         return self._pending.get(number) if type(number) is int else None
@@ -579,6 +625,11 @@ class CallTable:
     def _count_junk(self, amount: int = 1) -> None:
         if not self._junk.take(amount):
             raise ChannelError("the process floods the channel with messages that are of no use")
+
+
+def _junk_parts(frame: Frame) -> int:
+    """Return how much junk a frame is with all that came with it."""
+    return 1 + (sum(map(len, frame.parts)) + sum(frame.dropped.values())) // _JUNK_PART_BYTES
 
 
 # ---- sending
@@ -638,6 +689,7 @@ def send_call(target: CallTarget, request: SandboxCall, attachments: Sequence[in
         programs=tool.programs,
         attachments=attachments,
     )
+    pending.piece_limits = piece_limits(caps)
     if not tool.import_path:
         target.known_tools.add(tool.key)
     return pending

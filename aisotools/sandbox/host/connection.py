@@ -30,6 +30,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from aisotools.core.concurrency import gc_paused
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.core.protocols import Programs
 from aisotools.core.sandboxes import SandboxListener
@@ -47,7 +48,6 @@ from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.descriptors import discard_socket, receive
 from aisotools.sandbox.process.spawn import WorkerHandles
 from aisotools.sandbox.process.supervisor import parse_report
-from aisotools.tools.results import gc_paused
 
 _log = logging.getLogger(__name__)
 
@@ -338,6 +338,7 @@ class WorkerConnection:
             sock,
             on_readable=self._read_channel,
             on_overflow=lambda: self.worker_exited("it stopped reading its calls"),
+            keep=self.calls.keep_parts,
         )
         return WorkerProcess(
             transport, pid=pid, pidfd=pidfd, known_tools=known_tools if known_tools is not None else set()

@@ -1,8 +1,8 @@
 """The transport of frames between the host and a worker: a Unix socket on the event loop.
 
-Whoever writes at the other end is hostile. Little is read at a time, so that the loop stays free; what waits
-to be sent is bounded; and open files that come with bytes are taken for an attack, see
-`aisotools.sandbox.process.descriptors`.
+Whoever writes at the other end is hostile. Little is read at a time, so that the loop stays free, and no more
+behind a large frame than at any other time; what waits to be sent is bounded; and open files that come with
+bytes are taken for an attack, see `aisotools.sandbox.process.descriptors`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Sequence
 
 from aisotools.core.exceptions import ChannelError, SandboxError
-from aisotools.sandbox.frames import FrameReader
+from aisotools.sandbox.frames import FrameReader, KeepParts, keep_all
 from aisotools.sandbox.host.watches import watch, watch_writing
 from aisotools.sandbox.process.descriptors import discard_socket, receive, refuses_descriptors
 
@@ -35,7 +35,12 @@ class FrameSocket:
     """
 
     def __init__(
-        self, sock: socket.socket, *, on_readable: Callable[[], object], on_overflow: Callable[[], None]
+        self,
+        sock: socket.socket,
+        *,
+        on_readable: Callable[[], object],
+        on_overflow: Callable[[], None],
+        keep: KeepParts = keep_all,
     ) -> None:
         sock.setblocking(False)
         self._loop = asyncio.get_running_loop()
@@ -43,7 +48,7 @@ class FrameSocket:
         self._brings_bytes_only = refuses_descriptors(sock)
         self._on_readable = on_readable
         self._on_overflow = on_overflow
-        self.reader = FrameReader()
+        self.reader = FrameReader(keep=keep)
         self._buffer = bytearray()
         self.resume_reading()
 
@@ -70,8 +75,9 @@ class FrameSocket:
             ChannelError: If open files came with them.
         """
         try:
-            # Little at a time, so that the loop stays free; more once a large frame is on its way.
-            size = 4 * READ_BYTES if self.reader.pending_bytes > READ_BYTES else READ_BYTES
+            # Little at a time, so that the loop stays free; more of a large frame that is on its way, but not
+            # of what follows it, which may be thousands of small ones.
+            size = min(max(self.reader.missing_bytes, READ_BYTES), 4 * READ_BYTES)
             return self._socket.recv(size) if self._brings_bytes_only else receive(self._socket, size)[0]
         except BlockingIOError:
             return None

@@ -21,6 +21,7 @@ import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from aisotools.core.concurrency import gc_paused
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.core.protocols import Programs
 from aisotools.core.sandboxes import SandboxCall, SandboxListener
@@ -44,7 +45,6 @@ from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
 from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD, INTERRUPT_REPEATS_S, unread_bytes
 from aisotools.sandbox.results import IN_READER
-from aisotools.tools.results import gc_paused
 
 _log = logging.getLogger(__name__)
 
@@ -123,6 +123,7 @@ class Reader:
                 woken.socket.sock,
                 on_readable=self._read_channel,
                 on_overflow=lambda: self.end("it stopped reading its calls"),
+                keep=self.calls.keep_parts,
             )
             undone.callback(self._socket.close)
             watch(self._loop, woken.socket.pidfd, self._on_exit)

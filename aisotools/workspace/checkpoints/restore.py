@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
+from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.scan import TrackedTree
 from aisotools.workspace.checkpoints.store import Store
@@ -120,7 +121,7 @@ def _build_plan(
         touched=frozenset(targets),
         missing=tuple(missing),
         unrestorable=tuple(unrestorable),
-        conflicts=tuple((tree.display_path(path), reason) for path, reason in sorted(contested.items())),
+        conflicts=tuple((tree.display_path(path), contested[path]) for path in sorted_in_runs(contested)),
         contested=frozenset(contested),
     )
 
@@ -194,19 +195,19 @@ class _Restore:
         folders = [path for path, node in targets.items() if node is not None and node.kind == "folder"]
         # Folders that not even their owner may use are opened first, the outermost first: their modes are
         # set in the end.
-        for path in sorted(folders, key=len):
+        for path in sorted_in_runs(folders, key=len):
             self._unlock(path)
         # Removals next, deepest first: a folder must be empty, and a file may stand where a folder should
         # be.
-        for path in sorted(targets, key=len, reverse=True):
+        for path in sorted_in_runs(targets, key=len, reverse=True):
             self._step(self._clear, path, targets[path])
-        for path in sorted(folders, key=len):
+        for path in sorted_in_runs(folders, key=len):
             self._step(self._make_folder, path, targets[path])
         for path, node in targets.items():
             if node is not None and node.kind != "folder":
                 self._step(self._put, path, node)
         # Modes of folders last, deepest first: a folder without write permission has to be filled before.
-        for path in sorted(folders, key=len, reverse=True):
+        for path in sorted_in_runs(folders, key=len, reverse=True):
             self._step(self._set_mode, path, targets[path])
         return self._result
 

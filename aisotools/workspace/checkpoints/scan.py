@@ -29,6 +29,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO
 
+from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import (
@@ -132,8 +133,7 @@ def _smallest_first(pending: Sequence[_PendingFiles]) -> Iterator[_PendingFiles]
     files: list[tuple[int, _PendingFiles, str]] = []
     for batch in pending:
         files += zip(batch.sizes, repeat(batch), batch.names)
-    files.sort(key=itemgetter(0))
-    for size, batch, name in files:
+    for size, batch, name in sorted_in_runs(files, key=itemgetter(0)):
         yield _PendingFiles(batch.path, batch.folder, [name], array("Q", [size]))
 
 
@@ -478,7 +478,7 @@ class _Walk:
 
     @staticmethod
     def _drop_missing(folder: int, state: FolderState) -> None:
-        present = set(os.listdir(folder))
+        present = {name for name in os.listdir(folder)}  # noqa: C416 - one by one: other threads can run
         for name in [name for name in state.records if name not in present]:
             state.drop(name)
 

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import UsageError
 from aisotools.workspace.checkpoints.restore import (
     Reasons,
@@ -543,9 +544,9 @@ class Checkpoints:
         return UndoResult(
             direction=direction,
             steps=tuple(steps),
-            restored=tuple(sorted(restored)),
-            removed=tuple(sorted(removed)),
-            missing=tuple(sorted(missing)),
+            restored=tuple(sorted_in_runs(restored)),
+            removed=tuple(sorted_in_runs(removed)),
+            missing=tuple(sorted_in_runs(missing)),
         )
 
     # ---- recovery and limits

@@ -12,6 +12,7 @@ name between two walks. The file lies in the private folder of the store, and en
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import tempfile
@@ -22,6 +23,7 @@ from pathlib import Path
 from sys import getsizeof
 from typing import BinaryIO, Literal, NamedTuple, Protocol
 
+from aisotools.core.concurrency import sorted_in_runs
 from aisotools.workspace.checkpoints.store import content_digest
 from aisotools.workspace.dirfd import DIRECTORY_FLAGS
 
@@ -197,7 +199,7 @@ class TreeReader:
         return node
 
     def differences(self, before: str, after: str) -> dict[TreePath, NodeChange]:
-        """Return every path at which two trees differ, folders before their entries.
+        """Return every path at which two trees differ, in order, so folders before their entries.
 
         A folder in both trees is included only if its mode differs.
         """
@@ -212,9 +214,10 @@ class TreeReader:
         if path and not _is_same_folder(before, after):
             found[path] = before, after
         left, right = self.of(before), self.of(after)
-        for name in sorted({*left, *right}):
-            if left.get(name) != right.get(name):
-                self._compare((*path, name), left.get(name), right.get(name), found)
+        differing = [name for name, node in left.items() if node != right.get(name)]
+        differing += [name for name in right if name not in left]
+        for name in sorted_in_runs(differing):
+            self._compare((*path, name), left.get(name), right.get(name), found)
 
 
 def _is_same_folder(before: Node | None, after: Node | None) -> bool:
@@ -376,16 +379,17 @@ class FolderState:
 
     def listing(self) -> bytes:
         """Return what `encode_folder` would, in less memory."""
-        listing = bytearray()
-        for name in sorted(self.records):
+        # Large ones are never copied: not while they grow, and not in the end.
+        listing = io.BytesIO()
+        for name in sorted_in_runs(self.records):
             record = self.records[name]
             letter, mode, size = _HEAD.unpack_from(record, _STAMP_BYTES)
             content = record[_CONTENT_AT:]
             if letter in _WITH_DIGEST:
                 content = content.hex().encode()
-            listing += b"%s %o %d %s\0%s\0" % (letter, mode, size, content, os.fsencode(name))
-        del listing[-1:]  # in place: each copy of a large one takes as much again
-        return bytes(listing)
+            gap = b"\0" if listing.tell() else b""
+            listing.write(b"%s%s %o %d %s\0%s" % (gap, letter, mode, size, content, os.fsencode(name)))
+        return listing.getvalue()
 
     def clear(self) -> None:
         """Let go of everything at once. Folders refer to each other, so they would wait for the collector."""
@@ -452,7 +456,7 @@ def take_back(file: BinaryIO, parent: FolderState | None = None) -> FolderState:
     count, name_bytes, digest_bytes, folders, state.file_bytes, state.unkept, state.changed = head
     state.digest = _read(file, digest_bytes).decode()
     # Decoded one by one: a single character beyond the first 65,536 makes a text four times as large.
-    names = _read(file, name_bytes).split(b"\0") if count else []
+    names = _split(_read(file, name_bytes)) if count else iter(())
     lengths = array("I")
     lengths.frombytes(_read(file, count * lengths.itemsize))
     for encoded, length in zip(names, lengths, strict=True):
@@ -464,6 +468,15 @@ def take_back(file: BinaryIO, parent: FolderState | None = None) -> FolderState:
         name = os.fsdecode(_read(file, length))
         state.folders[name] = take_back(file, state)
     return state
+
+
+def _split(data: bytes) -> Iterator[bytes]:
+    """Yield the pieces of `data` between zero bytes. All at once would hold up other threads."""
+    at = 0
+    while (end := data.find(b"\0", at)) >= 0:
+        yield data[at:end]
+        at = end + 1
+    yield data[at:]
 
 
 def _read(file: BinaryIO, size: int) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 from pydantic_core import to_json
 
 from aisotools.core.exceptions import ChannelError, WorkerDied
-from aisotools.core.protocols import ToolPayload
+from aisotools.core.protocols import OutputCaps, ToolPayload
 from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.types import ToolCall
 from aisotools.sandbox.frames import Frame
@@ -108,6 +108,72 @@ async def test_results_of_no_call_are_dropped(host: Host, number: object) -> Non
     call = host.start()
     host.handle("done", {"id": number}, (b"x",))
     assert not call.future.done()
+
+
+@pytest.mark.parametrize("op", ["emit", "out", "ask", "program", "stop_program", "ready", "zzz"])
+async def test_frames_that_have_no_parts_are_refused_when_some_are_announced(host: Host, op: str) -> None:
+    call = host.start()
+    with pytest.raises(ChannelError, match="67108864 bytes of parts, and may have none"):
+        host.table.keep_parts(op, {"id": call.number}, [64 << 20])
+
+
+async def test_pieces_of_a_result_are_kept_for_a_call_that_waits_and_up_to_its_caps(host: Host) -> None:
+    call, other = host.start("a"), host.start("b")
+    call.piece_limits = (10, 20, 30, 40)
+    keep = host.table.keep_parts
+    assert keep("done", {"id": call.number}, [10, 20, 30, 40]) == [True] * 4
+    assert keep("done", {"id": call.number}, [11, 20, 31, 0]) == [False, True, False, True]
+    assert keep("done", {"id": call.number}, [1] * 6) == [True] * 4 + [False] * 2
+    assert keep("done", {"id": other.number}, [64 << 20]) == [True]
+    for number in (7, "1", True, None, [1], 1.0):
+        assert keep("done", {"id": number}, [1, 1]) == [False, False]
+    host.handle("done", {"id": call.number}, (b"x",))
+    assert keep("done", {"id": call.number}, [1]) == [False]
+    host.table.finish(other)
+    assert keep("done", {"id": other.number}, [1]) == [False]
+
+
+async def test_a_piece_that_was_not_kept_is_noted_with_its_size(host: Host) -> None:
+    call = host.start()
+    head = to_json({"content": "c"})
+    host.table.handle(Frame(op="done", header={"id": 1}, parts=(head, b"", b"", b""), dropped={1: 1 << 30}))
+    result = await call.result(OutputCaps())
+    assert result.value is None
+    assert "The value has 1073741824 bytes as JSON; 16777216 are passed on" in result.content
+
+
+async def test_a_result_whose_pieces_came_before_the_call_is_none(host: Host) -> None:
+    """They were announced when nobody waited, and so not kept; they may not be taken for empty ones."""
+    call = host.start()
+    dropped = {0: 20, 1: 20}
+    host.table.handle(Frame(op="done", header={"id": 1}, parts=(b"",) * 4, dropped=dropped))
+    with pytest.raises(ChannelError, match="the head of a result was refused"):
+        await call.result(OutputCaps())
+
+
+async def test_large_parts_that_nobody_waits_for_are_a_flood_sooner(host: Host) -> None:
+    frame = Frame(op="done", header={"id": 9}, parts=(b"",), dropped={0: 64 << 20})
+    for _ in range(48):
+        host.table.handle(frame)
+    with pytest.raises(ChannelError, match="floods the channel"):
+        host.table.handle(frame)
+
+
+async def test_displays_are_kept_for_a_call_that_is_watched_and_up_to_what_is_shown(host: Host) -> None:
+    sink = Sink()
+    host.displays.watch("watched", sink, INTERACTIVE)
+    watched, other = host.start("watched"), host.start("other")
+    keep = host.table.keep_parts
+    assert keep("show", {"id": watched.number}, [20 << 20, 30 << 20]) == [True, True]
+    assert keep("show", {"id": watched.number}, [(20 << 20) + 1, 1]) == [False, False]
+    assert keep("show", {"id": watched.number}, [1, 64 << 20]) == [False, False]
+    assert keep("show", {"id": other.number}, [1]) == [False]
+    assert keep("show", {"id": 9}, [1]) == [False]
+    host.table.finish(watched)
+    assert keep("show", {"id": watched.number}, [1]) == [True], "what it left running may still display"
+    header = {"id": watched.number, "what": "display"}
+    host.table.handle(Frame(op="show", header=header, parts=(b"",), dropped={0: 30 << 20}))
+    assert (sink.messages, sink.drops) == ([], ["watched"])
 
 
 async def test_text_of_a_finished_call_is_still_its_own_within_the_rest_of_its_cap(host: Host) -> None:

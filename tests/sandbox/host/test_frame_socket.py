@@ -12,7 +12,7 @@ import pytest
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.sandbox.frames import encode
 from aisotools.sandbox.host.fork_handle import ForkSocket
-from aisotools.sandbox.host.frame_socket import FrameSocket
+from aisotools.sandbox.host.frame_socket import READ_BYTES, FrameSocket
 from aisotools.sandbox.process.descriptors import SO_PASSRIGHTS, refuse_descriptors, refuses_descriptors
 from tests.sandbox.host.test_connection import Peer
 from tests.waiting import HANG_S
@@ -54,6 +54,23 @@ async def test_a_socket_that_refuses_them_reads_and_sends_them() -> None:
     os.close(received[0])
     channel.close()
     assert theirs.recv(1) == b""
+    theirs.close()
+
+
+async def test_little_is_read_behind_a_large_frame() -> None:
+    """Thousands of small frames in one read would hold up the loop."""
+    ours, theirs = socket.socketpair()
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    channel = frame_socket(ours)
+    large = encode("x", {}, (b"x" * (3 * READ_BYTES),))
+    theirs.send(large[: 2 * READ_BYTES])
+    for _ in range(2):
+        assert channel.reader.feed(channel.read() or b"") == []
+    theirs.send(large[2 * READ_BYTES :] + b"small" * READ_BYTES)
+    data = channel.read() or b""
+    assert data[: len(large) - 2 * READ_BYTES] == large[2 * READ_BYTES :]
+    assert len(data) <= max(READ_BYTES, len(large) - 2 * READ_BYTES)
+    channel.close()
     theirs.close()
 
 
