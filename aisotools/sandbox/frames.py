@@ -75,6 +75,9 @@ class Frame:
     parts: tuple[bytes, ...] = ()
 
 
+BROKEN_STATUS = 70
+"""Exit status of a worker in which calls cannot run any more. What it says last is the reason."""
+
 LIMITS = FrameLimits()
 """The limits of both ends of the call channel."""
 
