@@ -50,6 +50,9 @@ from aisotools.workspace.import_roots import refuse_import_root
 _OLD_TREE_S = 6.0
 # How many calls in a row may find the worker broken before no snapshot is trusted any more.
 _MOST_BROKEN = 2
+# How long a call waits for what is restored after such a worker: several snapshots may have to be tried, and
+# nobody has asked to stop.
+_BROKEN_RECOVERY_S = 3.0
 # How long a start waits while too many descriptors of the user are on their way between processes.
 _IN_FLIGHT_PATIENCE_S = 2.0
 _IN_FLIGHT_PAUSE_S = 0.05
@@ -304,7 +307,8 @@ class LocalSandbox:
         try:
             result = await pending.result(request.output_caps)
         except WorkerDied as error:
-            died_result = worker_died_result(error, await self._last_recovery())
+            recover_s = _BROKEN_RECOVERY_S if error.is_broken else self._stop_timeouts.recover_s
+            died_result = worker_died_result(error, await self._last_recovery(recover_s))
             # A call that could not be interrupted is stopped all the same, with its worker.
             return died_result.with_metadata(stopped=True) if pending.is_interrupted else died_result
         except ChannelError as error:
@@ -481,13 +485,14 @@ class LocalSandbox:
             self._unreported_end = f"{reason}. {describe_recovery(recovery)}"
         return recovery
 
-    async def _last_recovery(self) -> Recovery | None:
+    async def _last_recovery(self, within_s: float | None = None) -> Recovery | None:
         """Return what was restored after the last loss; if that takes long, what is about to be."""
+        within_s = self._stop_timeouts.recover_s if within_s is None else within_s
         recovery = self._recovery
         if recovery is None:
             return None
         # `wait`, not `await`: the recovery belongs to the sandbox and goes on when this call is cancelled.
-        done, _ = await asyncio.wait([recovery], timeout=self._stop_timeouts.recover_s)
+        done, _ = await asyncio.wait([recovery], timeout=within_s)
         if not done:
             self._announced = self.variables.expected_recovery
             return self._announced

@@ -3,8 +3,9 @@
 Threat: user code shares the process with what runs it. One line (`ast.parse = None`) makes every later cell
 fail, also in each snapshot that is taken from then on, so that the session would be of no use any more.
 Mechanism: after a cell has failed, and in a fork of a snapshot before that takes a worker's place, this runs
-the same tool by the same way with `NOTHING`. If that fails, the fault is not the cell's. The worker then ends
-with `BROKEN_STATUS`, and the host restores the latest snapshot whose fork passes, or starts a fresh worker.
+the same tool by the same way with `NOTHING`; the fork then serves a whole call of it as well. If that fails,
+the fault is not the cell's. The worker then ends with `BROKEN_STATUS`, and the host restores the latest
+snapshot whose fork passes, or starts a fresh worker.
 Race: the check runs between two steps of the event loop; a thread of user code may break things right after
 it, which the next failing cell finds.
 Failure: hostile code can pass the check, or never return from it, and harms only its own session. The call's
@@ -46,17 +47,28 @@ def make_check_record(inputs: InputChannel) -> CallRecord:
     return CallRecord(call_id=CHECK_ID, listener=listener)
 
 
+def _is_loud() -> bool:
+    return False
+
+
 @contextlib.contextmanager
 def unnoticed(shell: ZMQInteractiveShell) -> Iterator[None]:
     """Keep a cell of ours out of the user's variables, history and callbacks."""
     hook, events = shell.displayhook, shell.events
     succeeded, result = shell.last_execution_succeeded, shell.last_execution_result
     cache_size, callbacks, display_failed = hook.cache_size, events.callbacks, shell.display_failed
+    attributes: dict[str, Any] = vars(hook)
+    own_quiet = attributes.get("quiet")
+    # IPython's looks for a semicolon in the last cell of the history, which this one is not in.
+    attributes["quiet"] = _is_loud
     # Without a cache the value is not put into `_`, `Out` and the like.
     hook.cache_size, events.callbacks = 0, {name: [] for name in callbacks}
     try:
         yield
     finally:
+        del attributes["quiet"]
+        if own_quiet is not None:
+            attributes["quiet"] = own_quiet
         hook.cache_size, events.callbacks, shell.display_failed = cache_size, callbacks, display_failed
         shell.last_execution_succeeded, shell.last_execution_result = succeeded, result
 
@@ -101,14 +113,10 @@ def require_sound(
         raise WorkerBroken(f"a cell that does nothing fails: {last_line}")
 
 
-def run_in_fork(check: Callable[[], object]) -> None:
+def run_in_fork(check: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run a check as a task, in a fork whose own event loop stands still."""
-
-    async def run() -> None:
-        check()
-
     loop = ForkableEventLoop()  # the worker's own would go on with what waits in it
     try:
-        loop.run_until_complete(run())
+        loop.run_until_complete(check())
     finally:
         loop.close()

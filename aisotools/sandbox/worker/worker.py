@@ -51,6 +51,7 @@ from aisotools.sandbox.worker.self_check import (
     make_check_record,
     require_sound,
     run_in_fork,
+    unnoticed,
 )
 from aisotools.tools.adapter import exception_result, format_tool_frames
 
@@ -537,13 +538,27 @@ class Worker:
             lambda result: encode_result(add_record(result, record), call.caps),
         )
 
+    async def _check_calls(self) -> None:
+        self._check()
+        last = self._last_cell
+        if last is None:
+            return
+        # No announcement is waiting for an agent of this name. Nothing is printed: that would be sent.
+        header = {**last.frame.header, "id": 0, "agent_id": CHECK_ID, "watch": {"store_history": False}}
+        with unnoticed(self._shell):
+            self._handle_frames([Frame(op="call", header=header, parts=(to_json({"code": "..."}),))])
+            await self._tasks[0]
+            await asyncio.sleep(0)  # for `_finish`
+        self._last_cell = last
+
     def _check_fork(self) -> None:
-        """Run `_check` in a fork that has no channel yet."""
+        """Run `_check` in a fork that has no channel yet, and then a whole call, which may end it."""
+        self._pid = os.getpid()
         owns_channel, self._owns_channel = self._owns_channel, False
         self._recorder.replace_lock()
         try:
             self._put_back()
-            run_in_fork(self._check)
+            run_in_fork(self._check_calls)
         finally:
             self._owns_channel = owns_channel
 

@@ -63,6 +63,7 @@ OTHERS = {
     "compile": "import builtins; builtins.compile = None",
     "import": "import builtins; builtins.__import__ = None",
     "its tools": f"{WORKER} o._tools = None",
+    "its calls": f"{WORKER} type(o)._run = None",
     "its answer": f"{WORKER} type(o)._answer = None",
 }
 VARIANTS = {
@@ -148,6 +149,13 @@ async def test_a_cell_that_fails_costs_nothing(session: Session) -> None:
     assert state.content == f"(5, 3, 6, 3, 6, {before.content})"
 
 
+@pytest.mark.parametrize("code", ["x = (", "'", "1/0", "%no_such_magic", "raise SystemExit", "5;\n)"])
+async def test_a_cell_that_is_wrong_keeps_the_worker(session: Session, code: str) -> None:
+    await python(session, "v = 1;")
+    assert (await python(session, code)).error_kind == "failed"
+    assert (await python(session, "v")).content == "1"
+
+
 async def test_a_formatter_that_raises_is_the_users_own(session: Session) -> None:
     await python(
         session,
@@ -168,9 +176,12 @@ def test_record_of_a_check_reaches_nobody() -> None:
 
 
 def test_check_in_a_fork_raises_what_it_finds() -> None:
-    def broken() -> None:
+    async def broken() -> None:
         raise WorkerBroken("why")
+
+    async def sound() -> None:
+        return
 
     with pytest.raises(WorkerBroken, match="why"):
         run_in_fork(broken)
-    run_in_fork(lambda: None)
+    run_in_fork(sound)
