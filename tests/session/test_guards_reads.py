@@ -196,7 +196,7 @@ async def test_edit_of_a_file_that_is_replaced_is_not_noted(swapping: Rig) -> No
     swapping.read({"path": "a", "content": LINES, "start_line": 1})
     prepared = prepared_call(edit, {"path": "a", "edits": [{"old": "line 3,", "new": "x"}]})
     await swapping.guard.before(prepared)
-    swapping.reads.swaps = True  # type: ignore[attr-defined]
+    swapping.reads.swaps = True  # type: ignore[attr-defined]  # of `Swapping`
     done = ToolResult.text("edited")
     assert await swapping.guard.after(prepared, done) is done
 
@@ -204,6 +204,6 @@ async def test_edit_of_a_file_that_is_replaced_is_not_noted(swapping: Rig) -> No
 async def test_write_of_a_file_that_is_replaced_is_not_noted(swapping: Rig) -> None:
     prepared = prepared_call(sandbox_write, {"path": "a", "content": LINES})
     await swapping.guard.before(prepared)
-    swapping.reads.swaps = True  # type: ignore[attr-defined]
+    swapping.reads.swaps = True  # type: ignore[attr-defined]  # of `Swapping`
     done = ToolResult.text("written")
     assert await swapping.guard.after(prepared, done) is done

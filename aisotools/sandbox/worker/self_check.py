@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
@@ -26,8 +27,8 @@ from aisotools.sandbox.worker.event_loop import ForkableEventLoop
 from aisotools.sandbox.worker.ipython import ZMQInteractiveShell
 from aisotools.sandbox.worker.output import CallRecord, ExecuteOptions, HostListener, InputChannel
 
-CELLS = "aisotools.builtin.python:python"
-"""Import path of the tool that runs cells."""
+CELLS = ".python:python"
+"""End of the import path of the tool that runs cells, which lies above this package."""
 
 NOTHING = "print(0)\n..."
 """A cell that prints, shows a value that nobody has a formatter for, and leaves nothing."""
@@ -47,10 +48,6 @@ def make_check_record(inputs: InputChannel) -> CallRecord:
     return CallRecord(call_id=CHECK_ID, listener=listener)
 
 
-def _is_loud() -> bool:
-    return False
-
-
 @contextlib.contextmanager
 def unnoticed(shell: ZMQInteractiveShell) -> Iterator[None]:
     """Keep a cell of ours out of the user's variables, history and callbacks."""
@@ -60,7 +57,7 @@ def unnoticed(shell: ZMQInteractiveShell) -> Iterator[None]:
     attributes: dict[str, Any] = vars(hook)
     own_quiet = attributes.get("quiet")
     # IPython's looks for a semicolon in the last cell of the history, which this one is not in.
-    attributes["quiet"] = _is_loud
+    attributes["quiet"] = functools.partial(hook.semicolon_at_end_of_expression, NOTHING)
     # Without a cache the value is not put into `_`, `Out` and the like.
     hook.cache_size, events.callbacks = 0, {name: [] for name in callbacks}
     try:
@@ -94,6 +91,8 @@ def require_sound(
     def run() -> ToolResult:
         shell.recorder.enter(record)
         with unnoticed(shell):
+            if "_oh" not in shell.user_ns:  # where IPython looks before it shows a value
+                raise WorkerBroken("IPython's own variables are gone")
             coroutine = execute()
             try:
                 coroutine.send(None)

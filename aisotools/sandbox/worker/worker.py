@@ -511,10 +511,11 @@ class Worker:
         to be relied on; what this takes was bound when the module was imported.
         """
         try:
-            with contextlib.suppress(Exception):  # what was printed is lost with the streams
-                flush()
             reason = str(error) if isinstance(error, WorkerBroken) else f"{type(error).__name__}: {error}"
-            write(2, f"\n{' '.join(reason.split())}\n".encode(errors="backslashreplace"))
+            try:
+                flush()
+            finally:  # without the streams, what was printed last is lost
+                write(2, f"\n{' '.join(reason.split())}\n".encode(errors="backslashreplace"))
         finally:
             leave(status)
 
@@ -621,7 +622,8 @@ class Worker:
 
     @staticmethod
     def _runs_cells(frame: Frame) -> bool:
-        return frame.header.get("import_path") == CELLS
+        path = str(frame.header.get("import_path"))
+        return path.startswith("aisotools.") and path.endswith(CELLS)
 
     def _check_or_give_up(self) -> None:
         try:

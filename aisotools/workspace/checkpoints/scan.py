@@ -37,11 +37,11 @@ from aisotools.workspace.checkpoints.tree import (
     Node,
     TreePath,
     digest_below,
+    file_stamp,
     link_node,
     open_below,
     pack_stamp,
     put_away,
-    stamp_of,
     take_back,
     unkept_node,
 )
@@ -350,10 +350,10 @@ class Scanner:
                 os.lseek(opened, 0, os.SEEK_SET)
                 stored = self._store.put_file(opened, max_bytes=room)
                 after = os.fstat(opened)
-                unchanged = stamp_of(before) == stamp_of(after)
+                unchanged = file_stamp(before) == file_stamp(after)
                 if unchanged and stored is not None and stored.size == after.st_size:
                     node = Node("file", after.st_mode & 0o777, stored.digest, stored.size)
-                    return stamp_of(after) if walk.trusts(after) else None, node
+                    return file_stamp(after) if walk.trusts(after) else None, node
             return None, unkept_node("it kept changing while it was read", os.fstat(opened))
         except OSError as error:
             return None, _unreadable_node(error, os.fstat(opened))
@@ -413,7 +413,7 @@ class _Walk:
                     known += name in records
                 else:
                     # Hot path, one comparison per file: this is the cost of a call in an unchanged workspace.
-                    # It spells `stamp_of` out to save the call.
+                    # It spells `file_stamp` out to save the call.
                     record = None
                     try:
                         status = entry.stat(follow_symlinks=False)
@@ -494,7 +494,7 @@ class _Walk:
         else:
             node = Node("other", content="socket" if kind == stat.S_IFSOCK else "device")
         trusted = node.kind != "unkept" and self.trusts(status)
-        state.set(name, stamp_of(status) if trusted else None, node)
+        state.set(name, file_stamp(status) if trusted else None, node)
 
     def _visit_folder(self, parent: int, path: TreePath, name: str, state: FolderState) -> None:
         try:

@@ -230,7 +230,7 @@ def test_deep_tree_that_was_there_before_stays(tmp_path: Path) -> None:
     rig.chain.close()
 
 
-def test_what_somebody_puts_into_a_deep_tree_is_a_conflict(tmp_path: Path) -> None:
+def test_deep_tree_that_somebody_has_changed_is_a_conflict(tmp_path: Path) -> None:
     rig = Rig(tmp_path, ScanLimits(depth=5))
     rig.step(partial(dig, rig.root, 10))
     mine = rig.root.joinpath(*DEEP, *DEEP[:3], "mine")
