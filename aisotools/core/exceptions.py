@@ -152,11 +152,13 @@ class WorkerDied(SandboxError):
 
     Attributes:
         last_words: End of its raw output, at most a few KiB.
+        is_broken: Whether it ended because calls could not run in it any more; see `WorkerBroken`.
     """
 
-    def __init__(self, message: str, *, last_words: str = "") -> None:
+    def __init__(self, message: str, *, last_words: str = "", is_broken: bool = False) -> None:
         super().__init__(message)
         self.last_words = last_words
+        self.is_broken = is_broken
 
 
 class WorkerBroken(SandboxError):

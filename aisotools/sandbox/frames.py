@@ -102,6 +102,9 @@ def keep_all(_op: str, _header: Mapping[str, Any], sizes: Sequence[int], /) -> S
     return [True] * len(sizes)
 
 
+BROKEN_STATUS = 70
+"""Exit status of a worker in which calls cannot run any more. What it says last is the reason."""
+
 LIMITS = FrameLimits()
 """The limits of both ends of the call channel."""
 

@@ -21,7 +21,14 @@ from typing import Any, cast, get_args
 
 from aisotools.core.concurrency import run_to_completion
 from aisotools.core.events import CallDecided, CallEmitted, CallFinished, CallRequested, CallStarted
-from aisotools.core.exceptions import ArgumentError, SandboxError, ToolError, UnknownTool, as_clause
+from aisotools.core.exceptions import (
+    ArgumentError,
+    SandboxError,
+    ToolError,
+    UnknownTool,
+    WorkspaceError,
+    as_clause,
+)
 from aisotools.core.protocols import Approver, OutputCaps, Tool, ToolContext
 from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.truncation import ResultStore, RetentionBudget, truncate_result
@@ -301,6 +308,12 @@ class Gate:
             if len(result.content) >= _LARGE_EVENT:
                 # To its end: what a call has done is recorded, whoever is cancelled meanwhile.
                 await run_to_completion(self._event_log.prepare(call.id, result.content))
+        except WorkspaceError as error:
+            # Race: something in the workspace was replaced while the host looked at it.
+            result = ToolResult.error(
+                f"{call.name} could not be completed: {as_clause(error)}. Make the call again.",
+                error_kind="environment",
+            )
         except Exception as error:  # whoever makes calls in a loop must survive every one of them
             _log.exception("The call %s of %s failed in the gate itself", call.id, call.name)
             result = ToolResult.error(

@@ -15,10 +15,12 @@ import operator
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from aisotools.core.exceptions import WorkspaceError, as_clause
 from aisotools.core.sandboxes import Sandbox
 from aisotools.core.types import Facts, ToolCall, ToolResult
 from aisotools.policy.enforcement import PathEnforcement
@@ -198,15 +200,18 @@ class ReadGuard:
             return result
         for path, before in contents.items():
             content = self._reads.content(path)
-            if content is not None:
-                self._reads.note_edit(path, before, content)
+            # Race: the path may lead elsewhere by now. What is not noted has to be read before the next edit.
+            with suppress(OSError, WorkspaceError):
+                if content is not None:
+                    self._reads.note_edit(path, before, content)
         if _is_file_tool(prepared, "sandbox_write", "write"):
             arguments = prepared.arguments
             file, text = arguments.get("path"), arguments.get("content")
             if isinstance(file, str) and isinstance(text, str):
                 written = self._reads.content(file)
-                if written is not None and written == text.encode("utf-8", "surrogatepass"):
-                    self._reads.note_read(file, written)
+                with suppress(OSError, WorkspaceError):  # the same race
+                    if written is not None and written == text.encode("utf-8", "surrogatepass"):
+                        self._reads.note_read(file, written)
         return result
 
     def on_read(self, prepared: PreparedCall, result: ToolResult) -> ToolResult:
@@ -214,7 +219,20 @@ class ReadGuard:
 
         Returns:
             The result; for a model that still has these lines in its context, a note that they are unchanged.
+            An error if the path leads elsewhere by now, so that what was read is of nothing that is there.
         """
+        try:
+            return self._note_read(prepared, result)
+        except (OSError, WorkspaceError) as error:
+            # Race: something in the sandbox has put a link, or nothing, in the place of the file.
+            name = prepared.original.name
+            return ToolResult.error(
+                f"{name} has read a file that was replaced meanwhile: {as_clause(error)}. Read it again; if "
+                "that goes on, stop what changes the workspace in the background.",
+                error_kind="environment",
+            )
+
+    def _note_read(self, prepared: PreparedCall, result: ToolResult) -> ToolResult:
         value = result.value
         if (
             result.is_error

@@ -393,8 +393,8 @@ def _build_denial(
     if unwatched:
         lines.append(
             f"{name} ran and what it did stays, but the workspace cannot be watched for protected files: it "
-            f"has {unwatched}. Undo the call, or remove such folders (rm -rf works); until then every call "
-            "that may change something ends with this error."
+            f"has {unwatched}. Undo the call that has made it, or remove it (rm -rf works); until then every "
+            "call that may change something ends with this error."
         )
     if result.content:
         lines += ["Its result:", result.content]

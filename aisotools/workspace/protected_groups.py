@@ -99,7 +99,7 @@ PROTECTED_GROUPS = (
             _quarto.yml celeryconfig.py scrapy.cfg alembic.ini luigi.toml dvcfile mlproject meltano.yml
             _quarto-*.yml _metadata.yml _extension.yml _environment _environment.local _environment-*
             dbt_project.yml profiles.yml nextflow.config nf-test.config .importlinter _config.yaml
-            _config.toml
+            _config.toml _quarto.yaml _quarto-*.yaml _metadata.yaml _extension.yaml pyrefly.toml
         """,
         folders=".jedi .ropeproject profiles/default",
         paths=".dvc/config",
@@ -156,7 +156,8 @@ PROTECTED_GROUPS = (
             okteto.yml watchfiles.toml sake.yaml makefile.toml procfile procfile.dev maskfile.md earthfile
             tiltfile modd.conf mprocs.yaml moon.yml pants.toml .bazelversion dagger.json devspace.yaml
             garden.yml .foreman shakefile.hs process-compose.yaml treefmt.toml .treefmt.toml
-            .pants.bootstrap foundry.toml
+            .pants.bootstrap foundry.toml okteto.yaml garden.yaml *.garden.yml *.garden.yaml moon.pkl
+            moon.yaml
         """,
         folders=".moon",
         paths="tools/bazel",
@@ -198,7 +199,7 @@ PROTECTED_GROUPS = (
         "run scripts, hooks and modules that these files name",
         names="""
             package.json pnpmfile.js .pnp.* bunfig.toml .bunfig.toml deno.json deno.jsonc rush.json nx.json
-            turbo.json package.json5 package.yaml pnpm-workspace.yaml lerna.json
+            turbo.json turbo.jsonc package.json5 package.yaml pnpm-workspace.yaml lerna.json
         """,
         folders=".yarn/releases .yarn/plugins .yarn/sdks",
     ),
@@ -214,10 +215,15 @@ PROTECTED_GROUPS = (
             wrangler.jsonc firebase.json serverless.* cdk.json electron-builder.* nest-cli.json testem.js
             testem.json jakefile jakefile.* brunch-config.* ember-cli-build.js .ember-cli jasmine.json
             plopfile.* ormconfig.* .markdownlint-cli2.* netlify.toml cdktf.json truffle-config.js truffle.js
-            gatsby-*.mjs tslint.json tslint.yaml tslint.yml
+            gatsby-*.mjs tslint.json tslint.yaml tslint.yml *.conf.mts *.conf.cts karma.conf.coffee
+            *.workspace.mjs *.workspace.cjs *.workspace.mts *.workspace.cts vitest.workspace.json
+            vitest.projects.* typedoc.js typedoc.cjs typedoc.mjs typedoc.json typedoc.jsonc
+            stryker.conf.json .stryker.conf.json .stryker.config.json dprint.json dprint.jsonc .dprint.json
+            .dprint.jsonc testem.cjs testem.mjs testem.yml testem.yaml .testem.json .testem.yml .testem.yaml
+            codegen.mts codegen.js codegen.json codegen.yaml .nest-cli.json
         """,
         folders=".vuepress .storybook .vitepress",
-        paths=".changeset/config.json",
+        paths=".changeset/config.json support/jasmine.js support/jasmine.mjs support/jasmine.cjs",
     ),
     _group(
         "rake, bundler and other tools of Ruby",
@@ -241,7 +247,11 @@ PROTECTED_GROUPS = (
             .phpcs.xml.dist codeception.yml codeception.dist.yml behat.yml behat.yml.dist
             infection.json5 phinx.yml grumphp.yml grumphp.yml.dist .user.ini php.ini .htaccess web.config
             robofile.php ecs.php phpspec.yml phpbench.json phinx.php captainhook.json castor.php deploy.php
-            kahlan-config.php wp-cli.yml wp-cli.local.yml .arcconfig .arclint
+            kahlan-config.php wp-cli.yml wp-cli.local.yml .arcconfig .arclint behat.yaml behat.yaml.dist
+            behat.dist.yml behat.dist.yaml behat.php behat.dist.php phinx.yaml phinx.json grumphp.yaml
+            grumphp.yaml.dist grumphp.dist.yml grumphp.dist.yaml infection.json.dist
+            infection.json5.dist infection.dist.json infection.dist.json5 phpspec.yaml phpspec.yml.dist
+            .phpspec.yml phpbench.json.dist phpbench.dist.json
         """,
         folders=".phan",
     ),

@@ -22,7 +22,7 @@ from aisotools.core.events import (
     CallStarted,
     SessionEvent,
 )
-from aisotools.core.exceptions import ArgumentError, PathOutside, ToolError
+from aisotools.core.exceptions import ArgumentError, PathOutside, ToolError, WorkspaceError
 from aisotools.core.protocols import OutputCaps, ToolContext
 from aisotools.core.sandboxes import SandboxListener
 from aisotools.core.types import (
@@ -556,6 +556,24 @@ async def test_a_fault_in_a_part_given_to_us_is_a_result_and_logged(
     assert "by a fault in aisotools or a part given to it: RuntimeError: no idea" in result.content
     assert (result.error_kind, result.recoverable) == ("environment", False)
     assert "failed in the gate itself" in caplog.text
+    assert kinds(session) == WHOLE
+
+
+async def test_a_race_in_the_workspace_is_a_result_of_one_line(
+    open_session: OpenSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Swapped(FakeSandbox):
+        async def call(self, request: Any) -> ToolResult:
+            raise WorkspaceError("'a' became a link while it was used.")
+
+    session = open_session(reading(runs_in="sandbox"), sandbox=Swapped)
+    with caplog.at_level(logging.ERROR, "aisotools"):
+        result = await session.call("mock")
+    assert result.content == (
+        "mock could not be completed: 'a' became a link while it was used. Make the call again."
+    )
+    assert result.error_kind == "environment"
+    assert not caplog.text
     assert kinds(session) == WHOLE
 
 

@@ -155,3 +155,55 @@ def test_short_results_are_repeated_whole(rig: Rig) -> None:
     line = LINES.splitlines(keepends=True)[0]
     value = {"path": "a", "content": line, "start_line": 1}
     assert [rig.read(value, call_id=call_id).content for call_id in ("1", "2")] == [line, line]
+
+
+# ---- the file is replaced meanwhile
+
+
+class Swapping(ReadCache):
+    """Finds a file as it was read; then something puts a link to the outside in its place."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(Workspace(folder))
+        self.file = folder / "a"
+        self.swaps = False
+
+    def content(self, path: str) -> bytes | None:
+        data = super().content(path)
+        if self.swaps:
+            self.file.unlink()
+            self.file.symlink_to("/etc/hostname")
+        return data
+
+
+@pytest.fixture
+def swapping(rig: Rig) -> Rig:
+    rig.reads = Swapping(rig.file.parent)
+    rig.guard = ReadGuard(rig.reads)
+    return rig
+
+
+def test_read_of_a_file_that_is_replaced_is_an_error_of_one_line(swapping: Rig) -> None:
+    swapping.reads.swaps = True  # type: ignore[attr-defined]  # of `Swapping`
+    result = swapping.read({"path": "a", "content": LINES, "start_line": 1})
+    assert (result.is_error, result.error_kind) == (True, "environment")
+    assert "was replaced meanwhile" in result.content
+    assert "Read it again" in result.content
+    assert "\n" not in result.content
+
+
+async def test_edit_of_a_file_that_is_replaced_is_not_noted(swapping: Rig) -> None:
+    swapping.read({"path": "a", "content": LINES, "start_line": 1})
+    prepared = prepared_call(edit, {"path": "a", "edits": [{"old": "line 3,", "new": "x"}]})
+    await swapping.guard.before(prepared)
+    swapping.reads.swaps = True  # type: ignore[attr-defined]  # of `Swapping`
+    done = ToolResult.text("edited")
+    assert await swapping.guard.after(prepared, done) is done
+
+
+async def test_write_of_a_file_that_is_replaced_is_not_noted(swapping: Rig) -> None:
+    prepared = prepared_call(sandbox_write, {"path": "a", "content": LINES})
+    await swapping.guard.before(prepared)
+    swapping.reads.swaps = True  # type: ignore[attr-defined]  # of `Swapping`
+    done = ToolResult.text("written")
+    assert await swapping.guard.after(prepared, done) is done

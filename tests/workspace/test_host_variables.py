@@ -172,6 +172,29 @@ def test_folders_of_settings_around_the_workspace_count(place: Path) -> None:
     assert refusal(workspace, {"XDG_CONFIG_HOME": home, "HOME": home}) == "", "else no folder in it would do"
 
 
+CACHES = ["NUMBA_CACHE_DIR", "TRITON_CACHE_DIR", "JOBLIB_TEMP_FOLDER", "TORCH_HOME", "HF_HOME", "NLTK_DATA"]
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_folders_that_libraries_load_code_from_count_in_and_around_the_workspace(
+    place: Path, name: str
+) -> None:
+    workspace = folder(place / "cache" / "work")
+    for value in (workspace, workspace / "deep", place / "cache"):
+        assert f"the variable {name} leads into it" in refusal(workspace, {name: str(value)})
+    assert refusal(workspace, {name: str(place / "other")}) == ""
+
+
+def test_control_a_library_runs_what_such_a_folder_holds(place: Path) -> None:
+    """As joblib, torch and NLTK do: what they find in the folder of the variable is unpickled."""
+    workspace = folder(place / "work")
+    code = f"import os; print({PLANTED!r})"
+    (workspace / "tokens.pickle").write_bytes(b"cbuiltins\nexec\n(V" + code.encode() + b"\ntR.")
+    load = "import os, pickle; pickle.load(open(os.environ['NLTK_DATA'] + '/tokens.pickle', 'rb'))"
+    assert PLANTED in run(["python3", "-c", load], place, {"NLTK_DATA": str(workspace)})
+    assert "NLTK_DATA" in refusal(workspace, {"NLTK_DATA": str(workspace)})
+
+
 def test_variables_that_run_nothing_are_let_through(place: Path) -> None:
     workspace = str(folder(place / "work"))
     names = (

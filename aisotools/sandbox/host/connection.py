@@ -34,7 +34,7 @@ from aisotools.core.concurrency import gc_paused
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.core.protocols import Programs
 from aisotools.core.sandboxes import SandboxListener
-from aisotools.sandbox.frames import LARGE_BYTES, Frame, encode
+from aisotools.sandbox.frames import BROKEN_STATUS, LARGE_BYTES, Frame, encode
 from aisotools.sandbox.host.calls import CallTable, DisplayRouter, PendingCall
 from aisotools.sandbox.host.failures import describe_exit
 from aisotools.sandbox.host.frame_socket import FrameSocket
@@ -110,6 +110,7 @@ class WorkerConnection:
         down_reason: Why there is no worker at the moment, or None.
         lost_reason: Why the whole tree is lost, or None.
         exit_limit: The limit that the last worker to end was probably killed for, or None.
+        is_broken: Whether the last worker has ended because calls could not run in it any more.
     """
 
     def __init__(
@@ -168,6 +169,7 @@ class WorkerConnection:
         self.down_reason: str | None = None
         self.lost_reason: str | None = None
         self.exit_limit: LimitExceeded | None = None
+        self.is_broken = False
 
     def __repr__(self) -> str:
         state = f"lost: {self.lost_reason}" if self.lost_reason is not None else f"{len(self.calls)} calls"
@@ -391,6 +393,7 @@ class WorkerConnection:
         self._raw.drain_all()
         self._raw.forget_last_words()
         self.down_reason = None
+        self.is_broken = False
         self._listen()
         self._send_control({"op": "adopt", "worker": worker.pid})
         return former
@@ -406,6 +409,7 @@ class WorkerConnection:
         reads = _READS_AFTER_DEATH
         while self.is_serving and reads and self._read_channel():
             reads -= 1
+        self.is_broken = exit_status == BROKEN_STATUS and self.is_serving
         self.worker_exited(describe_exit(exit_status, signal_number))
 
     def worker_exited(self, reason: str) -> None:
@@ -419,7 +423,8 @@ class WorkerConnection:
             # Set before anything else: a call that is started from a callback below must be refused.
             self.down_reason = reason
             self._raw.drain_all()
-            self.calls.fail(WorkerDied(reason, last_words=self.last_words))
+            error = WorkerDied(reason, last_words=self.last_words, is_broken=self.is_broken)
+            self.calls.fail(error)
             if self._on_worker_exit(self, reason):
                 return
         self.lose(reason)
@@ -560,7 +565,7 @@ class WorkerConnection:
         self.lost_reason = reason
         if self.monitor is not None:
             self.monitor.stop()
-        error = WorkerDied(reason, last_words=self.last_words)
+        error = WorkerDied(reason, last_words=self.last_words, is_broken=self.is_broken)
         self.calls.fail(error)
         if not self.ready.done():
             self.ready.set_exception(

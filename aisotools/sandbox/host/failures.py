@@ -14,9 +14,11 @@ from typing import Any
 from aisotools.core.exceptions import WorkerDied, as_clause
 from aisotools.core.sandboxes import VariablePoint
 from aisotools.core.types import ToolResult
+from aisotools.sandbox.frames import BROKEN_STATUS
 
 _LAST_WORDS_CHARS = 4000
 _TAIL_CHARS = 2000
+_REASON_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +71,19 @@ def recovery_metadata(recovery: Recovery | None) -> dict[str, Any]:
 def worker_died_result(error: WorkerDied, recovery: Recovery | None) -> ToolResult:
     """Build the result of a call during which the worker ended; `recovery` is what was restored."""
     content = f"The sandbox's worker ended during the call: {as_clause(error)}. {describe_recovery(recovery)}"
-    if error.last_words:
+    if error.is_broken:
+        *_, reason = error.last_words.splitlines() or [""]
+        content = (
+            "The sandbox's worker ended during the call, because what this or an earlier call has left in it "
+            f"keeps calls from running: {as_clause(reason[:_REASON_CHARS]) or 'no reason was given'}. "
+            f"{describe_recovery(recovery)} Make the call again, and leave the modules and objects that run "
+            "cells as they are."
+        )
+    elif error.last_words:
         content += f"\nIts last output:\n{error.last_words[-_LAST_WORDS_CHARS:]}"
     result = ToolResult.error(content, error_kind="environment")
+    if error.is_broken:
+        result = result.with_metadata(worker_broken=True)
     return result.with_metadata(worker_died=True, **recovery_metadata(recovery))
 
 
@@ -163,6 +175,8 @@ def describe_exit(exit_status: int, signal_number: int) -> str:
     """
     if exit_status < 0 and not signal_number:
         return "its exit status is not known"
+    if not signal_number and exit_status == BROKEN_STATUS:
+        return f"calls could not run in it any more, so it exited with status {exit_status}"
     if not signal_number:
         return f"it exited with status {exit_status}"
     try:

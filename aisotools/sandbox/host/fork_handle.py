@@ -322,15 +322,20 @@ class ForkSnapshot:
         return memory_bytes
 
     async def wake(
-        self, supervisor: Callable[[], int], *, within_s: float
+        self, supervisor: Callable[[], int], *, within_s: float, check: bool = False
     ) -> tuple[ForkSocket, tuple[str, ...]]:
         """Fork the snapshot into a worker. Return the worker's socket, and what was lost; the snapshot stays.
 
+        Args:
+            supervisor: Returns the process that it must lie below.
+            within_s: How long it may take.
+            check: Whether the fork has to find first that cells run in it.
+
         Raises:
-            SandboxError: If no fork answers in time.
+            SandboxError: If no fork answers in time, or cells do not run in it.
         """
         needs_repair = bool(self._counts.threads or self._counts.children)
-        sock = await self._request("wake", supervisor, {"strangers": needs_repair})
+        sock = await self._request("wake", supervisor, {"strangers": needs_repair, "check": check})
         try:
             header = await sock.receive("woke", within_s=within_s)
         except BaseException:

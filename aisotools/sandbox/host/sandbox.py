@@ -48,6 +48,11 @@ from aisotools.workspace.import_roots import refuse_import_root
 
 # How long an old tree may take to end before a new one is started all the same.
 _OLD_TREE_S = 6.0
+# How many calls in a row may find the worker broken before no snapshot is trusted any more.
+_MOST_BROKEN = 2
+# How long a call waits for what is restored after such a worker: several snapshots may have to be tried, and
+# nobody has asked to stop.
+_BROKEN_RECOVERY_S = 3.0
 # How long a start waits while too many descriptors of the user are on their way between processes.
 _IN_FLIGHT_PATIENCE_S = 2.0
 _IN_FLIGHT_PAUSE_S = 0.05
@@ -130,6 +135,9 @@ class LocalSandbox:
         # Whether the worker ended last while no call ran, and why, until a result says so.
         self._ended_idle = False
         self._unreported_end = ""
+        # What a result has said to be about to be restored; and how many calls in a row broken workers ended.
+        self._announced: Recovery | None = None
+        self._broken_in_a_row = 0
         self._closed = False
         self.displays = DisplayRouter()
         self.variables = SnapshotHistory(
@@ -256,6 +264,8 @@ class LocalSandbox:
                 result = await self._on_timeout(connection, request, pending)
             else:
                 result = await self._result(connection, request, pending)
+            if not result.is_error:
+                self._broken_in_a_row = 0
             exceeded, monitor = pending.exceeded_limit, connection.monitor
             if exceeded is None and monitor is not None:
                 # The kernel kills for processor time before the monitor samples again: the worker, or the
@@ -299,7 +309,8 @@ class LocalSandbox:
         try:
             result = await pending.result(request.output_caps)
         except WorkerDied as error:
-            died_result = worker_died_result(error, await self._last_recovery())
+            recover_s = _BROKEN_RECOVERY_S if error.is_broken else self._stop_timeouts.recover_s
+            died_result = worker_died_result(error, await self._last_recovery(recover_s))
             # A call that could not be interrupted is stopped all the same, with its worker.
             return died_result.with_metadata(stopped=True) if pending.is_interrupted else died_result
         except ChannelError as error:
@@ -452,6 +463,11 @@ class LocalSandbox:
             return False
         # Noted now: the calls are finished, and forgotten, while the recovery waits for its turn.
         failed_calls = frozenset(call.call_id for call in connection.calls)
+        if connection.is_broken:
+            self._broken_in_a_row += 1
+            if self._broken_in_a_row > _MOST_BROKEN:
+                return False
+        self._announced = None
         self._ended_idle = not failed_calls
         self._recovery = asyncio.get_running_loop().create_task(
             self._recover(connection, reason, failed_calls)
@@ -462,20 +478,27 @@ class LocalSandbox:
         self, connection: WorkerConnection, reason: str, failed_calls: frozenset[str]
     ) -> Recovery | None:
         try:
-            return await self.variables.recover(connection, reason, failed_calls)
+            recovery = await self.variables.recover(connection, reason, failed_calls)
         except SandboxError as error:
             connection.lose(f"{reason}; {error}")
+            if self._announced is not None:
+                self._unreported_end = f"{reason}; its variables are lost, as no snapshot could be restored"
             return None
+        if self._announced is not None and self._announced.point.call_id != recovery.point.call_id:
+            self._unreported_end = f"{reason}. {describe_recovery(recovery)}"
+        return recovery
 
-    async def _last_recovery(self) -> Recovery | None:
+    async def _last_recovery(self, within_s: float | None = None) -> Recovery | None:
         """Return what was restored after the last loss; if that takes long, what is about to be."""
+        within_s = self._stop_timeouts.recover_s if within_s is None else within_s
         recovery = self._recovery
         if recovery is None:
             return None
         # `wait`, not `await`: the recovery belongs to the sandbox and goes on when this call is cancelled.
-        done, _ = await asyncio.wait([recovery], timeout=self._stop_timeouts.recover_s)
+        done, _ = await asyncio.wait([recovery], timeout=within_s)
         if not done:
-            return self.variables.expected_recovery
+            self._announced = self.variables.expected_recovery
+            return self._announced
         return None if recovery.cancelled() else recovery.result()
 
     def _on_worker_replaced(self, reason: str, lossy: bool) -> None:

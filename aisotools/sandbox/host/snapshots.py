@@ -133,6 +133,7 @@ class SnapshotHistory:
         self._frozen: WorkerProcess | None = None
         self._waking_pid = 0
         self.expected_recovery: Recovery | None = None
+        self._broken_calls: set[str] = set()
         self.reader_pids: set[int] = set()
         self.keeper_pids: set[int] = set()
 
@@ -142,11 +143,12 @@ class SnapshotHistory:
     # ---- taking and dropping snapshots
 
     def points(self) -> Sequence[VariablePoint]:
-        """Return what can be restored, the oldest first."""
+        """Return what can be restored, the oldest first. Calls that a broken worker ended have nothing."""
         return [
             snapshot.point
             for snapshot in self._store.snapshots
-            if not snapshot.settled.done() or snapshot.is_alive
+            if (not snapshot.settled.done() or snapshot.is_alive)
+            and snapshot.point.call_id not in self._broken_calls
         ]
 
     def pids(self) -> list[int]:
@@ -262,10 +264,10 @@ class SnapshotHistory:
         return lost
 
     async def _wake(
-        self, connection: WorkerConnection, snapshot: ForkSnapshot
+        self, connection: WorkerConnection, snapshot: ForkSnapshot, *, check: bool = False
     ) -> tuple[ForkSocket, tuple[str, ...]]:
         try:
-            return await snapshot.wake(lambda: connection.supervisor, within_s=_WAKE_S)
+            return await snapshot.wake(lambda: connection.supervisor, within_s=_WAKE_S, check=check)
         except SandboxError as error:
             raise _cannot_restore(snapshot.point.call_id, str(error)) from None
 
@@ -373,7 +375,7 @@ class SnapshotHistory:
     async def recover(
         self, connection: WorkerConnection, reason: str, failed_calls: frozenset[str]
     ) -> Recovery:
-        """Restore the latest snapshot that can be woken: the worker is gone.
+        """Restore the latest snapshot that can be woken, and in which cells run: the worker is gone.
 
         Args:
             connection: The tree that it belonged to.
@@ -383,6 +385,10 @@ class SnapshotHistory:
         Raises:
             SandboxError: If no snapshot can be restored.
         """
+        if connection.is_broken:
+            self._broken_calls = {point.call_id for point in self.points()} & failed_calls | (
+                self._broken_calls & {snapshot.point.call_id for snapshot in self._store.all()}
+            )
         async with self._replacing:
             if settling := self._settling():
                 # The snapshot of the failed call may have been requested and not answered. If the worker is
@@ -423,7 +429,7 @@ class SnapshotHistory:
     async def _recover_from(
         self, connection: WorkerConnection, snapshot: ForkSnapshot, expected: Recovery, reason: str
     ) -> Recovery:
-        sock, lost = await self._wake(connection, snapshot)
+        sock, lost = await self._wake(connection, snapshot, check=True)
         message = f"{reason}; the variables are as they were before the call {snapshot.point.call_id}"
         lossy = not expected.is_complete
         self._switch_to(connection, sock, snapshot, message, lossy=lossy).close()

@@ -416,6 +416,7 @@ class ForkPoint:
         hidden: What the shell has put there.
         detach: Called in every fork of ours: closes what belongs to the parent.
         reads: What a reader may read, if rules of the policy deny some of it; see `reader.give_up_rights`.
+        check: Called in a fork that is to be a worker. Raises if calls do not run in it.
         is_forking: Whether the fork in progress is ours, and not user code's.
     """
 
@@ -423,6 +424,7 @@ class ForkPoint:
     hidden: Mapping[str, Any]
     detach: Callable[[], None]
     reads: Mapping[str, Sequence[str]] | None = None
+    check: Callable[[], None] | None = None
     is_forking: bool = field(default=False, init=False)
     _snapshots: list[int] = field(default_factory=list, init=False)
     _last_fork_s: float = field(default=0.0, init=False)
@@ -499,8 +501,21 @@ class ForkPoint:
                     return self._become_reader(woken, state, frame.header, received, former=header["ours"])
                 keep = frozenset({received[0], *header["ours"]})
                 lost = repair_fork(state, had_helpers=frame.header["strangers"], keep=keep)
+                if frame.header.get("check") and self.check is not None:
+                    self._require_sound(woken, self.check)
                 woken.send("woke", {"lost": lost})
                 return WokenFork(woken)
+
+    @staticmethod
+    def _require_sound(channel: BlockingChannel, check: Callable[[], None]) -> None:
+        """Refuse to be a worker, and end, if calls do not run in this fork."""
+        try:
+            check()
+        except BaseException as error:  # what user code has left may raise anything
+            channel.send("refused", {"error": f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARS]})
+            # The host asks the kernel who sent this, which takes a living process.
+            channel.receive()
+            os._exit(1)
 
     def _fork_below_keeper(self, received: list[int]) -> None:
         """Fork, and return in the fork alone. This process stays above it until the host ends it."""

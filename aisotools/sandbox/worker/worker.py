@@ -30,7 +30,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from aisotools.core.exceptions import WorkerBroken
 from aisotools.core.protocols import Cancellation, OutputCaps, Tool, ToolContext
 from aisotools.core.types import Json, ToolResult
-from aisotools.sandbox.frames import BlockingChannel, Frame
+from aisotools.sandbox.frames import BROKEN_STATUS, BlockingChannel, Frame, encode
 from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD, unread_bytes
 from aisotools.sandbox.results import STREAMS_TAKEN, ResultPieces, encode_result
 from aisotools.sandbox.worker.event_loop import ForkableEventLoop
@@ -43,6 +43,15 @@ from aisotools.sandbox.worker.output import (
     InputChannel,
     Recorder,
     json_bundle,
+)
+from aisotools.sandbox.worker.self_check import (
+    CELLS,
+    CHECK_ID,
+    NOTHING,
+    make_check_record,
+    require_sound,
+    run_in_fork,
+    unnoticed,
 )
 from aisotools.tools.adapter import exception_result, format_tool_frames
 
@@ -204,6 +213,7 @@ class Worker:
         self._workspace = Path(str(sandbox["workspace"]))
         self._nudges = nudges
         self._tools: dict[str, Tool] = {}
+        self._last_cell: _Call | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._calls: dict[int, _Call] = {}
         # The call whose code runs at this moment, and the one that holds the main thread also while it
@@ -226,7 +236,7 @@ class Worker:
         """Run until the host closes its end."""
         shell, detach = self._shell, functools.partial(self._close_channel, loop)
         forks = self._forks = ForkPoint(
-            shell.user_ns, shell.user_ns_hidden, detach, self._sandbox.get("reads")
+            shell.user_ns, shell.user_ns_hidden, detach, self._sandbox.get("reads"), self._check_fork
         )
         hide_snapshots_from_wait()
         os.set_blocking(self._nudges, False)
@@ -309,9 +319,11 @@ class Worker:
     def _receive(self) -> None:
         try:
             frames = self._channel.receive()
+            self._handle_frames(frames)
         except (EOFError, OSError):
             os._exit(0)  # the host is gone
-        self._handle_frames(frames)
+        except Exception as error:
+            self._give_up(error)
 
     def _handle_frames(self, frames: Sequence[Frame]) -> None:
         for position, frame in enumerate(frames):
@@ -333,13 +345,16 @@ class Worker:
 
     def _send_text(self, call_id: str, stream: str, text: str) -> None:
         descriptor = _STREAM_DESCRIPTORS[stream]
-        if self._owns_channel:
+        if self._owns_channel or call_id == CHECK_ID:
             header: dict[str, Any] = {"id": call_id, "stream": stream, "text": text}
             # Order of output: programs have written to the pipe before this text was printed, and the host
             # has not read that yet. Say how much, so that it can deliver it first.
             if unread := unread_bytes(descriptor):
                 header["after"] = unread
-            self._channel.send("out", header)
+            if call_id == CHECK_ID:
+                encode("out", header)
+            else:
+                self._channel.send("out", header)
             return
         data = text.encode()
         while data:
@@ -444,11 +459,17 @@ class Worker:
         task = self._tasks[number] = asyncio.get_running_loop().create_task(self._run(call))
         task.add_done_callback(functools.partial(self._finish, call))
 
-    def _finish(self, call: _Call, _task: asyncio.Task[None]) -> None:
-        # Race: a task that is cancelled before its first step never runs a line of its code.
-        if not call.is_answered:
-            self._answer(call, encode_result(interrupted_result(), call.caps))
-        del self._tasks[call.number], self._calls[call.number]
+    def _finish(self, call: _Call, task: asyncio.Task[None]) -> None:
+        try:
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                raise error
+            # Race: a task that is cancelled before its first step never runs a line of its code.
+            if not call.is_answered:
+                self._answer(call, encode_result(interrupted_result(), call.caps))
+            del self._tasks[call.number], self._calls[call.number]
+        except Exception as error:
+            self._give_up(error)
 
     def _answer(self, call: _Call, pieces: ResultPieces) -> None:
         call.is_answered = True
@@ -476,13 +497,71 @@ class Worker:
         if not umask & 0o700:
             os.umask(umask)
 
-    def _give_up(self, error: WorkerBroken) -> NoReturn:
-        """End this worker, which cannot run calls any more; the host starts another and says why."""
-        flush()
-        os.write(2, f"{error}\n".encode(errors="backslashreplace"))
-        # Crash of our own making: what user code has changed in this process cannot be told, so nothing here
-        # is to be relied on. The host sees the end, and reads the reason as last words.
-        os._exit(1)
+    @staticmethod
+    def _give_up(
+        error: BaseException,
+        *,
+        write: Callable[[int, bytes], int] = os.write,
+        leave: Callable[[int], NoReturn] = os._exit,
+        status: int = BROKEN_STATUS,
+    ) -> NoReturn:
+        """End this worker, which cannot run calls any more; the host starts another and says why.
+
+        Crash of our own making: what user code has changed in this process cannot be told, so nothing here is
+        to be relied on; what this takes was bound when the module was imported.
+        """
+        try:
+            reason = str(error) if isinstance(error, WorkerBroken) else f"{type(error).__name__}: {error}"
+            try:
+                flush()
+            finally:  # without the streams, what was printed last is lost
+                write(2, f"\n{' '.join(reason.split())}\n".encode(errors="backslashreplace"))
+        finally:
+            leave(status)
+
+    # ---- whether cells still run
+
+    def _check(self) -> None:
+        """Run a cell that does nothing, as the calls do.
+
+        Raises:
+            WorkerBroken: It fails: what user code has left keeps every cell from running.
+        """
+        last = self._last_cell
+        if last is None:
+            return  # no cell has run that could have broken anything
+        record = make_check_record(self._inputs)
+        call = dataclasses.replace(last, record=record, is_answered=True)
+        require_sound(
+            self._shell,
+            record,
+            lambda: self._tool(call.frame).execute({"code": NOTHING}, self._context(call)),
+            lambda result: encode_result(add_record(result, record), call.caps),
+        )
+
+    async def _check_calls(self) -> None:
+        self._check()
+        last = self._last_cell
+        if last is None:
+            return
+        # No announcement is waiting for an agent of this name. Nothing is printed: that would be sent.
+        header = {**last.frame.header, "id": 0, "agent_id": CHECK_ID, "watch": {"store_history": False}}
+        with unnoticed(self._shell):
+            self._handle_frames([Frame(op="call", header=header, parts=(to_json({"code": "..."}),))])
+            await self._tasks[0]
+            await asyncio.sleep(0)  # for `_finish`
+        self._last_cell = last
+
+    def _check_fork(self) -> None:
+        """Run `_check` in a fork that has no channel yet, and then a whole call, which may end it."""
+        self._pid = os.getpid()
+        owns_channel, self._owns_channel = self._owns_channel, False
+        self._recorder.replace_lock()
+        try:
+            self._put_back()
+            run_in_fork(self._check_calls)
+        finally:
+            self._owns_channel = owns_channel
 
     async def _run(self, call: _Call) -> None:
         self._recorder.enter(call.record)
@@ -498,6 +577,9 @@ class Worker:
         except WorkerBroken as error:
             self._give_up(error)
         except BaseException as error:  # SystemExit as well: a tool's failure is its result, never our end
+            is_stop = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
+            if not is_stop and self._runs_cells(call.frame):
+                self._check_or_give_up()
             pieces = encode_failure(error, call.record, call.caps, _new_threads(call))
         finally:
             if call.holds_main_thread:
@@ -512,6 +594,8 @@ class Worker:
     async def _execute(self, call: _Call) -> ResultPieces:
         """Run everything of the call that may run user code, and take as long as that likes."""
         tool = self._tool(call.frame)
+        if self._runs_cells(call.frame):
+            self._last_cell = call
         result: object = await tool.execute(from_json(call.frame.parts[0]), self._context(call))
         if not isinstance(result, ToolResult):
             message = (
@@ -521,6 +605,9 @@ class Worker:
             result = ToolResult.error(message, recoverable=False)
         if call.interrupts or call.cancels:
             result = name_threads(mark_stopped(result), _new_threads(call))
+        elif result.is_error and self._runs_cells(call.frame):
+            # Most often the cell is wrong; but what runs cells may be broken, and fail each of them.
+            self._check()
         result = add_announcements(add_record(result, call.record), call.frame.header["agent_id"])
         return encode_result(result, call.caps)
 
@@ -532,6 +619,17 @@ class Worker:
             tool = _import_tool(path) if path else pickle.loads(frame.parts[1])  # noqa: S301 - from the host
             self._tools[key] = tool
         return tool
+
+    @staticmethod
+    def _runs_cells(frame: Frame) -> bool:
+        path = str(frame.header.get("import_path"))
+        return path.startswith("aisotools.") and path.endswith(CELLS)
+
+    def _check_or_give_up(self) -> None:
+        try:
+            self._check()
+        except WorkerBroken as broken:
+            self._give_up(broken)
 
     def _context(self, call: _Call) -> ToolContext:
         header, record = call.frame.header, call.record

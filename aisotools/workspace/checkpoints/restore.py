@@ -45,6 +45,8 @@ class RestorePlan:
         touched: Every path that the undone or redone steps changed.
         missing: Paths that cannot be restored, because their content was never stored.
         unrestorable: Paths that should be removed, but whose content is not stored: removing them is final.
+        sealed: Folders that should be removed with all they hold. Their content is not stored either, because
+            it lies too deep, but it is known that nobody has changed anything in them.
         conflicts: Displayed paths that somebody else changed since.
         contested: The same as tree paths.
     """
@@ -53,6 +55,7 @@ class RestorePlan:
     touched: frozenset[TreePath] = frozenset()
     missing: tuple[Failure, ...] = ()
     unrestorable: tuple[Failure, ...] = ()
+    sealed: tuple[TreePath, ...] = ()
     conflicts: Reasons = ()
     contested: frozenset[TreePath] = frozenset()
 
@@ -64,7 +67,8 @@ class RestorePlan:
     def without_conflicts(self) -> RestorePlan:
         """Return a plan that leaves alone what somebody else changed."""
         targets = {path: node for path, node in self.targets.items() if path not in self.contested}
-        return replace(self, targets=targets, conflicts=(), contested=frozenset())
+        sealed = tuple(path for path in self.sealed if path not in self.contested)
+        return replace(self, targets=targets, sealed=sealed, conflicts=(), contested=frozenset())
 
 
 def plan_restore(store: Store, tree: TrackedTree, hops: Sequence[tuple[str, str]]) -> RestorePlan:
@@ -104,6 +108,7 @@ def _build_plan(
     possible: dict[TreePath, Node | None] = {}
     missing: list[Failure] = []
     unrestorable: list[Failure] = []
+    sealed: list[TreePath] = []
     for path, target in targets.items():
         current = present[path]
         if current == target:
@@ -112,6 +117,8 @@ def _build_plan(
             missing.append((path, f"it was not kept: {target.why_unkept}"))
         elif target is not None and target.kind == "other":
             missing.append((path, f"it is a {target.content}"))
+        elif target is None and current is not None and current.is_sealed:
+            sealed.append(path)
         elif target is None and current is not None and current.kind == "unkept":
             unrestorable.append((path, current.why_unkept))
         else:
@@ -121,6 +128,7 @@ def _build_plan(
         touched=frozenset(targets),
         missing=tuple(missing),
         unrestorable=tuple(unrestorable),
+        sealed=tuple(sealed),
         conflicts=tuple((tree.display_path(path), contested[path]) for path in sorted_in_runs(contested)),
         contested=frozenset(contested),
     )
@@ -161,7 +169,7 @@ def restore(store: Store, root: int, targets: Mapping[TreePath, Node | None], to
 
 
 def sweep(root: int, folders: Iterable[TreePath], token: str) -> None:
-    """Remove partial files that a crash left in these folders, as far as possible."""
+    """Remove what a crash left of partial files and removed folders in these folders, as far as possible."""
     for path in folders:
         try:
             folder = open_below(root, path)
@@ -170,14 +178,21 @@ def sweep(root: int, folders: Iterable[TreePath], token: str) -> None:
         try:
             for name in os.listdir(folder):  # noqa: PTH208 - a descriptor, no path
                 if name.startswith(_temporary_prefix(token)):
-                    with suppress(OSError):  # no file of ours: something else has taken the name
-                        os.unlink(name, dir_fd=folder)
+                    with suppress(OSError):  # nothing of ours: something else has taken the name
+                        if name.startswith(_removed_prefix(token)):
+                            remove_tree(folder, (name,))
+                        else:
+                            os.unlink(name, dir_fd=folder)
         finally:
             os.close(folder)
 
 
 def _temporary_prefix(token: str) -> str:
     return f"{TEMPORARY}{token}-"
+
+
+def _removed_prefix(token: str) -> str:
+    return f"{_temporary_prefix(token)}removed-"
 
 
 class _Restore:
@@ -343,12 +358,18 @@ def _inherit_owner(file: int, parent: int) -> None:
             os.fchown(file, owner.st_uid, owner.st_gid)
 
 
-def remove_trees(root: int, paths: Iterable[TreePath]) -> RestoreResult:
-    """Remove these paths with everything below them. One that cannot be removed does not stop the others."""
+def remove_trees(root: int, paths: Iterable[TreePath], token: str = "") -> RestoreResult:
+    """Remove these paths with everything below them. One that cannot be removed does not stop the others.
+
+    Args:
+        root: Descriptor of the folder.
+        paths: What to remove.
+        token: Part of the names of what is being removed, by which `sweep` finds it after a crash.
+    """
     result = RestoreResult()
     for path in paths:
         try:
-            remove_tree(root, path)
+            remove_tree(root, path, token)
         except FileNotFoundError:
             continue  # it is gone already
         except OSError as error:
@@ -358,42 +379,63 @@ def remove_trees(root: int, paths: Iterable[TreePath]) -> RestoreResult:
     return result
 
 
-def remove_tree(root: int, path: TreePath) -> None:
+def remove_tree(root: int, path: TreePath, token: str = "") -> None:
     """Remove a path with everything below it, at any depth and of any mode, following no link.
 
     Subfolders are moved up beside the folder that is being emptied, so that depth costs neither recursion nor
     descriptors: hostile code can nest folders deeper than any path may be long.
 
+    Args:
+        root: Descriptor of the folder that the path begins in.
+        path: What to remove.
+        token: With it the path gets a temporary name first, so that after a crash it is whole or gone, and
+            `sweep` finds the rest.
+
     Raises:
-        OSError: If something cannot be removed.
+        OSError: If something cannot be removed. What is left of it is at `path`.
     """
     with _writable(root, path[:-1]) as parent:
-        moved = 0
-        todo = [path[-1]]
-        while todo:
-            name = todo.pop()
-            status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-            if not stat.S_ISDIR(status.st_mode):
-                os.unlink(name, dir_fd=parent)
-                continue
-            folder = open_unlocked(name, parent)
-            try:
-                os.fchmod(folder, 0o700)
-                for inner in os.listdir(folder):  # noqa: PTH208 - a descriptor, no path
-                    inner_status = os.stat(inner, dir_fd=folder, follow_symlinks=False)
-                    if stat.S_ISDIR(inner_status.st_mode):
-                        # A folder can be moved only by who may write to it.
-                        below = open_unlocked(inner, folder)
-                        try:
-                            os.fchmod(below, 0o700)  # it leaves the folders whose modes protected it
-                        finally:
-                            os.close(below)
-                        moved += 1
-                        new_name = f"{TEMPORARY}{os.urandom(6).hex()}-{moved}"
-                        os.rename(inner, new_name, src_dir_fd=folder, dst_dir_fd=parent)
-                        todo.append(new_name)
-                    else:
-                        os.unlink(inner, dir_fd=folder)
-            finally:
-                os.close(folder)
-            os.rmdir(name, dir_fd=parent)
+        name = path[-1]
+        if not token:
+            _remove_below(parent, name, TEMPORARY)
+            return
+        prefix = f"{_removed_prefix(token)}{os.urandom(6).hex()}-"
+        os.rename(name, prefix, src_dir_fd=parent, dst_dir_fd=parent)
+        try:
+            _remove_below(parent, prefix, prefix)
+        except OSError:
+            with suppress(OSError):  # somebody has taken the name: the rest keeps the temporary one
+                os.rename(prefix, name, src_dir_fd=parent, dst_dir_fd=parent)
+            raise
+
+
+def _remove_below(parent: int, top: str, prefix: str) -> None:
+    moved = 0
+    todo = [top]
+    while todo:
+        name = todo.pop()
+        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        if not stat.S_ISDIR(status.st_mode):
+            os.unlink(name, dir_fd=parent)
+            continue
+        folder = open_unlocked(name, parent)
+        try:
+            os.fchmod(folder, 0o700)
+            for inner in os.listdir(folder):  # noqa: PTH208 - a descriptor, no path
+                inner_status = os.stat(inner, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISDIR(inner_status.st_mode):
+                    # A folder can be moved only by who may write to it.
+                    below = open_unlocked(inner, folder)
+                    try:
+                        os.fchmod(below, 0o700)  # it leaves the folders whose modes protected it
+                    finally:
+                        os.close(below)
+                    moved += 1
+                    new_name = f"{prefix}{os.urandom(6).hex()}-{moved}"
+                    os.rename(inner, new_name, src_dir_fd=folder, dst_dir_fd=parent)
+                    todo.append(new_name)
+                else:
+                    os.unlink(inner, dir_fd=folder)
+        finally:
+            os.close(folder)
+        os.rmdir(name, dir_fd=parent)

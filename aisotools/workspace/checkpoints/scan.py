@@ -37,11 +37,14 @@ from aisotools.workspace.checkpoints.tree import (
     FolderState,
     Node,
     TreePath,
+    digest_below,
+    file_stamp,
     link_node,
     open_below,
     pack_stamp,
     put_away,
     take_back,
+    unkept_node,
 )
 from aisotools.workspace.dirfd import DIRECTORY_FLAGS, READ_FLAGS, stamps_maps, sync_file, sync_file_system
 from aisotools.workspace.paths import printable
@@ -53,6 +56,7 @@ RACY_NS = 20_000_000
 _SYNCFS_FILES = 32  # above this one `syncfs` is faster than one `fdatasync` a file
 _NEW_WORK = 20
 """Work for a new or changed entry, which is read and stored; a look at one that is known counts as 1."""
+_WORK_BEYOND = 5  # work for an entry beyond the depth: each walk looks at all of them, mostly folders
 _READ_ATTEMPTS = 3  # of a file that changes while it is read
 _MAX_LISTED = 100  # paths in `Snapshot.uncovered`
 
@@ -97,25 +101,15 @@ class Snapshot:
 
 
 class TooSlow(Exception):
-    """A walk was aborted, also by its `ProgressCallback`; what was stored so far is not read again."""
+    """A walk was aborted, also by its `ProgressCallback`; what is stored by then is not read again."""
 
 
 class _LimitExceeded(Exception):
     """A folder holds more than `ScanLimits` covers."""
 
 
-def _stamp_of(status: os.stat_result) -> FileStamp:
-    return status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns
-
-
-def _unkept_node(reason: str, status: os.stat_result) -> Node:
-    """Return a node for a path whose content is not stored; it changes when the file does."""
-    stamp = ":".join(map(str, _stamp_of(status)))
-    return Node("unkept", status.st_mode & 0o777, f"{reason};{stamp}")
-
-
 def _unreadable_node(error: OSError, status: os.stat_result) -> Node:
-    return _unkept_node(f"it cannot be read: {error.strerror}", status)
+    return unkept_node(f"it cannot be read: {error.strerror}", status)
 
 
 @dataclass(slots=True)
@@ -333,7 +327,7 @@ class Scanner:
         if folder < 0:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         if size > room:
-            return None, _unkept_node("it is too large", _status(folder, name))
+            return None, unkept_node("it is too large", _status(folder, name))
         try:
             opened = os.open(name, READ_FLAGS, dir_fd=folder)
         except FileNotFoundError:
@@ -356,11 +350,11 @@ class Scanner:
                 os.lseek(opened, 0, os.SEEK_SET)
                 stored = self._store.put_file(opened, max_bytes=room)
                 after = os.fstat(opened)
-                unchanged = _stamp_of(before) == _stamp_of(after)
+                unchanged = file_stamp(before) == file_stamp(after)
                 if unchanged and stored is not None and stored.size == after.st_size:
                     node = Node("file", after.st_mode & 0o777, stored.digest, stored.size)
-                    return _stamp_of(after) if walk.trusts(after) else None, node
-            return None, _unkept_node("it kept changing while it was read", os.fstat(opened))
+                    return file_stamp(after) if walk.trusts(after) else None, node
+            return None, unkept_node("it kept changing while it was read", os.fstat(opened))
         except OSError as error:
             return None, _unreadable_node(error, os.fstat(opened))
         finally:
@@ -390,6 +384,7 @@ class _Walk:
     work_left: float = math.inf
     may_wait: bool = True
     entries: int = 0
+    entries_beyond: int = 0  # that were looked at beyond the depth
     file_bytes: int = 0
     has_unkept: bool = False
     is_dirty: bool = False
@@ -403,10 +398,8 @@ class _Walk:
         """Visit an open folder and everything below it."""
         unchanged = known = 0
         # Of what is new or changed only names and sizes: a hostile folder may hold a hundred thousand.
-        files: list[str] = []
-        sizes = array("Q")
-        others: list[str] = []
-        folders: list[str] = []
+        files, sizes = list[str](), array("Q")
+        others, folders = list[str](), list[str]()
         room = self.limits.entries - self.entries
         records = state.records
         only = self.only if not path else None
@@ -420,7 +413,7 @@ class _Walk:
                     known += name in records
                 else:
                     # Hot path, one comparison per file: this is the cost of a call in an unchanged workspace.
-                    # It spells `_stamp_of` out to save the call.
+                    # It spells `file_stamp` out to save the call.
                     record = None
                     try:
                         status = entry.stat(follow_symlinks=False)
@@ -497,30 +490,29 @@ class _Walk:
         elif kind == stat.S_IFIFO:
             node = Node("fifo", status.st_mode & 0o777)
         elif kind in {stat.S_IFREG, stat.S_IFDIR}:
-            node = _unkept_node("it was replaced while it was looked at", status)
+            node = unkept_node("it was replaced while it was looked at", status)
         else:
             node = Node("other", content="socket" if kind == stat.S_IFSOCK else "device")
         trusted = node.kind != "unkept" and self.trusts(status)
-        state.set(name, _stamp_of(status) if trusted else None, node)
+        state.set(name, file_stamp(status) if trusted else None, node)
 
     def _visit_folder(self, parent: int, path: TreePath, name: str, state: FolderState) -> None:
         try:
-            status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-            if len(path) + 1 > self.limits.depth:
-                raise _LimitExceeded(f"it lies more than {self.limits.depth} folders deep")
+            status = _status(parent, name)
             folder = os.open(name, DIRECTORY_FLAGS, dir_fd=parent)
         except FileNotFoundError:
             return  # removed since it was listed; the next walk drops it
-        except _LimitExceeded as error:
-            state.set(name, None, _unkept_node(str(error), status))
-            return
         except OSError as error:
             state.set(name, None, _unreadable_node(error, status))
             return
         try:
             status = os.fstat(folder)
             if status.st_dev != self.device:
-                state.set(name, None, _unkept_node("it lies on another file system", status))
+                state.set(name, None, unkept_node("it lies on another file system", status))
+                return
+            if len(path) + 1 > self.limits.depth:
+                reason = f"it lies more than {self.limits.depth} folders deep"
+                state.set(name, None, unkept_node(reason, status, self._look_through(folder)))
                 return
             inner = state.folders.get(name)
             if inner is None:
@@ -532,9 +524,19 @@ class _Walk:
             try:
                 self.visit(folder, (*path, name), inner)
             except _LimitExceeded as error:
-                state.set(name, None, _unkept_node(str(error), status))
+                state.set(name, None, unkept_node(str(error), status))
         finally:
             os.close(folder)
+
+    def _look_through(self, folder: int) -> str:
+        """Return what `digest_below` does for a folder beyond the depth, whose content is not stored."""
+        room = min(self.limits.entries - self.entries_beyond, self.work_left // _WORK_BEYOND + 1)
+        digest, count = digest_below(folder, self.device, int(room))
+        self.entries_beyond += count
+        self.work_left -= count * _WORK_BEYOND
+        if self.work_left < 0:
+            raise TooSlow
+        return digest
 
 
 def _status(folder: int, name: str) -> os.stat_result:

@@ -526,10 +526,11 @@ class Checkpoints:
         for tree, plan in plans:
             show = functools.partial(listed.show, tree)
             with tree.opened() as root:
+                final = [*plan.sealed, *(path for path, _ in plan.unrestorable)] if force else plan.sealed
+                cleared = remove_trees(root, final, token)
+                removed += map(show, cleared.removed)
+                missing += [(show(path), why) for path, why in cleared.failed]
                 if force:
-                    cleared = remove_trees(root, (path for path, _ in plan.unrestorable))
-                    removed += map(show, cleared.removed)
-                    missing += [(show(path), why) for path, why in cleared.failed]
                     targets = plan.targets
                 else:
                     missing += [(show(path), f"left in place: {why}") for path, why in plan.unrestorable]

@@ -12,8 +12,10 @@ name between two walks. The file lies in the private folder of the store, and en
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
+import stat
 import struct
 import tempfile
 from array import array
@@ -52,8 +54,8 @@ class Node(NamedTuple):
     Attributes:
         kind: Kind of the entry.
         mode: Permission bits; 0 for links and special files.
-        content: Digest of a file, a folder or a long target, target of a link, or for `unkept` the reason
-        and the file's stamp.
+        content: Digest of a file, a folder or a long target, target of a link, or for `unkept` the reason,
+        the file's stamp, and for a folder that was looked through all the same what `digest_below` returned.
         size: Size of a file or a long target in bytes.
     """
 
@@ -66,6 +68,11 @@ class Node(NamedTuple):
     def why_unkept(self) -> str:
         """Reason why the content is not stored."""
         return self.content.partition(";")[0]
+
+    @property
+    def is_sealed(self) -> bool:
+        """True for an `unkept` folder of which any change shows, at whatever depth below it."""
+        return self.kind == "unkept" and self.content.count(";") > 1
 
     @property
     def is_link(self) -> bool:
@@ -262,10 +269,90 @@ def open_below(root: int, path: TreePath) -> int:
     return folder
 
 
+def digest_below(root: int, device: int, most_entries: int) -> tuple[str, int]:
+    """Return a digest of names, modes and stamps of all that an open folder holds, and how many those are.
+
+    Hostile code can nest folders deeper than any path may be long, and than there are descriptors. One folder
+    is open at a time. Race: a folder may be moved while the walk is in it, and `..` then leads elsewhere,
+    also out of the workspace; so what it leads to is compared with where the walk came from. Nothing is
+    written, and no link is followed.
+
+    Args:
+        root: Descriptor of the folder.
+        device: The file system that it must not leave.
+        most_entries: How many entries are looked at.
+
+    Returns:
+        An empty digest if not everything could be looked at: there is more, or it changed meanwhile.
+    """
+    digest, count = hashlib.sha256(), 0
+    stack: list[tuple[tuple[int, int], Iterator[str]]] = []
+    folder = os.open(".", DIRECTORY_FLAGS, dir_fd=root)
+    try:
+        while True:
+            subfolders: list[str] = []
+            for name in sorted(os.listdir(folder)):  # noqa: PTH208 - a descriptor, no path
+                count += 1
+                if count > most_entries:
+                    return "", count
+                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                digest.update(os.fsencode(f"{name}\0{status.st_mode}:{file_stamp(status)}\0"))
+                if stat.S_ISDIR(status.st_mode):
+                    subfolders.append(name)
+            stack.append((_identity(folder), iter(subfolders)))
+            while stack and (below := next(stack[-1][1], None)) is None:
+                digest.update(b"/")
+                stack.pop()
+                if stack:
+                    folder = _move_to(folder, "..")
+                    if _identity(folder) != stack[-1][0]:
+                        return "", count
+            if not stack:
+                return digest.hexdigest(), count
+            assert below is not None
+            folder = _move_to(folder, below)
+            if _identity(folder)[0] != device:
+                return "", count
+    except OSError:  # it cannot be read, or was removed since it was listed
+        return "", count
+    finally:
+        os.close(folder)
+
+
+def _identity(folder: int) -> tuple[int, int]:
+    status = os.fstat(folder)
+    return status.st_dev, status.st_ino
+
+
+def _move_to(folder: int, name: str) -> int:
+    """Return the folder `name` of an open one, opened; close that one."""
+    there = os.open(name, DIRECTORY_FLAGS, dir_fd=folder)
+    os.close(folder)
+    return there
+
+
 # ---- what a scanner remembers
 
 FileStamp = tuple[int, int, int, int]
 """Size, modification time, inode and change time of a file."""
+
+
+def file_stamp(status: os.stat_result) -> FileStamp:
+    """Return the stamp of a file."""
+    return status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns
+
+
+def unkept_node(reason: str, status: os.stat_result, digest: str = "") -> Node:
+    """Return a node for a path whose content is not stored; it changes when the file does.
+
+    Args:
+        reason: Why it is not stored.
+        status: Its status.
+        digest: What `digest_below` returned for a folder that was looked through.
+    """
+    seal = f";{digest}" if digest else ""
+    return Node("unkept", status.st_mode & 0o777, f"{reason};{':'.join(map(str, file_stamp(status)))}{seal}")
+
 
 pack_stamp = struct.Struct("<qqQq").pack
 """Return a stamp as a record begins with it. `struct.error`: a number has more than 64 bits."""

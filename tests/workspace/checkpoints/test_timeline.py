@@ -193,26 +193,93 @@ def test_mode_of_a_folder_comes_back_and_the_folder_is_named(rig: Rig, mode: int
         assert folder.stat().st_mode & 0o777 == expected
 
 
-def test_deep_trees_are_named_and_removed_only_by_force(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, ScanLimits(depth=5))
+DEEP = ("d" * 60,) * 6
 
-    def dig() -> None:
-        top = os.open(rig.root, os.O_RDONLY)
-        for _ in range(100):  # longer than any path may be
-            os.mkdir("d" * 60, dir_fd=top)
-            below = os.open("d" * 60, os.O_RDONLY, dir_fd=top)
-            os.close(top)
-            top = below
+
+def dig(root: Path, levels: int = 100) -> None:
+    """Make a chain of folders, longer than any path may be."""
+    top = os.open(root, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir(DEEP[0], dir_fd=top)
+        below = os.open(DEEP[0], os.O_RDONLY, dir_fd=top)
         os.close(top)
+        top = below
+    os.close(top)
 
-    rig.step(dig)
-    assert rig.chain.snapshot().uncovered == ((("d" * 60,) * 6, "it lies more than 5 folders deep"),)
-    assert rig.move().missing == (
-        ("/".join(["d" * 60] * 6), "left in place: it lies more than 5 folders deep"),
-    )
-    assert (rig.root / ("d" * 60)).exists()
+
+def test_deep_tree_that_a_call_has_made_is_removed_with_it(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, ScanLimits(depth=5))
+    rig.step(partial(dig, rig.root))
+    assert rig.chain.snapshot().uncovered == ((DEEP, "it lies more than 5 folders deep"),)
+    moved = rig.move()
+    assert (moved.missing, moved.conflicts) == ((), ())
+    assert "/".join(DEEP) in moved.removed
+    assert list(rig.root.iterdir()) == []
+    redone = rig.move("redo")
+    assert redone.missing == (("/".join(DEEP), "it was not kept: it lies more than 5 folders deep"),)
+    rig.chain.close()
+
+
+def test_deep_tree_that_was_there_before_stays(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, ScanLimits(depth=5))
+    dig(rig.root, 10)
+    below = rig.root.joinpath(*DEEP, *DEEP[:2])
+    rig.step((below / "new").touch)
+    assert rig.move().missing == (("/".join(DEEP), "it was not kept: it lies more than 5 folders deep"),)
+    assert (below / "new").exists()
+    rig.chain.close()
+
+
+def test_deep_tree_that_somebody_has_changed_is_a_conflict(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, ScanLimits(depth=5))
+    rig.step(partial(dig, rig.root, 10))
+    mine = rig.root.joinpath(*DEEP, *DEEP[:3], "mine")
+    mine.write_text("person")
+    refused = rig.move()
+    assert not refused.done
+    assert refused.conflicts == (("/".join(DEEP), "it was changed by somebody else since"),)
+    assert mine.read_text() == "person"
+    assert rig.move(force=True).done
+    assert list(rig.root.iterdir()) == []
+    rig.chain.close()
+
+
+def test_deep_trees_of_too_many_entries_are_named_and_removed_only_by_force(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, ScanLimits(depth=5, entries=50))
+    rig.step(partial(dig, rig.root))
+    assert rig.chain.snapshot().uncovered == ((DEEP, "it lies more than 5 folders deep"),)
+    assert rig.move().missing == (("/".join(DEEP), "left in place: it lies more than 5 folders deep"),)
+    assert (rig.root / DEEP[0]).exists()
     rig.move("redo")
     assert rig.move(force=True).missing == ()
+    assert list(rig.root.iterdir()) == []
+    rig.chain.close()
+
+
+class Ended(BaseException):
+    """Stands for the end of the process."""
+
+
+def stop_at_the_tenth(rmdir: Callable[..., None]) -> Callable[..., None]:
+    numbers = iter(range(10))
+
+    def remove(*path: object, **options: object) -> None:
+        if next(numbers, None) is None:
+            raise Ended
+        rmdir(*path, **options)
+
+    return remove
+
+
+def test_removal_of_a_deep_tree_that_was_cut_short_is_completed(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, ScanLimits(depth=5))
+    rig.step(partial(dig, rig.root))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "rmdir", stop_at_the_tenth(os.rmdir))
+        with pytest.raises(Ended):
+            rig.move()
+    assert list(rig.root.iterdir()) != []
+    rig.again()
     assert list(rig.root.iterdir()) == []
     rig.chain.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import struct
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from sys import getrefcount, getsizeof
 
 import pytest
 
+from aisotools.workspace.checkpoints.restore import remove_tree
 from aisotools.workspace.checkpoints.store import content_digest
 from aisotools.workspace.checkpoints.tree import (
     _FOLDER_HEAD,
@@ -18,6 +20,7 @@ from aisotools.workspace.checkpoints.tree import (
     FileStamp,
     FolderState,
     Node,
+    digest_below,
     encode_folder,
     pack_stamp,
     put_away,
@@ -282,3 +285,81 @@ def test_state_that_is_cleared_does_not_wait_for_the_collector() -> None:
     state.clear()
     assert (state.records, state.folders, inner.parent) == ({}, {}, None)
     assert getrefcount(name) == before - 1
+
+
+# ---- below the depth that is stored
+
+
+def digest_of(folder: Path, most_entries: int = 100) -> tuple[str, int]:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        return digest_below(opened, os.fstat(opened).st_dev, most_entries)
+    finally:
+        os.close(opened)
+
+
+def test_digest_changes_with_whatever_changes_below(tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    (tmp_path / "z").mkdir()
+    seen = {digest_of(tmp_path)[0]}
+    assert digest_of(tmp_path) == (*seen, 4)
+    for change in (
+        lambda: (deep / "file").write_text("1"),
+        lambda: (deep / "file").write_text("22"),
+        lambda: (deep / "file").chmod(0o600),
+        lambda: (deep / "link").symlink_to("file"),
+        lambda: (tmp_path / "z").rename(tmp_path / "y"),
+        lambda: (tmp_path / "y").rename(deep / "y"),
+    ):
+        change()
+        found, _ = digest_of(tmp_path)
+        assert found not in {"", *seen}
+        seen.add(found)
+
+
+def test_there_is_no_digest_of_more_entries_than_are_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    assert digest_of(tmp_path, 1) == ("", 2)
+    assert digest_of(tmp_path, 2)[0]
+
+
+def test_folder_that_leaves_the_tree_while_it_is_looked_at_ends_the_look(tmp_path: Path) -> None:
+    """What `..` leads to from there is none of the workspace's."""
+    inner, outside = tmp_path / "top" / "a" / "b", tmp_path / "outside"
+    inner.mkdir(parents=True)
+    outside.mkdir()
+    (outside / "secret").touch()
+    listed: list[list[str]] = []
+    listdir, number = os.listdir, inner.stat().st_ino
+
+    def listing(folder: int) -> list[str]:
+        if os.fstat(folder).st_ino == number:
+            inner.rename(outside / "b")
+        listed.append(listdir(folder))
+        return listed[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "listdir", listing)
+        assert digest_of(tmp_path / "top")[0] == ""
+    assert listed == [["a"], ["b"], []]
+
+
+def test_deep_folders_are_looked_at_with_few_descriptors(tmp_path: Path) -> None:
+    top = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1_500):
+        os.mkdir("d", dir_fd=top)
+        below = os.open("d", os.O_RDONLY, dir_fd=top)
+        os.close(top)
+        top = below
+    os.close(top)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 200), hard))
+    try:
+        digest, count = digest_of(tmp_path, 2_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (bool(digest), count) == (True, 1_500)
+    opened = os.open(tmp_path, os.O_RDONLY)
+    remove_tree(opened, ("d",))
+    os.close(opened)
