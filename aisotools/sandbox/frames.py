@@ -55,6 +55,8 @@ objects: a hundred such frames are worth a full collection, for which the event 
 # More objects and lists in one header would take the host more than some milliseconds to parse. Printed text
 # of which each character is a bracket has half as many.
 _MAX_CONTAINERS = 1 << 17
+# The same for keys, which take longer: a megabyte of them 36 ms. Printed text may have 65,536 colons.
+_MAX_KEYS = 70_000
 # Descriptors that one read can receive. The host sends at most two with a frame.
 _MAX_DESCRIPTORS = 4
 
@@ -257,6 +259,8 @@ class FrameReader:
 def _parse_header(data: bytes) -> dict[str, Any]:
     if len(data) > _MAX_CONTAINERS and data.count(b"[") + data.count(b"{") > _MAX_CONTAINERS:
         raise ChannelError(f"a frame's header has more than {_MAX_CONTAINERS} objects and lists")
+    if len(data) > _MAX_KEYS and data.count(b":") > _MAX_KEYS:
+        raise ChannelError(f"a frame's header has more than {_MAX_KEYS} keys")
     try:
         with gc_paused() if len(data) > LARGE_BYTES else nullcontext():
             header = from_json(data, allow_inf_nan=False, cache_strings="keys")

@@ -140,6 +140,14 @@ def test_header_of_too_many_containers_is_refused_and_text_of_brackets_is_not() 
     assert len(frame.header["text"]) == 65_536
 
 
+def test_header_of_too_many_keys_is_refused_and_text_of_colons_is_not() -> None:
+    keys = b",".join(b'"%x":1' % number for number in range(70_001))
+    with pytest.raises(ChannelError, match="more than 70000 keys"):
+        FrameReader().feed(raw(b'{"op":"x","a":{' + keys + b"}}"))
+    (frame,) = FrameReader().feed(encode("out", {"text": ":" * 65_536}))
+    assert len(frame.header["text"]) == 65_536
+
+
 LARGE = 32 << 20
 
 
