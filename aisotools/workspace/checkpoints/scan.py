@@ -38,13 +38,13 @@ from aisotools.workspace.checkpoints.tree import (
     Node,
     TreePath,
     digest_below,
-    file_stamp,
     link_node,
     open_below,
     pack_stamp,
     put_away,
     take_back,
     unkept_node,
+    unreadable_node,
 )
 from aisotools.workspace.dirfd import DIRECTORY_FLAGS, READ_FLAGS, stamps_maps, sync_file, sync_file_system
 from aisotools.workspace.paths import printable
@@ -108,8 +108,8 @@ class _LimitExceeded(Exception):
     """A folder holds more than `ScanLimits` covers."""
 
 
-def _unreadable_node(error: OSError, status: os.stat_result) -> Node:
-    return unkept_node(f"it cannot be read: {error.strerror}", status)
+def _stamp_of(status: os.stat_result) -> FileStamp:
+    return status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns
 
 
 @dataclass(slots=True)
@@ -333,7 +333,7 @@ class Scanner:
         except FileNotFoundError:
             raise
         except OSError as error:
-            return None, _unreadable_node(error, _status(folder, name))
+            return None, unreadable_node(error, _status(folder, name))
         try:
             for _ in range(_READ_ATTEMPTS):
                 before = os.fstat(opened)
@@ -350,13 +350,13 @@ class Scanner:
                 os.lseek(opened, 0, os.SEEK_SET)
                 stored = self._store.put_file(opened, max_bytes=room)
                 after = os.fstat(opened)
-                unchanged = file_stamp(before) == file_stamp(after)
+                unchanged = _stamp_of(before) == _stamp_of(after)
                 if unchanged and stored is not None and stored.size == after.st_size:
                     node = Node("file", after.st_mode & 0o777, stored.digest, stored.size)
-                    return file_stamp(after) if walk.trusts(after) else None, node
+                    return _stamp_of(after) if walk.trusts(after) else None, node
             return None, unkept_node("it kept changing while it was read", os.fstat(opened))
         except OSError as error:
-            return None, _unreadable_node(error, os.fstat(opened))
+            return None, unreadable_node(error, os.fstat(opened))
         finally:
             os.close(opened)
 
@@ -413,7 +413,7 @@ class _Walk:
                     known += name in records
                 else:
                     # Hot path, one comparison per file: this is the cost of a call in an unchanged workspace.
-                    # It spells `file_stamp` out to save the call.
+                    # It spells `_stamp_of` out to save the call.
                     record = None
                     try:
                         status = entry.stat(follow_symlinks=False)
@@ -486,7 +486,7 @@ class _Walk:
             try:
                 node = link_node(os.readlink(name, dir_fd=folder), self.store)
             except OSError as error:
-                node = _unreadable_node(error, status)
+                node = unreadable_node(error, status)
         elif kind == stat.S_IFIFO:
             node = Node("fifo", status.st_mode & 0o777)
         elif kind in {stat.S_IFREG, stat.S_IFDIR}:
@@ -494,7 +494,7 @@ class _Walk:
         else:
             node = Node("other", content="socket" if kind == stat.S_IFSOCK else "device")
         trusted = node.kind != "unkept" and self.trusts(status)
-        state.set(name, file_stamp(status) if trusted else None, node)
+        state.set(name, _stamp_of(status) if trusted else None, node)
 
     def _visit_folder(self, parent: int, path: TreePath, name: str, state: FolderState) -> None:
         try:
@@ -503,7 +503,7 @@ class _Walk:
         except FileNotFoundError:
             return  # removed since it was listed; the next walk drops it
         except OSError as error:
-            state.set(name, None, _unreadable_node(error, status))
+            state.set(name, None, unreadable_node(error, status))
             return
         try:
             status = os.fstat(folder)

@@ -296,7 +296,7 @@ def digest_below(root: int, device: int, most_entries: int) -> tuple[str, int]:
                 if count > most_entries:
                     return "", count
                 status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                digest.update(os.fsencode(f"{name}\0{status.st_mode}:{file_stamp(status)}\0"))
+                digest.update(os.fsencode(f"{name}\0{status.st_mode}:{_stamp_text(status)}\0"))
                 if stat.S_ISDIR(status.st_mode):
                     subfolders.append(name)
             stack.append((_identity(folder), iter(subfolders)))
@@ -337,9 +337,13 @@ FileStamp = tuple[int, int, int, int]
 """Size, modification time, inode and change time of a file."""
 
 
-def file_stamp(status: os.stat_result) -> FileStamp:
-    """Return the stamp of a file."""
-    return status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns
+def _stamp_text(status: os.stat_result) -> str:
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}:{status.st_ctime_ns}"
+
+
+def unreadable_node(error: OSError, status: os.stat_result) -> Node:
+    """Return a node for a path that cannot be read."""
+    return unkept_node(f"it cannot be read: {error.strerror}", status)
 
 
 def unkept_node(reason: str, status: os.stat_result, digest: str = "") -> Node:
@@ -351,7 +355,7 @@ def unkept_node(reason: str, status: os.stat_result, digest: str = "") -> Node:
         digest: What `digest_below` returned for a folder that was looked through.
     """
     seal = f";{digest}" if digest else ""
-    return Node("unkept", status.st_mode & 0o777, f"{reason};{':'.join(map(str, file_stamp(status)))}{seal}")
+    return Node("unkept", status.st_mode & 0o777, f"{reason};{_stamp_text(status)}{seal}")
 
 
 pack_stamp = struct.Struct("<qqQq").pack
