@@ -143,6 +143,14 @@ class WorkerConnection:
         self._on_lost = on_lost
         self._on_worker_exit = on_worker_exit
         self._exempt_pids = exempt_pids
+        # Before the worker is watched: its messages are for these calls.
+        self.calls = CallTable(
+            listener,
+            displays=displays or DisplayRouter(),
+            drain_raw=lambda: self._raw.drain(),
+            reply=self._send_reply,
+            programs=ProgramRequests(self._send_control),
+        )
         try:
             self._watch(handles)
         except SandboxError as error:
@@ -152,13 +160,6 @@ class WorkerConnection:
         self._sweeps: set[asyncio.Future[None]] = set()  # the loop itself would forget them
         self._requests = 0
         self._suspended = False
-        self.calls = CallTable(
-            listener,
-            displays=displays or DisplayRouter(),
-            drain_raw=self._raw.drain,
-            reply=self._send_reply,
-            programs=ProgramRequests(self._send_control),
-        )
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self._worker_is_ready = False
         self.processes_ended: asyncio.Future[None] = self._loop.create_future()
