@@ -147,7 +147,7 @@ class WorkerConnection:
         self.calls = CallTable(
             listener,
             displays=displays or DisplayRouter(),
-            drain_raw=lambda: self._raw.drain(),
+            drain_raw=self._drain_raw,
             reply=self._send_reply,
             programs=ProgramRequests(self._send_control),
         )
@@ -187,6 +187,9 @@ class WorkerConnection:
             undone.callback(self._worker.close)
             watch(self._loop, self._control, self._on_control_readable)
             undone.pop_all()
+
+    def _drain_raw(self, stream: str, unread_bytes: int) -> None:
+        self._raw.drain(stream, unread_bytes)
 
     @property
     def pid(self) -> int:
