@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from aisotools.core.protocols import Approver
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Effect, ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.rules import Policy, Rule
@@ -234,16 +235,24 @@ COUNTS = [
 ]
 
 
+def denying(
+    open_session: OpenSession, folder: Path, key: str, level: str, approver: Approver
+) -> tuple[Session, Path]:
+    """A session at a level, with a rule that denies `secrets/*` for a key of facts; and its workspace."""
+    needs(level)
+    workspace = folder / "workspace"
+    lay_out(workspace)
+    rule = Rule(when={key: "secrets/*"}, decision=Decision.DENY)
+    policy = Policy(mode="auto", rules=[rule])
+    return open_session(policy=policy, level=level, approver=approver), workspace
+
+
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("key", ["paths", "reads"])
 async def test_no_call_reads_what_a_rule_denies_where_that_is_enforced(
     real_session: OpenSession, tmp_path: Path, key: str, count: int
 ) -> None:
-    needs("isolated")
-    workspace = tmp_path / "workspace"
-    lay_out(workspace)
-    rule = Rule(when={key: "secrets/*"}, decision=Decision.DENY)
-    session = real_session(policy=Policy(mode="auto", rules=[rule]), level="isolated", approver=AllowAll())
+    session, workspace = denying(real_session, tmp_path, key, "isolated", AllowAll())
     for name, arguments in reading_calls(workspace, count, seed=11):
         result = await call(session, name, arguments)
         assert SECRET not in result.content, (name, arguments)
@@ -255,11 +264,7 @@ async def test_no_call_reads_what_a_rule_denies_where_that_is_enforced(
 async def test_no_call_changes_what_a_rule_denies_where_that_is_enforced(
     real_session: OpenSession, tmp_path: Path, count: int
 ) -> None:
-    needs("isolated")
-    workspace = tmp_path / "workspace"
-    lay_out(workspace)
-    rule = Rule(when={"writes": "secrets/*"}, decision=Decision.DENY)
-    session = real_session(policy=Policy(mode="auto", rules=[rule]), level="isolated", approver=AllowAll())
+    session, workspace = denying(real_session, tmp_path, "writes", "isolated", AllowAll())
     for name, arguments in writing_calls(workspace, count, seed=12):
         result = await call(session, name, arguments)
         assert (workspace / KEY).read_text() == f"{SECRET}\n", (name, arguments, result.content)
@@ -273,11 +278,7 @@ async def test_a_call_whose_paths_can_be_read_does_not_pass_by_a_rule(
     real_session: OpenSession, tmp_path: Path, level: str, count: int
 ) -> None:
     """Without enforcement: denied, or asked about; only code in Python can open what it likes."""
-    needs(level)
-    workspace = tmp_path / "workspace"
-    lay_out(workspace)
-    rule = Rule(when={"paths": "secrets/*"}, decision=Decision.DENY)
-    session = real_session(policy=Policy(mode="auto", rules=[rule]), level=level, approver=Questions())
+    session, workspace = denying(real_session, tmp_path, "paths", level, Questions())
     for name, arguments in reading_calls(workspace, count, seed=13):
         if name == "python":
             continue
@@ -311,11 +312,7 @@ async def test_no_command_that_only_reads_gets_what_a_rule_denies(
     real_session: OpenSession, tmp_path: Path, level: str, key: str, count: int
 ) -> None:
     """Whoever is asked allows everything: what a command cannot read, the kernel refuses."""
-    needs(level)
-    workspace = tmp_path / "workspace"
-    lay_out(workspace)
-    rule = Rule(when={key: "secrets/*"}, decision=Decision.DENY)
-    session = real_session(policy=Policy(mode="auto", rules=[rule]), level=level, approver=AllowAll())
+    session, workspace = denying(real_session, tmp_path, key, level, AllowAll())
     held = 0
     for name, arguments in reading_calls(workspace, count, seed=15):
         if name != "sandbox_bash" or shell_facts(arguments["command"]).effect is not Effect.READ_ONLY:
@@ -334,11 +331,7 @@ async def test_no_command_that_only_reads_gets_what_a_rule_denies(
 async def test_a_change_that_a_rule_denies_is_put_back_and_said(
     real_session: OpenSession, tmp_path: Path, level: str, key: str, count: int
 ) -> None:
-    needs(level)
-    workspace = tmp_path / "workspace"
-    lay_out(workspace)
-    rule = Rule(when={key: "secrets/*"}, decision=Decision.DENY)
-    session = real_session(policy=Policy(mode="auto", rules=[rule]), level=level, approver=AllowAll())
+    session, workspace = denying(real_session, tmp_path, key, level, AllowAll())
     put_back = 0
     for name, arguments in (*writing_calls(workspace, count, seed=16), *CODE_THAT_WRITES):
         before = (workspace / KEY).stat().st_ctime_ns
@@ -391,11 +384,7 @@ async def test_each_of_these_calls_changes_it_without_the_rule(
 async def test_files_below_a_rule_that_something_left_running_writes_are_put_back(
     real_session: OpenSession, tmp_path: Path
 ) -> None:
-    needs("confined")
-    workspace = tmp_path / "workspace"
-    lay_out(workspace)
-    rule = Rule(when={"writes": "secrets/*"}, decision=Decision.DENY)
-    session = real_session(policy=Policy(mode="auto", rules=[rule]), level="confined", approver=AllowAll())
+    session, workspace = denying(real_session, tmp_path, "writes", "confined", AllowAll())
     command = "p=$(echo secrets/key); while :; do echo changed > $p; sleep 0.05; done"
     await call(session, "sandbox_bash", {"command": command, "background": True})
     for _ in range(3):
@@ -433,11 +422,7 @@ def peek() -> str:
 async def test_a_file_that_must_not_be_read_is_not_moved_unasked(
     real_session: OpenSession, tmp_path: Path, level: str, move: str
 ) -> None:
-    needs(level)
-    workspace = tmp_path / "workspace"
-    lay_out(workspace)
-    rule = Rule(when={"reads": "secrets/*"}, decision=Decision.DENY)
-    session = real_session(policy=Policy(mode="auto", rules=[rule]), level=level, approver=Questions())
+    session, _ = denying(real_session, tmp_path, "reads", level, Questions())
     await call(session, "sandbox_bash", {"command": move})
     result = await call(session, "sandbox_bash", {"command": "cat moved moved/key"})
     assert SECRET not in result.content
@@ -492,11 +477,7 @@ async def test_git_shows_nothing_of_what_a_rule_denies_unasked(
     real_session: OpenSession, tmp_path: Path, level: str
 ) -> None:
     """The objects of a repository hold copies, which no level hides."""
-    needs(level)
-    workspace = tmp_path / "workspace"
-    lay_out(workspace)
-    rule = Rule(when={"reads": "secrets/*"}, decision=Decision.DENY)
-    session = real_session(policy=Policy(mode="auto", rules=[rule]), level=level, approver=AllowAll())
+    session, workspace = denying(real_session, tmp_path, "reads", level, AllowAll())
     await call(session, "sandbox_bash", {"command": "git init -q ."})
     commit = ["git", "-c", "user.name=a", "-c", "user.email=a@b.example", "commit", "-qm", "x"]
     for step in (["git", "add", "."], commit, [*commit, "--allow-empty"]):
