@@ -343,12 +343,18 @@ class Gate:
             ArgumentError: If the arguments do not fit.
             Exception: Whatever else the tool's own members raise.
         """
+        check_size(call.name, call.arguments)
+        return self._prepare(call, level, env, tool)
+
+    def _prepare(
+        self, call: ToolCall, level: str, env: CallEnvironment | None, tool: Tool | None
+    ) -> PreparedCall:
+        """Do what `prepare` does for a call whose arguments are known not to be too large."""
         policy = self.effective_policy(None if env is None else env.workspace_policy)
         can_undo = None if env is None else env.can_undo
         tool = self.registry[call.name] if tool is None else tool
         # Before the session is open nothing can run: the preview assumes a sandbox that has readers.
         has_readers = env is None or env.has_readers
-        check_size(tool.name, call.arguments)
         resolve_paths = None if env is None else env.resolve_paths
         prepared = prepare_call(
             tool,
@@ -381,7 +387,7 @@ class Gate:
         self._used_ids.add(call.id)
         try:
             self._turns.spend(check_size(call.name, call.arguments))
-            prepared = self.prepare(call, env.level, env, tool)
+            prepared = self._prepare(call, env.level, env, tool)
         except UnknownTool as error:
             return ToolResult.error(str(error), error_kind="invalid")
         except Exception as error:  # tools are written by strangers too

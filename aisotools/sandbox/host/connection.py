@@ -31,7 +31,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from aisotools.core.concurrency import gc_paused
-from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
+from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied, as_clause
 from aisotools.core.protocols import Programs
 from aisotools.core.sandboxes import SandboxListener
 from aisotools.sandbox.frames import BROKEN_STATUS, LARGE_BYTES, Frame, encode
@@ -143,18 +143,19 @@ class WorkerConnection:
         self._on_lost = on_lost
         self._on_worker_exit = on_worker_exit
         self._exempt_pids = exempt_pids
+        self._raw = RawOutput(self._raw_pipes, on_readable=self._on_raw_readable, handle=self._handle_raw)
         # Before the worker is watched: its messages are for these calls.
         self.calls = CallTable(
             listener,
             displays=displays or DisplayRouter(),
-            drain_raw=self._drain_raw,
+            drain_raw=self._raw.drain,
             reply=self._send_reply,
             programs=ProgramRequests(self._send_control),
         )
         try:
             self._watch(handles)
         except SandboxError as error:
-            raise SandboxError(f"The worker was not started: {error}.") from error
+            raise SandboxError(f"The worker was not started: {as_clause(error)}.") from error
         self._acknowledgements: dict[int, asyncio.Future[None]] = {}
         self.sweep_lock = asyncio.Lock()
         self._sweeps: set[asyncio.Future[None]] = set()  # the loop itself would forget them
@@ -181,15 +182,12 @@ class WorkerConnection:
         with ExitStack() as undone:
             for end in (handles.channel, handles.control, handles.out, handles.err):
                 undone.callback(end.close)
-            self._raw = RawOutput(self._raw_pipes, on_readable=self._on_raw_readable, handle=self._handle_raw)
+            self._raw.start()
             undone.callback(self._raw.stop)
             self._worker = self.make_worker(handles.channel)
             undone.callback(self._worker.close)
             watch(self._loop, self._control, self._on_control_readable)
             undone.pop_all()
-
-    def _drain_raw(self, stream: str, unread_bytes: int) -> None:
-        self._raw.drain(stream, unread_bytes)
 
     @property
     def pid(self) -> int:

@@ -71,16 +71,17 @@ def recovery_metadata(recovery: Recovery | None) -> dict[str, Any]:
 def worker_died_result(error: WorkerDied, recovery: Recovery | None) -> ToolResult:
     """Build the result of a call during which the worker ended; `recovery` is what was restored."""
     content = f"The sandbox's worker ended during the call: {as_clause(error)}. {describe_recovery(recovery)}"
+    last_words = error.last_words
     if error.is_broken:
-        *_, reason = error.last_words.splitlines() or [""]
+        last_words, _, reason = last_words.rstrip("\n").rpartition("\n")
         content = (
             "The sandbox's worker ended during the call, because what this or an earlier call has left in it "
             f"keeps calls from running: {as_clause(reason[:_REASON_CHARS]) or 'no reason was given'}. "
             f"{describe_recovery(recovery)} Make the call again, and leave the modules and objects that run "
             "cells as they are."
         )
-    elif error.last_words:
-        content += f"\nIts last output:\n{error.last_words[-_LAST_WORDS_CHARS:]}"
+    if last_words:
+        content += f"\nIts last output:\n{last_words[-_LAST_WORDS_CHARS:]}"
     result = ToolResult.error(content, error_kind="environment")
     if error.is_broken:
         result = result.with_metadata(worker_broken=True)

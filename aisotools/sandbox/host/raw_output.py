@@ -79,24 +79,29 @@ class RawOutput:
         on_readable: Callable[[str], None],
         handle: Callable[[str, bytes], None],
     ) -> None:
-        """Read on the running loop.
+        """Read on the running loop; before `start` only what is asked for.
 
         Args:
             pipes: Our ends by stream, which never block; whoever made them closes them.
             on_readable: Called with a stream when there is something to `read`.
             handle: Called with a stream and what was read.
-
-        Raises:
-            SandboxError: The loop cannot watch them.
         """
         self.bytes_read: Counter[str] = Counter()
         self._loop = asyncio.get_running_loop()
         self._pipes = pipes
+        self._on_readable = on_readable
         self._handle = handle
         self._last_words = bytearray()
+
+    def start(self) -> None:
+        """Watch the pipes.
+
+        Raises:
+            SandboxError: The loop cannot; none of them is watched.
+        """
         try:
-            for stream, pipe in pipes.items():
-                watch(self._loop, pipe, on_readable, stream)
+            for stream, pipe in self._pipes.items():
+                watch(self._loop, pipe, self._on_readable, stream)
         except SandboxError:
             self.stop()
             raise

@@ -118,6 +118,7 @@ class Reader:
         self.cleared: asyncio.Future[None] = self._loop.create_future()
         self.calls = CallTable(listener, displays=displays, drain_raw=self._raw.drain, reply=self._send)
         with contextlib.ExitStack() as undone:
+            self._raw.start()
             undone.callback(self._raw.stop)
             self._socket = FrameSocket(
                 woken.socket.sock,

@@ -28,6 +28,7 @@ class Pipes:
             on_readable=self.readable.append,
             handle=lambda stream, data: self.came.append((stream, data)),
         )
+        self.raw.start()
 
     def close(self) -> None:
         self.raw.stop()
