@@ -374,7 +374,7 @@ async def test_memory_that_a_long_call_makes_a_snapshots_own_counts(tmp_path: Pa
         call = asyncio.ensure_future(r.python(f"{wait}{new_block}", call_id="third"))
         await eventually(lambda: len(store.pids()) == 3)
         await settled(r)
-        # What followed the fork finds one block that is a snapshot's own, within the budget, and so retains it.
+        # What followed the fork finds one block that is a snapshot's own: within the budget, so it is kept.
         await eventually(lambda: store._measurement is None)
         assert calls(r) == ["first", "second", "third"]
         go_on.touch()
