@@ -102,12 +102,14 @@ HOST_VARIABLES = (
         "libraries load compiled code, modules and pickles from there",
         """
         NUMBA_CACHE_DIR TRITON_CACHE_DIR TRITON_HOME TORCH_HOME TORCH_EXTENSIONS_DIR
-        TORCHINDUCTOR_CACHE_DIR CUPY_CACHE_DIR CUDA_CACHE_PATH JOBLIB_TEMP_FOLDER HF_HOME HF_HUB_CACHE
+        TORCHINDUCTOR_CACHE_DIR CUPY_CACHE_DIR CUDA_CACHE_PATH HF_HOME HF_HUB_CACHE
         HUGGINGFACE_HUB_CACHE HF_MODULES_CACHE HF_DATASETS_CACHE TRANSFORMERS_CACHE
         SENTENCE_TRANSFORMERS_HOME KERAS_HOME TFHUB_CACHE_DIR NLTK_DATA SCIKIT_LEARN_DATA GENSIM_DATA_DIR
         JAX_COMPILATION_CACHE_DIR
         """,
     ),
+    # Folders of their own are made in it, so a workspace that lies beside them is safe.
+    _row("path", "joblib loads pickles from there", "JOBLIB_TEMP_FOLDER"),
     _row(
         "files",
         "programs obey these settings, which name programs, plugins or where packages come from",

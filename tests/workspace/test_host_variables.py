@@ -172,7 +172,7 @@ def test_folders_of_settings_around_the_workspace_count(place: Path) -> None:
     assert refusal(workspace, {"XDG_CONFIG_HOME": home, "HOME": home}) == "", "else no folder in it would do"
 
 
-CACHES = ["NUMBA_CACHE_DIR", "TRITON_CACHE_DIR", "JOBLIB_TEMP_FOLDER", "TORCH_HOME", "HF_HOME", "NLTK_DATA"]
+CACHES = ["NUMBA_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_HOME", "HF_HOME", "NLTK_DATA"]
 
 
 @pytest.mark.parametrize("name", CACHES)
@@ -183,6 +183,14 @@ def test_folders_that_libraries_load_code_from_count_in_and_around_the_workspace
     for value in (workspace, workspace / "deep", place / "cache"):
         assert f"the variable {name} leads into it" in refusal(workspace, {name: str(value)})
     assert refusal(workspace, {name: str(place / "other")}) == ""
+
+
+def test_a_temporary_folder_of_joblib_counts_in_the_workspace_and_not_around_it(place: Path) -> None:
+    """Around it is `/tmp`, where a workspace may lie: joblib looks only into folders that it has made."""
+    workspace = folder(place / "temporary" / "work")
+    for value in (workspace, workspace / "deep"):
+        assert "JOBLIB_TEMP_FOLDER leads into it" in refusal(workspace, {"JOBLIB_TEMP_FOLDER": str(value)})
+    assert refusal(workspace, {"JOBLIB_TEMP_FOLDER": str(place / "temporary")}) == ""
 
 
 def test_control_a_library_runs_what_such_a_folder_holds(place: Path) -> None:
