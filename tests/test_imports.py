@@ -77,7 +77,9 @@ def test_loading_the_extension_adds_nothing_heavy_to_a_kernel(tmp_path: Path) ->
         notebook.run("import sys; before = set(sys.modules)")
         assert not notebook.run("%load_ext aisotools").error
         loaded = notebook.run("print(*{name.partition('.')[0] for name in set(sys.modules) - before})").text
+        reads_shell = notebook.run("print('aisotools.policy.shell.commands' in sys.modules)").text
     finally:
         notebook.close()
     outside = set(loaded.split()) - sys.stdlib_module_names - {"aisotools"}
     assert outside <= {"IPython", "pydantic_core"}, f"%load_ext aisotools loads {', '.join(sorted(outside))}"
+    assert reads_shell.strip() == "False", "what reads shell commands is loaded with the first of them"

@@ -18,10 +18,8 @@ from dataclasses import dataclass
 from aisotools.core.types import Decision, Effect, Facts
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import Policy
-from aisotools.policy.shell.commands import program_name
-from aisotools.policy.shell.expansion import name_set
 
-_RUN_WHAT_THEY_FIND = name_set(
+_NAMES = (
     # interpreters and their kin
     "python python2 python3 pypy pypy3 ipython micropython sage xonsh ruby irb jruby perl raku lua luajit "
     "tclsh wish expect php node nodejs deno bun tsx ts-node R Rscript littler julia octave octave-cli scilab "
@@ -44,6 +42,7 @@ _RUN_WHAT_THEY_FIND = name_set(
     "watchexec nodemon hyperfine perf valgrind strace ltrace rr time timeout script unbuffer direnv "
     "asdf mise sensible-editor sensible-pager sensible-browser run-parts"
 )
+_RUN_WHAT_THEY_FIND = frozenset(_NAMES.split())
 """Programs that run code which they are given, or which they find in a folder."""
 
 _PLACES_OUTSIDE = ("/", "~")
@@ -94,6 +93,8 @@ def why_not_tried(prepared: PreparedCall, policy: Policy, lookups: TrialLookups)
 
 def _flaw_of(command: tuple[str, ...], lookups: TrialLookups) -> str:
     """Return why a command is not tried, by its words; empty if nothing speaks against it."""
+    from aisotools.policy.shell.commands import program_name  # heavy, and loaded with the first command
+
     program = command[0]
     name = program_name(program)
     if not name:
