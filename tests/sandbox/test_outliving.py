@@ -93,7 +93,7 @@ STARTED_AS_COPIES = {
 }
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("how", ["command", "deadline", "interrupt"])
 @pytest.mark.parametrize("started", STARTED_AS_COPIES.values(), ids=STARTED_AS_COPIES)
 async def test_nothing_outlives_a_stop_with_the_environment_of_a_task(r: Rig, started: str, how: str) -> None:

@@ -53,7 +53,7 @@ VALUES: dict[str, Any] = {
 }
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("options", [{}, {"indent": 1}, {"separators": (",", ":")}, {"ensure_ascii": False}])
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_value_is_the_same_as_at_once(value: Any, options: dict[str, Any]) -> None:

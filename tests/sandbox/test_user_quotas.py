@@ -168,14 +168,14 @@ def what_fails(quota: str, level: str | None, workspace: Path) -> dict[str, str]
     return found
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("quota", QUOTAS)
 def test_a_sandbox_leaves_others_their_share(quota: str, place: Places) -> None:
     before = what_fails("nothing", None, place("plain"))
     assert what_fails(quota, "confined", place("plain")).keys() <= before.keys()
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("quota", QUOTAS)
 def test_the_attempts_succeed_where_nothing_confines(quota: str, place: Places) -> None:
     if quota in what_fails("nothing", None, place("plain")):

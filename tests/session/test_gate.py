@@ -205,7 +205,7 @@ async def test_a_rejected_id_can_never_run(open_session: OpenSession, outcome: A
 # ---- who may do what
 
 
-@pytest.mark.sample(36)
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("runs_in", ["host", "sandbox"])
 @pytest.mark.parametrize("origin", get_args(Origin))
 @pytest.mark.parametrize("mode", get_args(Mode))

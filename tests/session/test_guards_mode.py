@@ -47,7 +47,7 @@ def play(who: Who, level: str, folder: Path, *names: str) -> Any:
     return json.loads(process.stdout)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("who", ["root", "plain"])
 @pytest.mark.parametrize("level", ["isolated", "confined"])
 def test_no_change_of_the_mode_makes_a_workspace_unusable(who: Who, level: str, place: Places) -> None:

@@ -246,7 +246,7 @@ def runs_of(made: Any) -> int:
     return len(made.calls if isinstance(made, MockTool) else made.runs)
 
 
-@pytest.mark.sample(80)
+@pytest.mark.sample(30)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", [*NOTHING, *NONSENSE])
 async def test_a_host_tool_without_a_usable_declaration_never_runs_unasked(

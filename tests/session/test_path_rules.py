@@ -305,6 +305,7 @@ async def test_each_of_these_calls_reads_it_without_the_rule(
     assert read >= 0.85 * made
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("key", ["paths", "reads"])
 @pytest.mark.parametrize("level", ["confined", "guarded"])
@@ -325,6 +326,7 @@ async def test_no_command_that_only_reads_gets_what_a_rule_denies(
     assert "notes" in read.content
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("key", ["paths", "writes"])
 @pytest.mark.parametrize("level", ["confined", "guarded"])

@@ -473,10 +473,10 @@ def test_looking_for_secrets_in_large_arguments_does_not_hold_up_the_loop(
 
 
 def test_looking_for_secrets_in_a_long_result_does_not_hold_up_the_loop(tmp_path: Path) -> None:
-    longest_s, text = _call_that_takes_long(tmp_path, {"texts": []}, 1 << 20)
+    longest_s, text = _call_that_takes_long(tmp_path, {"texts": []}, 1 << 18)
     assert longest_s < LONGEST_STALL_S
     assert "abc1d9x" not in text
-    assert text.count("[redacted: password]") > 60_000
+    assert text.count("[redacted: password]") > 15_000
 
 
 async def test_a_result_is_recorded_although_the_caller_is_cancelled_while_it_is_prepared(

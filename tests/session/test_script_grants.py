@@ -64,6 +64,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("command", SCRIPTS)
 async def test_a_grant_ends_when_the_script_is_another(real_session: OpenSession, command: str) -> None:
     session, approver, workspace = await ready(real_session)

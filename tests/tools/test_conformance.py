@@ -156,6 +156,7 @@ def tower(keyword: str, levels: int) -> dict[str, Any]:
     return {"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": defs}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("keyword", ["allOf", "oneOf", "anyOf"])
 def test_a_fan_of_references_ends(keyword: str) -> None:
     schema = tower(keyword, 40)

@@ -334,7 +334,7 @@ def is_run(place: Place, value: Value) -> bool:
     return place.mark.exists()
 
 
-@pytest.mark.sample(40)
+@pytest.mark.sample(14)
 @git_needed
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_files_that_a_value_leads_to_are_put_back(place: Place, value: Value, tmp_path: Path) -> None:

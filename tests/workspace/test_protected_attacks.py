@@ -572,7 +572,7 @@ def test_a_link_in_place_of_a_folder_of_bytecode_is_removed(place: Place, tmp_pa
     assert [change.path for change in files.restore()] == ["__pycache__"]
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "attack"), TOOLS.items(), ids=TOOLS)
 def test_other_programs_run_nothing_of_a_worker(
     place: Place, name: str, attack: Attack, tmp_path: Path

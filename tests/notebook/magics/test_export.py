@@ -207,7 +207,7 @@ async def test_hostile_words_do_nothing(open_session: OpenSession, tmp_path: Pat
         assert bad not in page
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_hostile_outputs_do_nothing(open_session: OpenSession, tmp_path: Path, name: str) -> None:
     bundle: Any = HOSTILE[name]

@@ -108,6 +108,7 @@ def assert_ended(result: ToolResult) -> None:
     assert "limits=Limits(open_files_total=...)" in result.content
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("level", ["confined", "isolated"])
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_watches_and_pipes_beyond_the_limit_end_the_worker(

@@ -102,7 +102,7 @@ def count_running(r: Rig) -> int:
     return sum(map(is_running, tree.descendants(r.kernel.supervisor)))
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("one", [work, work_in_turns], ids=["sync", "async"])
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_processes_of_a_call_are_gone_after_it(

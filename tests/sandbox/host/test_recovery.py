@@ -214,7 +214,7 @@ UNUSABLE = {("process pool", "confined"), ("duckdb", "confined")}
 LEVELS = [p.name for p in spawn.detection().probes if p.ok and p.name in {"isolated", "confined"}]
 
 
-@pytest.mark.sample(14)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", ROWS)
 async def test_restored_variables_match_the_label(tmp_path: Path, name: str, level: str) -> None:

@@ -91,6 +91,7 @@ WRITES = {
 }
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", WRITES)
 async def test_a_trial_cannot_write(tmp_path: Path, level: str, name: str) -> None:
     async with rig(tmp_path, level=level) as r:

@@ -59,7 +59,7 @@ async def session_survives(folder: Path, level: str, lower: str, name: str) -> s
         return message
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("lower", [SOFT, HARD], ids=["soft", "hard"])
 async def test_session_survives_that_its_worker_lowers_a_limit(

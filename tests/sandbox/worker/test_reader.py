@@ -74,7 +74,7 @@ def test_no_attempt_works_in_a_reader_and_each_works_where_changes_are_declared(
         assert outcome["changing"] is True or ATTACKS[name].control == "outside", (name, outcome)
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", [name for name, attack in ATTACKS.items() if attack.control == "outside"])
 def test_attempts_that_no_worker_may_make_work_without_a_sandbox(name: str, place: Places) -> None:
     who: Who = "root" if os.getuid() == 0 else "plain"
