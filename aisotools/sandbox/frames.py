@@ -173,15 +173,16 @@ class FrameReader:
         at = 0
         try:
             while at < len(data):
+                if self._header is None and not self._head:
+                    frame, at = self._take_whole(data, at)
+                    if frame is not None:
+                        frames.append(frame)
+                        continue
                 at = self._take_head(data, at) if self._header is None else self._take_parts(data, at)
                 if self._header is None or self.missing_bytes:
                     continue
-                dropped = {}
-                if not all(self._wanted):
-                    judged = enumerate(zip(self._sizes, self._wanted, strict=True))
-                    dropped = {number: size for number, (size, wanted) in judged if size and not wanted}
                 parts = (*self._parts, *[b""] * (len(self._sizes) - len(self._parts)))
-                frames.append(Frame(op=self._op, header=self._header, parts=parts, dropped=dropped))
+                frames.append(self._frame(self._header, parts))
                 self._announced = self._header = None
                 self._parts = []
                 self.pending_bytes, self.missing_bytes = 0, _PREFIX.size
@@ -204,18 +205,57 @@ class FrameReader:
         if len(self._head) < size:
             return end
         if self._announced is None:
-            self._announced = head, body = _PREFIX.unpack(self._head)
-            if head > self._limits.header_bytes:
-                raise ChannelError(
-                    f"a frame announced a header of {head} bytes; {self._limits.header_bytes} are allowed"
-                )
-            if body > self._limits.body_bytes:
-                raise ChannelError(f"a frame announced {body} bytes; {self._limits.body_bytes} are allowed")
+            self._announced = head, body = self._announced_sizes(self._head, 0)
             self.missing_bytes = head + body
             if head:
                 return end
-        header = _parse_header(bytes(self._head[_PREFIX.size :]))
+        self._read_header(bytes(self._head[_PREFIX.size :]), self.missing_bytes)
         self._head.clear()
+        return end
+
+    def _take_whole(self, data: bytes, at: int) -> tuple[Frame | None, int]:
+        """Take a frame that is all there, as most are. Return it, or None, and where it ends.
+
+        `_take_head` and `_take_parts` do the same for one that comes in pieces, and take longer.
+        """
+        begin = at + _PREFIX.size
+        if len(data) < begin:
+            return None, at
+        head, body = self._announced_sizes(data, at)
+        if len(data) < begin + head + body:
+            return None, at
+        self._read_header(data[begin : begin + head], body)
+        header, self._header = self._header, None
+        assert header is not None  # it has just been read
+        parts, at = [], begin + head
+        for size, is_wanted in zip(self._sizes, self._wanted, strict=True):
+            parts.append(data[at : at + size] if is_wanted else b"")
+            at += size
+        return self._frame(header, tuple(parts)), at
+
+    def _frame(self, header: dict[str, Any], parts: tuple[bytes, ...]) -> Frame:
+        dropped = {}
+        if not all(self._wanted):
+            judged = enumerate(zip(self._sizes, self._wanted, strict=True))
+            dropped = {number: size for number, (size, wanted) in judged if size and not wanted}
+        return Frame(op=self._op, header=header, parts=parts, dropped=dropped)
+
+    def _announced_sizes(self, data: bytes | bytearray, at: int) -> tuple[int, int]:
+        """Return the sizes of a header and of what follows it, as the prefix at `at` announces them."""
+        head: int
+        body: int
+        head, body = _PREFIX.unpack_from(data, at)
+        if head > self._limits.header_bytes:
+            raise ChannelError(
+                f"a frame announced a header of {head} bytes; {self._limits.header_bytes} are allowed"
+            )
+        if body > self._limits.body_bytes:
+            raise ChannelError(f"a frame announced {body} bytes; {self._limits.body_bytes} are allowed")
+        return head, body
+
+    def _read_header(self, data: bytes, body: int) -> None:
+        """Read a whole header, and ask which parts of the frame are kept, which have `body` bytes in all."""
+        header = _parse_header(data)
         sizes = header.pop("parts", [])
         if not isinstance(sizes, list) or len(sizes) > self._limits.parts:
             raise ChannelError(
@@ -227,11 +267,10 @@ class FrameReader:
                 total = -1
                 break
             total += part_bytes
-        if total != self.missing_bytes:
+        if total != body:
             raise ChannelError("the sizes of a frame's parts do not add up to its body")
         self._op, self._header, self._sizes = header.pop("op"), header, sizes
         self._wanted = self._keep(self._op, header, sizes) if sizes else ()
-        return end
 
     def _take_parts(self, data: bytes, at: int) -> int:
         """Take bytes of the parts. Return where those end that were taken."""
