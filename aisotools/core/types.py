@@ -250,6 +250,8 @@ class Facts:
         folders: Of these, the folders: it may read, or change, whatever is below.
         links: Names among these that lead to another path, each with that path, which is listed as well.
         mentions: Paths in the workspace that arguments name, of a tool that does not say what it reads.
+        named: What words of its commands name of the workspace, where it is not known what these do with it.
+            It counts for rules about what is read, or about any path, and for nothing else.
         unresolved: What it reads where nobody can tell beforehand which path that is, as it is written.
         recorded: Paths of which it reads, or spreads, what a repository of git has recorded; `.` for any.
         dash_folders: Folders in which patterns among the arguments of programs find names; one with a dash in
@@ -280,6 +282,7 @@ class Facts:
     folders: tuple[str, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
     mentions: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
     recorded: tuple[str, ...] = ()
     dash_folders: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from pydantic_core import from_json
 
 from aisotools.core.protocols import Tool, ToolPayload
 from aisotools.core.types import Decision, Effect, Facts, Json, RunsIn, ToolCall, ToolResult
+from aisotools.policy.quoted import quoted_texts
 from aisotools.policy.rules import Evaluation, Policy, assumed_effect
 from aisotools.tools.adapter import (
     deadline_of,
@@ -29,6 +30,9 @@ from aisotools.tools.adapter import (
 )
 from aisotools.tools.declarations import declared_facts
 from aisotools.tools.validation import encode_arguments
+
+_CODE_ARGUMENT = "code"
+"""The argument in which tools get code to run, as `python` does."""
 
 _ONLY_DECLARED = "its author declares that it only reads, and nothing on the host enforces that"
 
@@ -161,6 +165,10 @@ def prepare_call(
             facts = dataclasses.replace(gather_facts(tool, from_json(encoded)), basis="analysis")
         else:
             facts, flaw = declared_facts(tool, encoded, on_host=payload is None)
+            # No tool says what code does that it is given to run; what it names is seen all the same.
+            code = call.arguments.get(_CODE_ARGUMENT)
+            if isinstance(code, str):
+                facts = dataclasses.replace(facts, named=tuple(quoted_texts(code)))
         # That a tool reaches files through the path guard is known of our own tools alone.
         is_guarded = facts.path_guarded and builtin is not None
         facts = dataclasses.replace(

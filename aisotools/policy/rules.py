@@ -151,7 +151,7 @@ def _paths_match(key: str, globs: object, facts: Facts, every: bool) -> bool:
 
 def _paths_of(key: str, facts: Facts) -> tuple[str, ...]:
     mentions = () if key == "writes" and facts.effect is Effect.READ_ONLY else facts.mentions
-    reads = () if key == "writes" else (*facts.reads, *facts.recorded)
+    reads = () if key == "writes" else (*facts.reads, *facts.recorded, *facts.named)
     writes = () if key == "reads" else facts.writes
     return (*reads, *writes, *mentions)
 

@@ -255,7 +255,17 @@ class FrameReader:
 
     def _read_header(self, data: bytes, body: int) -> None:
         """Read a whole header, and ask which parts of the frame are kept, which have `body` bytes in all."""
-        header = _parse_header(data)
+        if len(data) > _MAX_CONTAINERS and data.count(b"[") + data.count(b"{") > _MAX_CONTAINERS:
+            raise ChannelError(f"a frame's header has more than {_MAX_CONTAINERS} objects and lists")
+        if len(data) > _MAX_KEYS and data.count(b":") > _MAX_KEYS:
+            raise ChannelError(f"a frame's header has more than {_MAX_KEYS} keys")
+        try:
+            with gc_paused() if len(data) > LARGE_BYTES else nullcontext():
+                header = from_json(data, allow_inf_nan=False, cache_strings="keys")
+        except (ValueError, RecursionError) as error:
+            raise ChannelError(f"a frame's header is not JSON: {str(error)[:200]}") from None
+        if not isinstance(header, dict) or type(header.get("op")) is not str:
+            raise ChannelError("a frame's header is no object with an 'op'")
         sizes = header.pop("parts", [])
         if not isinstance(sizes, list) or len(sizes) > self._limits.parts:
             raise ChannelError(
@@ -293,21 +303,6 @@ class FrameReader:
                 self._arrived, self._part = 0, io.BytesIO()
             at = end
         return at
-
-
-def _parse_header(data: bytes) -> dict[str, Any]:
-    if len(data) > _MAX_CONTAINERS and data.count(b"[") + data.count(b"{") > _MAX_CONTAINERS:
-        raise ChannelError(f"a frame's header has more than {_MAX_CONTAINERS} objects and lists")
-    if len(data) > _MAX_KEYS and data.count(b":") > _MAX_KEYS:
-        raise ChannelError(f"a frame's header has more than {_MAX_KEYS} keys")
-    try:
-        with gc_paused() if len(data) > LARGE_BYTES else nullcontext():
-            header = from_json(data, allow_inf_nan=False, cache_strings="keys")
-    except (ValueError, RecursionError) as error:
-        raise ChannelError(f"a frame's header is not JSON: {str(error)[:200]}") from None
-    if not isinstance(header, dict) or type(header.get("op")) is not str:
-        raise ChannelError("a frame's header is no object with an 'op'")
-    return header
 
 
 class BlockingChannel:

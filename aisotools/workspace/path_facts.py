@@ -89,9 +89,10 @@ class PathResolver:
             facts = self._settle_patterns(facts, facts.without_dashes)
         mentions: tuple[str, ...] = ()
         if arguments and not (facts.reads or facts.writes or facts.commands):
-            mentions = self._find_mentions(arguments)
-        if not (facts.reads or facts.writes or facts.recorded or mentions):
+            mentions = tuple(self._find_named(_texts(arguments)).paths)
+        if not (facts.reads or facts.writes or facts.recorded or facts.named or mentions):
             return facts
+        named = self._find_named(facts.named)
         look = _Look(self._root, self._spelled)
         reads = look.follow_all(facts.reads, doubtful=facts.unresolved)
         writes = look.follow_all(facts.writes, doubtful=facts.writes)
@@ -104,11 +105,12 @@ class PathResolver:
             reads=shown_reads,
             scripts=scripts,
             writes=_shown(writes.paths),
-            folders=_shown(reads.folders | writes.folders),
+            folders=_shown(reads.folders | writes.folders | named.folders),
             links=tuple(
                 (_as_text(name), _as_text(path)) for name, path in (reads.links | writes.links).items()
             ),
             mentions=_shown(mentions),
+            named=_shown(named.paths),
             unresolved=_shown(unresolved),
             recorded=_shown(dict.fromkeys(map(look.recorded_path, facts.recorded))),
             outside=writes.outside or (facts.outside and not (facts.writes and facts.runs_in == "sandbox")),
@@ -130,16 +132,17 @@ class PathResolver:
             basis=facts.basis,
         )
 
-    def _find_mentions(self, arguments: Mapping[str, Json]) -> tuple[str, ...]:
-        """Return the paths of things in the workspace that texts among the arguments name."""
+    def _find_named(self, texts: Iterable[str]) -> _FollowedPaths:
+        """Return what of the workspace texts name: only what is there, since any text may be a name."""
         look = _Look(self._root, self._spelled)
-        mentioned: dict[str, None] = {}
-        for text in _texts(arguments):
+        named = _FollowedPaths()
+        for text in texts:
             found = look.follow_all((text,)) if _may_be_path(text) else _FollowedPaths()
             for path in found.paths:
                 if not path.startswith(("/", "~", "$")) and look.exists(path):
-                    mentioned[path] = None
-        return tuple(mentioned)
+                    named.paths[path] = None
+            named.folders |= found.folders
+        return named
 
 
 def is_plain_path(workspace: Path, path: str) -> bool:

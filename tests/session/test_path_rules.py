@@ -530,3 +530,108 @@ async def test_a_question_about_code_says_what_is_not_enforced(
     session = real_session(policy=Policy(rules=[rule]), level="confined", approver=Approver())
     await call(session, "python", {"code": "1"})
     assert any("the sandbox can reach 'secrets/*' all the same" in reason for reason in asked[0].reasons)
+
+
+# ---- commands that name what a rule denies, whatever they do with it
+
+NAMING = [
+    "frobnicate {path}",
+    "frobnicate --input={path} -v",
+    "frobnicate -i{path}",
+    "frobnicate a b c {path}",
+    "true && frobnicate {path} | cat",
+    "env X=1 frobnicate {path}",
+    "xargs frobnicate {path} < other/list",
+    "timeout 5 frobnicate {path}",
+    "for f in {path}; do frobnicate $f; done",
+    "cd other && frobnicate ../secrets/key",
+    "./frobnicate.py {path}",
+    "tar cf x.tar {path}",
+    "tar -cf x.tar -C secrets key",
+    "tar --create --file=x.tar --directory=secrets key",
+    "bsdtar cf - {path} | base64",
+    "zip x.zip {path}",
+    "jar cf x.jar {path}",
+    "make -C secrets key",
+    "python3 -c \"print(open('{path}').read())\"",
+    "perl -e 'open F, \"{path}\"; print <F>'",
+    "node -e 'console.log(fs.readFileSync(`{path}`))'",
+    "ruby -e 'puts File.read(\"{path}\")'",
+    "sqlite3 :memory: \".read '{path}'\"",
+]
+WAYS = ["secrets/key", "other/../secrets/key", "$PWD/secrets/key", "sec*/key", "link/key", "file"]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    return workspace
+
+
+def decision_on(session: Session, command: str) -> Decision:
+    made = ToolCall(id=uuid.uuid4().hex, name="sandbox_bash", arguments={"command": command})
+    return session.explain(made).evaluation.decision
+
+
+@pytest.mark.parametrize("key", ["paths", "reads"])
+async def test_a_denied_path_is_denied_to_every_command_that_names_it(
+    real_session: OpenSession, place: Path, key: str
+) -> None:
+    del place
+    session = real_session(
+        policy=Policy(mode="auto", rules=(Rule(when={key: "secrets/*"}, decision="deny"),))
+    )
+    await session.call("sandbox_bash", {"command": "true"})
+    asked = []
+    for command in NAMING:
+        ways = WAYS if "{path}" in command and "{path}'" not in command else WAYS[:1]
+        for way in ways:
+            if ("-i{" in command or "'" in command or "--" in command) and ("*" in way or "$" in way):
+                continue  # bash expands nothing there, or the program gets another text
+            if decision_on(session, command.replace("{path}", way)) is not Decision.DENY:
+                asked.append(command.replace("{path}", way))
+    assert asked == []
+
+
+async def test_no_rule_that_allows_a_program_lets_it_name_a_denied_path(
+    real_session: OpenSession, place: Path
+) -> None:
+    del place
+    deny = Rule(when={"paths": "secrets/*"}, decision="deny")
+    allow = Rule(when={"commands": "frobnicate*", "certain": False}, decision="allow")
+    session = real_session(policy=Policy(mode="auto", rules=(allow, deny)))
+    await session.call("sandbox_bash", {"command": "true"})
+    assert decision_on(session, "frobnicate notes") is Decision.ALLOW
+    assert decision_on(session, "frobnicate secrets/key") is Decision.DENY
+
+
+async def test_a_word_that_names_nothing_and_a_rule_about_writing_deny_no_command(
+    real_session: OpenSession, place: Path
+) -> None:
+    (place / "data").mkdir()
+    (place / "data" / "raw.csv").write_text("1")
+    rules = (
+        Rule(when={"writes": "data/*"}, decision="deny"),
+        Rule(when={"paths": "vault/*"}, decision="deny"),
+    )
+    session = real_session(policy=Policy(mode="auto", rules=rules))
+    await session.call("sandbox_bash", {"command": "true"})
+    for command in ("frobnicate data/raw.csv", "python3 train.py data/raw.csv", "frobnicate vault/none"):
+        assert decision_on(session, command) is Decision.ASK, command
+    (place / "vault").mkdir()
+    (place / "vault" / "none").write_text("1")
+    assert decision_on(session, "frobnicate vault/none") is Decision.DENY
+
+
+async def test_a_cell_that_has_a_denied_path_in_quotes_is_denied(
+    real_session: OpenSession, place: Path
+) -> None:
+    del place
+    session = real_session(
+        policy=Policy(mode="auto", rules=(Rule(when={"reads": "secrets/*"}, decision="deny"),))
+    )
+    await session.call("sandbox_bash", {"command": "true"})
+    for code in ("open('secrets/key')", 'x = 1\nPath("link/key")', "read(f'secrets/key')"):
+        made = ToolCall(id=uuid.uuid4().hex, name="python", arguments={"code": code})
+        assert session.explain(made).evaluation.decision is Decision.DENY, code

@@ -22,6 +22,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from aisotools.core.types import Effect, Facts
+from aisotools.policy.quoted import quoted_texts
 from aisotools.policy.shell.commands import find_spec, is_information_request, program_name
 from aisotools.policy.shell.expansion import (
     LoopWords,
@@ -61,6 +62,8 @@ MAX_COMMAND_BYTES = 64 << 10
 _MAX_TEXTS = 100
 _MAX_COMMANDS = 500
 _MAX_NESTED_COMMANDS = 100
+_MAX_NAMED_WORDS = 200
+_MAX_NAMED_FOLDERS = 4
 _MAX_GRAMMAR_LOOKS = 300
 _MAX_REASONS = 50
 _MAX_REASON_CHARS = 160
@@ -94,6 +97,7 @@ class ShellReport:
         writes: Paths it writes, likewise.
         unresolved: What it reads where the text does not say which path that is, as written.
         recorded: Paths of which it reads, or spreads, what a repository of git has recorded; `.` for any.
+        named: What words of commands may name, where not everything that these do is listed here.
         hosts: Network hosts it talks to.
         reasons: Why it is more than reading, or not certain.
         certain: False if not everything it does could be determined; then it is never read only.
@@ -107,6 +111,7 @@ class ShellReport:
     writes: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
     recorded: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     certain: bool = True
@@ -151,6 +156,7 @@ def _facts_of(report: ShellReport, folder: str) -> Facts:
         writes=written,
         unresolved=report.unresolved,
         recorded=_recorded_in(report.recorded, folder),
+        named=tuple(relocate(report.named, frozenset((folder or ".",)))),
         outside=any(map(_is_outside, written)),
         hosts=report.hosts,
         commands=report.commands,
@@ -236,6 +242,7 @@ class _ShellAnalysis:
             writes=_unique(total.writes),
             unresolved=_unique(total.unresolved),
             recorded=_unique(total.recorded),
+            named=_unique(total.named),
             hosts=_unique(total.hosts),
             reasons=_unique(_shorten(reason) for reason in total.reasons if reason)[:_MAX_REASONS],
             certain=total.certain,
@@ -309,11 +316,12 @@ class _ShellAnalysis:
         if spec is None:
             verdict = uncertain(f"what {program} does is unknown", unknown=_fixed_texts(words))
             # Outside the system's folders it may be a script, whose content decides what it does.
-            is_of_system = "/" not in program or bool(program_name(program))
-            return verdict if is_of_system else merge([verdict, reads(words[0])])
-        verdict = classify_by_spec(spec, words)
-        self._commands += verdict.spellings
-        return verdict
+            if "/" in program and not program_name(program):
+                verdict = merge([verdict, reads(words[0])])
+        else:
+            verdict = classify_by_spec(spec, words)
+            self._commands += verdict.spellings
+        return verdict if verdict.certain else dataclasses.replace(verdict, named=_named_by(words[1:]))
 
 
 def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, LoopWords]) -> CommandVerdict:
@@ -326,8 +334,9 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
     """
     if verdict.unknown and folders != frozenset((START,)):
         verdict = dataclasses.replace(verdict, unknown=())  # its words mean files of another folder
-    if not (verdict.reads or verdict.writes or verdict.unresolved or verdict.recorded):
+    if not (verdict.reads or verdict.writes or verdict.unresolved or verdict.recorded or verdict.named):
         return verdict
+    named = [name for written in verdict.named for name in (written, *_loop_values(written, loops))]
     values = {path: _loop_values(path, loops) for path in verdict.reads}
     # What was written stays: quoted, it may be the name of a file.
     read = [path for written, found in values.items() for path in (written, *found)]
@@ -345,6 +354,7 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
     located = dataclasses.replace(
         verdict,
         recorded=recorded,
+        named=tuple(relocate(named, folders)),
         reads=tuple(relocate(read, folders)),
         writes=tuple(relocate(verdict.writes, folders)),
         unresolved=tuple(unresolved),
@@ -400,6 +410,32 @@ def _fixed_texts(words: Sequence[Word]) -> tuple[str, ...]:
     """Return the words as they are written; nothing if one of them is only known at run time."""
     texts = tuple(word.display for word in words)
     return () if any(mark in text for text in texts for mark in _FILLED_IN) else texts
+
+
+def _named_by(words: Sequence[Word]) -> tuple[str, ...]:
+    """Return the paths that words may be, or hold.
+
+    They may be the value of an option (`-o=a/b` and `-fa/b` hold `a/b`) or stand in quotes. Programs such as
+    tar and make take what follows `-C folder` from that folder.
+    """
+    named: dict[str, None] = {}
+    folders: list[str] = []
+    begins_folder = False
+    for word in words[:_MAX_NAMED_WORDS]:
+        text = word.display
+        named |= dict.fromkeys(quoted_texts(text))  # a program in another language
+        if begins_folder:
+            folders.append(text)
+        option, _, value = text.partition("=")
+        begins_folder = text in {"-C", "--directory"}
+        if option == "--directory" or (text.startswith("-C") and len(text) > len("-C")):
+            folders.append(value or text[len("-C") :])
+        paths = [value, *([text[2:]] if text[:1] == "-" and text[1:2] != "-" else [text])]
+        for path in filter(None, paths):
+            named[path] = None
+            if is_relative(path):
+                named |= dict.fromkeys(f"{folder}/{path}" for folder in folders[-_MAX_NAMED_FOLDERS:])
+    return tuple(named)
 
 
 def _start(command: SimpleCommand) -> int:

@@ -58,6 +58,7 @@ class CommandVerdict:
         writes: Paths it writes.
         unresolved: Of the reads, those of which the text does not say which path they are.
         recorded: Paths of which it reads, or spreads, what a repository of git has recorded; `.` for any.
+        named: What its words may name, if not everything it does is listed here.
         hosts: Hosts it contacts.
         reasons: Why the effect is not read only, or why the verdict is not certain.
         commands: Words of the commands that it runs.
@@ -74,6 +75,7 @@ class CommandVerdict:
     writes: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
     recorded: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     commands: tuple[tuple[Word, ...], ...] = ()
@@ -107,6 +109,7 @@ def merge(verdicts: Iterable[CommandVerdict]) -> CommandVerdict:
         writes=tuple(path for verdict in relevant for path in verdict.writes),
         unresolved=tuple(path for verdict in relevant for path in verdict.unresolved),
         recorded=tuple(path for verdict in relevant for path in verdict.recorded),
+        named=tuple(path for verdict in relevant for path in verdict.named),
         hosts=tuple(host for verdict in relevant for host in verdict.hosts),
         reasons=tuple(reason for verdict in relevant for reason in verdict.reasons),
         commands=tuple(words for verdict in relevant for words in verdict.commands),
