@@ -580,7 +580,7 @@ async def test_a_denied_path_is_denied_to_every_command_that_names_it(
 ) -> None:
     del place
     session = real_session(
-        policy=Policy(mode="auto", rules=(Rule(when={key: "secrets/*"}, decision="deny"),))
+        policy=Policy(mode="auto", rules=(Rule(when={key: "secrets/*"}, decision=Decision.DENY),))
     )
     await session.call("sandbox_bash", {"command": "true"})
     asked = []
@@ -598,8 +598,8 @@ async def test_no_rule_that_allows_a_program_lets_it_name_a_denied_path(
     real_session: OpenSession, place: Path
 ) -> None:
     del place
-    deny = Rule(when={"paths": "secrets/*"}, decision="deny")
-    allow = Rule(when={"commands": "frobnicate*", "certain": False}, decision="allow")
+    deny = Rule(when={"paths": "secrets/*"}, decision=Decision.DENY)
+    allow = Rule(when={"commands": "frobnicate*", "certain": False}, decision=Decision.ALLOW)
     session = real_session(policy=Policy(mode="auto", rules=(allow, deny)))
     await session.call("sandbox_bash", {"command": "true"})
     assert decision_on(session, "frobnicate notes") is Decision.ALLOW
@@ -612,8 +612,8 @@ async def test_a_word_that_names_nothing_and_a_rule_about_writing_deny_no_comman
     (place / "data").mkdir()
     (place / "data" / "raw.csv").write_text("1")
     rules = (
-        Rule(when={"writes": "data/*"}, decision="deny"),
-        Rule(when={"paths": "vault/*"}, decision="deny"),
+        Rule(when={"writes": "data/*"}, decision=Decision.DENY),
+        Rule(when={"paths": "vault/*"}, decision=Decision.DENY),
     )
     session = real_session(policy=Policy(mode="auto", rules=rules))
     await session.call("sandbox_bash", {"command": "true"})
@@ -629,7 +629,7 @@ async def test_a_cell_that_has_a_denied_path_in_quotes_is_denied(
 ) -> None:
     del place
     session = real_session(
-        policy=Policy(mode="auto", rules=(Rule(when={"reads": "secrets/*"}, decision="deny"),))
+        policy=Policy(mode="auto", rules=(Rule(when={"reads": "secrets/*"}, decision=Decision.DENY),))
     )
     await session.call("sandbox_bash", {"command": "true"})
     for code in ("open('secrets/key')", 'x = 1\nPath("link/key")', "read(f'secrets/key')"):
