@@ -686,3 +686,139 @@ def test_an_allowed_name_is_decided_like_any_other_file() -> None:
     assert bound.check(call(), facts).decision is DENY, "a bound allows nothing"
     narrowed = policy.narrowed(Policy(mode="safe"))
     assert narrowed.check(call(), facts).decision is ASK
+
+
+# ---- rules about paths, and what is not known of a call
+
+
+def path_rule(key: str, glob: str, decision: Decision = DENY) -> Rule:
+    return Rule(when={key: glob}, decision=decision)
+
+
+def decide(rule: Rule, *, origin: Origin = "model", **facts: Any) -> Decision:
+    known = {"effect": Effect.LOCAL_MUTATION, "undoable": True, "level": "isolated", **facts}
+    return Policy(mode="auto", rules=(rule,)).check(call(origin=origin), Facts(**known)).decision
+
+
+@pytest.mark.parametrize(
+    ("key", "facts", "decision"),
+    [
+        ("reads", {"reads": ("a",)}, DENY),
+        ("reads", {"writes": ("b",)}, ALLOW),
+        ("writes", {"writes": ("a",)}, DENY),
+        ("writes", {"reads": ("a",)}, ALLOW),
+        ("paths", {"reads": ("a",)}, DENY),
+        ("paths", {"writes": ("a",)}, DENY),
+        # What arguments mention may be read or written, and only be read by a call that changes nothing.
+        ("reads", {"mentions": ("a",)}, DENY),
+        ("writes", {"mentions": ("a",)}, DENY),
+        ("writes", {"mentions": ("a",), "effect": Effect.READ_ONLY}, ALLOW),
+        ("reads", {"mentions": ("a",), "effect": Effect.READ_ONLY}, DENY),
+        # What commands name counts for reading and for any path.
+        ("reads", {"named": ("a",)}, DENY),
+        ("paths", {"named": ("a",)}, DENY),
+        ("writes", {"named": ("a",)}, ALLOW),
+        # What a repository has recorded of it is read.
+        ("reads", {"recorded": ("a",)}, DENY),
+        ("writes", {"recorded": ("a",)}, ALLOW),
+    ],
+)
+def test_keys_of_paths(key: str, facts: dict[str, Any], decision: Decision) -> None:
+    assert decide(path_rule(key, "a"), **facts) is decision
+
+
+@pytest.mark.parametrize(
+    ("glob", "facts", "decision"),
+    [
+        # A file that is moved away, or a folder around it, may be read under its new name.
+        ("secrets/key", {"writes": ("secrets/key",)}, ASK),
+        ("secrets/key", {"writes": ("secrets",), "folders": ("secrets",)}, ASK),
+        ("secrets/key", {"writes": (".",), "folders": (".",)}, ASK),
+        ("secrets/key", {"writes": ("secrets",)}, ALLOW),
+        ("secrets/key", {"writes": ("other",), "folders": ("other",)}, ALLOW),
+        ("secrets/key", {"writes": ("sec",), "folders": ("sec",)}, ALLOW),
+        (
+            "secrets/key",
+            {"writes": ("secrets/key",), "enforced": frozenset({("reads", "secrets/key")})},
+            ALLOW,
+        ),
+        # A folder that is read may hold it.
+        ("secrets/*", {"reads": (".",), "folders": (".",)}, ASK),
+        ("secrets/*", {"reads": ("secrets",), "folders": ("secrets",)}, ASK),
+        ("secrets/*", {"reads": ("secrets/deep",), "folders": ("secrets/deep",)}, DENY),
+        ("secrets/*.key", {"reads": ("secrets/deep",), "folders": ("secrets/deep",)}, ASK),
+        ("secrets/*", {"reads": ("other",), "folders": ("other",)}, ALLOW),
+        ("secrets/*", {"reads": ("secretsX",), "folders": ("secretsX",)}, ALLOW),
+        ("*.pem", {"reads": ("other",), "folders": ("other",)}, ASK),
+        ("secrets/*", {"unresolved": ("$f",)}, ASK),
+        ("secrets/*", {"unresolved": ("$f",), "enforced": frozenset({("reads", "secrets/*")})}, ALLOW),
+    ],
+)
+def test_reading_that_a_rule_may_concern(glob: str, facts: dict[str, Any], decision: Decision) -> None:
+    assert decide(path_rule("reads", glob), **facts) is decision
+
+
+@pytest.mark.parametrize(
+    ("glob", "facts", "decision"),
+    [
+        ("data/raw/*", {"writes": ("data",), "folders": ("data",)}, DENY),
+        ("data/raw/*", {"writes": ("data/raw",), "folders": ("data/raw",)}, DENY),
+        ("data/raw/*", {"writes": ("other",), "folders": ("other",)}, ALLOW),
+        ("data/raw/*", {"writes": ("data",)}, ALLOW),
+        ("*.csv", {"writes": ("data",), "folders": ("data",)}, ASK),
+        ("data/raw/*", {"unresolved": ("$f",)}, ALLOW),
+    ],
+)
+def test_a_change_of_a_folder_concerns_what_is_in_it(
+    glob: str, facts: dict[str, Any], decision: Decision
+) -> None:
+    assert decide(path_rule("writes", glob), **facts) is decision
+
+
+def test_a_rule_that_allows_is_never_one_that_may_concern_a_call() -> None:
+    unknown = {"unresolved": ("$f",), "reads": (".",), "folders": (".",)}
+    assert decide(path_rule("reads", "secrets/*", ALLOW), **unknown) is ALLOW
+    rule = path_rule("reads", "secrets/*", ALLOW)
+    assert not rule.may_match(call(), Facts(**unknown))  # type: ignore[arg-type]
+    assert path_rule("reads", "secrets/*").may_match(call(), Facts(**unknown))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("origin", get_args(Origin))
+def test_who_types_a_call_is_not_asked_about_what_a_rule_may_concern(origin: Origin) -> None:
+    facts: dict[str, Any] = {"unresolved": ("$f",), "effect": Effect.READ_ONLY}
+    expected = ALLOW if origin == "person" else ASK
+    assert decide(path_rule("reads", "secrets/*"), origin=origin, **facts) is expected
+    # What is denied by the mode stays denied, and what is asked about stays so with its own reason.
+    policy = Policy(mode="safe", rules=(path_rule("reads", "secrets/*"),))
+    asked = policy.check(call(origin="model"), Facts(unresolved=("$f",), effect=Effect.LOCAL_MUTATION))
+    assert asked.decision is ASK
+    assert not any("may concern" in reason for reason in asked.reasons)
+
+
+def test_a_call_is_restricted_by_rules_that_ask_or_deny_and_concern_it() -> None:
+    def restricted(rule: Rule, name: str = "file", **facts: Any) -> bool:
+        policy = Policy(mode="auto", rules=(rule,))
+        bounded = Policy(mode="auto", bounds=(policy,))
+        assert bounded.is_restricted(call(name), Facts(**facts)) is policy.is_restricted(
+            call(name), Facts(**facts)
+        )
+        return policy.is_restricted(call(name), Facts(**facts))
+
+    for decision in (ASK, DENY):
+        assert restricted(path_rule("reads", "a", decision), reads=("a",))
+        assert restricted(path_rule("reads", "a/*", decision), reads=(".",), folders=(".",))
+        assert not restricted(path_rule("reads", "a", decision), reads=("b",))
+        assert restricted(Rule(when=lambda call, facts: False, decision=decision))
+        assert not restricted(Rule(tool="other", when=lambda call, facts: False, decision=decision))
+        assert restricted(Rule(when={"effect": "local_mutation"}, decision=decision))
+    assert not restricted(path_rule("reads", "a", ALLOW), reads=("a",))
+    assert not restricted(Rule(when=lambda call, facts: True, decision=ALLOW))
+
+
+@pytest.mark.parametrize("mode", get_args(Mode))
+def test_a_call_on_the_host_of_which_nothing_is_known(mode: Mode) -> None:
+    facts = Facts(runs_in="host", basis="nothing", hosts=("example.org",), certain=False)
+    evaluation = Policy(mode=mode).check(call(origin="person"), facts)
+    assert evaluation.decision is (DENY if mode == "plan" else ASK)
+    assert ("it talks to example.org" in evaluation.reasons) == (mode != "plan")
+    assert not Policy(mode=mode).check(call(), Facts(runs_in="host", basis="nothing")).reasons[1:]
