@@ -776,11 +776,11 @@ def test_a_change_of_a_folder_concerns_what_is_in_it(
 
 
 def test_a_rule_that_allows_is_never_one_that_may_concern_a_call() -> None:
-    unknown = {"unresolved": ("$f",), "reads": (".",), "folders": (".",)}
+    unknown: dict[str, Any] = {"unresolved": ("$f",), "reads": (".",), "folders": (".",)}
     assert decide(path_rule("reads", "secrets/*", ALLOW), **unknown) is ALLOW
     rule = path_rule("reads", "secrets/*", ALLOW)
-    assert not rule.may_match(call(), Facts(**unknown))  # type: ignore[arg-type]
-    assert path_rule("reads", "secrets/*").may_match(call(), Facts(**unknown))  # type: ignore[arg-type]
+    assert not rule.may_match(call(), Facts(**unknown))
+    assert path_rule("reads", "secrets/*").may_match(call(), Facts(**unknown))
 
 
 @pytest.mark.parametrize("origin", get_args(Origin))
