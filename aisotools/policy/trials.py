@@ -15,6 +15,7 @@ import posixpath
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from aisotools.core.path_texts import is_within
 from aisotools.core.types import Decision, Effect, Facts
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import Policy
@@ -121,7 +122,7 @@ def _paths_in(words: tuple[str, ...]) -> Iterator[str]:
 
 def _is_outside(path: str, lookups: TrialLookups) -> bool:
     normal = posixpath.normpath(path)
-    if any(normal == root or normal.startswith(f"{root}/") for root in lookups.workspace):
+    if any(is_within(normal, root) for root in lookups.workspace):
         return False
     return normal.startswith(_PLACES_OUTSIDE) or normal.partition("/")[0] == ".."
 

@@ -37,6 +37,7 @@ from pathlib import Path
 
 from aisotools.core.events import CallDecided, CallStarted, CallTried
 from aisotools.core.exceptions import SandboxError
+from aisotools.core.path_texts import is_within
 from aisotools.core.protocols import OutputCaps
 from aisotools.core.redaction import redact_text
 from aisotools.core.sandboxes import Sandbox, SandboxCall
@@ -277,7 +278,7 @@ def trial_lookups(workspace: Path, search_path: str) -> TrialLookups:
     def find(program: str) -> str:
         found = find_program(program, search_path)
         # Beside it, the sandbox writes in its scratch folder alone, which is on no search path.
-        return "" if found == real or found.startswith(f"{real}/") else found
+        return "" if is_within(found, real) else found
 
     roots = tuple(dict.fromkeys((str(workspace.absolute()), real, "/workspace")))
     return TrialLookups(find_program=find, is_code=partial(is_code, workspace), workspace=roots)

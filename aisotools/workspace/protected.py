@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Literal
 
 from aisotools.core.concurrency import sorted_in_runs
+from aisotools.core.path_texts import is_within
 from aisotools.workspace.candidates import (
     MAX_FOLDERS,
     MAX_LISTED_FOLDERS,
@@ -403,7 +404,7 @@ class ProtectedFiles:
         return scan
 
     def _is_denied(self, path: str) -> bool:
-        return any(path == one or path.startswith(f"{one}/") for one in self._denied)
+        return any(is_within(path, one) for one in self._denied)
 
     def _is_allowed(self, path: str) -> bool:
         return self.allowed.cover(path) and not self._is_denied(path)

@@ -784,7 +784,7 @@ def test_a_rule_that_allows_is_never_one_that_may_concern_a_call() -> None:
 
 
 @pytest.mark.parametrize("origin", get_args(Origin))
-def test_who_types_a_call_is_not_asked_about_what_a_rule_may_concern(origin: Origin) -> None:
+def test_a_person_who_types_a_call_is_not_asked_about_what_a_rule_may_concern(origin: Origin) -> None:
     facts: dict[str, Any] = {"unresolved": ("$f",), "effect": Effect.READ_ONLY}
     expected = ALLOW if origin == "person" else ASK
     assert decide(path_rule("reads", "secrets/*"), origin=origin, **facts) is expected

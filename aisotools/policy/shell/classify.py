@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from aisotools.core.path_texts import is_within
 from aisotools.core.types import Effect, Facts
 from aisotools.policy.quoted import quoted_texts
 from aisotools.policy.shell.commands import find_spec, is_information_request, program_name
@@ -175,7 +176,7 @@ def _recorded_in(paths: tuple[str, ...], folder: str) -> tuple[str, ...]:
 def _is_outside(path: str) -> bool:
     """Return whether a path lies outside the workspace, as far as its text tells."""
     for root in ("$TMPDIR", "$WORKSPACE", "$PWD", "/workspace"):
-        if path == root or path.startswith(f"{root}/"):
+        if is_within(path, root):
             path = path[len(root) + 1 :]
             break
     path = posixpath.normpath(path or ".")

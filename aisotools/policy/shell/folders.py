@@ -17,6 +17,7 @@ import posixpath
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from aisotools.core.path_texts import is_within
 from aisotools.policy.shell.expansion import ParsedText, SimpleCommand, Word, expand
 
 START = "."
@@ -54,7 +55,7 @@ def find_folders(parsed: ParsedText, start: Folders = frozenset((START,))) -> di
 def join(folder: str, path: str) -> str:
     """Return `path` as it is meant in `folder`; one that is absolute or begins with a variable stays."""
     for variable in _CURRENT:
-        if path == variable or path.startswith(f"{variable}/"):
+        if is_within(path, variable):
             path = path[len(variable) + 1 :] or START
             break
     if folder == START or path.startswith(("/", "~", "$")):
@@ -168,7 +169,7 @@ def _target(program: str, arguments: list[Word]) -> str | None:
 
 
 def _is_fixed(path: str) -> bool:
-    return path.startswith("/") or any(path == root or path.startswith(f"{root}/") for root in _ROOTS)
+    return path.startswith("/") or any(is_within(path, root) for root in _ROOTS)
 
 
 def _may_change_folder(command: SimpleCommand) -> bool:
@@ -203,7 +204,7 @@ def leaves_start(folders: Folders) -> bool:
 
 def _stays(folder: str) -> bool:
     for variable in _WORKSPACE:
-        if folder == variable or folder.startswith(f"{variable}/"):
+        if is_within(folder, variable):
             folder = folder[len(variable) + 1 :] or START
     return not folder.startswith(("/", "~", "$")) and folder.partition("/")[0] != ".."
 

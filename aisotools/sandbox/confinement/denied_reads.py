@@ -24,6 +24,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable
 
+from aisotools.core.path_texts import is_within
 from aisotools.sandbox.confinement import landlock
 
 MAX_ENTRIES = 10_000
@@ -87,7 +88,7 @@ class _WalkBesideDenied:
             os.close(opened)
 
     def _is_denied(self, path: str) -> bool:
-        return any(path == one or path.startswith(f"{one}/") for one in self._denied)
+        return any(is_within(path, one) for one in self._denied)
 
     def _is_on_way(self, path: str) -> bool:
         return any(one.startswith(f"{path}/") for one in self._denied)

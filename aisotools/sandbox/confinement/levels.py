@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from aisotools.core.exceptions import LevelUnavailable, SandboxError, as_clause
+from aisotools.core.path_texts import is_within
 from aisotools.sandbox.confinement import landlock, seccomp, syscalls
 
 LEVELS = ("limited", "guarded", "confined", "isolated")
@@ -139,7 +140,7 @@ _MAPPED_CODE = re.compile(r"^\S+ ..x\S \S+ \S+ \S+ +(/.*)$", re.MULTILINE)
 
 def is_path_below(path: str, folders: Iterable[str]) -> bool:
     """Return whether `path` is one of `folders` or below one, by its spelling alone."""
-    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+    return any(is_within(path, folder) for folder in folders)
 
 
 def _homes() -> Iterator[str]:

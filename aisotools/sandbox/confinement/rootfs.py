@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Literal
 
 from aisotools.core.exceptions import SandboxError
+from aisotools.core.path_texts import is_within
 from aisotools.sandbox.confinement import syscalls
 from aisotools.sandbox.confinement.levels import is_path_below
 from aisotools.sandbox.confinement.protected_mounts import (
@@ -257,7 +258,7 @@ def protect(workspace: str, names: ProtectedNames) -> tuple[str, ...]:
             # Race: another session has removed it since it was found. What rules name need not be there.
             continue
         except NotADirectoryError:
-            if not any(rule == mount.path or rule.startswith(f"{mount.path}/") for rule in by_rules):
+            if not any(is_within(rule, mount.path) for rule in by_rules):
                 raise
             raise SandboxError(
                 f"A rule of the policy is about {mount.path!r}, but there is a link or a file on the way to "
