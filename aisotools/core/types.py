@@ -262,6 +262,7 @@ class Facts:
         hosts: Network hosts it talks to.
         commands: Programs it starts.
         certain: False when the classifier could not see everything: ask, and never read only.
+        doubts: Why it is not certain, as clauses about the call; the first few.
         unknown: Commands of which nobody here knows what they do, word by word, if that is all that is not
             certain, and the rest only reads. They may be tried; see `policy.trials`.
         scripts: Files of the workspace that it may run, each with a digest of its content: what it reads if
@@ -292,6 +293,7 @@ class Facts:
     hosts: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     certain: bool = True
+    doubts: tuple[str, ...] = ()
     unknown: tuple[tuple[str, ...], ...] = ()
     scripts: tuple[tuple[str, str], ...] = ()
     runs_in: RunsIn = "sandbox"

@@ -59,6 +59,7 @@ _CONDITION_KEYS = (
     "certain",
 )
 _PATH_KEYS = frozenset(("paths", "reads", "writes"))
+_SHOWN_GLOBS = 3
 _GLOB_START = re.compile(r"[*?\[]")
 _OBJECTS_OF_GIT = re.compile(
     r"/\.git/(?:$|(?:objects|modules|worktrees|lfs|annex|lost-found|rebase-\w+)/)|/objects/(?:pack|[0-9a-f]{2})/"
@@ -516,6 +517,10 @@ class Policy:
             return _check_typed(facts, effect)
         if self.mode == "auto":
             return _check_auto(facts, effect)
+        if not facts.certain and effect is Effect.LOCAL_MUTATION:
+            return Evaluation(
+                Decision.ASK, reasons=(f"it counts as {label}, since {_describe_doubt(facts)}",)
+            )
         return Evaluation(Decision.ASK, reasons=(f"it is {label}",))
 
     def _check_unknown(self, facts: Facts) -> Evaluation:
@@ -530,7 +535,14 @@ class Policy:
 
 
 def _describe(rule: Rule) -> str:
-    return f"rule for {rule.tool!r}"
+    """Return which rule it is, with the paths that it is about."""
+    about = ", ".join(f"{key} {glob!r}" for key, glob in path_globs(rule)[:_SHOWN_GLOBS])
+    return f"rule for {rule.tool!r}" + (f" about {about}" if about else "")
+
+
+def _describe_doubt(facts: Facts) -> str:
+    why = f": {'; '.join(facts.doubts)}" if facts.doubts else ""
+    return f"not everything it does could be determined beforehand{why}"
 
 
 def _check_typed(facts: Facts, effect: Effect) -> Evaluation:
@@ -555,7 +567,7 @@ def _check_auto(facts: Facts, effect: Effect) -> Evaluation:
     if facts.runs_in == "host" and effect is Effect.LOCAL_MUTATION and not facts.writes:
         reasons.append("it changes something on the host, and its author does not declare which files")
     if not facts.certain:
-        reasons.append("not everything it does could be determined beforehand")
+        reasons.append(_describe_doubt(facts))
     if is_unguarded(facts):
         reasons.append("there is no sandbox at this level")
     if reasons:

@@ -822,3 +822,20 @@ def test_a_call_on_the_host_of_which_nothing_is_known(mode: Mode) -> None:
     assert evaluation.decision is (DENY if mode == "plan" else ASK)
     assert ("it talks to example.org" in evaluation.reasons) == (mode != "plan")
     assert not Policy(mode=mode).check(call(), Facts(runs_in="host", basis="nothing")).reasons[1:]
+
+
+def test_the_reason_of_a_question_says_what_is_not_known() -> None:
+    facts = Facts(certain=False, doubts=("what frobnicate does is unknown", "$x may be an option"))
+    why = (
+        "not everything it does could be determined beforehand: "
+        "what frobnicate does is unknown; $x may be an option"
+    )
+    assert Policy(mode="auto").check(call(), facts).reasons == (why,)
+    assert Policy(mode="safe").check(call(), facts).reasons == (f"it counts as a local change, since {why}",)
+    assert Policy(mode="safe").check(call(), Facts()).reasons == ("it is a local change",)
+
+
+def test_the_reason_of_a_rule_names_its_paths() -> None:
+    rule = Rule(when={"reads": ["a/*", "b"], "writes": "c", "paths": "d"}, decision=DENY)
+    (reason,) = Policy(rules=(rule,)).check(call(), Facts(reads=("b",), writes=("c", "d"))).reasons or ("",)
+    assert reason == "rule for '*' about reads 'a/*', reads 'b', writes 'c'"

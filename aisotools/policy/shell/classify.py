@@ -67,6 +67,7 @@ _MAX_NAMED_WORDS = 200
 _MAX_NAMED_FOLDERS = 4
 _MAX_GRAMMAR_LOOKS = 300
 _MAX_REASONS = 50
+_SHOWN_REASONS = 2
 _MAX_REASON_CHARS = 160
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -162,6 +163,7 @@ def _facts_of(report: ShellReport, folder: str) -> Facts:
         hosts=report.hosts,
         commands=report.commands,
         certain=report.certain,
+        doubts=() if report.certain else report.reasons[:_SHOWN_REASONS],
         unknown=report.unknown if folder in {"", "."} else (),
     )
 
