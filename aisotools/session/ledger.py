@@ -92,6 +92,7 @@ class Ledger:
         self._position = (0, "")
         self._sealing = threading.Lock()
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._size = 0
         # Race: two sessions of one name; a second writer would break the chain of records. The lock is free
         # when its process ends, however it ends.
         try:
@@ -134,6 +135,7 @@ class Ledger:
         if checked.torn_bytes:
             # Crash while a record was written: it has no line end, so nobody was told that it is there.
             os.truncate(self.path, self.path.stat().st_size - checked.torn_bytes)
+        self._size = self.path.stat().st_size
         self._position = (checked.records, _read_last_mac(self.path))
         if checked.torn_bytes:
             self.append("repaired", {"dropped_bytes": checked.torn_bytes})
@@ -176,7 +178,32 @@ class Ledger:
             raise LedgerError(
                 f"The ledger {self.path} took only {written} of {len(line)} bytes; is the disk full?"
             )
+        self._size += written
+        try:
+            status = self.path.stat()
+            is_whole = os.path.samestat(status, os.fstat(self._descriptor)) and status.st_size == self._size
+        except OSError:
+            is_whole = False
+        if not is_whole:
+            # Race: the file may be removed right after this; the next record notices, before the next effect.
+            raise LedgerError(self._describe_change())
         self._position = (records + 1, mac)
+
+    def _describe_change(self) -> str:
+        """Return why what was written is not where the next reader looks."""
+        try:
+            status = self.path.stat()
+        except OSError as error:
+            what = "is gone" if error.errno == errno.ENOENT else f"cannot be found ({error.strerror})"
+        else:
+            what = f"has {status.st_size:,} bytes where {self._size:,} were written"
+            if not os.path.samestat(status, os.fstat(self._descriptor)):
+                what = "is another file now"
+        return (
+            f"The ledger {self.path} {what}: another program has changed it. Close this session. To go on "
+            f"without it, move it away and run `aisotools log forget {self.path.stem}`, or use another session "
+            "key."
+        )
 
     def seal(self) -> None:
         """Replace the head, which makes it detectable if records up to here are cut off; at times the index.

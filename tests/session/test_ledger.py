@@ -5,14 +5,17 @@ import shutil
 import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from aisotools.core.exceptions import LedgerError
+from aisotools.policy.approvers import AllowAll
 from aisotools.session import ledger as ledger_module
 from aisotools.session.ledger import Ledger, ledger_name, open_ledger, prepare_folder, read, verify
+from tests.conftest import OpenSession
 
 
 def written(folder: Path, records: int = 5) -> Path:
@@ -195,3 +198,73 @@ def test_a_folder_of_ledgers_is_prepared_once_and_refused_when_it_cannot_be_used
     (tmp_path / "file").touch()
     with pytest.raises(LedgerError, match="cannot be used: Not a directory"):
         prepare_folder(tmp_path / "file" / "ledger")
+
+
+def _remove(path: Path) -> None:
+    path.unlink()
+
+
+def _empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def _add_to(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"\n")
+
+
+def _move_away(path: Path) -> None:
+    path.rename(path.with_suffix(".moved"))
+
+
+def _replace(path: Path) -> None:
+    copy = path.with_suffix(".copy")
+    shutil.copy(path, copy)
+    copy.replace(path)
+
+
+def _remove_its_folder(path: Path) -> None:
+    shutil.rmtree(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_remove, "is gone"),
+        (_empty, "bytes where"),
+        (_cut, "bytes where"),
+        (_add_to, "bytes where"),
+        (_move_away, "is gone"),
+        (_replace, "is another file now"),
+        (_remove_its_folder, "is gone"),
+    ],
+)
+def test_a_ledger_that_another_program_changes_takes_no_record(
+    tmp_path: Path, change: Callable[[Path], None], message: str
+) -> None:
+    for count in (0, 1, 3):  # a new one, and one that was opened again
+        folder = tmp_path / str(count)
+        if count == 3:
+            written(folder)
+        ledger = open_ledger(folder, "log")
+        ledger.append("step", {})
+        change(ledger.path)
+        with pytest.raises(LedgerError, match=message):
+            ledger.append("step", {})
+        with suppress(LedgerError):  # there may be no folder for its head
+            ledger.close()
+
+
+async def test_no_call_runs_when_its_ledger_is_gone(real_session: OpenSession, tmp_path: Path) -> None:
+    session = real_session(approver=AllowAll())
+    assert not (await session.call("sandbox_write", {"path": "a", "content": "1"})).is_error
+    assert session.log_path is not None
+    session.log_path.unlink()
+    refused = await session.call("sandbox_write", {"path": "b", "content": "1"})
+    assert refused.is_error
+    assert "is gone: another program has changed it" in refused.content
+    assert not (tmp_path / "workspace" / "b").exists()
