@@ -649,3 +649,84 @@ async def test_a_fault_of_ours_is_a_result_that_names_the_log_with_the_traceback
     (record,) = [record for record in caplog.records if record.name == logger]
     assert record.exc_info is not None
     assert str(record.exc_info[1]) == "no guard for write"
+
+
+# ---- what is different when it is about to run
+
+
+class Moving:
+    """Paths that are resolved to whatever `target` is at the moment, and an approver that changes it."""
+
+    def __init__(self, *targets: str) -> None:
+        self.target = "a"
+        self.targets = [*targets]
+        self.reasons: list[tuple[str, ...]] = []
+
+    def resolve(self, facts: Facts, arguments: Mapping[str, Json] | None) -> Facts:
+        del arguments
+        return dataclasses.replace(facts, writes=(self.target,)) if facts.writes else facts
+
+    async def ask(self, request: ApprovalRequest) -> Approval:
+        self.reasons.append(tuple(request.reasons))
+        if self.targets:
+            self.target = self.targets.pop(0)
+        return Approval("approve")
+
+    def env(self, rig: Rig) -> CallEnvironment:
+        return dataclasses.replace(rig.env, resolve_paths=self.resolve)
+
+
+DENIES_SECRETS = Rule(when={"writes": "secrets"}, decision=Decision.DENY, reason="secrets are denied")
+
+
+async def test_a_call_that_leads_to_a_denied_path_by_now_is_denied_without_another_question() -> None:
+    moving, written = Moving("secrets"), changing()
+    rig = Rig(written, approver=moving, policy=Policy(mode="safe", rules=[DENIES_SECRETS]))
+    result = await rig.gate.run(rig.call("write"), moving.env(rig))
+    assert (result.error_kind, result.content) == ("denied", "write was not run: secrets are denied.")
+    assert len(moving.reasons) == 1
+    assert written.calls == []
+
+
+async def test_a_call_that_is_different_by_now_is_asked_about_again_with_the_difference() -> None:
+    moving, written = Moving("b"), changing()
+    rig = Rig(written, approver=moving, policy=Policy(mode="safe"))
+    assert not (await rig.gate.run(rig.call("write"), moving.env(rig))).is_error
+    first, second = moving.reasons
+    assert not any("would reach" in reason for reason in first)
+    assert "it would reach b as well" in second
+    assert written.calls == [{}]
+
+
+async def test_a_call_that_a_person_approved_is_asked_about_again_even_if_the_policy_allows_it() -> None:
+    moving, written = Moving("b"), changing()
+    rig = Rig(written, approver=moving)
+    assert not (await rig.gate.run(rig.call("write"), moving.env(rig), ask=True)).is_error
+    assert len(moving.reasons) == 2
+    assert written.calls == [{}]
+
+
+async def test_a_call_that_the_policy_allows_runs_after_another_of_its_batch_has_moved_its_path() -> None:
+    moving = Moving()
+
+    def move(arguments: Mapping[str, Json], context: ToolContext) -> str:
+        del arguments, context
+        moving.target = "b"
+        return "moved"
+
+    first, second = changing("first", result=move), changing("second")
+    rig = Rig(first, second, approver=moving)
+    results = await rig.gate.run_many([rig.call("first"), rig.call("second")], moving.env(rig))
+    assert [result.is_error for result in results] == [False, False]
+    assert (moving.reasons, second.calls) == ([], [{}])
+    assert [(one.decision, one.decided_by) for one in rig.events(CallDecided)] == [("allow", "policy")] * 2
+
+
+async def test_a_call_that_is_different_each_time_is_given_up() -> None:
+    moving, written = Moving("b", "c", "d", "e", "f"), changing()
+    rig = Rig(written, approver=moving, policy=Policy(mode="safe"))
+    result = await rig.gate.run(rig.call("write"), moving.env(rig))
+    assert result.error_kind == "denied"
+    assert "was different each time it was shown" in result.content
+    assert len(moving.reasons) == 4
+    assert written.calls == []
