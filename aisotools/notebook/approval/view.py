@@ -56,6 +56,7 @@ NOT_SELECTED = "It was not among the calls that were approved."
 
 _MAX_LINE_CHARS = 500
 _MAX_NAMES = 8
+_DOUBT_CHARS = 160
 _MAX_TRIAL_LINES = 20
 _TRIAL_TITLE = "printed when it was tried without write rights"
 _MAX_RECORD_CHARS = 12_000
@@ -430,7 +431,10 @@ def findings_preview(request: ApprovalRequest) -> list[tuple[str, str]]:
         findings.append(("beware", "it writes outside the workspace"))
     findings += [("beware" if is_unknown else "note", sentence) for sentence in describe_trust(request)]
     if facts.commands and not facts.certain and not is_unknown:
-        findings.append(("beware", "not everything it does could be seen"))
+        doubts = "; ".join(one_line(doubt, _DOUBT_CHARS) for doubt in facts.doubts)
+        findings.append(
+            ("beware", "not everything it does could be seen" + (f": {doubts}" if doubts else ""))
+        )
     return findings
 
 

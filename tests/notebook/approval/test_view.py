@@ -115,6 +115,14 @@ def test_findings_of_a_command() -> None:
     assert [word for word, _ in build_previews(write_request(facts=facts))["findings"]].count("beware") == 2
 
 
+def test_a_card_says_why_not_everything_could_be_seen() -> None:
+    facts = Facts(commands=("make",), certain=False, doubts=("make runs code", "b\x1b[31m" + "c" * 500))
+    found = dict(build_previews(write_request(facts=facts))["findings"])
+    assert found["beware"].startswith("not everything it does could be seen: make runs code; b")
+    assert "\x1b" not in found["beware"]
+    assert len(found["beware"]) < 300
+
+
 def test_the_card_says_how_far_undo_reaches() -> None:
     assert build_previews(write_request(preview={"undo": "puts a.txt back"}))["undo"] == "puts a.txt back"
     assert "undo" not in build_previews(write_request(preview={"undo": ["x"]}))
