@@ -141,6 +141,10 @@ class Ledger:
             self.append("repaired", {"dropped_bytes": checked.torn_bytes})
             self.seal()
         self._anchor()
+        if not checked.records and not _head_path(self.path).exists():
+            # Crash: a ledger without a head has lost it, so there is one before the first record. The index
+            # is told first, because a head without an index says that the index is gone.
+            self.seal()
         self._anchored_s = float("-inf")  # the first new records are worth another change
 
     def append(self, kind: str, body: Mapping[str, Json], *, time_s: float | None = None) -> None:
@@ -440,6 +444,12 @@ def _load_key(folder: Path) -> bytes:
         LedgerError: If it is damaged.
     """
     path = folder / "key"
+    if (
+        path.exists()
+        and not path.stat().st_size
+        and not any(one.stat().st_size for one in folder.glob("*.jsonl"))
+    ):
+        path.unlink()  # nothing was written with it yet
     if not path.exists():
         # Race, and crash: under its own name the key is either whole or not there. A link, unlike a rename,
         # fails if another process has been faster, whose key then counts.
@@ -455,5 +465,8 @@ def _load_key(folder: Path) -> bytes:
             temporary.unlink()
     key = path.read_bytes()
     if len(key) != _KEY_BYTES:
-        raise LedgerError(f"The key {path} is damaged ({len(key)} bytes). Move the folder away.")
+        raise LedgerError(
+            f"The key {path} is damaged ({len(key)} bytes instead of {_KEY_BYTES}), so the ledgers beside it "
+            "cannot be checked or continued. Put the key back from a copy, or move the folder away."
+        )
     return key

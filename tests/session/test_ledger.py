@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import shutil
 import stat
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -268,3 +271,56 @@ async def test_no_call_runs_when_its_ledger_is_gone(real_session: OpenSession, t
     assert refused.is_error
     assert "is gone: another program has changed it" in refused.content
     assert not (tmp_path / "workspace" / "b").exists()
+
+
+def end_at(moments: Iterator[int], most: int, event: str, arguments: tuple[object, ...]) -> None:
+    """End the process at its `most`th moment."""
+    del arguments
+    if event in ENDED_AT and next(moments) == most:
+        os._exit(9)
+
+
+def test_no_moment_of_opening_and_writing_is_taken_for_tampering(tmp_path: Path) -> None:
+    """Whatever call a process ends at, the ledger is sound and can be continued."""
+    moments = 0
+    while True:
+        folder = tmp_path / str(moments)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                sys.addaudithook(functools.partial(end_at, itertools.count(), moments))
+                with open_ledger(folder, "log") as ledger:
+                    ledger.append("step", {})
+                    with suppress(OSError):  # only to have a moment between two records
+                        os.truncate(tmp_path, 0)
+                    ledger.append("step", {})
+            finally:
+                os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        if (folder / "log.jsonl").exists() and (folder / "key").exists():
+            assert verify(folder / "log.jsonl").problems == ()
+        with open_ledger(folder, "log") as ledger:
+            ledger.append("again", {})
+        assert verify(ledger.path).ok
+        if os.waitstatus_to_exitcode(status) == 0:
+            break
+        moments += 1
+    assert moments > 10
+
+
+ENDED_AT = frozenset(
+    ("open", "os.rename", "os.remove", "os.link", "os.mkdir", "os.truncate", "os.listdir", "fcntl.flock")
+)
+"""What Python reports before it calls the kernel, of what opening and writing a ledger does."""
+
+
+def test_an_empty_key_blocks_nothing_that_was_not_written_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    folder.mkdir()
+    (folder / "key").touch()
+    with open_ledger(folder, "log") as ledger:
+        ledger.append("step", {})
+    assert verify(ledger.path).ok
+    (folder / "key").write_bytes(b"")
+    with pytest.raises(LedgerError, match="Put the key back from a copy, or move the folder away"):
+        open_ledger(folder, "other")
