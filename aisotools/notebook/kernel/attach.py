@@ -39,7 +39,7 @@ from aisotools.notebook.kernel.session import (
     SessionConnection,
 )
 from aisotools.sandbox.frames import Frame, FrameReader, encode
-from aisotools.sandbox.host.calls import DisplayMessage
+from aisotools.sandbox.host.displays import DisplayMessage
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.worker.output import ExecuteOptions
 from aisotools.session.session import Session

@@ -17,7 +17,7 @@ from typing import Any
 from aisotools.notebook.kernel.session import CellResult
 from aisotools.notebook.render.results import sanitize_bundle
 from aisotools.notebook.render.text import coloured, one_line
-from aisotools.sandbox.host.calls import DisplayMessage
+from aisotools.sandbox.host.displays import DisplayMessage
 
 MAX_DISPLAY_IDS = 10_000
 """Displays whose ids are remembered; updates of older ones are dropped."""

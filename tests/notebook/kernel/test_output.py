@@ -8,7 +8,7 @@ import pytest
 
 from aisotools.notebook.kernel.output import MAX_DISPLAY_IDS, DisplayFilter, JupyterMessage
 from aisotools.notebook.render.text import coloured
-from aisotools.sandbox.host.calls import DisplayMessage
+from aisotools.sandbox.host.displays import DisplayMessage
 from tests.notebook.hostile import HOSTILE, PNG, WIDGET
 from tests.notebook.inert import assert_inert
 
