@@ -19,7 +19,7 @@ When it fails
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -132,7 +132,6 @@ class DisplayRouter:
     def __init__(self) -> None:
         self._watched: dict[str, _WatchedCall] = {}
         self._bytes = TokenBucket(_SESSION_DISPLAY_BYTES_BURST, _SESSION_DISPLAY_BYTES_PER_S)
-        self._releasing: set[asyncio.Task[None]] = set()  # the loop itself would forget them
 
     def watch(self, call_id: str, sink: DisplaySink, options: ExecuteOptions) -> None:
         """Route a call that has not been sent yet to `sink`; `options` say how it runs."""
@@ -240,39 +239,21 @@ class DisplayRouter:
     async def _show_in_steps(
         self, call_id: str, watched: _WatchedCall, kind: str, details: dict[str, Any], frame: Frame
     ) -> None:
-        body = frame.parts[0]
-        built: list[Any] = []
-        with ExitStack() as paused:
-            paused.enter_context(gc_paused())
-            try:
-                if await in_steps(has_more_parts(body, _MAX_CONTAINERS, len(body))):
-                    watched.sink.dropped(call_id)
-                    return
-                try:
-                    bundle = await in_steps(_bundle_steps(body, built))
-                except TooManyKeys:
-                    watched.sink.dropped(call_id)
-                    return
-                message = DisplayMessage(
-                    kind=kind, bundle=bundle, details=details, buffers=frame.parts[1:], json=body
-                )
-                del bundle
-                rest = self._show(call_id, watched, message, sum(map(len, frame.parts)))
-                if rest is not None:
-                    await rest
-                del message
-                await in_steps(release_steps(built))
-            finally:
-                if built:
-                    # Cancelled or failed: what waits for this task need not wait for that.
-                    self._release_later(built, paused.pop_all())
+        body, size = frame.parts[0], sum(map(len, frame.parts))
+        if await in_steps(has_more_parts(body, _MAX_CONTAINERS, len(body))):
+            watched.sink.dropped(call_id)
+            return
 
-    def _release_later(self, built: list[Any], paused: ExitStack) -> None:
-        """Take apart what was built, in steps; `paused` ends the pause of garbage collection."""
-        task = asyncio.get_running_loop().create_task(in_steps(release_steps(built)))
-        self._releasing.add(task)
-        task.add_done_callback(self._releasing.discard)
-        task.add_done_callback(lambda _: paused.close())
+        def show(bundle: dict[str, Any]) -> Awaitable[None] | None:
+            message = DisplayMessage(
+                kind=kind, bundle=bundle, details=details, buffers=frame.parts[1:], json=body
+            )
+            return self._show(call_id, watched, message, size)
+
+        try:
+            await show_in_steps(body, show)
+        except TooManyKeys:
+            watched.sink.dropped(call_id)
 
     def _ask(
         self, call_id: str, watched: _WatchedCall, header: Mapping[str, Any], send_reply: SendReply
@@ -320,15 +301,47 @@ def _parse_bundle(body: bytes) -> dict[str, Any]:
     return _checked_object(bundle)
 
 
-def _bundle_steps(body: bytes, built: list[Any]) -> Generator[None, None, dict[str, Any]]:
-    """Parse a bundle in steps; `built` gets what there is of it as soon as it is begun."""
+async def show_in_steps(body: bytes, show: Callable[[dict[str, Any]], Awaitable[None] | None]) -> None:
+    """Parse the large JSON of a bundle, have it shown, and take it apart, all in steps.
+
+    Garbage collection pauses until then. If this is cancelled or fails, what was parsed is taken apart later.
+
+    Args:
+        body: The JSON.
+        show: Gets the bundle, for as long as what it returns is awaited.
+
+    Raises:
+        TooManyKeys: If an object in it has too many keys.
+        ChannelError: If it is no JSON object.
+    """
+    built: list[Any] = []
+    with ExitStack() as paused:
+        paused.enter_context(gc_paused())
+        try:
+            rest = show(_checked_object(await _parse_in_steps(body, built)))
+            if rest is not None:
+                await rest
+            await in_steps(release_steps(built))
+        finally:
+            if built:
+                task = asyncio.get_running_loop().create_task(in_steps(release_steps(built)))
+                _releasing.add(task)
+                task.add_done_callback(_releasing.discard)
+                ended = paused.pop_all()
+                task.add_done_callback(lambda _: ended.close())
+
+
+# The loop itself would forget these tasks.
+_releasing: set[asyncio.Task[None]] = set()
+
+
+async def _parse_in_steps(body: bytes, built: list[Any]) -> Any:
     try:
-        bundle = yield from parse_steps(body, built)
+        return await in_steps(parse_steps(body, built))
     except TooManyKeys:
         raise
     except ValueError as error:
         raise _not_json(error) from None
-    return _checked_object(bundle)
 
 
 def _not_json(error: ValueError) -> ChannelError:
