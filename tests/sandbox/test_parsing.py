@@ -238,7 +238,7 @@ def test_values_are_taken_apart_to_the_last_one(value: Any) -> None:
     assert steps <= 10_100
 
 
-def test_what_is_begun_is_known_before_the_end() -> None:
+def test_a_value_is_known_as_soon_as_it_is_begun() -> None:
     built: list[Any] = []
     work = parse_steps(b"[" + b"1," * 100_000 + b"x]", built)
     next(work)

@@ -106,10 +106,10 @@ class SafeOutput:
     notes: tuple[str, ...] = ()
 
 
-Steps = Generator[None, None, SafeOutput]
+SafeSteps = Generator[None, None, SafeOutput]
 """Work on a representation, in steps."""
 
-Convert = Callable[[Any, int], Steps]
+Convert = Callable[[Any, int], SafeSteps]
 """Makes an entry of a bundle safe; gets the entry and the room that there is for it."""
 
 
@@ -118,7 +118,7 @@ def make_safe(bundle: MimeBundle, room: int = MAX_HTML_CHARS) -> SafeOutput:
     return at_once(safe_steps(bundle, room))
 
 
-def safe_steps(bundle: MimeBundle, room: int = MAX_HTML_CHARS) -> Steps:
+def safe_steps(bundle: MimeBundle, room: int = MAX_HTML_CHARS) -> SafeSteps:
     """Return, in steps, the richest safe representation of `bundle`.
 
     It has about `room` characters without images. No step takes long, whatever the bundle is: it comes from a
@@ -174,12 +174,12 @@ def _refusal(mime: str) -> str:
     return f"{name} is not shown."
 
 
-def _text(data: Any, room: int) -> Steps:
+def _text(data: Any, room: int) -> SafeSteps:
     text = yield from text_steps(data)
     return (yield from _both_ends(Ends(text[: 4 * room], text[-2 * room :], len(text)), room))
 
 
-def _both_ends(complete: Ends, room: int) -> Steps:
+def _both_ends(complete: Ends, room: int) -> SafeSteps:
     """Return a text, or both ends of a long one."""
     source = complete.shorten(4 * room)
     shown = readable(source)
@@ -212,12 +212,12 @@ def fit_html(text: str, room: int) -> str:
     return text
 
 
-def _source(data: Any, room: int) -> Steps:
+def _source(data: Any, room: int) -> SafeSteps:
     return (yield from _text(data, room))
 
 
 def _image(mime: str) -> Convert:
-    def convert(data: Any, _room: int) -> Steps:
+    def convert(data: Any, _room: int) -> SafeSteps:
         encoded = yield from image_steps(mime, data)
         return SafeOutput(
             html=_img(f"data:{mime};base64,{encoded}"),
@@ -228,7 +228,7 @@ def _image(mime: str) -> Convert:
     return convert
 
 
-def _svg(data: Any, _room: int) -> Steps:
+def _svg(data: Any, _room: int) -> SafeSteps:
     img = _img((yield from svg_steps(data)))
     return SafeOutput(html=img, plain="[image/svg+xml]", native={"text/html": img})
 
@@ -237,21 +237,21 @@ def _img(source: str) -> str:
     return f'<img src="{source}" alt="image" style="max-width:100%;background:#fff">'
 
 
-def _html(data: Any, room: int) -> Steps:
+def _html(data: Any, room: int) -> SafeSteps:
     markup = yield from markup_steps((yield from text_steps(data)), room)
     notes = (f"Left out: {', '.join(markup.left_out)}.",) if markup.left_out else ()
     native = {"text/html": f'<div class="mathjax_ignore" style="contain:content">{markup.html}</div>'}
     return SafeOutput(html=markup.html, plain="[table or other HTML]", native=native, notes=notes)
 
 
-def _latex(data: Any, _room: int) -> Steps:
+def _latex(data: Any, _room: int) -> SafeSteps:
     formula = f"$$ {checked_latex((yield from text_steps(data)))} $$"
     # The surrounding box switches MathJax off; here it may typeset the checked formula.
     typeset = f'<div class="mathjax_process">{escape(formula)}</div>'
     return SafeOutput(html=typeset, plain=formula, native={"text/latex": formula})
 
 
-def _json(data: Any, room: int) -> Steps:
+def _json(data: Any, room: int) -> SafeSteps:
     value = yield from _bounded(data, _MAX_JSON_DEPTH)
     text = Ends()
     # With its indentation it may have a hundred times as many characters as without.

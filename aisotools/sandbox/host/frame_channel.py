@@ -87,7 +87,7 @@ class FrameChannel:
 
     @property
     def is_busy(self) -> bool:
-        """Whether frames that have been read wait for one that is being handled."""
+        """True while frames that have been read wait for one that is being handled."""
         return self._work is not None or bool(self._frames)
 
     def write(self, data: bytes, descriptors: Sequence[int] = ()) -> None:

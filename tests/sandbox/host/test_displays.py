@@ -196,7 +196,7 @@ def test_thousands_of_displays_at_once_do_not() -> None:
 # ---- order
 
 
-async def test_what_is_sent_around_a_large_display_keeps_its_place() -> None:
+async def test_text_and_displays_around_a_large_display_keep_their_places() -> None:
     async with watched() as peer:
         call = peer.call()
         small = b'{"a":%d}'
@@ -227,7 +227,7 @@ async def test_what_is_sent_around_a_large_display_keeps_its_place() -> None:
         ]
 
 
-async def test_what_programs_print_keeps_its_place_beside_a_large_display() -> None:
+async def test_output_of_programs_keeps_its_place_beside_a_large_display() -> None:
     async with watched() as peer:
         call = peer.call()
         peer.sink.hold = asyncio.Event()

@@ -77,7 +77,7 @@ async def test_frames_that_cost_nothing_are_handled_at_once(end: End) -> None:
     assert "idle" in repr(end.channel)
 
 
-async def test_what_follows_waits_for_a_task(end: End) -> None:
+async def test_frames_behind_a_task_wait_for_it(end: End) -> None:
     end.send("a", "work", "b")
     await end.until("begun")
     end.send("c")
@@ -137,7 +137,7 @@ async def test_the_end_of_the_stream_comes_after_its_frames(end: End) -> None:
     assert end.seen[-3:] == ["idle", "read", "closed"]
 
 
-async def test_what_a_dead_process_has_sent_is_handled_before_its_end_is_told(end: End) -> None:
+async def test_frames_of_a_dead_process_are_handled_before_its_end_is_told(end: End) -> None:
     end.send("work", "a")
     await end.until("begun")
     end.send("b", "work")
