@@ -149,13 +149,25 @@ def gc_paused() -> Iterator[None]:
 
     Converting a large JSON value allocates millions of objects, none of which is garbage. The collector would
     scan them again and again and take longer than the conversion. It holds the interpreter's lock meanwhile,
-    so that a thread that compares two trees holds up the event loop.
+    that a thread that compares two trees holds up the event loop.
+
+    Blocks may overlap, in several tasks or threads: collection goes on when the last one ends.
     """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
+    # Race: threads may come here at the same time. Each of these steps is one step of the interpreter; what
+    # can happen in between is that collection goes on while one of them would rather have it paused.
+    _pauses.append(None)
+    if gc.isenabled():
+        _was_enabled.append(None)
+        gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        _pauses.pop()
+        if not _pauses and _was_enabled:
+            _was_enabled.clear()
+            gc.enable()
+
+
+# One entry for each block that pauses garbage collection; and one if it was enabled before the first of them.
+_pauses: list[None] = []
+_was_enabled: list[None] = []

@@ -57,6 +57,8 @@ objects: a hundred such frames are worth a full collection, for which the event 
 _MAX_CONTAINERS = 1 << 17
 # The same for keys, which take longer: a megabyte of them 36 ms. Printed text may have 65,536 colons.
 _MAX_KEYS = 70_000
+# Larger whole numbers are not exact in JSON.
+_MAX_COUNT = 1 << 53
 # Descriptors that one read can receive. The host sends at most two with a frame.
 _MAX_DESCRIPTORS = 4
 
@@ -303,6 +305,30 @@ class FrameReader:
                 self._arrived, self._part = 0, io.BytesIO()
             at = end
         return at
+
+
+def text_field(header: Mapping[str, Any], name: str) -> str:
+    """Return a field of a header that is text.
+
+    Raises:
+        ChannelError: If it is missing, or anything else.
+    """
+    value = header.get(name)
+    if type(value) is not str:
+        raise ChannelError(f"a frame has an unknown form: its {name!r} is no text")
+    return value
+
+
+def count_field(header: Mapping[str, Any], name: str) -> int:
+    """Return a field of a header that is a whole number, and not negative.
+
+    Raises:
+        ChannelError: If it is missing, or anything else.
+    """
+    value = header.get(name)
+    if type(value) is not int or not 0 <= value < _MAX_COUNT:
+        raise ChannelError(f"a frame has an unknown form: its {name!r} is no whole number from 0 to 2**53")
+    return value
 
 
 class BlockingChannel:

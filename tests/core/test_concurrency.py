@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Generator, Iterable
 from operator import itemgetter
 from typing import Any
@@ -13,6 +14,7 @@ from aisotools.core.concurrency import (
     TICK_S,
     LoopTicker,
     at_once,
+    gc_paused,
     in_steps,
     run_to_completion,
     sorted_in_runs,
@@ -225,3 +227,24 @@ def test_a_loop_goes_on_while_a_thread_sorts_very_many_names() -> None:
     """The thread holds the interpreter's lock for a run at most; `sorted` holds it to the end."""
     assert longest_stall_s(sorted) > 0.05
     assert min(longest_stall_s(sorted_in_runs) for _ in range(3)) < 0.025
+
+
+def test_pauses_of_garbage_collection_may_overlap() -> None:
+    assert gc.isenabled()
+    first, second = gc_paused(), gc_paused()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not gc.isenabled(), "the second one goes on"
+    second.__exit__(None, None, None)
+    assert gc.isenabled()
+
+
+def test_garbage_collection_that_was_off_stays_off() -> None:
+    gc.disable()
+    try:
+        with gc_paused(), gc_paused():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -12,7 +12,14 @@ import pytest
 from pydantic_core import from_json
 
 from aisotools.core.concurrency import at_once
-from aisotools.sandbox.parsing import MAX_KEYS, STEP_BYTES, has_more_parts, parse_steps
+from aisotools.sandbox.parsing import (
+    MAX_KEYS,
+    STEP_BYTES,
+    TooManyKeys,
+    has_more_parts,
+    parse_steps,
+    release_steps,
+)
 
 
 def parsed(data: bytes) -> tuple[Any, int]:
@@ -208,3 +215,47 @@ def test_counting_parts_of_anything_ends_and_takes_short_steps(unit: str) -> Non
     data = unit.encode() * (4 * STEP_BYTES)
     steps = sum(1 for _ in has_more_parts(data, 10, 10))
     assert steps <= 3 + len(data) // STEP_BYTES + 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        {},
+        [[]] * 3,
+        {"a": [{"b": [1, {}]}], "c": {"d": "e"}},
+        [[1] * 5_000, {str(n): [n] for n in range(5_000)}],
+    ],
+    ids=lambda value: f"{value}"[:20],
+)
+def test_values_are_taken_apart_to_the_last_one(value: Any) -> None:
+    inner = value[0] if isinstance(value, list) and value else value.get("a", []) if value else value
+    values = [value]
+    steps = sum(1 for _ in release_steps(values))
+    assert values == []
+    assert not value
+    assert not inner
+    assert steps <= 10_100
+
+
+def test_a_value_is_known_as_soon_as_it_is_begun() -> None:
+    built: list[Any] = []
+    work = parse_steps(b"[" + b"1," * 100_000 + b"x]", built)
+    next(work)
+    assert built
+    assert built[0][:3] == [1, 1, 1]
+    with pytest.raises(ValueError, match="expected"):
+        at_once(work)
+    assert len(built) == 1
+
+
+def test_a_small_value_is_known_as_well() -> None:
+    built: list[Any] = []
+    assert at_once(parse_steps(b'{"a":1}', built)) == {"a": 1}
+    assert built == [{"a": 1}]
+
+
+def test_too_many_keys_have_an_error_of_their_own() -> None:
+    keys = ",".join(f'"{number}":0' for number in range(MAX_KEYS + 1))
+    with pytest.raises(TooManyKeys, match="more than 250,000 keys"):
+        at_once(parse_steps(f"{{{keys}}}".encode()))

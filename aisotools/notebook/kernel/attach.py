@@ -18,8 +18,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,7 +27,7 @@ from jupyter_core.paths import jupyter_runtime_dir
 from pydantic_core import from_json, to_json
 
 from aisotools.core.events import SandboxStarted, SessionEnded, SessionEvent
-from aisotools.core.exceptions import ChannelError, UsageError
+from aisotools.core.exceptions import ChannelError, SandboxError, UsageError
 from aisotools.notebook.kernel.session import (
     CellRequest,
     CellResult,
@@ -39,8 +39,9 @@ from aisotools.notebook.kernel.session import (
     SessionConnection,
 )
 from aisotools.sandbox.frames import Frame, FrameReader, encode
-from aisotools.sandbox.host.calls import DisplayMessage
+from aisotools.sandbox.host.displays import DisplayMessage, show_in_steps
 from aisotools.sandbox.host.sandbox import LocalSandbox
+from aisotools.sandbox.host.watches import watch
 from aisotools.sandbox.worker.output import ExecuteOptions
 from aisotools.session.session import Session
 
@@ -71,20 +72,29 @@ class AttachSocket:
         """Take ownership of a connected socket."""
         return cls(*await asyncio.open_unix_connection(sock=end))
 
-    async def serve(self, on_frame: Callable[[Frame], None]) -> None:
-        """Call `on_frame` with every frame but replies, until the other end is gone."""
+    async def serve(self, on_frame: Callable[[Frame], Awaitable[None] | None]) -> None:
+        """Call `on_frame` with every frame but replies, until the other end is gone.
+
+        What it returns is awaited before the next frame, so that a large display keeps its place.
+        """
         frames = FrameReader()
         try:
             while data := await self._reader.read(_READ_BYTES):
                 for frame in frames.feed(data):
                     if frame.op == "answer":
                         self._resolve(frame)
-                    else:
-                        on_frame(frame)
+                    elif (rest := on_frame(frame)) is not None:
+                        await rest
         except (OSError, ChannelError):
             return
         finally:
             self.close()
+
+    async def send_large(self, op: str, payload: Any, parts: tuple[bytes, ...]) -> None:
+        """Send a frame with large parts, and wait until the other end has taken most of it."""
+        self.send(op, payload, parts)
+        with contextlib.suppress(OSError):  # it is gone: see `send`
+            await self._writer.drain()
 
     def send(self, op: str, payload: Any = None, parts: tuple[bytes, ...] = (), **header: Any) -> None:
         """Send a frame with a JSON payload. Does nothing once the other end is gone."""
@@ -252,10 +262,14 @@ class Attachment:
         if call_id in self._calls:
             self._channel.send("printed", [call_id, stream, text])
 
-    def show(self, call_id: str, shown: DisplayMessage) -> None:
-        """Forward a display."""
-        payload = {"call_id": call_id, "what": shown.kind, "bundle": shown.bundle, "how": shown.details}
+    def show(self, call_id: str, shown: DisplayMessage) -> Awaitable[None] | None:
+        """Forward a display; the bundle of a large one as the worker sent it."""
+        payload = {"call_id": call_id, "what": shown.kind, "bundle": None, "how": shown.details}
+        if shown.json:
+            return self._channel.send_large("show", payload, (shown.json, *shown.buffers))
+        payload["bundle"] = shown.bundle
         self._channel.send("show", payload, shown.buffers)
+        return None
 
     def dropped(self, call_id: str) -> None:
         """Report that displays of a call were dropped."""
@@ -377,7 +391,7 @@ class AttachedSession:
         self._running = 0
         self._tasks: set[asyncio.Task[None]] = set()
         pidfds.setblocking(False)
-        asyncio.get_running_loop().add_reader(pidfds, self._receive_worker)
+        watch(asyncio.get_running_loop(), pidfds, self._receive_worker)
 
     async def serve(self, on_end: Callable[[], None]) -> None:
         """Forward the session's output to the sink until the session is gone, then call `on_end`."""
@@ -426,18 +440,11 @@ class AttachedSession:
         if self._running or self._worker is None:
             self._channel.send("interrupt")
 
-    def _on_frame(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame) -> Awaitable[None] | None:
         if frame.op == "printed":
             self._sink.printed(*parse_payload(frame))
         elif frame.op == "show":
-            payload = parse_object(frame)
-            shown = DisplayMessage(
-                kind=payload["what"],
-                bundle=payload["bundle"],
-                details=payload["how"],
-                buffers=frame.parts[1:],
-            )
-            self._sink.show(payload["call_id"], shown)
+            return self._show(frame)
         elif frame.op == "dropped":
             self._sink.dropped(parse_payload(frame))
         elif frame.op == "lost":
@@ -446,6 +453,20 @@ class AttachedSession:
             task = asyncio.ensure_future(self._ask(frame))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        return None
+
+    def _show(self, frame: Frame) -> Awaitable[None] | None:
+        payload = parse_object(frame)
+        shown = DisplayMessage(kind=payload["what"], details=payload["how"], buffers=frame.parts[1:])
+        if payload["bundle"] is not None:
+            return self._sink.show(payload["call_id"], replace(shown, bundle=payload["bundle"]))
+        body, *buffers = frame.parts[1:]
+
+        def show(bundle: dict[str, Any]) -> Awaitable[None] | None:
+            large = replace(shown, bundle=bundle, json=body, buffers=tuple(buffers))
+            return self._sink.show(payload["call_id"], large)
+
+        return show_in_steps(body, show)
 
     async def _ask(self, frame: Frame) -> None:
         payload = parse_object(frame)
@@ -477,9 +498,18 @@ async def open_remote(
         sink: Receives the output of its calls.
         connection_file: Path for clients; sent to the session.
         on_end: Called when the session is gone.
+
+    Raises:
+        SandboxError: The loop cannot watch a socket.
     """
     channel = await AttachSocket.open(socket.socket(fileno=channel_fd))
-    backend = AttachedSession(channel, socket.socket(fileno=pidfds_fd), sink)
+    pidfds = socket.socket(fileno=pidfds_fd)
+    try:
+        backend = AttachedSession(channel, pidfds, sink)
+    except SandboxError:
+        channel.close()
+        pidfds.close()
+        raise
     serving = asyncio.ensure_future(backend.serve(on_end))
     hello = await channel.request("hello", {"connection_file": connection_file})
 

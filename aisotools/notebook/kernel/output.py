@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pydantic_core import to_json
+
+from aisotools.core.concurrency import in_steps
 from aisotools.notebook.kernel.session import CellResult
-from aisotools.notebook.render.results import sanitize_bundle
-from aisotools.notebook.render.text import coloured, one_line
-from aisotools.sandbox.host.calls import DisplayMessage
+from aisotools.notebook.render.results import sanitize_bundle, sanitize_steps
+from aisotools.notebook.render.text import coloured, one_line, shorten
+from aisotools.sandbox.host.displays import DisplayMessage
 
 MAX_DISPLAY_IDS = 10_000
 """Displays whose ids are remembered; updates of older ones are dropped."""
@@ -33,6 +36,8 @@ DISPLAYS_DROPPED = "[more was shown at once than can be passed on: some of it is
 
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _ERROR_CHARS = 10_000
+# Of a traceback, and of a page of the pager: longer ones would take long, and the reply of a cell has both.
+_MAX_TEXT_CHARS = 1 << 18
 _SIZES = ("width", "height")
 
 
@@ -45,12 +50,16 @@ class JupyterMessage:
         content: Its content.
         metadata: Metadata of the message itself.
         buffers: Binary parts.
+        packed: Its content as JSON, if it came as such; `content` is empty then.
+        is_large: Whether to pack and sign it takes long, so that a thread should.
     """
 
     type: str
     content: Mapping[str, Any]
     metadata: Mapping[str, Any] | None = None
     buffers: tuple[bytes, ...] = ()
+    packed: bytes = b""
+    is_large: bool = False
 
 
 class DisplayFilter:
@@ -78,6 +87,7 @@ class DisplayFilter:
     def error(self, payload: Mapping[str, Any]) -> JupyterMessage:
         """Return the message for an error with `ename`, `evalue` and `traceback`."""
         name, message, trace = (self._text_entry(payload, key) for key in ("ename", "evalue", "traceback"))
+        trace = shorten(trace, _MAX_TEXT_CHARS)
         content = {
             "ename": one_line(name, 200) or "Error",
             "evalue": self.text(message[:_ERROR_CHARS]),
@@ -89,26 +99,42 @@ class DisplayFilter:
         """Return the message for a display, an update or a removal; None for an unknown display id."""
         if shown.kind == "clear":
             return JupyterMessage(type="clear_output", content={"wait": shown.details.get("wait") is True})
-        display_id = shown.details.get("display_id")
-        name = display_id if isinstance(display_id, str) else ""
-        if shown.kind == "update" and name not in self._display_ids:
+        if not self._is_known(shown):
             return None
-        data = self.bundle(shown.bundle)
-        content = {
-            "data": data,
-            "metadata": self._metadata(shown.details.get("metadata"), data),
-            "transient": {"display_id": self._own_display_id(name)} if name else {},
-        }
-        return JupyterMessage(
-            type="update_display_data" if shown.kind == "update" else "display_data", content=content
-        )
+        return self._with_data(shown, self.bundle(shown.bundle), 0)
 
     def result(self, shown: DisplayMessage, count: int) -> JupyterMessage:
         """Return the message for the value of a cell."""
-        data = self.bundle(shown.bundle)
+        return self._with_data(shown, self.bundle(shown.bundle), count)
+
+    async def large(self, shown: DisplayMessage, count: int) -> JupyterMessage | None:
+        """Return the message for a large display, update, or value of cell `count`, made in steps."""
+        if not self._is_known(shown):
+            return None
+        if not self.trusted:
+            chosen = {mime: data for mime, data in shown.bundle.items() if mime != _WIDGET}
+            return replace(
+                self._with_data(shown, await in_steps(sanitize_steps(chosen)), count), is_large=True
+            )
+        # As the worker sent it: it has been parsed, so it is JSON, and to write it again takes as long.
+        message = self._with_data(shown, {}, count)
+        rest = to_json({name: part for name, part in message.content.items() if name != "data"})
+        packed = b'{"data":%s,%s' % (shown.json, rest[1:])
+        return replace(message, content={}, packed=packed, is_large=True)
+
+    def _is_known(self, shown: DisplayMessage) -> bool:
+        """Return whether this is no update of what is not there."""
+        return shown.kind != "update" or _display_name(shown) in self._display_ids
+
+    def _with_data(self, shown: DisplayMessage, data: dict[str, Any], count: int) -> JupyterMessage:
         metadata = self._metadata(shown.details.get("metadata"), data)
-        content = {"execution_count": count, "data": data, "metadata": metadata}
-        return JupyterMessage(type="execute_result", content=content)
+        content: dict[str, Any] = {"data": data, "metadata": metadata}
+        if shown.kind == "result":
+            content = {"execution_count": count, **content}
+        else:
+            name = _display_name(shown)
+            content["transient"] = {"display_id": self._own_display_id(name)} if name else {}
+        return JupyterMessage(type=_MESSAGE_TYPES[shown.kind], content=content)
 
     def comm(self, shown: DisplayMessage) -> JupyterMessage | None:
         """Return the message of a widget to its page; None unless output is trusted."""
@@ -118,7 +144,9 @@ class DisplayFilter:
         metadata = shown.details.get("metadata")
         return JupyterMessage(
             type=str(kind),
-            content=shown.bundle,
+            content={} if shown.json else shown.bundle,
+            packed=shown.json,
+            is_large=bool(shown.json),
             metadata=metadata if isinstance(metadata, Mapping) else {},
             buffers=shown.buffers,
         )
@@ -126,14 +154,15 @@ class DisplayFilter:
     def payload(self, shown: DisplayMessage) -> dict[str, Any] | None:
         """Return the payload of a reply: a pager page, or, if output is trusted, text for a new cell."""
         if shown.kind == "page":
-            data = {"text/plain": self._text_entry(shown.bundle, "text/plain")}
-            page = dict(shown.bundle) if self.trusted else {"text/plain": coloured(data["text/plain"])}
+            text = shorten(self._text_entry(shown.bundle, "text/plain"), _MAX_TEXT_CHARS)
+            page: dict[str, Any] = {"text/plain": self.text(text)}
+            if self.trusted and not shown.json:
+                page = dict(shown.bundle)
             return {"source": "page", "data": page, "start": 0}
         if not self.trusted:
             return None
-        replace = shown.details.get("replace") is True
-        text = self._text_entry(shown.bundle, "text/plain")
-        return {"source": "set_next_input", "text": text, "replace": replace}
+        text = shorten(self._text_entry(shown.bundle, "text/plain"), _MAX_TEXT_CHARS)
+        return {"source": "set_next_input", "text": text, "replace": shown.details.get("replace") is True}
 
     def _own_display_id(self, name: str) -> str:
         if name not in self._display_ids:
@@ -163,6 +192,18 @@ class DisplayFilter:
     def _text_entry(mapping: Mapping[str, Any], key: str) -> str:
         text = mapping.get(key)
         return text if isinstance(text, str) else ""
+
+
+_MESSAGE_TYPES = {
+    "display": "display_data",
+    "update": "update_display_data",
+    "result": "execute_result",
+}
+
+
+def _display_name(shown: DisplayMessage) -> str:
+    display_id = shown.details.get("display_id")
+    return display_id if isinstance(display_id, str) else ""
 
 
 # Cells whose late output still finds its place: background threads print after their cell has ended.
@@ -213,7 +254,7 @@ class JupyterOutput:
     def __init__(
         self,
         display_filter: DisplayFilter,
-        publish: Callable[[JupyterMessage, Request], None],
+        publish: Callable[[JupyterMessage, Request], Awaitable[None] | None],
         request_input: Callable[[dict[str, Any], Request], None],
         poll_input: Callable[[], Mapping[str, Any] | None],
     ) -> None:
@@ -221,7 +262,7 @@ class JupyterOutput:
 
         Args:
             display_filter: Turns displays into messages.
-            publish: Sends a message to every client.
+            publish: Sends a message to every client. Returns None, or what is to be awaited if it is large.
             request_input: Asks one client for a line.
             poll_input: Returns the next reply of a client, or None if there is none yet; does not wait.
         """
@@ -270,12 +311,20 @@ class JupyterOutput:
         if running is not None:
             self._publish(self._filter.stream(stream, text), running.request)
 
-    def show(self, call_id: str, shown: DisplayMessage) -> None:
-        """Publish a display."""
+    def show(self, call_id: str, shown: DisplayMessage) -> Awaitable[None] | None:
+        """Publish a display; a large one in steps, which are to be awaited."""
         running = self._running.get(call_id)
+        if running is not None and shown.json and shown.kind in _MESSAGE_TYPES:
+            return self._show_in_steps(running, shown)
         message = None if running is None else self._message(call_id, running, shown)
-        if running is not None and message is not None:
-            self._publish(message, running.request)
+        if running is None or message is None:
+            return None
+        return self._publish(message, running.request)
+
+    async def _show_in_steps(self, running: _RunningCell, shown: DisplayMessage) -> None:
+        message = await self._filter.large(shown, running.count)
+        if message is not None and (rest := self._publish(message, running.request)) is not None:
+            await rest
 
     def _message(self, call_id: str, running: _RunningCell, shown: DisplayMessage) -> JupyterMessage | None:
         if shown.kind == "result":

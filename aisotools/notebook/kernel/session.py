@@ -22,7 +22,7 @@ from aisotools.core.protocols import OutputCaps, ToolPayload
 from aisotools.core.sandboxes import Sandbox, SandboxCall, SandboxListener
 from aisotools.core.types import Json, ToolCall, ToolResult
 from aisotools.policy.approvers import DenyAll
-from aisotools.sandbox.host.calls import DisplaySink
+from aisotools.sandbox.host.displays import DisplaySink
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec

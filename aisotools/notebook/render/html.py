@@ -12,12 +12,14 @@ from __future__ import annotations
 import base64
 import html
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from aisotools.core.concurrency import at_once
 from aisotools.core.types import Effect
-from aisotools.notebook.render.text import KEEP, text_of
+from aisotools.notebook.render.text import KEEP, text_steps
 from aisotools.policy.prompts import visible
 
 LINE = "rgba(127,127,127,.35)"
@@ -131,6 +133,7 @@ MAX_SVG_CHARS = 1 << 20
 MAX_PIXELS = 40_000_000
 """Largest area that is shown: a small file can ask for gigabytes of memory."""
 
+_BLANKS = b" \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f"
 _PNG_START = b"\x89PNG\r\n\x1a\n"
 _JPEG_START = b"\xff\xd8\xff"
 # Markers of a JPEG that carry its height and width: start of frame, without the three that are tables.
@@ -140,7 +143,16 @@ _DATA_URI = re.compile(r"data:(image/(?:png|jpeg));base64,([A-Za-z0-9+/=\s]*)", 
 
 
 def checked_image(mime: str, data: Any) -> str:
-    """Return a PNG or JPEG image as canonical base64 text.
+    """Return `image_steps(mime, data)`, at once.
+
+    Raises:
+        ValueError: If it is no such image.
+    """
+    return at_once(image_steps(mime, data))
+
+
+def image_steps(mime: str, data: Any) -> Generator[None, None, str]:
+    """Return, in steps, a PNG or JPEG image as canonical base64 text.
 
     Args:
         mime: `image/png` or `image/jpeg`.
@@ -149,7 +161,8 @@ def checked_image(mime: str, data: Any) -> str:
     Raises:
         ValueError: If it is not such an image, or too large; the message says which.
     """
-    raw = _decode(data)
+    raw = yield from _decode(data)
+    yield
     if len(raw) > MAX_IMAGE_BYTES:
         raise ValueError(f"{len(raw):,} bytes are more than {MAX_IMAGE_BYTES:,}")
     width, height = _png_size(raw) if mime == "image/png" else _jpeg_size(raw)
@@ -159,7 +172,16 @@ def checked_image(mime: str, data: Any) -> str:
 
 
 def checked_data_uri(uri: str) -> str:
-    """Return the `data:` URI of a valid PNG or JPEG image in canonical form.
+    """Return `data_uri_steps(uri)`, at once.
+
+    Raises:
+        ValueError: If it is no such image.
+    """
+    return at_once(data_uri_steps(uri))
+
+
+def data_uri_steps(uri: str) -> Generator[None, None, str]:
+    """Return, in steps, the `data:` URI of a valid PNG or JPEG image in canonical form.
 
     Raises:
         ValueError: If it is anything else.
@@ -168,16 +190,29 @@ def checked_data_uri(uri: str) -> str:
     if match is None:
         raise ValueError("not a data: URI of a PNG or JPEG image")
     mime, data = match.groups()
-    return f"data:{mime};base64,{checked_image(mime, data)}"
+    yield
+    encoded = yield from image_steps(mime, data)
+    return f"data:{mime};base64,{encoded}"
 
 
 def svg_data_uri(data: Any) -> str:
-    """Return an SVG image as a `data:` URI. As the source of an `<img>` it neither runs nor fetches anything.
+    """Return `svg_steps(data)`, at once.
+
+    Raises:
+        ValueError: If it is no SVG image.
+    """
+    return at_once(svg_steps(data))
+
+
+def svg_steps(data: Any) -> Generator[None, None, str]:
+    """Return, in steps, an SVG image as a `data:` URI.
+
+    As the source of an `<img>` it neither runs nor fetches anything.
 
     Raises:
         ValueError: If it is not SVG text, too large, or defines entities, which can grow without bound.
     """
-    source = text_of(data)
+    source = yield from text_steps(data)
     if len(source) > MAX_SVG_CHARS:
         raise ValueError(f"{len(source):,} characters are more than {MAX_SVG_CHARS:,}")
     if "<svg" not in source or "<!ENTITY" in source.upper():
@@ -190,14 +225,16 @@ def weight(markup: str) -> int:
     return len(_EMBEDDED.sub("", markup))
 
 
-def _decode(data: Any) -> bytes:
+def _decode(data: Any) -> Generator[None, None, bytes]:
     if isinstance(data, bytes):
         return data
-    text = text_of(data)
+    text = yield from text_steps(data)
     if len(text) > MAX_IMAGE_BYTES * 2:
         raise ValueError(f"{len(text):,} characters are too many")
     try:
-        return base64.b64decode("".join(text.split()), validate=True)
+        encoded = text.encode("ascii").translate(None, _BLANKS)
+        yield
+        return base64.b64decode(encoded, validate=True)
     except ValueError:
         raise ValueError("it is not base64 text") from None
 
@@ -260,8 +297,11 @@ _TAG = re.compile(r"<(/?)([a-z][^\s/>]*)")
 # Void elements, and those that a sibling closes implicitly: they add no depth.
 _SHALLOW = frozenset("br col dd dt hr img input li link meta option p tbody td tfoot th thead tr wbr".split())
 _MAX_DEPTH = 200
-_IMAGE = re.compile(r"data:image/(?:png|jpeg);base64,[A-Za-z0-9+/=\s]+")
+_IMAGE_START = "data:image/"
+_match_image_type = re.compile(r"data:image/(?:png|jpeg);base64,").match
+_match_encoded = re.compile(r"[A-Za-z0-9+/=\s]*").match
 _MAX_IMAGES_CHARS = 8 << 20
+_CHARS_AT_ONCE = 1 << 20
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -279,48 +319,95 @@ class Markup:
 
 
 def clean_markup(source: str, room: int) -> Markup:
-    """Sanitize `source`, in about `room` characters without counting images.
+    """Return `markup_steps(source, room)`, at once.
+
+    Raises:
+        ValueError: If it cannot be shown.
+    """
+    return at_once(markup_steps(source, room))
+
+
+def markup_steps(source: str, room: int) -> Generator[None, None, Markup]:
+    """Sanitize `source` in steps, in about `room` characters without counting images.
 
     Raises:
         ValueError: If it is nested to overwhelm the browser, or nothing visible is left.
     """
-    source, images = _lift_images(source)
     # HTML parsers are quadratic on hostile nesting, so the source is cut before they see it.
-    total = len(source)
-    source = _PANDAS_STYLE.sub("", source[: 2 * room])
+    source, total, images = yield from _lift_images(source, 2 * room)
+    source = _PANDAS_STYLE.sub("", source)
+    yield
     if _depth(source) > _MAX_DEPTH:
         raise ValueError(f"it is nested deeper than {_MAX_DEPTH} elements")
+    yield
     left_out = tuple(dict.fromkeys(name.lower() for name in _LEFT_OUT.findall(source)))
     inline = _inline(source, images)
+    yield
     cut = len(source) if total <= 2 * room else 2 * room
     while weight(inline) > room and cut:
         cut = cut * room // (weight(inline) + 1) * 9 // 10
+        yield
         inline = _inline(source[:cut], images)
+    yield
     if "<img src" not in inline and not html.unescape(re.sub("<[^<>]*+>", "", inline)).strip():
         raise ValueError("nothing in it can be shown" + (f" ({', '.join(left_out)})" if left_out else ""))
     if cut < len(source) or total > 2 * room:
         inline += f"<p>[... cut after {cut:,} of {total:,} characters ...]</p>"
-    elif (framed := _put_in_frame(source, images)) and weight(framed) + weight(inline) <= room:
-        inline = framed + details("the same without its style", inline)
+    else:
+        yield
+        framed = _put_in_frame(source, images)
+        yield
+        if framed and weight(framed) + weight(inline) <= room:
+            inline = framed + details("the same without its style", inline)
     return Markup(html=inline, left_out=left_out)
 
 
-def _lift_images(source: str) -> tuple[str, dict[str, str]]:
-    """Replace every image by a short name. Also return the valid images by that name."""
+def _lift_images(source: str, max_chars: int) -> Generator[None, None, tuple[str, int, dict[str, str]]]:
+    """Replace every image by a short name, in steps.
+
+    Return the first `max_chars` characters of the result, its whole length, and the valid images that may be
+    in there, by their names.
+    """
     images: dict[str, str] = {}
-    total = 0
+    pieces: list[str] = []
+    length = total = count = at = 0
+    while True:
+        start = source.find(_IMAGE_START, at)
+        end = start if start < 0 else (yield from _image_end(source, start))
+        is_image = end > start
+        if start >= 0 and not is_image:
+            end = start + len(_IMAGE_START)
+        text = source[at:] if start < 0 else source[at : start if is_image else end]
+        if length < max_chars:
+            pieces.append(text)
+        length += len(text)
+        if start < 0:
+            return "".join(pieces)[:max_chars], length, images
+        if is_image:
+            name = f"data:,{count}"
+            count += 1
+            total += end - start
+            if length < max_chars:
+                pieces.append(name)
+                images[name] = ""
+                if total <= _MAX_IMAGES_CHARS:
+                    with suppress(ValueError):
+                        images[name] = yield from data_uri_steps(source[start:end])
+            length += len(name)
+        at = end
+        yield
 
-    def lift(match: re.Match[str]) -> str:
-        nonlocal total
-        name = f"data:,{len(images)}"
-        total += len(match[0])
-        try:
-            images[name] = checked_data_uri(match[0]) if total <= _MAX_IMAGES_CHARS else ""
-        except ValueError:
-            images[name] = ""
-        return name
 
-    return _IMAGE.sub(lift, source), images
+def _image_end(source: str, start: int) -> Generator[None, None, int]:
+    """Return where the image ends that starts here; `start` itself if it is none."""
+    found = _match_image_type(source, start)
+    if found is None:
+        return start
+    end = found.end()
+    while (run := _match_encoded(source, end, end + _CHARS_AT_ONCE)) and run.end() > end:
+        end = run.end()
+        yield
+    return end if end > found.end() else start
 
 
 def _depth(source: str) -> int:

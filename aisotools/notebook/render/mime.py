@@ -13,16 +13,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
+from itertools import islice
 from typing import Any
 
+from aisotools.core.concurrency import at_once
 from aisotools.core.types import Json, MimeBundle
 from aisotools.notebook.render import html
-from aisotools.notebook.render.html import checked_image, clean_markup, svg_data_uri
-from aisotools.notebook.render.text import coloured_html, one_line, readable, shorten, text_of
-from aisotools.policy.prompts import visible, visible_json
+from aisotools.notebook.render.html import image_steps, markup_steps, svg_steps
+from aisotools.notebook.render.text import (
+    Ends,
+    coloured_html,
+    one_line,
+    readable,
+    shorten,
+    text_of,
+    text_steps,
+)
+from aisotools.policy.prompts import visible
+from aisotools.sandbox.parsing import release_steps
+from aisotools.sandbox.results import MAX_MIME_TYPES
 
 MAX_HTML_CHARS = 64 << 10
 """Longest HTML stored in a notebook for one result, without images."""
@@ -30,6 +42,11 @@ MAX_HTML_CHARS = 64 << 10
 _AT_ONCE_CHARS = 8_000
 _MAX_JSON_DEPTH = 40
 _MAX_NOTES = 5
+_MAX_NAME_CHARS = 1_000
+_CONTAINERS = (Mapping, list, tuple)
+_NUMBERS = frozenset((int, float, bool, type(None)))
+_ITEMS_AT_ONCE = 1_000
+_PIECES_AT_ONCE = 2_000
 _TEXT_BASED = {"application/json", "text/markdown", "text/plain"}
 _REFUSED = ("application/vnd.", "application/pdf", "application/x-")
 
@@ -89,41 +106,61 @@ class SafeOutput:
     notes: tuple[str, ...] = ()
 
 
+SafeSteps = Generator[None, None, SafeOutput]
+"""Work on a representation, in steps."""
+
+Convert = Callable[[Any, int], SafeSteps]
+"""Makes an entry of a bundle safe; gets the entry and the room that there is for it."""
+
+
 def make_safe(bundle: MimeBundle, room: int = MAX_HTML_CHARS) -> SafeOutput:
-    """Return the richest safe representation of `bundle`, in about `room` characters without images."""
-    data = {_mime_name(name): value for name, value in bundle.items()}
+    """Return `safe_steps(bundle, room)`, at once."""
+    return at_once(safe_steps(bundle, room))
+
+
+def safe_steps(bundle: MimeBundle, room: int = MAX_HTML_CHARS) -> SafeSteps:
+    """Return, in steps, the richest safe representation of `bundle`.
+
+    It has about `room` characters without images. No step takes long, whatever the bundle is: it comes from a
+    sandbox, and may have 20 MiB.
+    """
+    data = {_mime_name(name): value for name, value in islice(bundle.items(), MAX_MIME_TYPES)}
     output: SafeOutput | None = None
     chosen = ""
     notes = []
     for mime, convert in _CONVERTERS.items():
         if mime in data and output is None:
             try:
-                output, chosen = convert(data[mime], room), mime
+                output, chosen = (yield from convert(data[mime], room)), mime
             except ValueError as error:
                 notes.append(f"{mime} is not shown: {error}.")
+            yield
     for mime in data.keys() - _CONVERTERS.keys():
         if output is None and isinstance(data[mime], str) and not mime.startswith(_REFUSED):
-            output = _source(data[mime], room)
+            output = yield from _source(data[mime], room)
             notes.append(f"{one_line(mime, 60)} is shown as its source.")
         else:
             notes.append(_refusal(mime))
     if output is None:
         output = SafeOutput(html="", plain="")
-    plain = output.plain if chosen in _TEXT_BASED else _plain_text(data, room) or output.plain
+    plain = output.plain
+    if chosen not in _TEXT_BASED:
+        plain = (yield from _plain_text(data, room)) or plain
     notes = [*output.notes, *sorted(notes)]
-    if len(notes) > _MAX_NOTES:
-        notes[_MAX_NOTES:] = [f"{len(notes) - _MAX_NOTES} more types are not shown."]
+    more = len(bundle) - min(len(bundle), MAX_MIME_TYPES) + len(notes) - _MAX_NOTES
+    if more > 0:
+        notes[_MAX_NOTES:] = [f"{more} more types are not shown."]
     return replace(output, plain=plain, notes=tuple(notes))
 
 
 def _mime_name(name: object) -> str:
-    return str(name).partition(";")[0].strip().lower()
+    return str(name)[:_MAX_NAME_CHARS].partition(";")[0].strip().lower()
 
 
-def _plain_text(data: Mapping[str, Any], room: int) -> str:
+def _plain_text(data: Mapping[str, Any], room: int) -> Generator[None, None, str]:
     """Return the `text/plain` representation; empty if there is no valid one."""
     try:
-        return _text(data["text/plain"], room).plain
+        return (yield from _text(data["text/plain"], room)).plain
     except (KeyError, ValueError):
         return ""
 
@@ -137,19 +174,30 @@ def _refusal(mime: str) -> str:
     return f"{name} is not shown."
 
 
-def _text(data: Any, room: int) -> SafeOutput:
-    source = shorten(text_of(data), 4 * room)
-    text = fit_html(readable(source), room)
+def _text(data: Any, room: int) -> SafeSteps:
+    text = yield from text_steps(data)
+    return (yield from _both_ends(Ends(text[: 4 * room], text[-2 * room :], len(text)), room))
+
+
+def _both_ends(complete: Ends, room: int) -> SafeSteps:
+    """Return a text, or both ends of a long one."""
+    source = complete.shorten(4 * room)
+    shown = readable(source)
+    yield
+    text = fit_html(shown, room)
+    yield
     if len(text) <= _AT_ONCE_CHARS:
         coloured = coloured_html(source, room)
         return SafeOutput(html=html.block(text, markup=coloured or "") if text else "", plain=text)
-    excerpt = fit_html(shorten(readable(source), _AT_ONCE_CHARS * 3 // 4), room)
+    excerpt = fit_html(shorten(shown, _AT_ONCE_CHARS * 3 // 4), room)
     whole = fit_html(text, room - len(escape(excerpt)))
     markup = html.block(excerpt)
     if len(whole) > len(excerpt):
-        title = f"show all, {len(text_of(data)):,} characters"
-        if whole != readable(text_of(data)[: 4 * room]):
+        title = f"show all, {complete.total:,} characters"
+        yield
+        if whole != readable(complete.start[: 4 * room]):
             title += " less those left out"
+        yield
         coloured = coloured_html(source, room - len(escape(excerpt)))
         markup += html.details(title, html.block(whole, markup=coloured or ""))
     return SafeOutput(html=markup, plain=text)
@@ -164,13 +212,13 @@ def fit_html(text: str, room: int) -> str:
     return text
 
 
-def _source(data: Any, room: int) -> SafeOutput:
-    return _text(data, room)
+def _source(data: Any, room: int) -> SafeSteps:
+    return (yield from _text(data, room))
 
 
-def _image(mime: str) -> Callable[[Any, int], SafeOutput]:
-    def convert(data: Any, _room: int) -> SafeOutput:
-        encoded = checked_image(mime, data)
+def _image(mime: str) -> Convert:
+    def convert(data: Any, _room: int) -> SafeSteps:
+        encoded = yield from image_steps(mime, data)
         return SafeOutput(
             html=_img(f"data:{mime};base64,{encoded}"),
             plain=f"[{mime}, {len(encoded) * 3 // 4:,} bytes]",
@@ -180,8 +228,8 @@ def _image(mime: str) -> Callable[[Any, int], SafeOutput]:
     return convert
 
 
-def _svg(data: Any, _room: int) -> SafeOutput:
-    img = _img(svg_data_uri(data))
+def _svg(data: Any, _room: int) -> SafeSteps:
+    img = _img((yield from svg_steps(data)))
     return SafeOutput(html=img, plain="[image/svg+xml]", native={"text/html": img})
 
 
@@ -189,29 +237,54 @@ def _img(source: str) -> str:
     return f'<img src="{source}" alt="image" style="max-width:100%;background:#fff">'
 
 
-def _html(data: Any, room: int) -> SafeOutput:
-    markup = clean_markup(text_of(data), room)
+def _html(data: Any, room: int) -> SafeSteps:
+    markup = yield from markup_steps((yield from text_steps(data)), room)
     notes = (f"Left out: {', '.join(markup.left_out)}.",) if markup.left_out else ()
     native = {"text/html": f'<div class="mathjax_ignore" style="contain:content">{markup.html}</div>'}
     return SafeOutput(html=markup.html, plain="[table or other HTML]", native=native, notes=notes)
 
 
-def _latex(data: Any, _room: int) -> SafeOutput:
-    formula = f"$$ {checked_latex(data)} $$"
+def _latex(data: Any, _room: int) -> SafeSteps:
+    formula = f"$$ {checked_latex((yield from text_steps(data)))} $$"
     # The surrounding box switches MathJax off; here it may typeset the checked formula.
     typeset = f'<div class="mathjax_process">{escape(formula)}</div>'
     return SafeOutput(html=typeset, plain=formula, native={"text/latex": formula})
 
 
-def _json(data: Any, room: int) -> SafeOutput:
-    value = bounded_json(data)
-    output = _text(visible_json(value), room)
+def _json(data: Any, room: int) -> SafeSteps:
+    value = yield from _bounded(data, _MAX_JSON_DEPTH)
+    text = Ends()
+    # With its indentation it may have a hundred times as many characters as without.
+    for piece in _written(json.JSONEncoder(ensure_ascii=False, indent=2), value):
+        text.add(visible(piece, keep="\n"), 4 * room)
+        yield
+    output = yield from _both_ends(text, room)
+    if (yield from _fits(value)):
+        return replace(output, native={"application/json": value})
+    yield from release_steps([value])
+    return output
+
+
+def _fits(value: Json) -> Generator[None, None, bool]:
+    """Return whether a value is short enough to be passed on as it is."""
+    chars = 0
     try:
-        fits = len(json.dumps(value, allow_nan=False)) <= MAX_HTML_CHARS
+        for piece in _written(json.JSONEncoder(allow_nan=False), value):
+            chars += len(piece)
+            yield
+            if chars > MAX_HTML_CHARS:
+                return False
     except ValueError:
         # NaN and infinity exist in Python's JSON only; a browser would fail to parse the whole message.
-        fits = False
-    return replace(output, native={"application/json": value}) if fits else output
+        return False
+    return True
+
+
+def _written(encoder: json.JSONEncoder, value: Json) -> Iterator[str]:
+    """Yield a value as JSON, in pieces of some kilobytes; a text stands in one piece."""
+    pieces = encoder.iterencode(value)
+    while piece := "".join(islice(pieces, _PIECES_AT_ONCE)):
+        yield piece
 
 
 def checked_latex(data: object) -> str:
@@ -258,12 +331,43 @@ def bounded_json(value: Any, depth: int = _MAX_JSON_DEPTH) -> Json:
     Raises:
         ValueError: If it is nested deeper than `depth` levels.
     """
+    return at_once(_bounded(value, depth))
+
+
+def _bounded(value: Any, depth: int) -> Generator[None, None, Json]:
     if depth == 0:
         raise ValueError(f"it is nested deeper than {_MAX_JSON_DEPTH} levels")
     if isinstance(value, Mapping):
-        return {_encodable(str(name)): bounded_json(item, depth - 1) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [bounded_json(item, depth - 1) for item in value]
+        entries: dict[str, Json] = {}
+        for name, item in value.items():
+            if isinstance(item, _CONTAINERS):
+                entries[_encodable(str(name))] = yield from _bounded(item, depth - 1)
+                continue
+            entries[_encodable(str(name))] = _bounded_item(item, depth - 1)
+            if not len(entries) % _ITEMS_AT_ONCE:
+                yield
+        yield
+        return entries
+    if not isinstance(value, (list, tuple)):
+        return _bounded_item(value, depth)
+    items: list[Json] = []
+    for start in range(0, len(value), _ITEMS_AT_ONCE):
+        part = value[start : start + _ITEMS_AT_ONCE]
+        if depth > 1 and _NUMBERS.issuperset(map(type, part)):
+            items.extend(part)
+        else:
+            for item in part:
+                if isinstance(item, _CONTAINERS):
+                    items.append((yield from _bounded(item, depth - 1)))
+                else:
+                    items.append(_bounded_item(item, depth - 1))
+        yield
+    return items
+
+
+def _bounded_item(value: Any, depth: int) -> Json:
+    if depth == 0:
+        raise ValueError(f"it is nested deeper than {_MAX_JSON_DEPTH} levels")
     if value is None or isinstance(value, (bool, int, float)):
         return value
     return _encodable(value if isinstance(value, str) else f"<{type(value).__name__}>")
@@ -273,7 +377,7 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-_CONVERTERS: Mapping[str, Callable[[Any, int], SafeOutput]] = {
+_CONVERTERS: Mapping[str, Convert] = {
     "image/png": _image("image/png"),
     "image/jpeg": _image("image/jpeg"),
     "image/svg+xml": _svg,

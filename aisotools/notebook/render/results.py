@@ -7,14 +7,15 @@ else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from aisotools.core.concurrency import at_once
 from aisotools.core.types import MimeBundle, ToolResult
 from aisotools.notebook.render import html
 from aisotools.notebook.render.html import weight
-from aisotools.notebook.render.mime import MAX_HTML_CHARS, SafeOutput, make_safe
+from aisotools.notebook.render.mime import MAX_HTML_CHARS, SafeOutput, make_safe, safe_steps
 from aisotools.notebook.render.text import one_line, readable, seconds, shorten
 from aisotools.sandbox.results import IN_READER
 from aisotools.tools.host_failures import TRACEBACK
@@ -32,13 +33,18 @@ _ERROR_WORDS = {
 
 
 def sanitize_bundle(bundle: MimeBundle) -> dict[str, Any]:
-    """Return the MIME bundle that may be shown instead of the untrusted `bundle`. Not in a box.
+    """Return `sanitize_steps(bundle)`, at once."""
+    return at_once(sanitize_steps(bundle))
+
+
+def sanitize_steps(bundle: MimeBundle) -> Generator[None, None, dict[str, Any]]:
+    """Return, in steps, the MIME bundle that may be shown instead of the untrusted `bundle`. Not in a box.
 
     Returns:
         Always `text/plain`; besides it at most one of `text/html`, `text/latex`, `image/png`, `image/jpeg`,
         `application/json`. Bounded, without ids, metadata or anything else that is not a MIME type.
     """
-    shown = make_safe(bundle)
+    shown = yield from safe_steps(bundle)
     clean = dict(shown.native)
     if "text/html" in clean and shown.notes:
         clean["text/html"] += "".join(map(html.note, shown.notes))

@@ -10,36 +10,57 @@ from __future__ import annotations
 import html
 import re
 from collections import deque
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from aisotools.core.concurrency import at_once
 from aisotools.core.redaction import LineRedactor
 from aisotools.policy.prompts import visible
 
 # Cursor moves, colours, titles and hyperlinks of a terminal. An unfinished one loses its introducer only, so
 # that it cannot swallow the text behind it. Every branch starts with a character that no other branch runs
 # across: linear time on hostile input.
-_ESCAPE_SEQUENCE = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[PX^_][^\x1b\n]*\x1b\\|[ -/]*[0-~])"
-)
-_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
+_ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[PX^_][^\x1b\n]*\x1b\\|[ -/]*[0-~])"
+_ESCAPE_SEQUENCE = re.compile(_ESCAPES)
+# All that begins with an escape character: a colour, another sequence, or the character alone. In one pass,
+# since a text may have a hundred thousand of them.
+_COLOUR_OR_ELSE = re.compile(rf"(\x1b\[[0-9;]*m)|{_ESCAPES}|(\x1b)")
 KEEP = "\n\t\xa0\u202f\u3000\ufe0f"
 """Invisible characters that output may hold: French and Japanese spaces, the variation selector of emoji."""
 
 _KEEP_MOVES = KEEP + "\r\b"
+_LINES_AT_ONCE = 50_000
 
 
 def text_of(data: Any) -> str:
-    """Return the text of a MIME bundle's entry: a string, or a list of strings as notebooks store it.
+    """Return the text of a MIME bundle's entry; see `text_steps`.
+
+    Raises:
+        ValueError: If it is no text.
+    """
+    return at_once(text_steps(data))
+
+
+def text_steps(data: Any) -> Generator[None, None, str]:
+    """Return, in steps, the text of a MIME bundle's entry: a string, or a list of strings as notebooks have.
 
     Raises:
         ValueError: If it is anything else.
     """
     if isinstance(data, str):
         return data
-    if isinstance(data, list) and all(isinstance(line, str) for line in data):
-        return "".join(data)
-    raise ValueError(f"it is {type(data).__name__}, not text")
+    is_text, pieces = isinstance(data, list), []
+    for start in range(0, len(data) if is_text else 0, _LINES_AT_ONCE):
+        lines = data[start : start + _LINES_AT_ONCE]
+        is_text = all(isinstance(line, str) for line in lines)
+        if not is_text:
+            break
+        pieces.append("".join(lines))
+        yield
+    if not is_text:
+        raise ValueError(f"it is {type(data).__name__}, not text")
+    return "".join(pieces)
 
 
 def readable(text: str) -> str:
@@ -52,9 +73,14 @@ def readable(text: str) -> str:
 
 def coloured(text: str) -> str:
     """Return a program's output for a client that interprets colours and carriage returns itself."""
-    parts = _COLOUR.split(text)
-    parts[::2] = [visible(_ESCAPE_SEQUENCE.sub("", part), _KEEP_MOVES) for part in parts[::2]]
-    return "".join(parts)
+    if "\x1b" in text:
+        text = _COLOUR_OR_ELSE.sub(_keep_colour, text)
+    # Of the escape characters those of colours are left.
+    return visible(text, _KEEP_MOVES + "\x1b")
+
+
+def _keep_colour(found: re.Match[str]) -> str:
+    return found[1] or (visible(found[2]) if found[2] else "")
 
 
 def _overwritten(line: str) -> str:
@@ -73,13 +99,38 @@ def one_line(text: str, max_chars: int = 80) -> str:
 
 def shorten(text: str, max_chars: int) -> str:
     """Return both ends of `text` and how much is missing between them, in about `max_chars` characters."""
-    missing = len(text) - max_chars
-    if missing <= 0:
-        return text
-    tail = max_chars // 3
-    return (
-        f"{text[: max_chars - tail]}\n[... {missing:,} characters left out ...]\n{text[len(text) - tail :]}"
-    )
+    return Ends(text, text, len(text)).shorten(max_chars)
+
+
+@dataclass(slots=True)
+class Ends:
+    """Both ends of a text of any length.
+
+    Attributes:
+        start: Its first characters.
+        end: Its last characters.
+        total: How many it has.
+    """
+
+    start: str = ""
+    end: str = ""
+    total: int = 0
+
+    def add(self, text: str, max_chars: int) -> None:
+        """Add more of the text; keep `max_chars` at each end."""
+        if self.total < max_chars:
+            self.start += text[: max_chars - self.total]
+        self.end = (self.end + text)[-max_chars:] if max_chars else ""
+        self.total += len(text)
+
+    def shorten(self, max_chars: int) -> str:
+        """Return what the function `shorten` returns of the text, for no more characters than are kept."""
+        missing = self.total - max_chars
+        if missing <= 0:
+            return self.start
+        tail = max_chars // 3
+        end = self.end[len(self.end) - tail :]
+        return f"{self.start[: max_chars - tail]}\n[... {missing:,} characters left out ...]\n{end}"
 
 
 def seconds(duration_s: float) -> str:

@@ -1,19 +1,20 @@
 """The calls that a worker or a reader has in progress: how one is sent, and what comes back about it.
 
 Threat
-    All that comes back is hostile: fields that are missing, of the wrong type or out of range; reports,
-    displays and output that are small on the wire and large in memory; floods of what has no effect; large
-    attachments that nobody wants.
+    All that comes back is hostile: fields that are missing, of the wrong type or out of range; reports and
+    output that are small on the wire and large in memory; floods of what has no effect; large attachments
+    that nobody wants. Displays are another matter: see `aisotools.sandbox.host.displays`.
 Mechanism
     Each field is read by a function that accepts one form and raises `ChannelError` for every other, which
-    ends the worker. Reports and displays are limited per call in number, in size in memory (measured before
-    they are passed on), in rate and in total; displays of all calls together in rate as well. What is over a
-    limit is dropped, and the result says how much. What names a call that is over is counted as junk, and
-    too much of that ends the worker. Only results and displays may have attachments, and those are stored
-    only for a call that waits for them, each up to the size that would be passed on.
+    ends the worker. Reports are limited per call in number, in size in memory (measured before they are
+    passed on), in rate and in total. What is over a limit is dropped, and the result says how much. What
+    names a call that is over is counted as junk, and too much of that ends the worker. Only results and
+    displays may have attachments, and those are stored only for a call that waits for them, each up to the
+    size that would be passed on.
 Race window
     A frame may name a call that has just ended at its deadline: junk, and no error. Handling is one step on
-    the event loop, so no frame sees a call half finished.
+    the event loop, so no frame sees a call half finished; only a display may take a task, and what came
+    after it waits for that.
 When it fails
     `WorkerConnection` ends the worker, and `Reader` the reader, at any exception that a frame causes here;
     the next call gets another.
@@ -24,10 +25,10 @@ from __future__ import annotations
 import asyncio
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from aisotools.core.concurrency import in_steps
 from aisotools.core.exceptions import ChannelError, WorkerDied
@@ -35,43 +36,12 @@ from aisotools.core.protocols import OutputCaps, Programs
 from aisotools.core.sandboxes import SandboxCall, SandboxListener
 from aisotools.core.truncation import size_of
 from aisotools.core.types import ToolResult
-from aisotools.sandbox.frames import Frame
+from aisotools.sandbox.frames import Frame, count_field, text_field
+from aisotools.sandbox.host.displays import DISPLAY_OPS, DisplayRouter, SendReply
 from aisotools.sandbox.limits import LimitExceeded
 from aisotools.sandbox.process.ownership import CallStart
 from aisotools.sandbox.results import PrintedOutput, piece_limits, result_steps
-from aisotools.sandbox.worker.output import ExecuteOptions, TokenBucket
-
-DISPLAY_KINDS = frozenset(
-    {"display", "update", "result", "clear", "error", "page", "next_input", "comm", "comm_dropped"}
-)
-"""The kinds of `DisplayMessage`."""
-
-DISPLAY_OPS = frozenset({"show", "ask"})
-"""The frames that are for a `DisplaySink`."""
-
-# Watched calls that are remembered. A call's sink outlives the call, for what it left running in the
-# background.
-_REMEMBERED_DISPLAYS = 256
-# Displays and their bytes, per call: a burst, and a rate per second. A loop that redraws a figure stays
-# below.
-_DISPLAY_BURST = 5_000
-_DISPLAYS_PER_S = 200.0
-_DISPLAY_BYTES_BURST = 64 << 20
-_DISPLAY_BYTES_PER_S = 16 << 20
-# The JSON of one display. Above the small size its containers are counted before it is parsed: an empty list
-# takes 3 bytes on the wire and 64 in memory.
-_MAX_DISPLAY_BYTES = 20 << 20
-_UNCOUNTED_BYTES = 1 << 18
-_MAX_CONTAINERS = 1 << 20
-# Questions that one call may have open at once, and the length of one.
-_MAX_QUESTIONS = 16
-_MAX_PROMPT_CHARS = 20_000
-
-# Since the page was cleared last, what a call may display: a notebook keeps all of it.
-_DISPLAY_BYTES_TOTAL = 256 << 20
-# Displays of all calls together: bytes at once, and per second.
-_SESSION_DISPLAY_BYTES_BURST = 256 << 20
-_SESSION_DISPLAY_BYTES_PER_S = 32 << 20
+from aisotools.sandbox.worker.output import TokenBucket
 
 # Progress reports per call: their number, and their bytes in memory at once, per second and in total.
 _EMIT_BURST = 2000
@@ -95,13 +65,8 @@ _STREAMS = ("stdout", "stderr")
 _ALL_BYTES = 1 << 24
 # Longer numbers take time to parse, and no call has one.
 _MAX_NUMBER_DIGITS = 19
-# Larger ones are not exact in JSON.
-_MAX_COUNT = 1 << 53
 _MAX_PID = 1 << 22  # the kernel's own limit
 _MAX_NAME_CHARS = 200
-
-SendReply = Callable[[str, Mapping[str, Any]], None]
-"""Sends a frame to the worker: its op and its header."""
 
 
 class ProgramListener(Protocol):
@@ -114,189 +79,11 @@ class ProgramListener(Protocol):
         """Signal all that runs below the keeper with this number in the worker's process namespace."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DisplayMessage:
-    """Something that a call displayed. Only its form has been checked.
-
-    Attributes:
-        kind: One of `DISPLAY_KINDS`.
-        bundle: Its data; for most kinds a MIME bundle.
-        details: Further fields, by kind: `display_id`, `metadata`, `wait`, ...
-        buffers: Binary parts of a widget's message.
-    """
-
-    kind: str
-    bundle: Mapping[str, Any] = field(default_factory=dict)
-    details: Mapping[str, Any] = field(default_factory=dict)
-    buffers: tuple[bytes, ...] = ()
-
-
-class DisplaySink(Protocol):
-    """Receives what a watched call displays and asks, while it runs."""
-
-    def show(self, call_id: str, message: DisplayMessage, /) -> None:
-        """Display `message`; what the call printed before has been delivered."""
-
-    def dropped(self, call_id: str, /) -> None:
-        """Note that a display of the call was left out, because there were too many or it was too large."""
-
-    async def ask(self, call_id: str, prompt: str, /, *, password: bool) -> str | None:
-        """Ask for a line of input. Return None at the end of input."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _WatchedCall:
-    sink: DisplaySink
-    options: ExecuteOptions
-    displays: TokenBucket = field(default_factory=lambda: TokenBucket(_DISPLAY_BURST, _DISPLAYS_PER_S))
-    bytes: TokenBucket = field(
-        default_factory=lambda: TokenBucket(_DISPLAY_BYTES_BURST, _DISPLAY_BYTES_PER_S)
-    )
-    bytes_left: int = _DISPLAY_BYTES_TOTAL
-    questions: set[asyncio.Task[str | None]] = field(default_factory=set)
-
-
-class DisplayRouter:
-    """Routes displays and questions to the sink that watches a call.
-
-    A sink stays after the end of its call: what the call left running may still display something.
-    """
-
-    def __init__(self) -> None:
-        self._watched: dict[str, _WatchedCall] = {}
-        self._bytes = TokenBucket(_SESSION_DISPLAY_BYTES_BURST, _SESSION_DISPLAY_BYTES_PER_S)
-
-    def watch(self, call_id: str, sink: DisplaySink, options: ExecuteOptions) -> None:
-        """Route a call that has not been sent yet to `sink`; `options` say how it runs."""
-        self._watched[call_id] = _WatchedCall(sink=sink, options=options)
-        if len(self._watched) > _REMEMBERED_DISPLAYS:
-            oldest = next(iter(self._watched))
-            self.withdraw_questions(oldest)
-            del self._watched[oldest]
-
-    def header(self, call_id: str) -> Mapping[str, Any]:
-        """Return what a call's header tells the worker about its watcher."""
-        watched = self._watched.get(call_id)
-        return {} if watched is None else {"watch": asdict(watched.options)}
-
-    def withdraw_questions(self, call_id: str) -> None:
-        """Cancel what the call still asks: it is over."""
-        watched = self._watched.get(call_id)
-        if watched is not None:
-            for task in tuple(watched.questions):
-                task.cancel()
-
-    def keep_parts(self, call_id: str, sizes: Sequence[int]) -> Sequence[bool]:
-        """Return which parts of a display are of use; a `KeepParts` for the frames of one call."""
-        watched = self._watched.get(call_id)
-        is_kept = (
-            watched is not None
-            and sizes[0] <= _MAX_DISPLAY_BYTES
-            and sum(sizes) <= min(watched.bytes_left, _DISPLAY_BYTES_BURST)
-        )
-        return [is_kept] * len(sizes)
-
-    def route(self, call_id: str, frame: Frame, send_reply: SendReply) -> bool:
-        """Route a frame of `DISPLAY_OPS`. Return whether the call is watched.
-
-        Raises:
-            ChannelError: If it is malformed.
-        """
-        watched = self._watched.get(call_id)
-        if watched is None:
-            return False
-        if frame.op == "ask":
-            self._ask(call_id, watched, frame.header, send_reply)
-            return True
-        size = sum(map(len, frame.parts))
-        if (
-            watched.displays.take()
-            and not frame.dropped
-            and size <= watched.bytes_left
-            and watched.bytes.take(size)
-            and self._bytes.take(size)
-            and _fits(frame)
-        ):
-            message = _display_message(frame)
-            # What is updated or cleared takes the place of what was there; the rest adds to the page.
-            watched.bytes_left -= size if message.kind != "update" else 0
-            if message.kind == "clear":
-                watched.bytes_left = _DISPLAY_BYTES_TOTAL
-            watched.sink.show(call_id, message)
-        else:
-            watched.sink.dropped(call_id)
-        return True
-
-    def _ask(
-        self, call_id: str, watched: _WatchedCall, header: Mapping[str, Any], send_reply: SendReply
-    ) -> None:
-        prompt, seq, password = _text(header, "prompt"), _count(header, "seq"), header.get("password")
-        if len(prompt) > _MAX_PROMPT_CHARS:
-            raise ChannelError(
-                f"a question has an unknown form: its prompt has {len(prompt)} characters; "
-                f"{_MAX_PROMPT_CHARS} are allowed"
-            )
-        if not watched.options.stdin or len(watched.questions) >= _MAX_QUESTIONS:
-            raise ChannelError("a question was asked where none may be asked")
-
-        def reply(task: asyncio.Task[str | None]) -> None:
-            watched.questions.discard(task)
-            value = None
-            try:
-                if not task.cancelled():
-                    value = task.result()
-            finally:
-                # Cancelled or failed, even before its first step: the worker blocks in input() until the
-                # reply comes, so that it always gets one.
-                send_reply("reply", {"seq": seq, "value": value})
-
-        question = watched.sink.ask(call_id, prompt, password=password is True)
-        task = asyncio.get_running_loop().create_task(question)
-        watched.questions.add(task)
-        task.add_done_callback(reply)
-
-
-def _text(header: Mapping[str, Any], name: str) -> str:
-    value = header.get(name)
-    if type(value) is not str:
-        raise ChannelError(f"a frame has an unknown form: its {name!r} is no text")
-    return value
-
-
-def _count(header: Mapping[str, Any], name: str) -> int:
-    value = header.get(name)
-    if type(value) is not int or not 0 <= value < _MAX_COUNT:
-        raise ChannelError(f"a frame has an unknown form: its {name!r} is no whole number from 0 to 2**53")
-    return value
-
-
 def _process_id(header: Mapping[str, Any]) -> int:
-    pid = _count(header, "pid")
+    pid = count_field(header, "pid")
     if not 1 < pid <= _MAX_PID:
         raise ChannelError("a frame has an unknown form: its 'pid' is no number of a process")
     return pid
-
-
-def _fits(frame: Frame) -> bool:
-    body = frame.parts[0] if frame.parts else b""
-    if len(body) <= _UNCOUNTED_BYTES:
-        return True
-    return len(body) <= _MAX_DISPLAY_BYTES and body.count(b"[") + body.count(b"{") <= _MAX_CONTAINERS
-
-
-def _display_message(frame: Frame) -> DisplayMessage:
-    details = dict(frame.header)
-    kind = details.pop("what", None)
-    if not isinstance(kind, str) or kind not in DISPLAY_KINDS or not frame.parts:
-        raise ChannelError("a display is of an unknown kind")
-    body = frame.parts[0]
-    try:
-        bundle = from_json(body, allow_inf_nan=False, cache_strings="keys") if body else {}
-    except ValueError as error:
-        raise ChannelError(f"a display is not JSON: {str(error)[:200]}") from None
-    if not isinstance(bundle, dict):
-        raise ChannelError("a display is no object")
-    return DisplayMessage(kind=kind, bundle=bundle, details=details, buffers=frame.parts[1:])
 
 
 @dataclass(slots=True)
@@ -444,6 +231,10 @@ class CallTable:
             if len(self._finished) > _REMEMBERED_CALLS:
                 del self._finished[next(iter(self._finished))]
 
+    def leave_out_display(self, call: PendingCall) -> None:
+        """Leave out the display that is being parsed for a call that is stopped: its result comes after."""
+        self._displays.leave_out(call.call_id)
+
     def fail(self, error: WorkerDied) -> None:
         """Fail every call in progress: the worker is gone."""
         for call in self:
@@ -475,8 +266,10 @@ class CallTable:
         wanted = [*map(operator.ge, limits, sizes)]
         return wanted + [False] * (len(sizes) - len(wanted))
 
-    def handle(self, frame: Frame) -> None:
-        """Handle one frame.
+    def handle(self, frame: Frame) -> asyncio.Task[None] | None:
+        """Handle one frame. Return None if that is done, or the task that does it.
+
+        A frame that follows may be handled only when the task is done; see `DisplayRouter.route`.
 
         Raises:
             ChannelError: If it is malformed, or one of a flood.
@@ -484,7 +277,7 @@ class CallTable:
         header = frame.header
         if frame.op == "out":
             self._handle_output(header)
-            return
+            return None
         self.flush_output()
         if frame.op == "emit":
             self._handle_emit(header)
@@ -493,13 +286,14 @@ class CallTable:
                 raise ChannelError("a frame has an unknown form: a result names no call")
             self._handle_done(frame)
         elif frame.op in DISPLAY_OPS:
-            self._handle_display(frame)
+            return self._handle_display(frame)
         elif frame.op == "program":
             self._handle_program(header)
         elif frame.op == "stop_program":
             self._handle_stop_program(header)
         else:
             raise ChannelError(f"a frame {frame.op[:40]!r} is of no kind that is known")
+        return None
 
     def flush_output(self) -> None:
         """Deliver printed text to the listener. Consecutive text of one call and stream is one piece."""
@@ -535,13 +329,17 @@ class CallTable:
         return next((call for call in calls if call.holds_main_thread), only)
 
     def _handle_output(self, header: Mapping[str, Any]) -> None:
-        call_id, stream, text = _text(header, "id"), _text(header, "stream"), _text(header, "text")
+        call_id, stream, text = (
+            text_field(header, "id"),
+            text_field(header, "stream"),
+            text_field(header, "text"),
+        )
         if stream not in _STREAMS:
             raise ChannelError(f"output names an unknown stream {stream[:40]!r}")
         is_number = call_id.isascii() and call_id.isdigit() and len(call_id) <= _MAX_NUMBER_DIGITS
         number = int(call_id) if is_number else 0
         if header.get("after") is not None:
-            after = _count(header, "after")
+            after = count_field(header, "after")
             if not after:
                 raise ChannelError("output says that it follows 0 bytes of a program's output")
             # Order of output: programs wrote this many bytes to the pipe before this text was printed.
@@ -555,7 +353,7 @@ class CallTable:
             self._undelivered.append((number, stream, text))
 
     def _handle_emit(self, header: Mapping[str, Any]) -> None:
-        name, payload = _text(header, "name"), header.get("payload")
+        name, payload = text_field(header, "name"), header.get("payload")
         if not isinstance(payload, dict):
             raise ChannelError("a progress report has no object as its payload")
         call = self._find(header.get("id"))
@@ -601,15 +399,18 @@ class CallTable:
         call.dropped_pieces = frame.dropped
         call.future.set_result(frame.parts)
 
-    def _handle_display(self, frame: Frame) -> None:
+    def _handle_display(self, frame: Frame) -> asyncio.Task[None] | None:
         number, after = frame.header.get("id"), frame.header.get("after", {})
         if not isinstance(after, dict):
             raise ChannelError("a display does not say after how many bytes of output it comes")
         for stream in _STREAMS:
             if stream in after:
-                self._drain_raw(stream, _count(after, stream))
-        if not self._displays.route(self._call_id(number), frame, self._reply):
-            self._count_junk(_junk_parts(frame))
+                self._drain_raw(stream, count_field(after, stream))
+        call_id = self._call_id(number)
+        if self._displays.is_watched(call_id):
+            return self._displays.route(call_id, frame, self._reply)
+        self._count_junk(_junk_parts(frame))
+        return None
 
     def _call_id(self, number: object) -> str:
         """Return the id of a call that runs or has ended; empty if there is none with this number."""

@@ -7,9 +7,9 @@ Threat
     Whatever is read here is hostile: the call channel and the raw output, which any process of the tree may
     hold, and the control socket if a worker ever got into its supervisor.
 Mechanism
-    Little is read at a time. A frame is parsed by `aisotools.sandbox.frames` and handled by `CallTable`; any
-    exception of either ends the worker, and what remains in its socket is never read. A malformed report on
-    the control socket loses the whole tree. Nothing is raised into the event loop.
+    Little is read at a time. A frame is read by `FrameChannel` and handled by `CallTable`; any exception of
+    either ends the worker, and what remains in its socket is never read. A malformed report on the control
+    socket loses the whole tree. Nothing is raised into the event loop.
 Race window
     Frames that were sent before a worker ended still count, up to a bound; so a frame may be handled after
     the news of the death, never after another worker has taken over.
@@ -20,24 +20,24 @@ When it fails
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pydantic_core import to_json
 
-from aisotools.core.concurrency import gc_paused
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied, as_clause
 from aisotools.core.protocols import Programs
 from aisotools.core.sandboxes import SandboxListener
-from aisotools.sandbox.frames import BROKEN_STATUS, LARGE_BYTES, Frame, encode
-from aisotools.sandbox.host.calls import CallTable, DisplayRouter, PendingCall
+from aisotools.sandbox.frames import BROKEN_STATUS, Frame, encode
+from aisotools.sandbox.host.calls import CallTable, PendingCall
+from aisotools.sandbox.host.displays import DisplayRouter
 from aisotools.sandbox.host.failures import describe_exit
-from aisotools.sandbox.host.frame_socket import FrameSocket
+from aisotools.sandbox.host.frame_channel import FrameChannel
 from aisotools.sandbox.host.monitor import ResourceMonitor
 from aisotools.sandbox.host.programs import ProgramRequests, note_start, scope_of, wait_for_names
 from aisotools.sandbox.host.raw_output import RawOutput
@@ -48,8 +48,6 @@ from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.descriptors import discard_socket, receive
 from aisotools.sandbox.process.spawn import WorkerHandles
 from aisotools.sandbox.process.supervisor import parse_report
-
-_log = logging.getLogger(__name__)
 
 # Reads that may follow the news of a worker's death. What it sent before counts, but a child that inherited
 # the socket could keep sending for ever.
@@ -78,7 +76,7 @@ class WorkerProcess:
         known_tools: Keys of the tools that it has been sent.
     """
 
-    socket: FrameSocket
+    socket: FrameChannel
     pid: int = 0
     pidfd: int = -1
     known_tools: set[str] = field(default_factory=set)
@@ -290,6 +288,7 @@ class WorkerConnection:
             # Two ways, because the worker cannot read its channel while user code holds the loop: the frame
             # cancels the task that awaits, the supervisor's signal interrupts code that runs. The worker
             # counts both, so that the later of the two does not strike another call.
+            self.calls.leave_out_display(call)
             self._worker.socket.write(encode("cancel", {"id": call.number}))
             request = {"number": call.number, "holds": call.holds_main_thread, "keep": [*self._exempt_pids()]}
             scope = scope_of(call, self.calls).as_json()
@@ -338,9 +337,14 @@ class WorkerConnection:
         self, sock: socket.socket, *, pid: int = 0, pidfd: int = -1, known_tools: set[str] | None = None
     ) -> WorkerProcess:
         """Return a worker that is served over `sock`; see `WorkerProcess` for the other arguments."""
-        transport = FrameSocket(
+        transport = FrameChannel(
             sock,
-            on_readable=self._read_channel,
+            handle=self._handle,
+            on_read=self._raw.bytes_read.clear,
+            on_handled=self.calls.flush_output,
+            on_idle=self._resume_raw,
+            on_closed=self._on_channel_end,
+            on_broken=self.worker_exited,
             on_overflow=lambda: self.worker_exited("it stopped reading its calls"),
             keep=self.calls.keep_parts,
         )
@@ -408,16 +412,20 @@ class WorkerConnection:
     def _on_exit_status(self, exit_status: int, signal_number: int) -> None:
         # Crash order: the news of the death may overtake the last frames, which come by another socket. A
         # result that was sent before the end counts.
-        reads = _READS_AFTER_DEATH
-        while self.is_serving and reads and self._read_channel():
-            reads -= 1
-        self.is_broken = exit_status == BROKEN_STATUS and self.is_serving
-        self.worker_exited(describe_exit(exit_status, signal_number))
+        worker = self._worker
+        worker.socket.drain(_READS_AFTER_DEATH, partial(self._note_exit, worker, exit_status, signal_number))
+
+    def _note_exit(self, worker: WorkerProcess, exit_status: int, signal_number: int) -> None:
+        # Race: it may have been replaced while a display of it was parsed.
+        if worker is self._worker and not self._suspended:
+            self.is_broken = exit_status == BROKEN_STATUS and self.is_serving
+            self.worker_exited(describe_exit(exit_status, signal_number))
 
     def worker_exited(self, reason: str) -> None:
         """Fail every call in progress: the worker is gone. Lose the tree unless another worker comes."""
         if not self.is_serving:
             return
+        self._worker.socket.stop()
         # Race: the monitor goes on, and its next sample is of the worker that takes over. Ask it now.
         self.exit_limit = self.monitor.post_mortem() if self.monitor is not None else None
         has_started = self.ready.done() and not self.ready.exception()
@@ -433,42 +441,16 @@ class WorkerConnection:
 
     # ---- the call channel and the raw output
 
-    def _read_channel(self) -> bool:
-        """Read once and handle what came. Return whether there was anything."""
-        worker = self._worker
-        try:
-            data = worker.socket.read()
-        except ChannelError as error:
-            worker.socket.pause_reading()
-            self.worker_exited(f"it broke the protocol of the call channel: {error}")
-            return False
-        if data is None:
-            return False
-        self._raw.bytes_read.clear()
-        if not data:
-            worker.socket.pause_reading()
-            # Race: a worker that dies closes its channel too, and how it died is reported by another socket a
-            # moment later. Wait for that; only a worker that lives on has merely closed its channel.
-            self._loop.call_later(_EXIT_NEWS_S, self._on_channel_closed, worker)
-            return False
-        reader = worker.socket.reader
-        try:
-            with gc_paused() if reader.pending_bytes + len(data) > LARGE_BYTES else nullcontext():
-                for frame in reader.feed(data):
-                    if self.ready.done():
-                        self.calls.handle(frame)
-                    else:
-                        self._handle_start(frame)
-                    del frame  # before the pause ends
-            self.calls.flush_output()
-        except ChannelError as error:
-            self.worker_exited(f"it broke the protocol of the call channel: {error}")
-        except Exception as error:
-            # Nothing that a worker sends may reach the event loop as an exception: it would be reported
-            # there, and the worker would go on. Each form is checked; this is for what was overlooked.
-            _log.exception("A frame of a worker was not understood")
-            self.worker_exited(f"it sent a frame that could not be handled ({type(error).__name__})")
-        return True
+    def _handle(self, frame: Frame) -> asyncio.Task[None] | None:
+        if self.ready.done():
+            return self.calls.handle(frame)
+        self._handle_start(frame)
+        return None
+
+    def _on_channel_end(self) -> None:
+        # Race: a worker that dies closes its channel too, and how it died is reported by another socket a
+        # moment later. Wait for that; only a worker that lives on has merely closed its channel.
+        self._loop.call_later(_EXIT_NEWS_S, self._on_channel_closed, self._worker)
 
     def _on_channel_closed(self, worker: WorkerProcess) -> None:
         # Stale timer: the worker may have been replaced since, or be about to be.
@@ -494,8 +476,20 @@ class WorkerConnection:
     def _on_raw_readable(self, stream: str) -> None:
         # Order of output: what Python printed before comes by the channel, what programs wrote by the pipe.
         # Read the channel first; a frame that comes after raw bytes says how many (see `CallTable`).
-        self._read_channel()
-        self._raw.read(stream)
+        channel = self._worker.socket
+        channel.read()
+        if channel.is_busy:
+            self._raw.stop()  # until `_resume_raw`
+        else:
+            self._raw.read(stream)
+
+    def _resume_raw(self) -> None:
+        """Read raw output again, after everything that Python sent before."""
+        if self.lost_reason is None:
+            try:
+                self._raw.start()
+            except SandboxError as error:
+                self.lose(str(error))
 
     def _handle_raw(self, stream: str, data: bytes) -> None:
         self.calls.handle_raw(stream, data)
@@ -565,6 +559,7 @@ class WorkerConnection:
             self.exit_limit = self.monitor.post_mortem() if self.monitor is not None else None
         # Before the request below: sending it may fail, which calls this method again.
         self.lost_reason = reason
+        self._worker.socket.stop()
         if self.monitor is not None:
             self.monitor.stop()
         error = WorkerDied(reason, last_words=self.last_words, is_broken=self.is_broken)

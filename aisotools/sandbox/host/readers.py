@@ -14,28 +14,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from aisotools.core.concurrency import gc_paused
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.core.protocols import Programs
 from aisotools.core.sandboxes import SandboxCall, SandboxListener
 from aisotools.core.types import ToolResult
-from aisotools.sandbox.frames import LARGE_BYTES, encode
-from aisotools.sandbox.host.calls import CallTable, DisplayRouter, PendingCall, send_call
+from aisotools.sandbox.frames import encode
+from aisotools.sandbox.host.calls import CallTable, PendingCall, send_call
 from aisotools.sandbox.host.connection import WorkerConnection
+from aisotools.sandbox.host.displays import DisplayRouter
 from aisotools.sandbox.host.failures import (
     describe_exit,
     reader_died_result,
     reader_timeout_result,
     unreadable_result,
 )
-from aisotools.sandbox.host.frame_socket import FrameSocket
+from aisotools.sandbox.host.frame_channel import FrameChannel
 from aisotools.sandbox.host.raw_output import RawOutput, ReaderPipes
 from aisotools.sandbox.host.snapshots import SnapshotHistory, WokenReader
 from aisotools.sandbox.host.trials import SilentListener, TrialScratch
@@ -45,8 +44,6 @@ from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
 from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD, INTERRUPT_REPEATS_S, unread_bytes
 from aisotools.sandbox.results import IN_READER
-
-_log = logging.getLogger(__name__)
 
 # Readers of one worker at a time. More than one is there only while calls of earlier ones still run.
 _MAX_READERS = 4
@@ -120,13 +117,18 @@ class Reader:
         with contextlib.ExitStack() as undone:
             self._raw.start()
             undone.callback(self._raw.stop)
-            self._socket = FrameSocket(
+            self._channel = FrameChannel(
                 woken.socket.sock,
-                on_readable=self._read_channel,
+                handle=self.calls.handle,
+                on_read=self._raw.bytes_read.clear,
+                on_handled=self.calls.flush_output,
+                on_idle=self._resume_raw,
+                on_closed=self._on_channel_closed,
+                on_broken=self.end,
                 on_overflow=lambda: self.end("it stopped reading its calls"),
                 keep=self.calls.keep_parts,
             )
-            undone.callback(self._socket.close)
+            undone.callback(self._channel.close)
             watch(self._loop, woken.socket.pidfd, self._on_exit)
             undone.pop_all()
         _, self.pid, self._pidfd = woken.socket.detach()
@@ -156,7 +158,7 @@ class Reader:
         call = self.calls.start(call_id, stream_bytes=stream_bytes, holds_main_thread=holds_main_thread)
         try:
             message = {**header, **call.header, "id": call.number, "call_id": call_id}
-            self._socket.write(encode("call", message, parts), attachments)
+            self._channel.write(encode("call", message, parts), attachments)
         except ChannelError:
             self.calls.finish(call)
             raise
@@ -166,7 +168,8 @@ class Reader:
         """Cancel the call where it awaits, and interrupt it where it runs."""
         if self.ended.done():
             return
-        self._socket.write(encode("cancel", {"id": call.number}))
+        self.calls.leave_out_display(call)
+        self._channel.write(encode("cancel", {"id": call.number}))
         # Not by the supervisor, which knows the worker alone: the pidfd names this process for sure.
         with contextlib.suppress(OSError):  # it has ended, or does not read: the caller waits, and ends it
             self._pipes.interrupts.write(INTERRUPT_RECORD.pack(call.number))
@@ -215,7 +218,7 @@ class Reader:
         self._raw.stop()
         self.processes.close()
         self._pipes.close_output()
-        self._socket.close()
+        self._channel.close()
         # The loop itself would forget the task.
         self._clearing = asyncio.ensure_future(self._clear_below())
         # Now, not when it is next needed: its number may soon belong to a process that a sweep must end.
@@ -235,48 +238,34 @@ class Reader:
 
     def _send(self, op: str, header: Mapping[str, Any]) -> None:
         if not self.ended.done():
-            self._socket.write(encode(op, header))
+            self._channel.write(encode(op, header))
 
     def _on_exit(self) -> None:
-        # What it sent before its end counts, but a child that inherited the socket could go on for ever.
-        reads = _READS_AFTER_DEATH
-        while reads and not self.ended.done() and self._read_channel():
-            reads -= 1
-        # A zombie of another process: whoever reaped it has its exit status.
-        self.end(describe_exit(-1, 0))
+        # Once: it would be called again and again while its last frames are handled.
+        self._loop.remove_reader(self._pidfd)
+        # What it sent before its end counts, but a child that inherited the socket could go on for ever. A
+        # zombie of another process: whoever reaped it has its exit status.
+        self._channel.drain(_READS_AFTER_DEATH, lambda: self.end(describe_exit(-1, 0)))
 
-    def _read_channel(self) -> bool:
-        try:
-            data = self._socket.read()
-        except ChannelError as error:
-            self.end(f"it broke the protocol of the call channel: {error}")
-            return False
-        if data is None:
-            return False
-        self._raw.bytes_read.clear()
-        if not data:
-            self._socket.pause_reading()
-            if self.calls:
-                self.end("it closed its call channel")
-            return False
-        reader = self._socket.reader
-        try:
-            with gc_paused() if reader.pending_bytes + len(data) > LARGE_BYTES else contextlib.nullcontext():
-                for frame in reader.feed(data):
-                    self.calls.handle(frame)
-                    del frame  # before the pause ends
-            self.calls.flush_output()
-        except ChannelError as error:
-            self.end(f"it broke the protocol of the call channel: {error}")
-        except Exception as error:  # see `WorkerConnection`: nothing that it sends may reach the event loop
-            _log.exception("A frame of a reader was not understood")
-            self.end(f"it sent a frame that could not be handled ({type(error).__name__})")
-        return True
+    def _on_channel_closed(self) -> None:
+        if self.calls:
+            self.end("it closed its call channel")
 
     def _on_raw_readable(self, stream: str) -> None:
         # Order of output: what Python printed before comes by the channel.
-        self._read_channel()
-        self._raw.read(stream)
+        self._channel.read()
+        if self._channel.is_busy:
+            self._raw.stop()  # until `_resume_raw`
+        else:
+            self._raw.read(stream)
+
+    def _resume_raw(self) -> None:
+        """Read raw output again, after everything that Python sent before."""
+        if not self.ended.done():
+            try:
+                self._raw.start()
+            except SandboxError as error:
+                self.end(str(error))
 
     def _handle_raw(self, stream: str, data: bytes) -> None:
         self.calls.handle_raw(stream, data)

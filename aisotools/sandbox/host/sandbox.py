@@ -21,8 +21,9 @@ from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied, Wo
 from aisotools.core.sandboxes import SandboxCall, SandboxListener, SandboxStatus
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.confinement import levels
-from aisotools.sandbox.host.calls import DisplayRouter, PendingCall, send_call
+from aisotools.sandbox.host.calls import PendingCall, send_call
 from aisotools.sandbox.host.connection import WorkerConnection
+from aisotools.sandbox.host.displays import DisplayRouter
 from aisotools.sandbox.host.failures import (
     Recovery,
     describe_recovery,

@@ -5,23 +5,32 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Callable
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_core.utils import ensure_event_loop
+from pydantic_core import from_json, to_json
 
 from aisotools.core.events import CallDecided
-from aisotools.core.exceptions import UsageError
+from aisotools.core.exceptions import SandboxError, UsageError
 from aisotools.core.types import ToolResult
-from aisotools.notebook.kernel.attach import Attachment, attach
+from aisotools.notebook.kernel.attach import AttachedSession, Attachment, AttachSocket, attach, open_remote
 from aisotools.policy.approvers import AllowAll
+from aisotools.sandbox.host.displays import DisplayMessage
 from aisotools.session.session import Session
 from tests.conftest import OpenSession
 from tests.notebook.kernel.jupyter import Client
+from tests.sandbox.host.test_displays import MAX_STALL_S, longest_stall_s
+from tests.sandbox.host.test_watches import FullSelector, run
+from tests.sandbox.hostile_displays import SHAPES
 from tests.waiting import HANG_S, eventually, wait_until
 
 
@@ -153,3 +162,114 @@ async def test_the_front_has_no_way_to_the_worker_but_its_pid(a: Attached) -> No
 async def test_sessions_that_cannot_be_attached_to(open_session: OpenSession) -> None:
     with pytest.raises(UsageError, match="FakeSandbox"):
         await attach(open_session())
+
+
+# ---- large displays, and a host without watches
+
+
+class RecordingSink:
+    """An `OutputSink` that notes what comes, a large display as it came."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def printed(self, _call_id: str, _stream: str, text: str) -> None:
+        self.seen.append(text)
+
+    def show(self, call_id: str, shown: DisplayMessage) -> Awaitable[None] | None:
+        if not shown.json:
+            self.seen.append((call_id, shown))
+            return None
+        return self._show_later(call_id, replace(shown, bundle=from_json(shown.json)))
+
+    async def _show_later(self, call_id: str, shown: DisplayMessage) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        self.seen.append((call_id, shown))
+
+    def dropped(self, call_id: str) -> None:
+        raise AssertionError(call_id)
+
+    def lost(self, reason: str) -> None:
+        self.seen.append(reason)
+
+    async def ask(self, call_id: str, prompt: str, *, password: bool) -> str | None:
+        raise AssertionError((call_id, prompt, password))
+
+
+@asynccontextmanager
+async def two_ends(sink: RecordingSink) -> AsyncIterator[AttachSocket]:
+    """The session's end of a channel whose other end is served for a kernel process."""
+    local, remote = socket.socketpair()
+    pidfds, remote_pidfds = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, theirs = await AttachSocket.open(local), await AttachSocket.open(remote)
+    attached = AttachedSession(theirs, remote_pidfds, sink)
+    ended = asyncio.Event()
+    serving = asyncio.ensure_future(attached.serve(ended.set))
+    yield ours
+    ours.close()
+    await ended.wait()
+    await serving
+    pidfds.close()
+    remote_pidfds.close()
+
+
+@pytest.mark.parametrize("shape", ["different keys", "digits", "escapes"])
+def test_no_display_holds_up_the_loop_of_either_end(shape: str) -> None:
+    body = SHAPES[shape]()
+
+    async def forward() -> None:
+        sink = RecordingSink()
+        sink.show = lambda call_id, shown: sink.seen.append(shown.kind)  # type: ignore[method-assign]  # looks at nothing
+        async with two_ends(sink) as ours:
+            await ours.send_large(
+                "show", {"call_id": "c", "what": "display", "bundle": None, "how": {}}, (body,)
+            )
+            ours.send("printed", ["c", "stdout", "after\n"])
+            await eventually(lambda: sink.seen == ["display", "after\n"])
+
+    assert longest_stall_s(forward) <= MAX_STALL_S
+
+
+async def test_displays_keep_their_order_and_their_content_on_the_way() -> None:
+    sink = RecordingSink()
+    large = {"text/plain": "x" * 100_000, "x/y": [1, {"a": None}]}
+    messages = [
+        DisplayMessage(kind="display", bundle={"a": 1}, details={"display_id": "d"}, buffers=(b"1",)),
+        DisplayMessage(kind="result", bundle=large, buffers=(b"2", b"3"), json=to_json(large)),
+        DisplayMessage(kind="update", bundle={}),
+    ]
+    async with two_ends(sink) as ours:
+        forwarding = SimpleNamespace(_channel=ours)
+        for message in messages:
+            rest = Attachment.show(forwarding, "c", message)  # type: ignore[arg-type]  # has all that this needs
+            assert (rest is not None) == bool(message.json)
+            if rest is not None:
+                await rest
+            ours.send("printed", ["c", "stdout", message.kind])
+        await eventually(lambda: len(sink.seen) == 6)
+    expected: list[Any] = []
+    for message in messages:
+        expected += [("c", message), message.kind]
+    assert sink.seen == expected
+
+
+def test_a_host_without_a_watch_left_says_so_in_one_sentence() -> None:
+    async def main(selector: FullSelector) -> None:
+        local, remote = socket.socketpair()
+        pidfds, remote_pidfds = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        opening = open_remote(
+            remote.detach(), remote_pidfds.detach(), RecordingSink(), "unused", lambda: None
+        )
+        selector.left = 1  # the channel's
+        with pytest.raises(SandboxError, match=r"could not watch a file: .*max_user_watches") as raised:
+            await opening
+        assert "\n" not in str(raised.value)
+        selector.left = None
+        assert pidfds.recv(1) == b"", "the other ends are closed"
+        local.setblocking(False)
+        assert await asyncio.get_running_loop().sock_recv(local, 1) == b""
+        local.close()
+        pidfds.close()
+
+    run(main)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from aisotools.notebook.kernel.output import COMMS_DROPPED, DisplayFilter, JupyterMessage
-from aisotools.sandbox.host.calls import DisplayMessage
+from aisotools.sandbox.host.displays import DisplayMessage
 from tests.notebook.kernel.jupyter import Client, kernel
 
 REAL: Mapping[str, Sequence[str]] = json.loads(

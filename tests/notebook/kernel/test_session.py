@@ -12,7 +12,7 @@ import pytest
 
 from aisotools.core.types import ToolResult
 from aisotools.notebook.kernel.session import CellRequest, CellResult, open_local, parse_cell_result
-from aisotools.sandbox.host.calls import DisplayMessage
+from aisotools.sandbox.host.displays import DisplayMessage
 from aisotools.sandbox.worker.output import ExecuteOptions
 from aisotools.workspace.lock import SERVER_ROOT, claim_workspace, state_folder
 

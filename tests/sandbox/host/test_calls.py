@@ -16,7 +16,8 @@ from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.types import ToolCall
 from aisotools.sandbox.frames import Frame
 from aisotools.sandbox.host import calls
-from aisotools.sandbox.host.calls import CallTable, DisplayMessage, DisplayRouter, send_call
+from aisotools.sandbox.host.calls import CallTable, send_call
+from aisotools.sandbox.host.displays import DisplayMessage, DisplayRouter
 from aisotools.sandbox.worker.output import ExecuteOptions
 from tests.sandbox.rig import ReportLog
 
@@ -326,7 +327,9 @@ async def test_a_display_that_would_fill_the_memory_is_dropped_unparsed(host: Ho
     sink = Sink()
     host.displays.watch("c", sink, INTERACTIVE)
     host.start("c")
-    display(host, body=body)
+    work = host.table.handle(Frame(op="show", header={"id": 1, "what": "display"}, parts=(body,)))
+    if work is not None:
+        await work
     assert (sink.messages, sink.drops) == ([], ["c"])
 
 

@@ -113,9 +113,14 @@ class Peer:
         self.seen += self.requests()
         return len(self.seen)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether the host still handles what it has read."""
+        return self.connection._worker.socket.is_busy
+
     async def settle(self) -> None:
         """Wait until the host has read everything that was sent, and has handled it."""
-        while any(map(_unread_bytes, self._host_ends)):  # noqa: ASYNC110 - the kernel has no event for it
+        while any(map(_unread_bytes, self._host_ends)) or self.is_busy:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0)
         for _ in range(3):
             await asyncio.sleep(0)

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from aisotools.core.exceptions import SandboxError, WorkerDied
-from aisotools.sandbox.host.calls import DisplayMessage, DisplayRouter
+from aisotools.sandbox.host.displays import DisplayMessage, DisplayRouter
 from aisotools.sandbox.host.fork_handle import ForkSnapshot, ForkSocket, _losses
 from aisotools.sandbox.host.fork_observation import ProcessCounts
 from aisotools.sandbox.worker.output import ExecuteOptions
