@@ -602,7 +602,7 @@ class Gate:
             )
             result = await env.sandbox.call(request)
         result = _validated(prepared.tool, result)
-        return result if session_tool is None else session_tool.receive(result)
+        return result if session_tool is None else await session_tool.receive(result)
 
     def _context(self, call: ToolCall, env: CallEnvironment) -> ToolContext:
         """Build the context of a host tool's call."""

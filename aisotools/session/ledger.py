@@ -201,8 +201,8 @@ class Ledger:
                 what = "is another file now"
         return (
             f"The ledger {self.path} {what}: another program has changed it. Close this session. To go on "
-            f"without it, move it away and run `aisotools log forget {self.path.stem}`, or use another session "
-            "key."
+            f"without it, move it away and run `aisotools log forget {self.path.stem}`, or use another "
+            "session key."
         )
 
     def seal(self) -> None:

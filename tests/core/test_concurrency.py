@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Generator, Iterable
 from operator import itemgetter
 from typing import Any
@@ -185,6 +186,20 @@ async def test_quick_work_in_steps_takes_no_break() -> None:
     await asyncio.sleep(0)
     assert waiting.done()
     assert (waiting.result(), len(steps)) == ("counted", 6)
+
+
+async def test_no_garbage_is_collected_within_a_step() -> None:
+    def noting() -> Generator[None, None, list[bool]]:
+        found = [gc.isenabled()]
+        yield
+        return [*found, gc.isenabled()]
+
+    for found in (await in_steps(noting()), at_once(noting())):
+        assert found == [False, False]
+        assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError):
+        await in_steps(1 / 0 for _ in range(2))
+    assert gc.isenabled()
 
 
 def test_work_at_once_has_the_same_result() -> None:
