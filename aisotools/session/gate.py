@@ -109,6 +109,11 @@ class _LoopTurns:
             self._is_spent = True
             asyncio.get_running_loop().call_soon(self._renew)
 
+    async def end(self, size: int) -> None:
+        """Go on in a later turn if arguments of this size take their time in each."""
+        self.spend(size)
+        await self.wait()
+
     def _renew(self) -> None:
         self._is_spent = False
 
@@ -418,6 +423,7 @@ class Gate:
     ) -> ToolResult:
         await self._turns.wait()
         decision = self._decide(call, env, tool, ask=ask, approver=approver)
+        await self._turns.wait()
         if not ask:
             decision = await self._try_first(decision, env, timeout_s)
         if isinstance(decision, CallDecision) and decision.decision is Decision.ASK:
@@ -509,6 +515,7 @@ class Gate:
             return decision
         prepared = decision.prepared
         call = prepared.call
+        await self._turns.end(len(prepared.encoded_arguments))
         self._event_log.add(
             CallDecided,
             call.id,
@@ -581,6 +588,7 @@ class Gate:
         timeout_s: float,
         session_tool: TransferTool | None,
     ) -> ToolResult:
+        await self._turns.end(len(prepared.encoded_arguments))
         # Once more: the record of the start may have failed, or one of another call while guards were waited
         # for. What is not in the ledger must not happen.
         if refused := self._refuse_if_closed(call):

@@ -27,6 +27,7 @@ from aisotools.core.exceptions import ToolError
 from aisotools.policy.approvers import AllowAll
 from aisotools.sandbox.limits import Limits
 from aisotools.session.session import Session
+from aisotools.tools.function import tool
 from tests import stalls
 from tests.sandbox.rig import rss_bytes
 from tests.sandbox.test_hostile import FIND_CHANNEL
@@ -178,6 +179,10 @@ def many_repositories(folder: Path) -> None:
         (folder / f"r{number}" / ".git" / "config").write_text("[core]\n" + "\tbare = false\n" * 4600)
 
 
+_SIGNS = {'"': 1, "\n": 1, "\\": 1, "\x01": 3, "\x7f": 1, "\u00fc": 1, "\u20ac": 2, "\U0001f600": 2, "'\"": 2}
+"""Texts that take long to write as JSON or UTF-8, to read, or to search; and into how many parts 2 million of
+them are divided, so that they are just taken."""
+
 _LARGE: list[dict[str, Any]] = []
 """Arguments that are larger than a call takes, and the largest that it takes, once they are built."""
 
@@ -288,11 +293,27 @@ async def use_tasks(session: Session) -> None:
     await session.undo()
 
 
+async def use_odd_texts(session: Session) -> None:
+    """Call with long texts of one of `_SIGNS`."""
+    session.registry.register(take)
+    for sign, size in _SIGNS.items():
+        text = sign * (2_000_000 // size)
+        result = await session.call("take", {"code": text}, origin="model")
+        assert result.content == f"{len(text)}"
+        await session.call("sandbox_write", {"path": "odd.txt", "content": text}, origin="model")
+
+
+@tool
+def take(code: Any) -> str:
+    """Take anything."""
+    return str(len(code))
+
+
 async def use_large_arguments(session: Session) -> None:
     """Call with all of `_LARGE`."""
     for arguments in _LARGE:
-        for tool in ("python", "sandbox_read", "no such tool"):
-            result = await session.call(tool, arguments, origin="model")
+        for name in ("python", "sandbox_read", "no such tool"):
+            result = await session.call(name, arguments, origin="model")
             assert len(result.content) < 2_000
             await asyncio.sleep(0)  # a call that is refused at once does not wait for anything
 
@@ -420,6 +441,7 @@ SCENARIOS: dict[str, Scenario] = {
     "200 processes that print": _spawn("while :; do echo yyyyyyyyyyyyyyyyyyyyyyyy; done"),
     "100 processes that fork": _spawn("while :; do /bin/true; done", count=100),
     "arguments that are too large": Scenario(prepare=large_arguments, follow_up=use_large_arguments),
+    "arguments that take long to write": Scenario(follow_up=use_odd_texts),
     "patches that are large": Scenario(follow_up=use_large_patches),
     "values that are fetched": Scenario(follow_up=get_values),
     "honest work": Scenario("total = sum(range(1000))\nprint('done', total)\n{'total': total}", 50),
