@@ -49,6 +49,7 @@ from aisotools.tools.adapter import (
     broken_tool_result,
     exception_result,
     host_exception_result,
+    load_analysis,
     validate_value,
 )
 from aisotools.tools.registry import ToolRegistry
@@ -273,6 +274,7 @@ class Gate:
 
     async def _record_request(self, call: ToolCall) -> tuple[ToolCall, float]:
         """Record the request. Return the call with arguments that its caller cannot change any more."""
+        await load_analysis(self.registry.get(call.name))
         arguments: Mapping[str, Json] = {}
         size = 0
         try:
