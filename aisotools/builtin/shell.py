@@ -385,4 +385,4 @@ def _build_result(output: _Output, code: int, elapsed_ms: int, timeout_ms: int |
 
 
 # Programs of a call that only reads run under a layer without write rights.
-register_builtin(sandbox_bash, keeps_to_reading=True)
+register_builtin(sandbox_bash, keeps_to_reading=True, analysis="aisotools.policy.shell.classify")

@@ -96,11 +96,16 @@ async def run_to_completion(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def in_steps(work: Generator[None, None, Result], step_s: float = STEP_S) -> Result:
-    """Return what `work` returns. At a `yield` that is `step_s` after the last break, the loop goes on."""
+    """Return what `work` returns. At a `yield` that is `step_s` after the last break, the loop goes on.
+
+    Garbage is collected between steps only: a step may make tens of thousands of objects, which the collector
+    would look at again and again.
+    """
     resumed_s = time.monotonic()
     while True:
         try:
-            next(work)
+            with gc_paused():
+                next(work)
         except StopIteration as ended:
             result: Result = ended.value
             return result
@@ -110,10 +115,11 @@ async def in_steps(work: Generator[None, None, Result], step_s: float = STEP_S) 
 
 
 def at_once(work: Generator[None, None, Result]) -> Result:
-    """Return what `work` returns, without a break."""
+    """Return what `work` returns, without a break. Garbage is collected between steps only."""
     while True:
         try:
-            next(work)
+            with gc_paused():
+                next(work)
         except StopIteration as ended:
             result: Result = ended.value
             return result

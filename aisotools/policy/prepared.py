@@ -13,8 +13,6 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pydantic_core import from_json
-
 from aisotools.core.protocols import Tool, ToolPayload
 from aisotools.core.types import Decision, Effect, Facts, Json, RunsIn, ToolCall, ToolResult
 from aisotools.policy.quoted import quoted_texts
@@ -29,7 +27,7 @@ from aisotools.tools.adapter import (
     version_of,
 )
 from aisotools.tools.declarations import declared_facts
-from aisotools.tools.validation import encode_arguments
+from aisotools.tools.validation import encode_arguments, fresh_arguments
 
 _CODE_ARGUMENT = "code"
 """The argument in which tools get code to run, as `python` does."""
@@ -92,8 +90,7 @@ class PreparedCall:
     @property
     def arguments(self) -> dict[str, Json]:
         """A fresh copy of the validated arguments: changing it changes neither the decision nor the call."""
-        arguments: dict[str, Json] = from_json(self.encoded_arguments)
-        return arguments
+        return fresh_arguments(self.encoded_arguments)
 
     @property
     def call(self) -> ToolCall:
@@ -162,7 +159,7 @@ def prepare_call(
     # Everyone who is asked gets arguments of their own, so that nobody can change what the others see.
     try:
         if builtin is not None or (payload is None and is_own_host_tool(tool)):
-            facts = dataclasses.replace(gather_facts(tool, from_json(encoded)), basis="analysis")
+            facts = dataclasses.replace(gather_facts(tool, fresh_arguments(encoded)), basis="analysis")
         else:
             facts, flaw = declared_facts(tool, encoded, on_host=payload is None)
             # No tool says what code does that it is given to run; what it names is seen all the same.
@@ -206,7 +203,7 @@ def prepare_call(
         reason = f"its effects could not be determined ({type(error).__name__}: {error}); fix its classify()"
         evaluation = Evaluation(Decision.DENY, reasons=(reason,))
     else:
-        evaluation = policy.check(dataclasses.replace(call, arguments=from_json(encoded)), facts)
+        evaluation = policy.check(dataclasses.replace(call, arguments=fresh_arguments(encoded)), facts)
         if resolve_paths is not None and not is_resolved and evaluation.decision is Decision.ASK:
             facts, look_again = (
                 dataclasses.replace(look(), effect=facts.effect, undoable=facts.undoable),
@@ -227,7 +224,7 @@ def prepare_call(
         payload=payload,
         original=call,
         encoded_arguments=encoded,
-        deadline_s=deadline_of(tool, from_json(encoded)),
+        deadline_s=deadline_of(tool, fresh_arguments(encoded)),
         facts=facts,
         effect=effect,
         evaluation=evaluation,
@@ -240,7 +237,7 @@ def prepare_call(
 
 
 def _resolve_facts(resolve_paths: PathsResolver, facts: Facts, encoded_arguments: bytes | None) -> Facts:
-    return resolve_paths(facts, None if encoded_arguments is None else from_json(encoded_arguments))
+    return resolve_paths(facts, None if encoded_arguments is None else fresh_arguments(encoded_arguments))
 
 
 def call_digest(tool: Tool, encoded_arguments: bytes, level: str, facts: Facts) -> str:

@@ -5,7 +5,8 @@
     arrow  data frames and series of pandas, tables of pyarrow: an Arrow stream, which needs pyarrow
 
 What comes out of a sandbox is hostile: its size is bounded before it is parsed, and compressed and nested
-Arrow data is refused, because a few bytes of it could fill the memory of the host.
+Arrow data is refused, because a few bytes of it could fill the memory of the host. Text and JSON are read in
+steps (`aisotools.sandbox.parsing`): even in a thread a parser would keep the event loop from going on.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import io
 import math
 import struct
 import sys
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
 from aisotools.core.concurrency import at_once
 from aisotools.core.exceptions import ToolError
-from aisotools.sandbox.parsing import has_more_parts
+from aisotools.sandbox.parsing import MAX_NESTED, MAX_TEXT_BYTES, decode_steps, has_more_parts, parse_steps
 
 MAX_BYTES = 44 << 20
 """Size of the largest payload; larger values go by a file in the workspace."""
@@ -27,9 +29,11 @@ MAX_BYTES = 44 << 20
 # Cells of a data frame: columns without data take memory as well.
 _MAX_CELLS = 1 << 26
 _MAX_DEPTH = 100
-# Of JSON, counted before it is parsed.
-_MAX_JSON_CONTAINERS = 1 << 20
-_MAX_JSON_ITEMS = 1 << 23
+# Of JSON, counted before it is parsed: so much the collector of garbage looks at in 30 ms.
+_MAX_JSON_CONTAINERS = 1 << 18
+_MAX_JSON_ITEMS = 1 << 22
+# To make room for the next key, with twice as many, takes 30 ms.
+_MAX_JSON_KEYS = 690_000
 # Dimensions that numpy supports.
 _MAX_DIMENSIONS = 32
 PAYLOAD_KINDS = ("text", "bytes", "json", "npy", "arrow")
@@ -81,6 +85,11 @@ def _pack(name: str, value: Any) -> Payload:
 
 
 def _utf8(name: str, text: str) -> bytes:
+    if sys.getsizeof(text) > MAX_TEXT_BYTES:
+        raise ToolError(
+            f"{name!r} takes {sys.getsizeof(text):,} bytes of memory; a text of at most {MAX_TEXT_BYTES:,} "
+            f"travels. Send {name}.encode() instead, or write it to a file in the workspace."
+        )
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -93,7 +102,7 @@ def _pack_json(name: str, value: Any) -> Payload:
     from pydantic_core import PydanticSerializationError, to_json
 
     try:
-        _check_json(value)
+        _JsonCheck().check(value, 0)
         data = to_json(value, inf_nan_mode="constants")
     except (TypeError, ValueError, RecursionError, PydanticSerializationError) as error:
         raise ToolError(
@@ -104,22 +113,50 @@ def _pack_json(name: str, value: Any) -> Payload:
     return Payload(kind="json", data=data)
 
 
-def _check_json(value: Any, depth: int = 0) -> None:
-    """Accept only what comes back the same: no tuples that become lists, no keys that become text."""
-    if depth > _MAX_DEPTH:
-        raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
-    if value is None or type(value) in {bool, int, float, str}:
-        return
-    if type(value) is list:
-        for item in value:
-            _check_json(item, depth + 1)
-    elif type(value) is dict:
-        for key, item in value.items():
-            if type(key) is not str:
-                raise TypeError(f"a key is {type(key).__name__}, and JSON has text for keys")
-            _check_json(item, depth + 1)
-    else:
-        raise TypeError(f"it holds {type(value).__name__}")
+class _JsonCheck:
+    """Accepts only what comes back the same: no tuples that become lists, no keys that become text.
+
+    And no more than is taken at the other end, so that whoever has the value learns what to do about it.
+    """
+
+    def __init__(self) -> None:
+        self._containers = self._nested = self._items = 0
+
+    def check(self, value: Any, depth: int) -> None:
+        """Raise an exception that says what cannot travel."""
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
+        kind = type(value)
+        if value is None or kind is bool or kind is int or kind is float:
+            return
+        if kind is str:
+            if sys.getsizeof(value) > MAX_TEXT_BYTES:
+                raise ValueError(f"it holds a text of more than {MAX_TEXT_BYTES:,} bytes of memory")
+            return
+        if kind is not list and kind is not dict:
+            raise TypeError(f"it holds {kind.__name__}")
+        holds_more = False
+        for item in value if kind is list else value.values():
+            holds_more = holds_more or type(item) is list or type(item) is dict
+            self.check(item, depth + 1)
+        if kind is dict:
+            for key in value:
+                if type(key) is not str:
+                    raise TypeError(f"a key is {type(key).__name__}, and JSON has text for keys")
+        self._count(value, holds_more=holds_more)
+
+    def _count(self, value: list[Any] | dict[str, Any], *, holds_more: bool) -> None:
+        self._containers += 1
+        self._nested += holds_more
+        self._items += max(len(value) - 1, 0)
+        if type(value) is dict and len(value) > _MAX_JSON_KEYS:
+            raise ValueError(f"one dict has more than {_MAX_JSON_KEYS:,} keys")
+        if self._containers > _MAX_JSON_CONTAINERS:
+            raise ValueError(f"it has more than {_MAX_JSON_CONTAINERS:,} lists and dicts")
+        if self._nested > MAX_NESTED:
+            raise ValueError(f"it has more than {MAX_NESTED:,} lists and dicts that hold others")
+        if self._items > _MAX_JSON_ITEMS:
+            raise ValueError(f"it has more than {_MAX_JSON_ITEMS:,} items")
 
 
 def _pack_array(name: str, value: Any) -> Payload:
@@ -194,19 +231,25 @@ def unpack(name: str, payload: Payload) -> Any:
     Raises:
         ToolError: If it is malformed.
     """
+    return at_once(unpack_steps(name, payload))
+
+
+def unpack_steps(name: str, payload: Payload) -> Generator[None, None, Any]:
+    """Return the value of a payload, which may be hostile, in steps.
+
+    Raises:
+        ToolError: If it is malformed.
+    """
     if len(payload.data) > MAX_BYTES:
         raise ToolError(
             f"{name!r} has {len(payload.data):,} bytes; at most {MAX_BYTES:,} are taken.", recoverable=False
         )
-    readers = {
-        "text": _read_text,
-        "bytes": _read_bytes,
-        "json": _read_json,
-        "npy": _read_npy,
-        "arrow": _read_arrow,
-    }
-    read = readers.get(payload.kind)
     try:
+        if payload.kind == "text":
+            return (yield from decode_steps(payload.data))
+        if payload.kind == "json":
+            return (yield from _json_steps(payload.data))
+        read = {"bytes": _read_bytes, "npy": _read_npy, "arrow": _read_arrow}.get(payload.kind)
         if read is None:
             raise ValueError(f"there is no format {payload.kind[:40]!r}")
         return read(name, payload)
@@ -217,20 +260,14 @@ def unpack(name: str, payload: Payload) -> Any:
         raise ToolError(f"{name!r} came out of the sandbox malformed: {reason}.", recoverable=False) from None
 
 
-def _read_text(name: str, payload: Payload) -> str:  # noqa: ARG001 - one of several readers
-    return payload.data.decode()
-
-
 def _read_bytes(name: str, payload: Payload) -> bytes:  # noqa: ARG001 - one of several readers
     return payload.data
 
 
-def _read_json(name: str, payload: Payload) -> Any:  # noqa: ARG001 - one of several readers
-    from pydantic_core import from_json
-
-    if at_once(has_more_parts(payload.data, _MAX_JSON_CONTAINERS, _MAX_JSON_ITEMS)):
+def _json_steps(data: bytes) -> Generator[None, None, Any]:
+    if (yield from has_more_parts(data, _MAX_JSON_CONTAINERS, _MAX_JSON_ITEMS, MAX_NESTED)):
         raise ValueError("it has too many parts")
-    return from_json(payload.data, allow_inf_nan=True)
+    return (yield from parse_steps(data, allow_inf_nan=True, max_keys=_MAX_JSON_KEYS))
 
 
 def _read_npy(name: str, payload: Payload) -> Any:

@@ -1,24 +1,27 @@
-"""Large JSON from a worker, parsed in steps, so that the event loop goes on in between.
+"""Large JSON and text from a worker, read in steps, so that the event loop goes on in between.
 
 Threat
     A worker chooses what it sends: megabytes of empty lists, of numbers or of escaped characters. The parser
     holds the interpreter's lock until it is done, so a thread would not keep the event loop free either.
+    What was parsed costs time once more whenever the garbage collector looks at all of it.
 Mechanism
     `parse_steps` cuts the text into parts of some kilobytes at commas, and parses each as a list or an object
     of its own. A part that was cut elsewhere than between two items is no JSON, since it ends within a text
     or lacks a bracket; so where to cut may be guessed, and a guess that fails is followed by a search that
     reads every text and bracket of the part. An item that is larger than a part is opened, and what it holds
-    is cut in turn; a long text is parsed in pieces.
+    is cut in turn; a long text is parsed in pieces. `has_more_parts` counts first what the collector would
+    have to look at. `decode_steps` appends one piece after the other to a text, which moves none of it.
 Race window
     None: the text is complete, and nobody else has it.
 When it fails
     It is malformed, or nested so deeply that finding where to cut would take more than a few looks at all of
-    it, or there are more blanks behind a number than a part has, or an object has more than `MAX_KEYS` keys:
-    `ValueError`, as the parser itself raises.
+    it, or there are more blanks behind a number than a part has, or an object has too many keys, or a text
+    takes more memory than `MAX_TEXT_BYTES`: `ValueError`, as the parser itself raises.
 """
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Generator
 from typing import Any, NamedTuple
@@ -37,6 +40,15 @@ _PLAIN_ITEMS = 4_000
 _MAX_DEPTH = 200
 MAX_KEYS = 250_000
 """How many keys one object may have. A dict grows all at once: with 700,000 keys, that takes 50 ms."""
+MAX_NESTED = 1 << 15
+"""How many lists and objects may hold others. The collector of garbage goes back and forth between them: so
+many that are nested deeply take 15 ms, and four times as many 70 ms. As many rows of a table take 3 ms."""
+MAX_TEXT_BYTES = 64 << 20
+"""How much memory a text may take. A single wide character makes all the others four times as large, in one
+go: to become so large takes 30 ms."""
+
+_TEXT_STEP_BYTES = 1 << 20
+_COUNT_STEP_BYTES = 4 << 20
 
 # How many items are freed at once.
 _RELEASED_ITEMS = 2_000
@@ -51,30 +63,47 @@ _match_text = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL).match
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
 _match_space = re.compile(rb"[ \t\n\r]*").match
 _OPENING = {b"[": b"]", b"{": b"}"}
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_is_wide = re.compile("[^\0-\xff]").search
+_is_widest = re.compile("[\U00010000-\U0010ffff]").search
 # What an item that begins with this ends with, when another one follows.
 _ENDS = {b"{": b"},", b"[": b"],", b'"': b'",'}
 
 
-def has_more_parts(data: bytes, containers: int, commas: int) -> Generator[None, None, bool]:
+def has_more_parts(
+    data: bytes, containers: int, commas: int, nested: int | None = None
+) -> Generator[None, None, bool]:
     """Return, in steps, whether there are more lists and objects, or commas between items, than that.
 
     An empty list takes 3 bytes in a text and 64 in memory.
+
+    Args:
+        data: The JSON.
+        containers: How many lists and objects are too many, if there is one more.
+        commas: The same for commas between items.
+        nested: The same for lists and objects that hold others; any number without it.
     """
-    counts = []
-    for sign in (b"[", b"{", b","):
-        counts.append(data.count(sign))
+    counts = [0, 0, 0]
+    for start in range(0, len(data), _COUNT_STEP_BYTES):
+        for number, sign in enumerate((b"[", b"{", b",")):
+            counts[number] += data.count(sign, start, start + _COUNT_STEP_BYTES)
         yield
-    if counts[0] + counts[1] <= containers and counts[2] <= commas:
+    found = counts[0] + counts[1]
+    if found <= containers and counts[2] <= commas and (nested is None or found <= nested):
         return False
     # Many of them may stand in texts, such as printed text with colours. To tell takes several times as long.
     exact = yield from _count_parts(data)
-    return exact[0] > containers or exact[1] > commas
+    return exact[0] > containers or exact[1] > commas or (nested is not None and exact[2] > nested)
 
 
-def _count_parts(data: bytes) -> Generator[None, None, tuple[int, int]]:
-    """Count containers and commas outside of texts. Of what is no JSON, those of some reading of it."""
-    containers = commas = at = 0
+def _count_parts(data: bytes) -> Generator[None, None, tuple[int, int, int]]:
+    """Count containers, commas, and containers that hold others, outside of texts.
+
+    Of what is no JSON, count those of some reading of it.
+    """
+    containers = commas = empty = at = 0
     is_text = False
+    last = b""  # an opening bracket that nothing has followed yet
     while at < len(data):
         end = at + STEP_BYTES
         part = data[at:end]
@@ -83,37 +112,86 @@ def _count_parts(data: bytes) -> Generator[None, None, tuple[int, int]]:
             end += 1
             part = data[at:end]
         at = end
-        pieces = _ESCAPE.sub(b"", part).split(b'"')
+        pieces = (_ESCAPE.sub(b"", part) if b"\\" in part else part).split(b'"')
         # Every other piece is a text; the first one is if the part before has ended within one.
         plain = b" ".join(pieces[int(is_text) :: 2])
-        containers += plain.count(b"[") + plain.count(b"{")
         commas += plain.count(b",")
         is_text ^= len(pieces) % 2 == 0
+        brackets = plain.translate(None, _NO_BRACKETS)
+        containers += brackets.count(b"[") + brackets.count(b"{")
+        brackets = last + brackets
+        # What closes right after it has opened holds no other container.
+        empty += brackets.count(b"[]") + brackets.count(b"{}")
+        last = brackets[-1:] if brackets[-1:] in _OPENING else b""
         yield
-    return containers, commas
+    return containers, commas, containers - empty
 
 
 class TooManyKeys(ValueError):
-    """An object of a text has more than `MAX_KEYS` keys."""
+    """An object of a text has more than `MAX_KEYS` keys, or than its reader allows."""
 
 
-def parse_steps(data: bytes, built: list[Any] | None = None) -> Generator[None, None, Any]:
+def decode_steps(data: bytes, errors: str = "strict") -> Generator[None, None, str]:
+    """Decode UTF-8 in steps. `errors` is as for `bytes.decode`.
+
+    Raises:
+        ValueError: If it cannot be decoded, or takes more than `MAX_TEXT_BYTES` as a text.
+    """
+    if len(data) <= _TEXT_STEP_BYTES:
+        return data.decode("utf-8", errors)
+    decoder = codecs.getincrementaldecoder("utf-8")(errors)
+    text, char_bytes = "", 1
+    for start in range(0, len(data), _TEXT_STEP_BYTES):
+        end = start + _TEXT_STEP_BYTES
+        piece = decoder.decode(data[start:end], final=end >= len(data))
+        char_bytes = max(char_bytes, _char_bytes(piece))
+        _check_text_size((len(text) + len(piece)) * char_bytes)
+        # Not joined at the end: a text that nobody else has grows in place, and a copy of all takes 30 ms.
+        text += piece
+        yield
+    return text
+
+
+def _char_bytes(text: str) -> int:
+    """Return how many bytes each character of a text takes in memory."""
+    if text.isascii():
+        return 1
+    return 4 if _is_widest(text) else 2 if _is_wide(text) else 1
+
+
+def _check_text_size(size: int) -> None:
+    if size > MAX_TEXT_BYTES:
+        raise ValueError(
+            f"a text takes more than {MAX_TEXT_BYTES:,} bytes of memory; write it to a file in the workspace "
+            "instead"
+        )
+
+
+def parse_steps(
+    data: bytes,
+    built: list[Any] | None = None,
+    *,
+    allow_inf_nan: bool = False,
+    max_keys: int = MAX_KEYS,
+) -> Generator[None, None, Any]:
     """Parse JSON, one step between two `yield`. Return the value.
 
     Args:
         data: The JSON.
         built: Gets the value as soon as it is begun, for `release_steps`, however the parsing ends.
+        allow_inf_nan: Take `NaN` and `Infinity` as numbers.
+        max_keys: How many keys one object may have.
 
     Raises:
-        TooManyKeys: If an object has more than `MAX_KEYS` keys.
+        TooManyKeys: If an object has more keys.
         ValueError: If it is no JSON, or nested too deeply.
     """
     built = [] if built is None else built
     if len(data) <= STEP_BYTES or _is_plain(data):
-        value = _parse(data)
+        value = _parse(data, allow_inf_nan)
         built.append(value)
         return value
-    return (yield from _SteppedParser(data).steps(built))
+    return (yield from _SteppedParser(data, allow_inf_nan, max_keys).steps(built))
 
 
 def release_steps(values: list[Any]) -> Generator[None, None, None]:
@@ -141,8 +219,8 @@ def _is_plain(data: bytes) -> bool:
     return len(data) <= _PLAIN_BYTES and sum(map(data.count, (b",", b"[", b"{"))) <= _PLAIN_ITEMS
 
 
-def _parse(data: bytes) -> Any:
-    return from_json(data, allow_inf_nan=False, cache_strings="keys")
+def _parse(data: bytes, allow_inf_nan: bool) -> Any:
+    return from_json(data, allow_inf_nan=allow_inf_nan, cache_strings="keys")
 
 
 class _Container(NamedTuple):
@@ -156,8 +234,10 @@ class _Container(NamedTuple):
 class _SteppedParser:
     """What is known while a text is parsed: the containers that are open, and how far it is parsed."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, allow_inf_nan: bool, max_keys: int) -> None:
         self._data = data
+        self._allow_inf_nan = allow_inf_nan
+        self._max_keys = max_keys
         self._at = 0
         self._stack: list[_Container] = []
         self._needs_item = False  # after a comma
@@ -248,12 +328,13 @@ class _SteppedParser:
         part = self._data[self._at : end]
         if not part.strip():
             raise ValueError("expected a value")
-        items = _parse(container.opening + part + container.closing)
+        items = _parse(container.opening + part + container.closing, self._allow_inf_nan)
         if container.opening == b"{":
             container.items.update(items)
-            if len(container.items) > MAX_KEYS:
+            if len(container.items) > self._max_keys:
                 raise TooManyKeys(
-                    f"an object has more than {MAX_KEYS:,} keys; write it to a file in the workspace instead"
+                    f"an object has more than {self._max_keys:,} keys; write it to a file in the workspace "
+                    "instead"
                 )
         else:
             container.items.extend(items)
@@ -311,15 +392,20 @@ class _SteppedParser:
         if self._next() != b'"':
             raise ValueError("expected a text")
         self._at += 1
-        pieces = []
-        while True:
+        text, char_bytes, is_done = "", 1, False
+        while not is_done:
             end = self._text_end(self._at + STEP_BYTES)
-            if self._data[end : end + 1] == b'"':
-                pieces.append(_parse(b'"%s"' % self._data[self._at : end]))
+            if is_done := self._data[end : end + 1] == b'"':
+                piece = _parse(b'"%s"' % self._data[self._at : end], False)
                 self._at = end + 1
-                return "".join(pieces)
-            pieces.append(self._take_piece(end))
-            yield
+            else:
+                piece = self._take_piece(end)
+            char_bytes = max(char_bytes, _char_bytes(piece))
+            _check_text_size((len(text) + len(piece)) * char_bytes)
+            text += piece  # in place, see `decode_steps`
+            if not is_done:
+                yield
+        return text
 
     def _text_end(self, limit: int) -> int:
         """Return where the text ends, or where to cut it, at most at `limit`."""
@@ -334,7 +420,7 @@ class _SteppedParser:
         """Take a piece that ends at or shortly before `end`: not within an escape or a character."""
         for cut in range(end, max(end - _ESCAPE_BYTES, self._at), -1):
             try:
-                piece: str = _parse(b'"%s"' % self._data[self._at : cut])
+                piece: str = _parse(b'"%s"' % self._data[self._at : cut], False)
             except ValueError:
                 continue
             self._at = cut

@@ -20,7 +20,7 @@ from aisotools.core.exceptions import ChannelError, as_clause
 from aisotools.core.protocols import OutputCaps
 from aisotools.core.types import ErrorKind, MimeBundle, ToolResult, Truncation
 from aisotools.sandbox.frames import LIMITS
-from aisotools.sandbox.parsing import STEP_BYTES, has_more_parts, parse_steps
+from aisotools.sandbox.parsing import MAX_NESTED, STEP_BYTES, decode_steps, has_more_parts, parse_steps
 from aisotools.sandbox.worker.output import escape_surrogates, json_bundle
 
 IN_READER = "in_reader"
@@ -55,10 +55,9 @@ _METADATA_SLACK_BYTES = 1 << 20
 _HEAD_SLACK_BYTES = 4096
 # Above this size, containers and items are counted before the JSON is parsed.
 _UNCOUNTED_BYTES = 1 << 18
-# Each collection of garbage looks at every container: so many take 25 ms.
+# Each collection of garbage looks at every container: so many that hold plain values take 25 ms.
 _MAX_CONTAINERS = 1 << 18
 _MAX_ITEMS = 1 << 22
-_TEXT_STEP_BYTES = 1 << 20
 _PLAIN_STEP_BYTES = 16 << 20
 
 MAX_MIME_TYPES = 100
@@ -361,13 +360,17 @@ def _decode(
     """Return the value of one piece, and an empty note; or None, and why. `size` counts what was dropped."""
     if size > max_bytes or size > len(data):
         return None, _too_large_note(piece, size, max_bytes)
-    if is_text:
-        return (yield from _decode_text(data)), ""
     if not data:
-        return None, ""
-    if len(data) > _UNCOUNTED_BYTES and (yield from has_more_parts(data, _MAX_CONTAINERS, _MAX_ITEMS)):
+        return ("" if is_text else None), ""
+    if (
+        not is_text
+        and len(data) > _UNCOUNTED_BYTES
+        and (yield from has_more_parts(data, _MAX_CONTAINERS, _MAX_ITEMS, MAX_NESTED))
+    ):
         return None, f"The {piece} has too many parts. Write it to a file in the workspace instead."
     try:
+        if is_text:
+            return (yield from _decode_text(data)), ""
         if len(data) <= STEP_BYTES:
             return from_json(data, allow_inf_nan=False, cache_strings="keys"), ""
         return (yield from parse_steps(data)), ""
@@ -377,14 +380,9 @@ def _decode(
 
 def _decode_text(data: bytes) -> Generator[None, None, str]:
     # Plain text is copied as it is, in some milliseconds; pieces would be copied once more.
-    if len(data) <= _TEXT_STEP_BYTES or (len(data) <= _PLAIN_STEP_BYTES and data.isascii()):
-        return data.decode("utf-8", "replace")
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    texts = []
-    for start in range(0, len(data), _TEXT_STEP_BYTES):
-        texts.append(decoder.decode(data[start : start + _TEXT_STEP_BYTES]))
-        yield
-    return "".join((*texts, decoder.decode(b"", final=True)))
+    if len(data) <= _PLAIN_STEP_BYTES and data.isascii():
+        return data.decode("ascii")
+    return (yield from decode_steps(data, "replace"))
 
 
 def _truncation(head: Mapping[str, Any]) -> Truncation | None:

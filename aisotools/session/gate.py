@@ -49,6 +49,7 @@ from aisotools.tools.adapter import (
     broken_tool_result,
     exception_result,
     host_exception_result,
+    load_analysis,
     validate_value,
 )
 from aisotools.tools.registry import ToolRegistry
@@ -108,6 +109,11 @@ class _LoopTurns:
         if size >= _LARGE_ARGUMENTS:
             self._is_spent = True
             asyncio.get_running_loop().call_soon(self._renew)
+
+    async def end(self, size: int) -> None:
+        """Go on in a later turn if arguments of this size take their time in each."""
+        self.spend(size)
+        await self.wait()
 
     def _renew(self) -> None:
         self._is_spent = False
@@ -268,6 +274,7 @@ class Gate:
 
     async def _record_request(self, call: ToolCall) -> tuple[ToolCall, float]:
         """Record the request. Return the call with arguments that its caller cannot change any more."""
+        await load_analysis(self.registry.get(call.name))
         arguments: Mapping[str, Json] = {}
         size = 0
         try:
@@ -418,6 +425,7 @@ class Gate:
     ) -> ToolResult:
         await self._turns.wait()
         decision = self._decide(call, env, tool, ask=ask, approver=approver)
+        await self._turns.wait()
         if not ask:
             decision = await self._try_first(decision, env, timeout_s)
         if isinstance(decision, CallDecision) and decision.decision is Decision.ASK:
@@ -509,6 +517,7 @@ class Gate:
             return decision
         prepared = decision.prepared
         call = prepared.call
+        await self._turns.end(len(prepared.encoded_arguments))
         self._event_log.add(
             CallDecided,
             call.id,
@@ -581,6 +590,7 @@ class Gate:
         timeout_s: float,
         session_tool: TransferTool | None,
     ) -> ToolResult:
+        await self._turns.end(len(prepared.encoded_arguments))
         # Once more: the record of the start may have failed, or one of another call while guards were waited
         # for. What is not in the ledger must not happen.
         if refused := self._refuse_if_closed(call):
@@ -602,7 +612,7 @@ class Gate:
             )
             result = await env.sandbox.call(request)
         result = _validated(prepared.tool, result)
-        return result if session_tool is None else session_tool.receive(result)
+        return result if session_tool is None else await session_tool.receive(result)
 
     def _context(self, call: ToolCall, env: CallEnvironment) -> ToolContext:
         """Build the context of a host tool's call."""

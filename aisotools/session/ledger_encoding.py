@@ -113,7 +113,13 @@ class _Escaping:
 
 
 def _escape_text(text: str) -> str:
-    return str(text) if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+    if text.isascii():
+        return str(text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return str(text)  # the text itself: a copy of megabytes would be made for every event
 
 
 def _escape_integer(value: int) -> Json:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import keyword
 import os
 import pickle
 import uuid
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from aisotools.core.concurrency import in_steps
 from aisotools.core.exceptions import ToolError, UsageError, WorkspaceError
 from aisotools.core.protocols import Declaration, OutputCaps, Tool, ToolContext, ToolPayload
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableCopy
@@ -139,6 +141,12 @@ def _make_sibling(workspace: Path) -> Path:
 _TRANSFER_CAPS = OutputCaps(value_bytes=62 << 20)
 """A value is transferred whole or not at all, so it may be larger than a result that a model reads."""
 
+_MAX_HEAD_CHARS = 60
+"""Of the line before a value, which names its format."""
+
+_STEP_CHARS = 1 << 20
+"""Characters of a value that are decoded at once, in 3 ms; a multiple of four."""
+
 
 def check_variable(name: object) -> str:
     """Return `name` if a variable can have it.
@@ -160,7 +168,7 @@ class TransferTool(Tool, Protocol):
 
     caps: OutputCaps
 
-    def receive(self, result: ToolResult) -> ToolResult:
+    async def receive(self, result: ToolResult) -> ToolResult:
         """Take the value out of `result`. Return the small result that is recorded."""
 
 
@@ -184,7 +192,7 @@ class _VariableTool:
         """Send this tool by value, once."""
         return ToolPayload(key=self.version, payload=pickle.dumps(self))
 
-    def receive(self, result: ToolResult) -> ToolResult:
+    async def receive(self, result: ToolResult) -> ToolResult:
         """Return the result as it is."""
         return result
 
@@ -255,12 +263,12 @@ class GetVariable(_VariableTool):
         text = f"{payload.kind}/{payload.form}\n{base64.b64encode(payload.data).decode('ascii')}"
         return ToolResult(content="", value=text)
 
-    def receive(self, result: ToolResult) -> ToolResult:
+    async def receive(self, result: ToolResult) -> ToolResult:
         """Take the value out of `result`. Return its kind and size instead, since results are kept."""
         if result.is_error:
             return result
         try:
-            self.payload = _parse_payload(self.variable, result.value)
+            self.payload = await in_steps(_payload_steps(self.variable, result.value))
         except ToolError as error:
             return ToolResult.error(str(error), recoverable=False)
         size = len(self.payload.data)
@@ -278,16 +286,25 @@ def _namespace(context: ToolContext) -> dict[str, Any]:
     return namespace
 
 
-def _parse_payload(name: str, value: object) -> Payload:
+def _payload_steps(name: str, value: object) -> Generator[None, None, Payload]:
     # Hostile: a worker may send anything here.
-    head, separator, encoded = value.partition("\n") if isinstance(value, str) else ("", "", "")
-    kind, _, form = head.partition("/")
+    value = value if isinstance(value, str) else ""
     try:
-        if not separator or kind not in PAYLOAD_KINDS or len(encoded) > MAX_BYTES * 4 // 3 + 4:
+        start = value.find("\n", 0, _MAX_HEAD_CHARS) + 1
+        kind, _, form = value[: max(start - 1, 0)].partition("/")
+        if not start or kind not in PAYLOAD_KINDS or len(value) - start > MAX_BYTES * 4 // 3 + 4:
             raise ValueError
-        return Payload(kind=kind, data=base64.b64decode(encoded, validate=True), form=form[:40])
+        data = io.BytesIO()
+        while start < len(value):
+            piece = base64.b64decode(value[start : start + _STEP_CHARS], validate=True)
+            start += _STEP_CHARS
+            if start < len(value) and len(piece) != _STEP_CHARS // 4 * 3:
+                raise ValueError  # padding in the middle
+            data.write(piece)
+            yield
     except ValueError:
         raise ToolError(
             f"{name!r} came out of the sandbox malformed. Restart the sandbox and try again.",
             recoverable=False,
         ) from None
+    return Payload(kind=kind, data=data.getvalue(), form=form)

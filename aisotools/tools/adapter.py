@@ -6,9 +6,12 @@ module also renames tools, and knows the built-in ones by identity.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
 import functools
 import hashlib
+import importlib
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -264,24 +267,31 @@ class BuiltinTool(NamedTuple):
     Attributes:
         tool: The tool.
         keeps_to_reading: Whether a call that is classified read only changes nothing by what the tool does.
+        analysis: The module that finds out what a call does, if it is too large to be imported with the tool.
     """
 
     tool: Tool
     keeps_to_reading: bool
+    analysis: str
 
 
 _builtin_tools: dict[int, BuiltinTool] = {}
 
 
-def register_builtin(*tools: Tool, keeps_to_reading: bool = False) -> None:
+_loaded_analyses: set[str] = set()
+
+
+def register_builtin(*tools: Tool, keeps_to_reading: bool = False, analysis: str = "") -> None:
     """Have the facts of built-in tools relied upon. What any other tool says of itself is enforced, or asked.
 
     Args:
         tools: Tools that reach files through the path guard alone, or that keep to reading.
         keeps_to_reading: Whether they see to it themselves that a call that only reads changes nothing.
+        analysis: The module that their facts come from, which `load_analysis` imports.
     """
     for tool in tools:
-        _builtin_tools[id(tool)] = BuiltinTool(tool, keeps_to_reading)  # kept, so that no other gets its id
+        # Kept, so that no other gets its id.
+        _builtin_tools[id(tool)] = BuiltinTool(tool, keeps_to_reading, analysis)
 
 
 def find_builtin(tool: Tool) -> BuiltinTool | None:
@@ -292,6 +302,18 @@ def find_builtin(tool: Tool) -> BuiltinTool | None:
     # Not a subclass of `RenamedTool`, which may say other things of the same tool.
     original = tool._tool if type(tool) is RenamedTool else tool  # noqa: SLF001 - same module
     return _builtin_tools.get(id(original))
+
+
+async def load_analysis(tool: Tool | None) -> None:
+    """Import what the facts of a call come from, in a thread: it takes 80 ms, the first time."""
+    builtin = None if tool is None else find_builtin(tool)
+    if builtin is None or not builtin.analysis or builtin.analysis in _loaded_analyses:
+        return
+    # Race: another call may be importing it. It is in `sys.modules` then, and whoever needs it waits for its
+    # lock: here in a thread, too.
+    with contextlib.suppress(ImportError):  # raised again where the facts are found out; the call is denied
+        await asyncio.to_thread(importlib.import_module, builtin.analysis)
+        _loaded_analyses.add(builtin.analysis)
 
 
 _own_host_tools: dict[int, Tool] = {}

@@ -18,8 +18,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, TypeVar
 
-from pydantic_core import from_json
-
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import (
     Declaration,
@@ -32,7 +30,7 @@ from aisotools.core.protocols import (
 )
 from aisotools.core.types import Effect, Facts, Json
 from aisotools.tools.adapter import supports
-from aisotools.tools.validation import short_repr
+from aisotools.tools.validation import fresh_arguments, short_repr
 
 ANSWER_S: Final = 2.0
 """Seconds that the declaration of one call may take. Meanwhile the event loop waits."""
@@ -109,7 +107,7 @@ def declared_facts(
         answers = _asker.ask(tool, lambda: _read_twice(tool, encoded_arguments), timeout_s)
         declared = _agreed(*answers)
     else:
-        declared = _read(tool, from_json(encoded_arguments))
+        declared = _read(tool, fresh_arguments(encoded_arguments))
     facts = declared.facts
     if not on_host:
         certain = facts.certain and not declared.flaw
@@ -127,7 +125,7 @@ def declared_facts(
 
 def _read_twice(tool: Tool, encoded_arguments: bytes) -> tuple[DeclaredFacts, DeclaredFacts]:
     # Each with arguments of its own: what the first did to them is not what the second is asked about.
-    return _read(tool, from_json(encoded_arguments)), _read(tool, from_json(encoded_arguments))
+    return _read(tool, fresh_arguments(encoded_arguments)), _read(tool, fresh_arguments(encoded_arguments))
 
 
 def _read(tool: Tool, arguments: Mapping[str, Json]) -> DeclaredFacts:

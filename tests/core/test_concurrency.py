@@ -189,6 +189,25 @@ async def test_quick_work_in_steps_takes_no_break() -> None:
     assert (waiting.result(), len(steps)) == ("counted", 6)
 
 
+async def test_no_garbage_is_collected_within_a_step() -> None:
+    def noting() -> Generator[None, None, list[bool]]:
+        found = [gc.isenabled()]
+        yield
+        return [*found, gc.isenabled()]
+
+    for found in (await in_steps(noting()), at_once(noting())):
+        assert found == [False, False]
+        assert gc.isenabled()
+
+    def failing() -> Generator[None, None, None]:
+        yield
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await in_steps(failing())
+    assert gc.isenabled()
+
+
 def test_work_at_once_has_the_same_result() -> None:
     steps: list[int] = []
     assert at_once(counting(steps)) == "counted"

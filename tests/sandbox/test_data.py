@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import pickle
 from typing import Any
@@ -178,6 +179,49 @@ def test_hostile_parcels_are_refused(parcel: Payload, capsys: pytest.CaptureFixt
     with pytest.raises(ToolError, match="malformed"):
         unpack("x", parcel)
     assert "owned" not in capsys.readouterr().out
+
+
+TOO_MANY = {
+    "4,194,304 items": [0] * ((1 << 22) + 2),
+    "262,144 lists and dicts": [[]] * ((1 << 18) + 1),
+    "32,768 lists and dicts that hold others": [[[]]] * ((1 << 15) + 1),
+    "690,000 keys": {str(n): 0 for n in range(690_001)},
+    "67,108,864 bytes of memory": ["x" * (20 << 20) + "\U0001f600"],
+}
+
+
+@pytest.mark.parametrize(("what", "value"), TOO_MANY.items(), ids=TOO_MANY)
+def test_a_value_that_would_hold_up_its_reader_is_refused_at_both_ends(what: str, value: Any) -> None:
+    """The event loop would stand still while it is parsed, or whenever garbage is collected."""
+    with pytest.raises(ToolError, match=f"'x' .* cannot travel as it is .*more than {what}.*a file in the"):
+        pack("x", value)
+    forged = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    with pytest.raises(ToolError, match=r"malformed: (it has too many parts|an? .* has|a text takes)"):
+        unpack("x", Payload(kind="json", data=forged))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [[n, str(n), n / 7] for n in range(100_000)],
+        [{"n": n, "s": str(n)} for n in range(100_000)],
+        [{"n": n, "tags": [str(n)]} for n in range(30_000)],
+        {str(n): n for n in range(500_000)},
+        [n / 7 for n in range(1_000_000)],
+    ],
+    ids=["rows", "records", "records with lists", "keys", "numbers"],
+)
+def test_large_tables_travel(value: Any) -> None:
+    assert unpack("x", pack("x", value)) == value
+
+
+def test_a_text_that_takes_too_much_memory_is_refused_at_both_ends() -> None:
+    text = "x" * (20 << 20) + "\U0001f600"
+    with pytest.raises(ToolError, match=r"'x' takes .* Send x.encode\(\) instead"):
+        pack("x", text)
+    with pytest.raises(ToolError, match="malformed: a text takes more than"):
+        unpack("x", Payload(kind="text", data=text.encode()))
+    assert unpack("x", pack("x", text.encode())) == text.encode()
 
 
 def test_a_parcel_that_is_too_large_is_refused() -> None:

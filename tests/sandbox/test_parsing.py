@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import json
 import random
+import sys
 import time
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -14,8 +16,11 @@ from pydantic_core import from_json
 from aisotools.core.concurrency import at_once
 from aisotools.sandbox.parsing import (
     MAX_KEYS,
+    MAX_NESTED,
+    MAX_TEXT_BYTES,
     STEP_BYTES,
     TooManyKeys,
+    decode_steps,
     has_more_parts,
     parse_steps,
     release_steps,
@@ -156,10 +161,8 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
-def test_no_step_takes_long(data: bytes) -> None:
+def longest_step_s(steps: Generator[None, None, Any]) -> float:
     """In processor time of this thread, which a busy machine does not change; without garbage collection."""
-    steps = parse_steps(data)
     longest_s, is_done = 0.0, False
     gc.disable()
     try:
@@ -172,7 +175,108 @@ def test_no_step_takes_long(data: bytes) -> None:
             longest_s = max(longest_s, time.thread_time() - began_s)
     finally:
         gc.enable()
-    assert longest_s < 0.05
+    return longest_s
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
+def test_no_step_takes_long(data: bytes) -> None:
+    assert longest_step_s(parse_steps(data)) < 0.05
+
+
+LONG_TEXTS = {
+    "plain": b"x" * (44 << 20),
+    "wide": "\U0001f600".encode() * (10 << 20),
+    "wide at its end": b"x" * (15 << 20) + "\U0001f600".encode(),
+    "of all widths": b"x" * (5 << 20) + "\u00fc".encode() * 1000 + "\u20ac\U0001f600".encode() * (3 << 20),
+}
+
+
+@pytest.mark.parametrize("data", LONG_TEXTS.values(), ids=LONG_TEXTS)
+def test_no_step_of_decoding_a_long_text_takes_long(data: bytes) -> None:
+    assert longest_step_s(decode_steps(data)) < 0.05
+    assert longest_step_s(parse_steps(b'"%s"' % data)) < 0.05
+    assert longest_step_s(has_more_parts(data, 0, 0, 0)) < 0.05
+    assert at_once(decode_steps(data)) == at_once(parse_steps(b'"%s"' % data)) == data.decode()
+
+
+@pytest.mark.parametrize(
+    "data", [b"x" * (20 << 20) + "\U0001f600".encode(), b"x" * (40 << 20) + "\u20ac".encode()]
+)
+def test_a_text_that_a_wide_character_makes_too_large_is_refused(data: bytes) -> None:
+    """With the widest character all of it takes four times as much memory, in one step of 80 ms."""
+    assert sys.getsizeof(data.decode()) > MAX_TEXT_BYTES
+    for steps in (decode_steps(data), parse_steps(b'"%s"' % data), parse_steps(b'["%s"]' % data)):
+        with pytest.raises(ValueError, match="more than 67,108,864 bytes of memory; write it to a file"):
+            at_once(steps)
+
+
+def test_bytes_that_are_no_text_are_refused_or_replaced() -> None:
+    data = b"x" * (1 << 20) + b"\xff" + b"y" * 5 + b"\xe2\x82"
+    with pytest.raises(ValueError, match="decode"):
+        at_once(decode_steps(data))
+    assert at_once(decode_steps(data, "replace")) == data.decode("utf-8", "replace")
+
+
+def test_numbers_that_are_none_are_read_where_that_is_asked_for() -> None:
+    data = b"[NaN, -Infinity, " + b"1.5, " * 100_000 + b"Infinity]"
+    found = at_once(parse_steps(data, allow_inf_nan=True))
+    assert (repr(found[0]), found[1], found[2], found[-1]) == ("nan", -float("inf"), 1.5, float("inf"))
+    with pytest.raises(ValueError):
+        at_once(parse_steps(data))
+
+
+def binary(depth: int) -> bytes:
+    text = b"[]"
+    for _ in range(depth):
+        text = b"[%s,%s]" % (text, text)
+    return text
+
+
+def collection_s(data: bytes) -> float:
+    """Return how long the collector takes to look at the value, and at nothing else."""
+    gc.collect()
+    gc.freeze()
+    value = at_once(parse_steps(data))
+    times_s = []
+    try:
+        for _ in range(5):
+            began_s = time.thread_time()
+            gc.collect()
+            times_s.append(time.thread_time() - began_s)
+    finally:
+        gc.unfreeze()
+    assert value
+    return min(times_s)
+
+
+NESTED = {
+    "binary tree": binary(15),
+    "chains": b"[" + b",".join([b"[" * 190 + b"]" * 190] * 170) + b"]",
+    "chains of objects": b"[" + b",".join([b'{"a":' * 190 + b"1" + b"}" * 190] * 170) + b"]",
+    "records": b"[" + b",".join(b'{"id":%d,"of":["a%d"]}' % (n, n) for n in range(32_000)) + b"]",
+}
+
+
+@pytest.mark.parametrize("data", NESTED.values(), ids=NESTED)
+def test_the_collector_is_quick_with_the_most_nested_values_that_are_taken(data: bytes) -> None:
+    assert not at_once(has_more_parts(data, 1 << 18, 1 << 22, MAX_NESTED))
+    assert collection_s(data) < 0.035
+
+
+def test_the_collector_takes_long_with_values_that_are_nested_more() -> None:
+    """The control: fewer lists than may stand side by side, and as many more of them as 131,000 are."""
+    data = b"[" + b",".join([b"[" * 190 + b"]" * 190] * 1_300) + b"]"
+    assert not at_once(has_more_parts(data, 1 << 18, 1 << 22))
+    assert at_once(has_more_parts(data, 1 << 18, 1 << 22, MAX_NESTED))
+    assert collection_s(data) > 0.05
+
+
+@pytest.mark.parametrize("shift", [0, 1, 2, 3])
+def test_lists_that_hold_others_are_counted_across_steps(shift: int) -> None:
+    data = b" " * shift + b"[" + b",".join([b'[ ["]["] , {} ]'] * 30_000) + b"]"
+    nested = 30_001
+    assert not at_once(has_more_parts(data, 1 << 18, 1 << 22, nested))
+    assert at_once(has_more_parts(data, 1 << 18, 1 << 22, nested - 1))
 
 
 def test_an_object_may_have_many_keys_and_no_more() -> None:

@@ -23,9 +23,11 @@ from typing import Any
 
 from aisotools.core.concurrency import with_ticks
 from aisotools.core.events import ProtectedFilesRestored
+from aisotools.core.exceptions import ToolError
 from aisotools.policy.approvers import AllowAll
 from aisotools.sandbox.limits import Limits
 from aisotools.session.session import Session
+from aisotools.tools.function import tool
 from tests import stalls
 from tests.sandbox.rig import rss_bytes
 from tests.sandbox.test_hostile import FIND_CHANNEL
@@ -62,6 +64,13 @@ FORGED = {
     "CONTENT": TEXT_HEAD + ", ({value}).encode(), b'', b''",
 }
 """The four pieces of a forged result, one of them `value`."""
+NESTED = """
+r = []
+for n in range({depth}): r = [r, r]
+send(frame({{'op': 'done', 'id': NUMBER}}, json.dumps({{'content': 'forged', 'kind': 'json'}}).encode(), \
+    json.dumps(r).encode(), b'', b''))
+"""
+"""Two lists in each of two lists, and so on."""
 PARTS = """
 for n in range({count}):
     send(frame({header}, b'x' * (64 << 20)))
@@ -170,6 +179,10 @@ def many_repositories(folder: Path) -> None:
         (folder / f"r{number}" / ".git" / "config").write_text("[core]\n" + "\tbare = false\n" * 4600)
 
 
+_SIGNS = {'"': 1, "\n": 1, "\\": 1, "\x01": 3, "\x7f": 1, "\u00fc": 1, "\u20ac": 2, "\U0001f600": 2, "'\"": 2}
+"""Texts that take long to write as JSON or UTF-8, to read, or to search; and into how many parts 2 million of
+them are divided, so that they are just taken."""
+
 _LARGE: list[dict[str, Any]] = []
 """Arguments that are larger than a call takes, and the largest that it takes, once they are built."""
 
@@ -185,6 +198,32 @@ def large_arguments(_folder: Path) -> None:
         {"code": [str(n) for n in range(19_000)]},
         {"code": "#" * ((4 << 20) - 100)},
     ]
+
+
+GET = """
+import aisotools.sandbox.data as data, aisotools.session.transfer as transfer
+transfer.pack = lambda name, value: data.Payload(
+    kind={kind!r}, data=value, form='frame' if {kind!r} == 'arrow' else ''
+)
+"""
+"""Lets a worker send whatever bytes a variable has when its value is fetched."""
+
+_GOT = {
+    "b'[' + b','.join(b'%d' % (n + 1000) for n in range(4_190_000)) + b']'": "list",
+    "b'[' + b'0,' * 20_000_000 + b'0]'": "refused",
+    "b'{' + b','.join(b'\"%d\":%d' % (n, n) for n in range(680_000)) + b'}'": "dict",
+    "b'{' + b','.join(b'\"%d\":%d' % (n, n) for n in range(1_000_000)) + b'}'": "refused",
+    "b'[' + b'[],' * 260_000 + b'0]'": "list",
+    "b'[' + b','.join([b'[' * 90 + b']' * 90] * 360) + b']'": "list",
+    "b'[' + b','.join([b'[' * 90 + b']' * 90] * 5_000) + b']'": "refused",
+    "b'\"' + b'\\\\n' * 20_000_000 + b'\"'": "str",
+    "b'[' * 40_000_000": "refused",
+}
+_GOT_TEXTS = {
+    "'\\U0001f600'.encode() * 10_000_000": "str",
+    "b'x' * (44 << 20)": "str",
+    "b'x' * (40 << 20) + '\\U0001f600'.encode()": "refused",
+}
 
 
 _PATCHES = [
@@ -254,13 +293,42 @@ async def use_tasks(session: Session) -> None:
     await session.undo()
 
 
+async def use_odd_texts(session: Session) -> None:
+    """Call with long texts of one of `_SIGNS`."""
+    session.registry.register(take)
+    for sign, size in _SIGNS.items():
+        text = sign * (2_000_000 // size)
+        result = await session.call("take", {"code": text}, origin="model")
+        assert result.content == f"{len(text)}"
+        await session.call("sandbox_write", {"path": "odd.txt", "content": text}, origin="model")
+
+
+@tool
+def take(code: Any) -> str:
+    """Take anything."""
+    return str(len(code))
+
+
 async def use_large_arguments(session: Session) -> None:
     """Call with all of `_LARGE`."""
     for arguments in _LARGE:
-        for tool in ("python", "sandbox_read", "no such tool"):
-            result = await session.call(tool, arguments, origin="model")
+        for name in ("python", "sandbox_read", "no such tool"):
+            result = await session.call(name, arguments, origin="model")
             assert len(result.content) < 2_000
             await asyncio.sleep(0)  # a call that is refused at once does not wait for anything
+
+
+async def get_values(session: Session) -> None:
+    """Fetch variables from a worker that lies about them."""
+    for kind, values in (("json", _GOT), ("text", _GOT_TEXTS)):
+        await session.run_cell(GET.format(kind=kind), origin="person")
+        for code, expected in values.items():
+            await session.run_cell(f"x = {code}", origin="person")
+            try:
+                found = type(await session.get("x")).__name__
+            except ToolError:
+                found = "refused"
+            assert found == expected, f"{code}: {found}"
 
 
 async def use_large_patches(session: Session) -> None:
@@ -301,6 +369,8 @@ SCENARIOS: dict[str, Scenario] = {
         PARTS.format(count=4, header="{'op': 'show', 'id': NUMBER, 'what': 'display'}"), peak_bytes=8 << 20
     ),
     "result of many lists": Scenario("RESULT[[]] * 1_000_000", 2),
+    "result of nested lists": Scenario("NESTED16", 4),
+    "result of the most nested lists that are taken": Scenario("NESTED14", 4),
     "result of many objects": Scenario(
         "RESULT[{'a': n, 'b': 'x%d' % n} for n in range(500_000)]", 2, is_variant=True
     ),
@@ -371,7 +441,9 @@ SCENARIOS: dict[str, Scenario] = {
     "200 processes that print": _spawn("while :; do echo yyyyyyyyyyyyyyyyyyyyyyyy; done"),
     "100 processes that fork": _spawn("while :; do /bin/true; done", count=100),
     "arguments that are too large": Scenario(prepare=large_arguments, follow_up=use_large_arguments),
+    "arguments that take long to write": Scenario(follow_up=use_odd_texts),
     "patches that are large": Scenario(follow_up=use_large_patches),
+    "values that are fetched": Scenario(follow_up=get_values),
     "honest work": Scenario("total = sum(range(1000))\nprint('done', total)\n{'total': total}", 50),
 }
 
@@ -382,6 +454,8 @@ def program(code: str, number: int) -> str:
         if code.startswith(word):
             value = code.removeprefix(word)
             code = f"send(frame({{'op': 'done', 'id': NUMBER}}, {template.format(value=value)}))"
+    if code.startswith("NESTED"):
+        code = NESTED.format(depth=code.removeprefix("NESTED"))
     return code.replace("NUMBER", str(number))
 
 

@@ -932,7 +932,7 @@ async def test_a_tool_of_the_session_replaces_the_registrys_for_one_call() -> No
     class Own(MockTool):
         caps = OutputCaps(value_bytes=7)
 
-        def receive(self, result: ToolResult) -> ToolResult:
+        async def receive(self, result: ToolResult) -> ToolResult:
             return ToolResult.text(f"received {result.content}")
 
     gate, env = bare_gate()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import random
 from typing import Any
 
 import pytest
 
 from aisotools.core.events import CallFinished
 from aisotools.core.exceptions import ToolError, UsageError
+from aisotools.core.types import ToolResult
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.rules import Policy
+from aisotools.sandbox.data import Payload
 from aisotools.session.session import Session
-from aisotools.session.transfer import check_variable
+from aisotools.session.transfer import GetVariable, check_variable
 from tests.conftest import OpenSession
 
 
@@ -107,6 +111,25 @@ async def test_a_worker_that_lies_is_not_believed(session: Session, kind: str, d
         await session.get("x")
     assert session.workspace is not None
     assert not (session.workspace / "owned").exists()
+
+
+@pytest.mark.parametrize(
+    "value", [5, "text", "/\n", "x" * 100 + "\n", "bytes/\n" + "QQ==" * (1 << 19), "bytes/\n\u20ac"]
+)
+async def test_what_is_no_payload_is_refused(value: Any) -> None:
+    """Padding between two pieces that are decoded one after the other is no base64 either."""
+    received = await GetVariable("x").receive(ToolResult(content="", value=value))
+    assert received.is_error
+    assert "'x' came out of the sandbox malformed" in received.content
+
+
+@pytest.mark.parametrize("size", [0, 1, 786_431, 786_432, 786_433, 3_000_000])
+async def test_a_payload_is_the_same_in_pieces(size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    tool = GetVariable("x")
+    value = f"bytes/form\n{base64.b64encode(data).decode()}"
+    assert (await tool.receive(ToolResult(content="", value=value))).content == f"x: bytes, {size:,} bytes."
+    assert tool.payload == Payload(kind="bytes", data=data, form="form")
 
 
 @pytest.mark.parametrize("name", ["", "1a", "a b", "a.b", "class", "a-b", "x\n"])

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import subprocess
+import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +29,9 @@ from aisotools.tools.adapter import (
     exception_result,
     find_builtin,
     gather_facts,
+    load_analysis,
     payload_of,
+    register_builtin,
     renamed_tool,
     source_of,
     supports,
@@ -250,3 +254,49 @@ def test_of_which_built_in_tools_the_facts_are_relied_upon() -> None:
         assert found is not None
         assert found.keeps_to_reading is keeps_to_reading
     assert find_builtin(task_stop) is None
+
+
+_LOADING = """
+import asyncio, sys, threading
+from aisotools.builtin.files import sandbox_read
+from aisotools.builtin.shell import sandbox_bash
+from aisotools.tools.adapter import load_analysis
+
+ANALYSIS = "aisotools.policy.shell.classify"
+importers = []
+
+class Noting:
+    def find_spec(self, name, path=None, target=None):
+        if name == ANALYSIS:
+            importers.append(threading.current_thread())
+
+async def main():
+    sys.meta_path.insert(0, Noting())
+    for tool in (None, sandbox_read):
+        await load_analysis(tool)
+    assert ANALYSIS not in sys.modules
+    await asyncio.gather(*(load_analysis(sandbox_bash) for _ in range(3)))
+    assert hasattr(sys.modules[ANALYSIS], "shell_facts"), "it is whole, whoever came first"
+    (importer,) = importers
+    assert importer is not threading.main_thread()
+
+asyncio.run(main())
+"""
+
+
+def test_what_reads_commands_is_imported_in_a_thread() -> None:
+    subprocess.run([sys.executable, "-c", _LOADING], check=True)
+
+
+async def test_an_analysis_that_cannot_be_imported_is_missed_where_it_is_needed() -> None:
+    def facts(_: Mapping[str, Json]) -> Facts:
+        import aisotools.nosuch  # type: ignore[import-not-found]  # noqa: F401
+
+        return Facts()
+
+    broken = bare(gather_facts=facts)
+    register_builtin(broken, analysis="aisotools.nosuch")
+    for _ in range(2):
+        await load_analysis(broken)
+        with pytest.raises(ModuleNotFoundError):
+            gather_facts(broken, {})

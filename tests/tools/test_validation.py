@@ -9,13 +9,16 @@ from typing import Any
 import jsonschema
 import pytest
 from hypothesis import given, strategies as st
+from pydantic_core import to_json
 
 from aisotools.core.exceptions import ArgumentError, ToolError
 from aisotools.tools.validation import (
     MAX_ARGUMENT_BYTES,
+    EncodedArguments,
     check_size,
     describe_problem,
     encode_arguments,
+    fresh_arguments,
     schema_error,
     short_repr,
     signature_hint,
@@ -199,6 +202,29 @@ def test_freezing_keeps_json_as_it_is(arguments: dict[str, Any]) -> None:
     from pydantic_core import from_json
 
     assert from_json(encode_arguments("t", arguments)) == arguments
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"a": 1}, {"a": [1, {"b": ["x", None, 1.5, True]}], "c": {"d": {}}}, {"\u00fc": ["\U0001f600"]}],
+)
+def test_arguments_that_were_parsed_once_are_read_as_often_as_anybody_wants(
+    arguments: dict[str, Any],
+) -> None:
+    encoded = encode_arguments("t", arguments)
+    first = encoded.fresh()
+    assert first == arguments == fresh_arguments(bytes(encoded))
+
+    def spoil(value: Any) -> None:
+        for item in value.values() if isinstance(value, dict) else value:
+            if isinstance(item, dict | list):
+                spoil(item)
+        value.clear()
+
+    spoil(first)
+    assert fresh_arguments(encoded) == arguments, "what one reader does to them is not what the next one gets"
+    assert isinstance(encoded, EncodedArguments)
+    assert encoded == to_json(arguments)
 
 
 @pytest.mark.parametrize(
