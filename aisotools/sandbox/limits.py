@@ -54,6 +54,12 @@ _DESCRIPTIONS = {
     "open_files_total": "open files of all processes of the sandbox together, with their watches and pipes",
 }
 
+LEFTOVERS_REMEDY = (
+    "what earlier calls left running counts as well, and a restart of the sandbox ends all of it "
+    "(`%sandbox restart`, `await session.restart()`); "
+)
+"""What to do where no process can be made; text follows."""
+
 # What programs print when the kernel refuses them more. Only the end is searched: there an error ends.
 _TAIL_CHARS = 2000
 _SIGNS = (
@@ -348,9 +354,10 @@ def explain_failure(
     for name, sign in _SIGNS:
         allowed = getattr(limits, name)
         if allowed is not None and sign.search(tail):
+            remedy = LEFTOVERS_REMEDY if name == "processes" else ""
             hint = (
-                f"[limit {name}: {_DESCRIPTIONS[name]}: {format_amount(name, allowed)} allowed; if it needs "
-                f"more, open the session with limits=Limits({name}=...)]"
+                f"[limit {name}: {_DESCRIPTIONS[name]}: {format_amount(name, allowed)} allowed; {remedy}"
+                f"if it needs more, open the session with limits=Limits({name}=...)]"
             )
             explained = dataclasses.replace(result, content=f"{result.content}\n{hint}")
             return explained.with_metadata(**{LIMIT: name, USED: allowed, ALLOWED: allowed})

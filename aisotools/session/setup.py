@@ -135,6 +135,7 @@ async def build_environment(
             notebooks=protect_notebooks,
             environ=environ,
             denied=enforcement.put_back,
+            unreadable=enforcement.unreadable,
         )
         return narrowing, enforcement, files
 

@@ -3,7 +3,8 @@
 Threat: a variable of this process, which every program that it starts inherits, leads into the workspace.
 Code in the sandbox writes the file that it names: a program `git` in a folder of `PATH`, a library, settings.
 
-Mechanism: a table of variables, each with the form of its values and with the reason. A value is taken apart
+Mechanism: a table of variables, each with the form of its values and with the reason, and a pattern for those
+whose names say that plugins are loaded from there (`X_PLUGIN_PATH`). A value is taken apart
 as the programs do, and each path in it is followed through its links (`leads_into`). An entry that is
 relative or empty counts from the current folder, as it does for this process. A folder of settings counts as
 well if the workspace lies in it, since programs look below it by their names; not so the home folder.
@@ -55,32 +56,72 @@ def _row(form: Form, reason: str, names: str) -> HostVariables:
 
 
 HOST_VARIABLES = (
-    _row("folders", "programs are looked up there by their names", "PATH GIT_EXEC_PATH LIBEXEC_PATH"),
+    _row(
+        "folders",
+        "programs are looked up there by their names",
+        """
+        PATH GIT_EXEC_PATH LIBEXEC_PATH COMPILER_PATH GCC_EXEC_PREFIX GOBIN GOROOT GOTOOLDIR PNPM_HOME
+        PIPX_BIN_DIR UV_TOOL_BIN_DIR XDG_BIN_HOME EMACSPATH
+        """,
+    ),
+    # Programs and modules lie in folders below these. A workspace may lie there too, as in that of Go.
+    _row(
+        "folders",
+        "programs and modules of an installation are run from there",
+        """
+        NVM_DIR PYENV_ROOT RBENV_ROOT NODENV_ROOT ASDF_DIR ASDF_DATA_DIR MISE_DATA_DIR VOLTA_HOME FNM_DIR
+        SDKMAN_DIR GOPATH DOTNET_ROOT DOTNET_SHARED_STORE GRADLE_HOME M2_HOME MAVEN_HOME ANT_HOME
+        GROOVY_HOME SCALA_HOME KOTLIN_HOME SPARK_HOME HADOOP_HOME FLINK_HOME HIVE_HOME OPAMROOT STACK_ROOT
+        CABAL_DIR MIX_HOME MIX_ARCHIVES HEX_HOME DENO_DIR DENO_INSTALL BUN_INSTALL COREPACK_HOME
+        NPM_CONFIG_PREFIX npm_config_prefix YARN_GLOBAL_FOLDER COMPOSER_HOME R_HOME MAMBA_ROOT_PREFIX
+        CONDA_ENVS_PATH CONDA_PKGS_DIRS NUGET_PACKAGES UV_PROJECT_ENVIRONMENT UV_TOOL_DIR
+        UV_PYTHON_INSTALL_DIR PIPX_HOME POETRY_HOME ORACLE_HOME CATALINA_HOME KREW_ROOT HELM_PLUGINS
+        """,
+    ),
     _row(
         "folders",
         "programs load libraries and plugins from there",
         """
         LD_LIBRARY_PATH GCONV_PATH OPENSSL_MODULES OPENSSL_ENGINES SASL_PATH GIO_EXTRA_MODULES GTK_PATH
         QT_PLUGIN_PATH QML2_IMPORT_PATH GST_PLUGIN_PATH GST_PLUGIN_SYSTEM_PATH LIBGL_DRIVERS_PATH
-        LTDL_LIBRARY_PATH
+        LTDL_LIBRARY_PATH LIBRARY_PATH LD_RUN_PATH CAML_LD_LIBRARY_PATH HDF5_PLUGIN_PATH GDAL_DRIVER_PATH
+        LIBVA_DRIVERS_PATH VDPAU_DRIVER_PATH GBM_BACKENDS_PATH VK_LAYER_PATH VK_ADD_LAYER_PATH
+        OCL_ICD_VENDORS OPENCL_VENDOR_PATH __EGL_VENDOR_LIBRARY_DIRS __EGL_EXTERNAL_PLATFORM_CONFIG_DIRS
+        ALSA_PLUGIN_DIR SPA_PLUGIN_DIR PIPEWIRE_MODULE_DIR LADSPA_PATH LV2_PATH DSSI_PATH VST_PATH
+        FREI0R_PATH GEGL_PATH BABL_PATH MAGICK_CODER_MODULE_PATH MAGICK_FILTER_MODULE_PATH
+        MAGICK_CONFIGURE_PATH GDK_PIXBUF_MODULEDIR GTK_EXE_PREFIX GI_TYPELIB_PATH QML_IMPORT_PATH
+        QT_QPA_PLATFORM_PLUGIN_PATH UCX_MODULE_DIR FI_PROVIDER_PATH LOCPATH NUGET_PLUGIN_PATHS
+        CMAKE_PREFIX_PATH CMAKE_MODULE_PATH PKG_CONFIG_PATH PKG_CONFIG_LIBDIR ACLOCAL_PATH
         """,
     ),
-    _row("files", "every program loads these libraries", "LD_PRELOAD LD_AUDIT LD_PROFILE"),
+    _row(
+        "files",
+        "programs load these libraries, or what these files name",
+        """
+        LD_PRELOAD LD_AUDIT LD_PROFILE DOTNET_STARTUP_HOOKS DOTNET_ADDITIONAL_DEPS CORECLR_PROFILER_PATH
+        COR_PROFILER_PATH GDK_PIXBUF_MODULE_FILE GTK_IM_MODULE_FILE GTK_MODULES GTK3_MODULES VK_ICD_FILENAMES
+        VK_DRIVER_FILES VK_ADD_DRIVER_FILES __EGL_VENDOR_LIBRARY_FILENAMES OCL_ICD_FILENAMES OPENCL_LAYERS
+        XR_RUNTIME_JSON NCCL_NET_PLUGIN TPU_LIBRARY_PATH SSH_SK_PROVIDER CMAKE_TOOLCHAIN_FILE
+        CMAKE_PROJECT_TOP_LEVEL_INCLUDES
+        """,
+    ),
     _row(
         "folders",
         "interpreters load modules from there",
         """
         NODE_PATH PERL5LIB PERLLIB RUBYLIB GEM_PATH CLASSPATH TCLLIBPATH GUILE_LOAD_PATH JULIA_LOAD_PATH
-        R_LIBS R_LIBS_USER R_LIBS_SITE EMACSLOADPATH PHP_INI_SCAN_DIR
+        R_LIBS R_LIBS_USER R_LIBS_SITE EMACSLOADPATH PHP_INI_SCAN_DIR OCAMLPATH ERL_LIBS GHC_PACKAGE_PATH
+        MYPYPATH ANSIBLE_LIBRARY ANSIBLE_COLLECTIONS_PATH ANSIBLE_ROLES_PATH M4PATH
         """,
     ),
-    _row("words", "Lua loads modules from there", "LUA_PATH LUA_CPATH"),
+    _row("words", "Lua loads modules from there", "LUA_PATH LUA_CPATH LUA_INIT"),
     _row(
         "path",
         "shells and interpreters run what it names when they start",
         """
         BASH_ENV ENV ZDOTDIR R_PROFILE R_PROFILE_USER R_ENVIRON R_ENVIRON_USER JULIA_PROJECT
-        PERL_LOCAL_LIB_ROOT BUNDLE_GEMFILE
+        PERL_LOCAL_LIB_ROOT BUNDLE_GEMFILE COVERAGE_PROCESS_START COVERAGE_PROCESS_CONFIG COVERAGE_RCFILE
+        PSQLRC GHC_ENVIRONMENT NODE_REPL_EXTERNAL_MODULE
         """,
     ),
     _row("files", "make obeys these files", "MAKEFILES"),
@@ -94,7 +135,10 @@ HOST_VARIABLES = (
         "programs obey the settings that they find there",
         """
         XDG_CONFIG_HOME XDG_DATA_HOME XDG_CONFIG_DIRS XDG_DATA_DIRS CARGO_HOME RUSTUP_HOME GEM_HOME
-        GNUPGHOME DOCKER_CONFIG JULIA_DEPOT_PATH VIM VIMRUNTIME JAVA_HOME
+        GNUPGHOME DOCKER_CONFIG JULIA_DEPOT_PATH VIM VIMRUNTIME JAVA_HOME GRADLE_USER_HOME SPARK_CONF_DIR
+        HADOOP_CONF_DIR HIVE_CONF_DIR YARN_CONF_DIR ODBCSYSINI PGSYSCONFDIR MYSQL_HOME TNS_ADMIN CURL_HOME
+        CLOUDSDK_CONFIG GH_CONFIG_DIR HELM_CONFIG_HOME MISE_CONFIG_DIR POETRY_CONFIG_DIR ANSIBLE_HOME
+        TF_DATA_DIR TF_PLUGIN_CACHE_DIR
         """,
     ),
     _row(
@@ -116,7 +160,10 @@ HOST_VARIABLES = (
         """
         INPUTRC NPM_CONFIG_USERCONFIG NPM_CONFIG_GLOBALCONFIG npm_config_userconfig npm_config_globalconfig
         PIP_CONFIG_FILE UV_CONFIG_FILE KUBECONFIG AWS_CONFIG_FILE HGRCPATH OPENSSL_CONF KRB5_CONFIG
-        STARSHIP_CONFIG PHPRC
+        STARSHIP_CONFIG PHPRC ODBCINI ODBCINSTINI FREETDSCONF PGSERVICEFILE ANSIBLE_CONFIG CONDARC MAMBARC
+        TF_CLI_CONFIG_FILE SCREENRC LESSKEY LESSKEYIN DIRENV_CONFIG WGETRC WGET2RC YARN_RC_FILENAME GOENV
+        CABAL_CONFIG AWS_SHARED_CREDENTIALS_FILE RIPGREP_CONFIG_PATH BAT_CONFIG_PATH MISE_CONFIG_FILE
+        PDM_CONFIG_FILE HATCH_CONFIG SOFTHSM2_CONF
         """,
     ),
     _row(
@@ -125,7 +172,11 @@ HOST_VARIABLES = (
         """
         SHELL EDITOR VISUAL PAGER BROWSER MANPAGER GIT_EDITOR GIT_SEQUENCE_EDITOR GIT_PAGER GIT_SSH
         GIT_SSH_COMMAND GIT_ASKPASS GIT_EXTERNAL_DIFF GIT_PROXY_COMMAND SSH_ASKPASS SUDO_ASKPASS LESSOPEN
-        LESSCLOSE PROMPT_COMMAND VIMINIT CC CXX LD RUSTC RUSTC_WRAPPER PYTHON
+        LESSCLOSE PROMPT_COMMAND VIMINIT EXINIT CC CXX LD AR AS NM RANLIB CPP FC F77 RUSTC RUSTC_WRAPPER
+        RUSTC_WORKSPACE_WRAPPER RUSTDOC PYTHON PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON CLOUDSDK_PYTHON UV_PYTHON
+        CONDA_EXE MAMBA_EXE SUDO_EDITOR SYSTEMD_EDITOR SYSTEMD_PAGER HGEDITOR SVN_EDITOR FCEDIT BAT_PAGER
+        DELTA_PAGER GH_PAGER AWS_PAGER PSQL_PAGER PSQL_EDITOR FZF_DEFAULT_COMMAND CMAKE_C_COMPILER_LAUNCHER
+        CMAKE_CXX_COMPILER_LAUNCHER
         """,
     ),
     _row(
@@ -134,6 +185,7 @@ HOST_VARIABLES = (
         """
         NODE_OPTIONS PERL5OPT PERL5DB RUBYOPT JAVA_TOOL_OPTIONS _JAVA_OPTIONS JDK_JAVA_OPTIONS MAKEFLAGS
         GNUMAKEFLAGS PYTEST_ADDOPTS GIT_CONFIG_PARAMETERS MAVEN_OPTS GRADLE_OPTS RUSTFLAGS PYTHONWARNINGS
+        JAVA_OPTS SBT_OPTS GOFLAGS PYSPARK_SUBMIT_ARGS PERLDB_OPTS LDFLAGS
         """,
     ),
 )
@@ -144,6 +196,8 @@ _BETWEEN_WORDS = re.compile(r"""[\s'"`;|&()<>,=?!]+""")
 _OPTION = re.compile(r"^-[A-Za-z]")
 _MAX_SHOWN_CHARS = 200
 _VALUES_OF_GIT = "GIT_CONFIG_VALUE_"
+_PLUGINS = re.compile(r"[A-Z0-9_]+_(PLUGINS?|EXTENSIONS?|DRIVERS?)_(PATH|DIR|FILE)S?|ANSIBLE_[A-Z]+_PLUGINS")
+"""Names of which a program says that it loads code from there, whichever program it is."""
 
 _NAMES = frozenset((*_ENVIRONMENTS, *(name for row in HOST_VARIABLES for name in row.names)))
 
@@ -151,7 +205,7 @@ _NAMES = frozenset((*_ENVIRONMENTS, *(name for row in HOST_VARIABLES for name in
 @lru_cache(maxsize=4_096)  # asked before each call about every variable that there is
 def chooses_code(name: str) -> bool:
     """Return whether `why_variables_refuse` reads the variable of this name."""
-    return name in _NAMES or name.startswith(_VALUES_OF_GIT)
+    return name in _NAMES or name.startswith(_VALUES_OF_GIT) or _PLUGINS.fullmatch(name) is not None
 
 
 def why_variables_refuse(workspace: str, environ: Mapping[str, str]) -> str:
@@ -167,7 +221,7 @@ def why_variables_refuse(workspace: str, environ: Mapping[str, str]) -> str:
     for name in _ENVIRONMENTS:
         if (value := environ.get(name)) and leads_into(value, {workspace}):
             return _describe_environment(value)
-    for row in (*HOST_VARIABLES, _numbered_of_git(environ)):
+    for row in (*HOST_VARIABLES, _numbered_of_git(environ), _plugins(environ)):
         for name in row.names:
             value = environ.get(name)
             if value is None:
@@ -197,6 +251,11 @@ def _describe_environment(folder: str) -> str:
 def _numbered_of_git(environ: Mapping[str, str]) -> HostVariables:
     names = tuple(sorted(name for name in environ if name.startswith(_VALUES_OF_GIT)))
     return HostVariables("words", "git takes it as a setting, which may name a program", names)
+
+
+def _plugins(environ: Mapping[str, str]) -> HostVariables:
+    names = tuple(sorted(name for name in environ if name not in _NAMES and _PLUGINS.fullmatch(name)))
+    return HostVariables("folders", "by its name a program loads plugins from there", names)
 
 
 def _split(value: str, form: Form, environ: Mapping[str, str]) -> Iterator[str]:

@@ -93,6 +93,7 @@ _MAPPINGS = ("MAPPING", "NAMESPACES", "_redirections", "known_source_files")
 
 _MAX_PARTS = 100  # of a namespace that are searched for modules
 _SUFFIXES = tuple(importlib.machinery.all_suffixes())
+_DISTRIBUTIONS = (".dist-info", ".egg-info", ".egg")
 _INITS = tuple("__init__" + suffix for suffix in _SUFFIXES)
 _log = logging.getLogger(__name__)
 
@@ -122,6 +123,12 @@ def refuse_import_root(workspace: Path, environ: Mapping[str, str] | None = None
             raise WorkspaceRefused(
                 f"{refusal}it {relation} the editable install of {name} ({home}), which this process can "
                 "import. Use a folder made for this, such as ./workspace/mine."
+            )
+    for entry in sys.path:
+        if not isinstance(entry, (str, os.PathLike)):
+            raise WorkspaceRefused(
+                f"{refusal}sys.path has the entry {entry!r}, which is no text. Python imports nothing from "
+                "it, and importlib.metadata fails. Take it out, or decode it with os.fsdecode."
             )
     environ = os.environ if environ is None else environ
     roots = list(_import_roots(environ))
@@ -392,6 +399,10 @@ def _why_importable(name: str, root: str) -> str:
     for suffix in _SUFFIXES:
         if os.path.lexists(f"{root}/{name}{suffix}"):
             return f"{name}{suffix} beside it is a module of that name"
+    if name.lower().endswith(_DISTRIBUTIONS) or (
+        name.lower() == "egg-info" and root.lower().endswith(".egg")
+    ):
+        return "Python takes it for an installed distribution, whose entry points programs load"
     if name in sys.stdlib_module_names:
         return "the standard library has a module of that name"
     if name in {"sitecustomize", "usercustomize"}:

@@ -6,8 +6,8 @@ Threat: a sandbox writes in its workspace, and the host's own programs read ther
 Mechanism: the confinement cannot exempt single files of a writable folder, so the host holds a copy of each
 such file, compares, and restores it. Whatever is new is removed, unless its content is known to be harmless
 (plain settings of git, samples of its hooks). Restored files get a new inode, as a process of the sandbox may
-have the old one open; replaced content is copied to a quarantine. The folder is hostile, also while it is
-scanned: see `aisotools.workspace.candidates`.
+have the old one open; replaced content is kept (`aisotools.workspace.quarantine`). The folder is hostile,
+also while it is scanned: see `aisotools.workspace.candidates`.
 What a rule of the policy denies to write is restored in the same way, whatever its name and content.
 Race: between two comparisons a planted file exists. It is removed at the end of the call that wrote it, or
 soon after it was written if something was left running (`aisotools.session.protection` says when); a
@@ -24,6 +24,7 @@ import os
 import stat
 import threading
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -43,9 +44,7 @@ from aisotools.workspace.candidates import (
     Steps,
 )
 from aisotools.workspace.dirfd import (
-    CREATE_FLAGS,
     DIRECTORY_FLAGS,
-    READ_FLAGS,
     FileSnapshot,
     open_unlocked,
     read_file,
@@ -60,7 +59,8 @@ from aisotools.workspace.git_config import (
     is_harmless_todo,
 )
 from aisotools.workspace.git_named_files import GitNamedFiles
-from aisotools.workspace.protected_names import AllowedNames, fold_name, zone_of
+from aisotools.workspace.protected_names import AllowedNames, fold_name, is_candidate, zone_of
+from aisotools.workspace.quarantine import KeptContent, Quarantine, plain_name
 from aisotools.workspace.root_mode import RootMode
 
 FILE_BYTES = 16 << 20
@@ -111,7 +111,9 @@ class ProtectedFileChange:
         path: Relative to the workspace.
         kind: The difference.
         restored: True if the file is again as it was.
-        saved_as: Path in the quarantine of the content that was found; empty if there was none to save.
+        saved_as: Path of the content that was found, in the quarantine or, where that has no room for all of
+            it, under another name in the workspace; empty if there was none to save.
+        lost: What of that content was not kept, and why; empty if all of it was.
         denied: True if a rule of the policy denies to write it, whatever its name.
     """
 
@@ -119,12 +121,15 @@ class ProtectedFileChange:
     kind: DifferenceKind
     restored: bool
     saved_as: str = ""
+    lost: str = ""
     denied: bool = False
 
     def __str__(self) -> str:
         action = _ACTIONS[self.kind]
         outcome = action if self.restored else f"could NOT be {action}"
         saved = f", found content is in {self.saved_as}" if self.saved_as else ""
+        if self.lost:
+            saved += f", {self.lost}"
         path = self.path
         if len(path) > _MAX_SHOWN_CHARS:
             path = f"{path[: _MAX_SHOWN_CHARS // 2]}...{path[-_MAX_SHOWN_CHARS // 2 :]}"
@@ -171,6 +176,7 @@ class ProtectedFiles:
         most_folders: int = MAX_FOLDERS,
         file_bytes: int = FILE_BYTES,
         denied: Collection[str] = (),
+        unreadable: Collection[str] = (),
     ) -> None:
         """Copy the protected files as they are now.
 
@@ -186,12 +192,14 @@ class ProtectedFiles:
             most_folders: Folders that are scanned.
             file_bytes: Size of the largest file that is copied.
             denied: Paths relative to the workspace that no call may write, with all that is in them.
+            unreadable: The same for reading: what is found there never gets another name in the workspace.
         """
         self.allowed = allowed or AllowedNames()
         self._root = str(workspace)
         self._file_bytes = file_bytes
-        self._quarantine = Quarantine(quarantine)
+        self._quarantine = Quarantine(quarantine, self._set_aside)
         self._denied = tuple(denied)
+        self._unreadable = tuple(unreadable)
         self._scanner = CandidateScanner(self._root, max_folders=most_folders, denied=self._denied)
         self._git = GitNamedFiles(self._root, environ or {})
         self._git_differs = False  # what it has read is not what the settings are now
@@ -569,25 +577,62 @@ class ProtectedFiles:
     # ---- restore
 
     def _restore_file(self, path: str, kind: DifferenceKind) -> ProtectedFileChange:
-        saved_as, restored, denied = "", True, self._is_denied(path)
+        found, restored, denied = KeptContent(), True, self._is_denied(path)
         copy = self._copies.get(path)
+        in_the_way: list[KeptContent] = []
         try:
-            with self._parent(path, make=copy is not None) as (folder, name):
+            with self._parent(path, in_the_way if copy is not None else None) as (folder, name):
                 if copy is not None and copy.data is None:
                     # Too large to have been copied. Removing what is there would lose the file altogether.
                     return ProtectedFileChange(path=path, kind=kind, restored=False, denied=denied)
                 # "Removed" files may be there all the same, where they count as protected no longer.
                 with suppress(FileNotFoundError, IsADirectoryError):
-                    saved_as = self._quarantine.take(folder, name)
+                    found = self._quarantine.take(
+                        folder,
+                        name,
+                        known=None if copy is None else copy.data,
+                        replaces=copy is not None or denied,
+                        may_stay=not (denied or any(is_within(path, one) for one in self._unreadable)),
+                        compiled=zone_of(path).bytecode and zone_of(path).is_compiled(fold_name(name)),
+                    )
                 if copy is not None:
                     self._copies[path] = replace_file(folder, name, copy)
         except OSError:
             restored = False
-        return ProtectedFileChange(path=path, kind=kind, restored=restored, saved_as=saved_as, denied=denied)
+        if not found and in_the_way:
+            found = in_the_way[-1]
+        return ProtectedFileChange(
+            path=path, kind=kind, restored=restored, saved_as=found.place, lost=found.lost, denied=denied
+        )
+
+    def _set_aside(self, folder: int, name: str) -> str:
+        """Move `name` of an open folder to a free name of the workspace that nothing runs or obeys.
+
+        Nobody can foresee the name, and the sandbox could have made such a file itself. Nothing is moved in
+        the place of a protected name, or to where a rule applies.
+
+        Returns:
+            Its new path.
+
+        Raises:
+            OSError: If it cannot be moved, or there is no such name.
+        """
+        ending = f"found-{uuid.uuid4().hex[:12]}"
+        for free in (f"{plain_name(name)}.{ending}", ending):
+            if is_candidate(free) or self._is_denied(free):
+                continue
+            with self._parent(free) as (root, last):
+                # Race: whatever has this name by now is moved; the next scan looks at it again.
+                os.rename(name, last, src_dir_fd=folder, dst_dir_fd=root)
+            return f"{self._root}/{free}"
+        raise PermissionError("a rule denies to write every name")
 
     @contextmanager
-    def _parent(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """Open the folder of `path`; yield its descriptor and the last name. `make` creates folders."""
+    def _parent(self, path: str, in_the_way: list[KeptContent] | None = None) -> Iterator[tuple[int, str]]:
+        """Open the folder of `path`; yield its descriptor and the last name.
+
+        With `in_the_way` missing folders are created, and what stood in their place is listed there.
+        """
         *above, name = path.split("/")
         try:
             folder = os.open(self._root, DIRECTORY_FLAGS)
@@ -595,101 +640,23 @@ class ProtectedFiles:
             folder = open_unlocked(self._root)
         try:
             for part in above:
-                inner = self._open_folder(folder, part, make=make)
+                inner = self._open_folder(folder, part, in_the_way)
                 os.close(folder)
                 folder = inner
             yield folder, name
         finally:
             os.close(folder)
 
-    def _open_folder(self, folder: int, name: str, *, make: bool) -> int:
+    def _open_folder(self, folder: int, name: str, in_the_way: list[KeptContent] | None) -> int:
         try:
             return os.open(name, DIRECTORY_FLAGS, dir_fd=folder)
         except PermissionError:
             return open_unlocked(name, folder)
         except OSError:
-            if not make:
+            if in_the_way is None:
                 raise
         # A file or a link stands where there was a folder. Move it away, never walk through it.
         with suppress(FileNotFoundError):
-            self._quarantine.take(folder, name)
+            in_the_way.append(self._quarantine.take(folder, name))
         os.mkdir(name, dir_fd=folder)
         return os.open(name, DIRECTORY_FLAGS, dir_fd=folder)
-
-
-# ---- what was found in the place of protected files
-
-MAX_QUARANTINE_FILES = 100
-"""Files in one quarantine; beyond that files are removed without a copy."""
-
-MAX_QUARANTINE_BYTES = 64 << 20
-"""Size of one quarantine; beyond that files are removed without a copy."""
-
-MAX_COPY_BYTES = 16 << 20
-"""What is kept of one file, from its beginning."""
-
-_CHUNK_BYTES = 1 << 20
-_MAX_NAME_CHARS = 80
-
-
-class Quarantine:
-    """Keeps copies of what one session found in the place of protected files, in a private folder.
-
-    Threat: the content that a worker planted is evidence, and may also be a person's own work, so it is kept.
-    But a process in the sandbox may still have the file open, and would go on writing to whatever is kept.
-
-    Mechanism: content is copied, never moved. The copy is a new file that no process of the sandbox has open,
-    it holds at most `MAX_COPY_BYTES` of each file, and all copies of one quarantine together at most
-    `MAX_QUARANTINE_BYTES`, in at most `MAX_QUARANTINE_FILES` files. Then the name is removed from the
-    workspace. The copies end in `.kept`, and their folder is readable for its owner alone, so that nothing
-    runs them by accident.
-    Race: a file that grows while it is copied is cut off at the bound; one that is replaced meanwhile is
-    removed under its name all the same, and the copy is of what was opened.
-    Failure: a disk that is full costs the copy, not the removal. A link, a FIFO, a socket or a device has no
-    content to keep. A folder is left to the caller.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        """Use `folder`; it is created with the first file."""
-        self._folder = folder
-        self._files = 0
-        self._bytes = 0
-
-    def __repr__(self) -> str:
-        return f"<Quarantine {self._folder}: {self._files} files, {self._bytes} bytes>"
-
-    def take(self, folder: int, name: str) -> str:
-        """Copy the file `name` of the open directory `folder`, within the bounds, and remove it.
-
-        Returns:
-            The path of the copy; empty if there was no content to keep, or no room for it.
-
-        Raises:
-            FileNotFoundError: If there is nothing of that name.
-            OSError: If it cannot be removed.
-        """
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        saved_as = ""
-        if stat.S_ISREG(status.st_mode) and status.st_size > 0 and self._files < MAX_QUARANTINE_FILES:
-            with suppress(OSError):
-                saved_as = self._copy(folder, name)
-        os.unlink(name, dir_fd=folder)
-        return saved_as
-
-    def _copy(self, folder: int, name: str) -> str:
-        left = min(MAX_COPY_BYTES, MAX_QUARANTINE_BYTES - self._bytes)
-        if left <= 0:
-            return ""
-        plain = "".join(char if char.isalnum() or char in "._-" else "_" for char in name)
-        place = self._folder / f"{self._files + 1:03d}-{plain[:_MAX_NAME_CHARS]}.kept"
-        with os.fdopen(os.open(name, READ_FLAGS, dir_fd=folder), "rb", buffering=0) as source:
-            if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
-                return ""  # race: it was a regular file a moment ago
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with os.fdopen(os.open(place, CREATE_FLAGS, 0o600), "wb", buffering=0) as copy:
-                self._files += 1
-                while left > 0 and (part := source.read(min(left, _CHUNK_BYTES))):
-                    copy.write(part)
-                    self._bytes += len(part)
-                    left -= len(part)
-        return str(place)

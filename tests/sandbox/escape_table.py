@@ -46,8 +46,8 @@ _ROWS: tuple[tuple[frozenset[Stage], str, str], ...] = (
     (
         _SHARED_ROOT,
         """pidfd of another process; scheduling of another process, read; session of another process; group of
-        another process; priority of another process, read; processor time of another process""",
-        "that a process exists, and how busy it is; every use of the handle is refused, see the others",
+        another process; priority of another process, read""",
+        "that a process exists, and how it is scheduled; every use of the handle is refused, see the others",
     ),
     (
         _SHARED_ROOT,

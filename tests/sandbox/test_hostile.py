@@ -284,6 +284,33 @@ made
     assert processes_of(r.workspace) == []
 
 
+async def test_processes_that_a_call_has_left_are_named_where_no_other_starts(tmp_path: Path) -> None:
+    """Nothing that fails later is their doing, but only a restart ends them, and every error says so."""
+    code = """
+import os, time
+made = 0
+try:
+    while made < 60:
+        if os.fork() == 0:
+            time.sleep(1000)
+        made += 1
+except OSError:
+    pass
+made
+"""
+    async with rig(tmp_path, Limits(processes=40), stop_timeouts=PATIENT) as r:
+        if os.getuid() == 0 and r.level != "isolated":
+            pytest.skip("the kernel does not count the processes of root")
+        assert not (await r.bash("true")).is_error
+        assert int(await r.value(code)) < 60
+        refused = await r.bash("true")
+        assert refused.is_error
+        assert refused.metadata["limit"] == "processes"
+        assert "%sandbox restart" in refused.content
+        await r.kernel.restart()
+        assert not (await r.bash("true")).is_error
+
+
 async def test_interrupting_while_half_a_frame_is_out(tmp_path: Path) -> None:
     """Interrupts that strike while text is being sent never break the channel."""
     async with rig(tmp_path, stop_timeouts=PATIENT) as r:

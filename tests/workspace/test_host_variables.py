@@ -16,7 +16,12 @@ import pytest
 
 from aisotools.core.exceptions import WorkspaceRefused
 from aisotools.session.guards import ImportRootWatch
-from aisotools.workspace.host_variables import HOST_VARIABLES, chooses_code, why_variables_refuse
+from aisotools.workspace.host_variables import (
+    HOST_VARIABLES,
+    HostVariables,
+    chooses_code,
+    why_variables_refuse,
+)
 from tests.workspace.test_import_roots import folder, refusal
 
 PLANTED = "this came from the workspace"
@@ -252,3 +257,37 @@ def test_a_watch_looks_again_when_a_variable_changes(place: Path) -> None:
     environ["GIT_CONFIG_VALUE_3"] = f"!{workspace}/evil"
     with pytest.raises(WorkspaceRefused, match="GIT_CONFIG_VALUE_3"):
         watch.check()
+
+
+@pytest.mark.parametrize("row", HOST_VARIABLES, ids=lambda row: row.reason)
+def test_every_variable_of_the_table_refuses_and_one_that_leads_elsewhere_does_not(
+    place: Path, row: HostVariables
+) -> None:
+    workspace = folder(place / "work")
+    elsewhere = folder(place / "elsewhere")
+    for name in row.names:
+        assert chooses_code(name)
+        assert f"the variable {name} " in why_variables_refuse(str(workspace), {name: f"{workspace}/x"}), name
+        assert why_variables_refuse(str(workspace), {name: f"{elsewhere}/x"}) == "", name
+
+
+@pytest.mark.parametrize("name", ["NEWTOOL_PLUGIN_PATH", "ACME_DRIVERS_DIR", "ANSIBLE_CALLBACK_PLUGINS"])
+def test_a_name_that_promises_plugins_counts_whichever_program_it_is_of(place: Path, name: str) -> None:
+    workspace = folder(place / "work")
+    assert chooses_code(name)
+    assert name in why_variables_refuse(str(workspace), {name: f"/usr/lib/x:{workspace}/x"})
+    assert why_variables_refuse(str(workspace), {name: "/usr/lib/x"}) == ""
+
+
+@pytest.mark.parametrize("name", ["GOPATH", "NVM_DIR", "SPARK_HOME", "UV_PROJECT_ENVIRONMENT"])
+def test_a_workspace_inside_of_an_installation_is_fine(place: Path, name: str) -> None:
+    """As the sources of a program in Go lie in the folder that `GOPATH` names."""
+    workspace = folder(place / "go" / "src" / "work")
+    assert why_variables_refuse(str(workspace), {name: str(place / "go")}) == ""
+
+
+@pytest.mark.parametrize("name", ["DATA_DIR", "MY_APP_CONFIG", "PLUGIN", "OUTPUT_PATH", "PWD", "OLDPWD"])
+def test_variables_of_a_persons_own_may_lead_into_the_workspace(place: Path, name: str) -> None:
+    workspace = folder(place / "work")
+    assert not chooses_code(name)
+    assert why_variables_refuse(str(workspace), {name: f"{workspace}/x"}) == ""

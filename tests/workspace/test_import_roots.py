@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import distributions
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -95,6 +96,30 @@ def test_a_folder_that_contains_an_entry_of_sys_path_is_refused(place: Path) -> 
     archive.write_bytes(b"")
     sys.path.append(str(archive))
     assert "it contains an entry of sys.path" in refusal(archive.parent)
+
+
+@pytest.mark.parametrize("entry", [b"/nowhere", 3, None], ids=repr)
+def test_an_entry_of_sys_path_that_is_no_text_is_named(place: Path, entry: object) -> None:
+    workspace = folder(place / "workspace" / "mine")
+    sys.path.append(place)  # type: ignore[arg-type]  # a path is taken as its text
+    assert refusal(workspace) == ""
+    sys.path.append(entry)  # type: ignore[arg-type]  # as a stranger does
+    assert f"sys.path has the entry {entry!r}" in refusal(workspace)
+
+
+@pytest.mark.parametrize("name", ["x-1.0.dist-info", "x.egg-info", "x.egg", "X.DIST-INFO"])
+def test_a_folder_that_counts_as_an_installed_distribution_is_refused(place: Path, name: str) -> None:
+    workspace = folder(place / name)
+    points = f"[{name}]\nplanted = anything\n"
+    inner = folder(workspace / "EGG-INFO") if name == "x.egg" else workspace
+    (inner / "entry_points.txt").write_text(points)
+    (inner / "METADATA").write_text("Name: x\nVersion: 1.0\n")
+    obeyed = [str(workspace)] if name == "x.egg" else [str(place)]
+    found = [point.name for one in distributions(path=obeyed) for point in one.entry_points]
+    assert found == ["planted"], "unconfined, a program would load it"
+    assert "for an installed distribution" in refusal(workspace)
+    assert "for an installed distribution" in refusal(folder(workspace / "deeper"))
+    assert refusal(folder(place / f"{name}s")) == ""
 
 
 def test_an_entry_of_pythonpath_is_refused(place: Path) -> None:

@@ -120,8 +120,9 @@ PROTECTS: Mapping[str, tuple[str, str]] = {
             "workspace, and can neither reach the network nor signal or inspect your other programs."
         ),
         (
-            "Names, sizes and times of files elsewhere can be seen, and which process numbers are in use; "
-            "disk space and the load of the machine are shared, and flaws of the kernel itself stay."
+            "Names, sizes and times of files elsewhere can be seen, and which process numbers are in use, "
+            "with their groups, sessions and scheduling; disk space and the load of the machine are shared, "
+            "and flaws of the kernel itself stay."
         ),
     ),
     "isolated": (

@@ -18,7 +18,9 @@ system calls to answers, compiled into a classic BPF program:
    run. In a reader (see `sandbox.worker.reader`) all of them fail: a tool that says it only reads must hear
    that it does not.
 4. What acts on other processes by number answers 0 without acting where libraries pin their own threads
-   (OpenMP aborts on an error), and EPERM elsewhere. Signals are scoped by Landlock.
+   (OpenMP aborts on an error), and EPERM elsewhere. Signals are scoped by Landlock. Of clocks, those of other
+   processes are not there: their processor time would tell what they do. How other processes are scheduled,
+   and in which session and group they are, can be read: a number does not say whose it is.
 5. `clone3` and `openat2` take their flags from memory, where a filter cannot look: ENOSYS makes the C library
    use `clone` and `openat`.
 6. Nothing is created setuid or setgid: on a shared machine such a file in the workspace would lend the
@@ -202,6 +204,7 @@ _DEPENDS = {
     "family, type and protocol of a socket": "socket socketpair",
     "which option of a socket": "setsockopt",
     "which command": "fcntl ioctl prctl",
+    "whose time: a clock may be that of any process": "clock_gettime clock_getres clock_nanosleep",
     "which kind of rule: the kernel keeps each, and charges no process": "landlock_add_rule",
     "mode of a new file": "creat open openat mknod mknodat",
     "what a moved file leaves": "renameat2",
@@ -259,8 +262,7 @@ _ALLOWED = {
         get_robust_list
     """,
     "time": """
-        nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday time timer_settime timer_gettime
-        timer_getoverrun timer_delete
+        nanosleep gettimeofday time timer_settime timer_gettime timer_getoverrun timer_delete
     """,
     "removed from Linux long before Landlock, or never there": """
         _sysctl create_module get_kernel_syms query_module nfsservctl getpmsg putpmsg afs_syscall tuxcall
@@ -287,6 +289,10 @@ _SOCK_SEQPACKET = 5
 _IPPROTO_TCP = 6
 _IPPROTO_UDP = 17
 _SOCK_TYPE_MASK = 0xF  # the rest are flags: close on exec, non-blocking
+_LAST_FIXED_CLOCK = 0x7FFFFFFF
+_OWN_CLOCKS = (0xFFFFFFF8, 0xFFFFFFF9, 0xFFFFFFFA)  # three ways to measure the time of process 0, the caller
+_KIND_OF_CLOCK = 7
+_THREAD_CLOCKS = (4, 5, 6)
 _O_CREATING = 0o100 | 0o20000000  # O_CREAT, O_TMPFILE
 _O_ACCMODE = 0o3
 _O_TRUNC = 0o1000
@@ -381,7 +387,12 @@ def _by_arguments() -> dict[str, Program]:
     """Return the calls whose answer depends on their arguments."""
     plain_mode = {at: if_any_bit(at, _SET_ID_BITS, REFUSE, ALLOW) for at in (1, 2, 3)}
     own_only = if_equal(0, [0], ALLOW, PRETEND)
-    core = {
+    # A negative number is a clock of a process, of one of its threads or of a device. Of threads the kernel
+    # itself only reads the caller's own. EINVAL: as for a process that is not there.
+    of_threads = if_equal(0, _THREAD_CLOCKS, ALLOW, fail(errno.EINVAL), mask=_KIND_OF_CLOCK)
+    of_its_own = if_equal(0, _OWN_CLOCKS, ALLOW, of_threads)
+    clock = if_above(0, _LAST_FIXED_CLOCK, of_its_own, ALLOW)
+    core = dict.fromkeys(("clock_gettime", "clock_getres", "clock_nanosleep"), clock) | {
         "setrlimit": if_equal(0, [_RLIMIT_CORE], PRETEND, ALLOW),
         # Process 0 is the caller. A null pointer only reads the limit.
         "prlimit64": if_equal(0, [0], if_equal(1, [_RLIMIT_CORE], if_null(2, ALLOW, PRETEND), ALLOW), REFUSE),

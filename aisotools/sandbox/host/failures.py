@@ -6,6 +6,8 @@ Each result says what happened to the variables, in words for a model and as met
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,10 +17,12 @@ from aisotools.core.exceptions import WorkerDied, as_clause
 from aisotools.core.sandboxes import VariablePoint
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import BROKEN_STATUS
+from aisotools.sandbox.limits import LEFTOVERS_REMEDY
 
 _LAST_WORDS_CHARS = 4000
 _TAIL_CHARS = 2000
 _REASON_CHARS = 500
+_NO_PROCESS = os.strerror(errno.EAGAIN)  # what a fork says that was refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +127,12 @@ def explain_replaced(result: ToolResult, reason: str) -> ToolResult:
 
 def unreadable_result(tool: str, reason: str) -> ToolResult:
     """Build the result of a call that only reads, and that no process could be made for: `reason`."""
+    remedy = "Try again, or declare it with effect='local_mutation'."
+    if _NO_PROCESS in reason:
+        remedy = f"For another process there is no room: {LEFTOVERS_REMEDY}then call it again."
     content = (
         f"{tool} was not run: it only reads, and no process without the right to write could be made for it: "
-        f"{as_clause(reason)}. Try again, or declare it with effect='local_mutation'."
+        f"{as_clause(reason)}. {remedy}"
     )
     return ToolResult.error(content, error_kind="environment")
 

@@ -47,6 +47,7 @@ from aisotools.core.types import Json, ToolResult
 from aisotools.sandbox.frames import BlockingChannel, FrameLimits
 from aisotools.sandbox.process import tree
 from aisotools.sandbox.worker import reader
+from aisotools.sandbox.worker.children import hide_child
 from aisotools.tools.serialization import NAMESPACE, pickle_namespace
 
 # Descriptors that are searched, and how many free numbers in a row end the search.
@@ -607,9 +608,9 @@ class ForkPoint:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             pid = os.fork()
-            # A process group of its own hides the fork from `os.wait` (see `hide_snapshots_from_wait`). Race:
-            # parent and child run in any order, so both set it, as shells do; in the child `pid` is 0,
-            # itself.
+            # Nobody's `os.wait` may see the fork, nor a signal to our process group. Race: parent and child
+            # run in any order, so both set the group, as shells do; in the child `pid` is 0, itself.
+            hide_child(pid)
             os.setpgid(pid, pid)
             return pid
         finally:
@@ -621,30 +622,6 @@ def _refuse(descriptor: int, error: OSError) -> None:
     """Answer for the fork that was not made. The host knows by the sender that it is not there."""
     with socket.socket(fileno=descriptor) as sock:
         BlockingChannel(sock).send("refused", {"error": error.strerror})
-
-
-def hide_snapshots_from_wait() -> None:
-    """Make `os.wait()` see only the children of user code: those in the process group of this process.
-
-    A program that waits until it has no children left would wait for the snapshots, which stay.
-    """
-    original = os.waitpid
-
-    def waitpid(pid: int, options: int, /) -> tuple[int, int]:
-        try:
-            ended, status = original(0 if pid == -1 else pid, options)
-        except ChildProcessError:
-            # User code has reaped it, or ignores SIGCHLD. Both asyncio and subprocess make up a status then.
-            if pid > 0:
-                tree.unreaped.add(pid)
-            raise
-        tree.unreaped.discard(ended)  # a number that was used before
-        return ended, status
-
-    def wait() -> tuple[int, int]:
-        return original(0, 0)
-
-    os.waitpid, os.wait = waitpid, wait
 
 
 def _has_ended(pid: int) -> bool:

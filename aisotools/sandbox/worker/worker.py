@@ -33,8 +33,9 @@ from aisotools.core.types import Json, ToolResult
 from aisotools.sandbox.frames import BROKEN_STATUS, BlockingChannel, Frame, encode
 from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD, unread_bytes
 from aisotools.sandbox.results import STREAMS_TAKEN, ResultPieces, encode_result
+from aisotools.sandbox.worker.children import hide_snapshots_from_wait
 from aisotools.sandbox.worker.event_loop import ForkableEventLoop
-from aisotools.sandbox.worker.fork import ForkPoint, hide_snapshots_from_wait
+from aisotools.sandbox.worker.fork import ForkPoint
 from aisotools.sandbox.worker.ipython import ZMQInteractiveShell, flush, strip_own_frames
 from aisotools.sandbox.worker.output import (
     CallRecord,

@@ -166,6 +166,14 @@ ANSWERS: list[tuple[str, tuple[int, ...], int]] = [
     ("prctl", (15, 0), ALLOW),  # a name
     ("landlock_add_rule", (3, 1, 1, 0), ALLOW),  # on a path
     *(("landlock_add_rule", (3, kind, 1, 0), bpf.ERROR | errno.EINVAL) for kind in (0, 2, 3, 1 << 31)),
+    *(("clock_gettime", (clock,), ALLOW) for clock in (0, 1, 2, 3, 4, 7, 11)),
+    *(("clock_gettime", (clock & 0xFFFFFFFF,), ALLOW) for clock in (-6, -7, -8, ~1234 << 3 | 6, ~1 << 3 | 4)),
+    *(
+        (name, (clock & 0xFFFFFFFF,), bpf.ERROR | errno.EINVAL)
+        # The time of process 1 and 1234 in each of three measures, and the clock of a device.
+        for name in ("clock_gettime", "clock_getres", "clock_nanosleep")
+        for clock in (*(~1 << 3 | kind for kind in range(4)), *(~1234 << 3 | kind for kind in range(4)), -5)
+    ),
     ("memfd_create", (), ENOSYS),
     ("vmsplice", (), EPERM),
     ("kill", (1, 9), ALLOW),

@@ -12,6 +12,7 @@ from aisotools.sandbox.host.failures import (
     describe_recovery,
     recovery_metadata,
     timeout_result,
+    unreadable_result,
     worker_died_result,
 )
 
@@ -127,3 +128,11 @@ LESS_DATA = "if the call takes much memory, try it with less data"
 )
 def test_the_end_of_a_process_in_words(exit_status: int, signal_number: int, words: str) -> None:
     assert describe_exit(exit_status, signal_number) == words
+
+
+def test_a_reader_that_found_no_room_names_what_makes_room() -> None:
+    busy = unreadable_result("area", "the process could not be forked (Resource temporarily unavailable)")
+    assert "%sandbox restart" in busy.content
+    other = unreadable_result("area", "it stopped answering")
+    assert "restart" not in other.content
+    assert "effect='local_mutation'" in other.content

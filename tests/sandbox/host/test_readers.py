@@ -155,6 +155,27 @@ threading.Thread(target=write).start()
         assert (await reading).metadata["stopped"]
 
 
+async def test_processes_of_an_earlier_call_can_notice_a_reader_and_act(tmp_path: Path, level: str) -> None:
+    """The kernel tells who waits for a FIFO or a lock; the reader itself can neither write nor signal."""
+    left = """
+import fcntl, os, time
+os.mkfifo('fifo')
+ready, told = os.pipe()
+if os.fork() == 0:
+    os.write(told, b'x')
+    os.open('fifo', os.O_WRONLY)
+    os.close(os.open('done', os.O_CREAT | os.O_WRONLY, 0o644))
+    os._exit(0)
+os.read(ready, 1)
+"""
+    async with rig(tmp_path, level=level) as r:
+        await r.python(left)
+        refused = await read(r, evaluate, code="open('n', 'w')")
+        assert refused.is_error
+        assert (await read(r, evaluate, code="open('fifo').read()")).value == ""
+        await eventually((r.workspace / "done").exists)
+
+
 def _python(code: str) -> SandboxCall:
     payload = ToolPayload(key="python", import_path="aisotools.builtin.python:python", concurrency="main")
     return SandboxCall(call=ToolCall("beside", "python", {"code": code}), shipment=payload, timeout_s=20)

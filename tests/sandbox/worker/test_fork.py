@@ -15,7 +15,7 @@ from tests.sandbox.worker.interpreter import run_alone
 HEAD = """
 import concurrent.futures, json, os, random, signal, socket, subprocess, sys, threading
 from aisotools.sandbox.frames import BlockingChannel, encode
-from aisotools.sandbox.worker import fork
+from aisotools.sandbox.worker import children, fork
 
 def report(value):
     print(json.dumps(value), flush=True)
@@ -140,7 +140,7 @@ def test_os_wait_does_not_see_snapshots(tmp_path: Path) -> None:
     code = (
         TAKE
         + """
-fork.hide_snapshots_from_wait()
+children.hide_snapshots_from_wait()
 take(point, theirs)
 receive(BlockingChannel(ours))
 child = subprocess.Popen(['true'])
