@@ -43,9 +43,7 @@ from aisotools.workspace.candidates import (
     Steps,
 )
 from aisotools.workspace.dirfd import (
-    CREATE_FLAGS,
     DIRECTORY_FLAGS,
-    READ_FLAGS,
     FileSnapshot,
     open_unlocked,
     read_file,
@@ -60,7 +58,8 @@ from aisotools.workspace.git_config import (
     is_harmless_todo,
 )
 from aisotools.workspace.git_named_files import GitNamedFiles
-from aisotools.workspace.protected_names import AllowedNames, fold_name, zone_of
+from aisotools.workspace.protected_names import AllowedNames, fold_name, is_candidate, zone_of
+from aisotools.workspace.quarantine import Quarantine
 from aisotools.workspace.root_mode import RootMode
 
 FILE_BYTES = 16 << 20
@@ -224,6 +223,22 @@ class ProtectedFiles:
     def watch_mode(self, mode: RootMode | None) -> None:
         """Have every scan put back the mode of the workspace's folder from now on; None ends that."""
         self.root_mode = mode
+
+    def follow_denied(self, denied: Collection[str]) -> None:
+        """Put back these paths from now on, with all that is in them, as they are now; others no longer."""
+        with self._limit(float("inf")) as steps:
+            before, self._denied = self._denied, tuple(denied)
+            self._scanner.deny(self._denied)
+            scan = self._scan(steps)
+
+            def was_denied(path: str) -> bool:
+                return any(is_within(path, one) for one in before)
+
+            for path in self._copies.keys() - scan.files.keys():
+                if was_denied(path) and not self._is_denied(path) and not is_candidate(path):
+                    del self._copies[path]
+            # What is protected by its name is not taken as it is now: something may have written it.
+            self._adopt(scan, {path for path in scan.files if self._is_denied(path) and not was_denied(path)})
 
     def accept(self, *, most_steps: float = float("inf"), still: Callable[[], bool] = lambda: True) -> bool:
         """Accept the present state of all protected files as the one to restore.
@@ -615,81 +630,3 @@ class ProtectedFiles:
             self._quarantine.take(folder, name)
         os.mkdir(name, dir_fd=folder)
         return os.open(name, DIRECTORY_FLAGS, dir_fd=folder)
-
-
-# ---- what was found in the place of protected files
-
-MAX_QUARANTINE_FILES = 100
-"""Files in one quarantine; beyond that files are removed without a copy."""
-
-MAX_QUARANTINE_BYTES = 64 << 20
-"""Size of one quarantine; beyond that files are removed without a copy."""
-
-MAX_COPY_BYTES = 16 << 20
-"""What is kept of one file, from its beginning."""
-
-_CHUNK_BYTES = 1 << 20
-_MAX_NAME_CHARS = 80
-
-
-class Quarantine:
-    """Keeps copies of what one session found in the place of protected files, in a private folder.
-
-    Threat: the content that a worker planted is evidence, and may also be a person's own work, so it is kept.
-    But a process in the sandbox may still have the file open, and would go on writing to whatever is kept.
-
-    Mechanism: content is copied, never moved. The copy is a new file that no process of the sandbox has open,
-    it holds at most `MAX_COPY_BYTES` of each file, and all copies of one quarantine together at most
-    `MAX_QUARANTINE_BYTES`, in at most `MAX_QUARANTINE_FILES` files. Then the name is removed from the
-    workspace. The copies end in `.kept`, and their folder is readable for its owner alone, so that nothing
-    runs them by accident.
-    Race: a file that grows while it is copied is cut off at the bound; one that is replaced meanwhile is
-    removed under its name all the same, and the copy is of what was opened.
-    Failure: a disk that is full costs the copy, not the removal. A link, a FIFO, a socket or a device has no
-    content to keep. A folder is left to the caller.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        """Use `folder`; it is created with the first file."""
-        self._folder = folder
-        self._files = 0
-        self._bytes = 0
-
-    def __repr__(self) -> str:
-        return f"<Quarantine {self._folder}: {self._files} files, {self._bytes} bytes>"
-
-    def take(self, folder: int, name: str) -> str:
-        """Copy the file `name` of the open directory `folder`, within the bounds, and remove it.
-
-        Returns:
-            The path of the copy; empty if there was no content to keep, or no room for it.
-
-        Raises:
-            FileNotFoundError: If there is nothing of that name.
-            OSError: If it cannot be removed.
-        """
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        saved_as = ""
-        if stat.S_ISREG(status.st_mode) and status.st_size > 0 and self._files < MAX_QUARANTINE_FILES:
-            with suppress(OSError):
-                saved_as = self._copy(folder, name)
-        os.unlink(name, dir_fd=folder)
-        return saved_as
-
-    def _copy(self, folder: int, name: str) -> str:
-        left = min(MAX_COPY_BYTES, MAX_QUARANTINE_BYTES - self._bytes)
-        if left <= 0:
-            return ""
-        plain = "".join(char if char.isalnum() or char in "._-" else "_" for char in name)
-        place = self._folder / f"{self._files + 1:03d}-{plain[:_MAX_NAME_CHARS]}.kept"
-        with os.fdopen(os.open(name, READ_FLAGS, dir_fd=folder), "rb", buffering=0) as source:
-            if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
-                return ""  # race: it was a regular file a moment ago
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with os.fdopen(os.open(place, CREATE_FLAGS, 0o600), "wb", buffering=0) as copy:
-                self._files += 1
-                while left > 0 and (part := source.read(min(left, _CHUNK_BYTES))):
-                    copy.write(part)
-                    self._bytes += len(part)
-                    left -= len(part)
-        return str(place)

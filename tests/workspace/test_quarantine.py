@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.workspace import protected
-from aisotools.workspace.protected import Quarantine
+from aisotools.workspace import quarantine
+from aisotools.workspace.quarantine import Quarantine
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_large_file_is_cut_off(ws: Path, tmp_path: Path) -> None:
     with (ws / "large.pth").open("wb") as file:
         file.truncate(1 << 40)  # holes take no room here, but would in a copy
     place = Path(take(Quarantine(tmp_path / "kept"), ws, "large.pth"))
-    assert place.stat().st_size == protected.MAX_COPY_BYTES
+    assert place.stat().st_size == quarantine.MAX_COPY_BYTES
     assert not (ws / "large.pth").exists()
 
 
@@ -56,11 +56,11 @@ def test_all_files_together_are_bounded(ws: Path, tmp_path: Path) -> None:
     quarantined = Quarantine(tmp_path / "kept")
     for number in range(7):
         with (ws / f"{number}.pth").open("wb") as file:
-            file.truncate(protected.MAX_COPY_BYTES)
+            file.truncate(quarantine.MAX_COPY_BYTES)
         take(quarantined, ws, f"{number}.pth")
     assert not list(ws.iterdir())
     assert (
-        sum(path.stat().st_size for path in (tmp_path / "kept").iterdir()) == protected.MAX_QUARANTINE_BYTES
+        sum(path.stat().st_size for path in (tmp_path / "kept").iterdir()) == quarantine.MAX_QUARANTINE_BYTES
     )
 
 
