@@ -28,6 +28,7 @@ from pathlib import Path
 from aisotools.core.exceptions import SandboxError, as_clause
 from aisotools.core.sandboxes import Sandbox, SupportsPathRules
 from aisotools.policy.enforcement import PathEnforcement, plan_enforcement
+from aisotools.policy.globs import relative_glob, rewrite_globs
 from aisotools.policy.rules import Policy
 from aisotools.workspace.path_facts import is_plain_path, is_small
 from aisotools.workspace.protected import ProtectedFiles
@@ -49,16 +50,19 @@ class PathRules:
         has_any: Whether there were rules about paths so far: without any there is nothing to look at.
     """
 
-    def __init__(self, workspace: Path, level: str) -> None:
+    def __init__(self, workspace: Path, level: str, home: str = "") -> None:
         """Enforce nothing yet; `follow` comes first, then `connect`.
 
         Args:
             workspace: The real path of the workspace.
             level: The sandbox's level.
+            home: The folder that `~` stands for in a rule; empty if it is not known.
         """
         self._workspace = workspace
+        self._home = home
         self._level = level
         self._policy: Policy | None = None
+        self._followed = Policy()
         self._stamps: Mapping[str, _Stamp | None] = {}
         self._is_racy = False
         self.enforcement = PathEnforcement()
@@ -86,12 +90,13 @@ class PathRules:
         """
         # Equal ones share their rules, so this compares references.
         if policy == self._policy and not self._is_racy and self._look(self._stamps) == self._stamps:
-            return policy
+            return self._followed
         self._policy = policy
         self.has_any |= policy.concerns_paths
         # Race: looked at before the plan is made, so that what changes meanwhile is found by the next look.
-        paths = self._name_paths(policy)
+        paths = self._name_paths(rewrite_globs(policy, self._spell))
         self._stamps = self._look(dict.fromkeys(paths))
+        self._followed = policy = rewrite_globs(policy, self._spell)
         self.enforcement = self._plan(policy)
         return policy
 
@@ -162,6 +167,17 @@ class PathRules:
             if now is not None and (before is None or before[:2] != now[:2]):
                 replaced.append(path)
         return sorted(replaced)
+
+    def _spell(self, glob: str) -> tuple[str, ...]:
+        """Return a glob relative to the workspace, also if it has links on the way to it."""
+        spelled = relative_glob(glob, (str(self._workspace),), self._home)
+        folder = spelled.split("*", 1)[0].split("?", 1)[0].split("[", 1)[0].rpartition("/")[0]
+        if spelled.startswith("/") and folder:
+            real = os.path.realpath(folder)
+            spelled = relative_glob(f"{real}{spelled[len(folder) :]}", (str(self._workspace),), "")
+            if spelled.startswith("/"):
+                return (glob,)
+        return (spelled,)
 
     def _plan(self, policy: Policy) -> PathEnforcement:
         return plan_enforcement(

@@ -114,7 +114,7 @@ async def build_environment(
     workspace = Path(spec.workspace)
 
     is_remote = isinstance(make_sandbox, SupportsRemoteLocation)
-    path_rules = PathRules(workspace, spec.level)
+    path_rules = PathRules(workspace, spec.level, environ.get("HOME", ""))
 
     def read_workspace() -> tuple[Policy | None, ProtectedFiles]:
         narrowing = workspace_policy(workspace)

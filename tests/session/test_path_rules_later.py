@@ -275,3 +275,37 @@ async def test_the_card_follows_the_policy_of_the_moment(real_session: OpenSessi
     await call(session, "python", {"code": "1"})
     listed = [any("secrets/*" in reason for reason in request.reasons) for request in asked]
     assert listed == [False, True, False]
+
+
+@pytest.mark.parametrize("level", ["isolated", "confined"])
+@pytest.mark.parametrize(
+    "glob",
+    [
+        "/workspace/secrets/*",
+        "{ws}/secrets/*",
+        "{link}/secrets/*",
+        "$WORKSPACE/secrets/*",
+        "~/../workspace/secrets/*",
+        "./secrets/*",
+        "secrets/",
+        "{ws}/secrets/key",
+    ],
+)
+async def test_each_spelling_of_a_rule_holds_for_each_spelling_of_the_file(
+    real_session: OpenSession, tmp_path: Path, level: str, glob: str
+) -> None:
+    needs(level)
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    (tmp_path / "link").symlink_to("workspace")
+    written = glob.format(ws=workspace, link=tmp_path / "link").replace("~/..", str(tmp_path))
+    session = real_session(policy=deny(written), level=level, approver=AllowAll())
+    for command in ("cat secrets/key", "cat /workspace/secrets/key", f"cat {workspace}/secrets/key"):
+        result = await call(session, "sandbox_bash", {"command": command})
+        assert result.error_kind == "denied", (command, result.content)
+    read = await call(session, "file", {"operation": "read", "path": "secrets/key"})
+    assert read.error_kind == "denied"
+    assert "public" in (await call(session, "sandbox_bash", {"command": "cat notes"})).content
+    if level == "isolated":
+        assert session.not_enforced == ()
+        assert SECRET not in (await call(session, "python", reading("secrets/key"))).content
