@@ -24,6 +24,7 @@ from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import CAP, HeadTailBuffer, looks_binary
 from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.sandbox.confinement import landlock
+from aisotools.sandbox.confinement.denied_reads import limit_reads
 from aisotools.sandbox.process.tree import signal_group, unreaped
 from aisotools.tools.adapter import register_builtin
 from aisotools.tools.function import tool
@@ -136,6 +137,9 @@ async def sandbox_bash(
     processor_s = _processor_time_of_children_s()
     output = _Output(context.output_caps.stream_bytes)
     protocol = _CommandProtocol(output)
+    config = context.sandbox_config
+    denied = config.get("unreadable")
+    reads = limit_reads(config, denied) if denied else None
     with _explain_failures(command):
         process = programs.spawn(
             _shell(command),
@@ -144,7 +148,7 @@ async def sandbox_bash(
             protocol=protocol,
             name_program=context.metadata.get("name_program", _name_to_nobody),
             read_only=_must_not_write(context),
-            reads=context.sandbox_config.get("reads"),
+            reads=reads,
         )
     timed_out = False
     try:
@@ -168,7 +172,7 @@ async def sandbox_bash(
         used_s = _processor_time_of_children_s() - processor_s
         result = explain_kill(result, used_s, _processor_time_limit_s())
     if _must_not_write(context):
-        result = _explain_denial(result, context.sandbox_config.get("reads")).with_metadata(read_only=True)
+        result = _explain_denial(result, reads).with_metadata(read_only=True)
     return result.with_metadata(**{CAP: "shell"}, command=command, timed_out=timed_out, streams_taken=True)
 
 

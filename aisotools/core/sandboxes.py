@@ -133,6 +133,22 @@ class SupportsReaders(Protocol):
 
 
 @runtime_checkable
+class SupportsPathRules(Protocol):
+    """A sandbox that enforces rules about paths in the workspace as well as its level can."""
+
+    async def deny_paths(self, unreadable: Sequence[str], unwritable: Sequence[str]) -> None:
+        """Keep what runs, and what starts later, from paths as they are now; others are denied no longer.
+
+        Args:
+            unreadable: Paths relative to the workspace that must not be read or written.
+            unwritable: The same for writing.
+
+        Raises:
+            SandboxError: If it cannot be done for what runs. No call must run then.
+        """
+
+
+@runtime_checkable
 class SupportsSupervisor(Protocol):
     """A sandbox whose processes run below a supervisor process on this machine."""
 

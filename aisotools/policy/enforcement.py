@@ -116,8 +116,7 @@ def plan_enforcement(
                 repository_gaps[sentence] = None
             path = _fixed_path(glob) if _is_plain(rule) else ""
             if not path:
-                what = "it is neither a path nor a folder followed by /*"
-                reason = what if _is_plain(rule) else "it has further conditions"
+                reason = _why_not_fixed(glob) if _is_plain(rule) else "it has further conditions"
                 gaps[Gap(key, glob, _gap_sentence(glob, reason))] = None
                 continue
             (unwritable if key == "writes" else unreadable)[path] = None
@@ -165,6 +164,15 @@ def _is_plain(rule: Rule) -> bool:
     """Return whether a rule denies its paths to every tool, whoever calls it."""
     expected: Mapping[str, object] = rule.when.expected if isinstance(rule.when, Condition) else {}
     return rule.tool == "*" and len(expected) == 1
+
+
+def _why_not_fixed(glob: str) -> str:
+    """Return why a glob names no path of the workspace that a sandbox could be kept from."""
+    if glob.startswith(("/", "~", "$")):
+        return "it is a path outside the workspace, where the level decides what can be reached"
+    if normalize_path(glob) == ".":
+        return "it is the workspace itself, in which every call works"
+    return "it is neither a path nor a folder followed by /*"
 
 
 def _fixed_path(glob: str) -> str:

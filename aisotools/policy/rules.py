@@ -58,7 +58,8 @@ _CONDITION_KEYS = (
     "outside",
     "certain",
 )
-_PATH_KEYS = frozenset(("paths", "reads", "writes"))
+PATH_KEYS = frozenset(("paths", "reads", "writes"))
+"""Keys of a condition whose values are globs of paths."""
 _SHOWN_GLOBS = 3
 _GLOB_START = re.compile(r"[*?\[]")
 _OBJECTS_OF_GIT = re.compile(
@@ -90,6 +91,14 @@ class Condition:
             raise ValueError(message)  # noqa: TRY004 - every mistake in a rule is a ValueError
         for effect in _as_list(self.expected.get("effect", ())):
             Effect(effect)  # raises ValueError naming the value
+        for key in PATH_KEYS & self.expected.keys():
+            for glob in _as_list(self.expected[key]):
+                if ".." in str(glob).split("/"):
+                    raise ValueError(
+                        f"A rule's `when.{key}` has {glob!r}: no path of a call has a part '..', so it would "
+                        "match nothing. Use a path relative to the workspace, such as 'secrets/*', or an "
+                        "absolute one outside of it, such as '/data/*'."
+                    )
         for key in ("outside", "certain"):
             value = self.expected.get(key, False)
             if not isinstance(value, bool):
@@ -98,11 +107,11 @@ class Condition:
 
     def may_hold(self, call: ToolCall, facts: Facts) -> bool:
         """Return whether all keys may hold, as far as can be told, for one of the call's paths."""
-        if _PATH_KEYS.isdisjoint(self.expected):
+        if PATH_KEYS.isdisjoint(self.expected):
             return False
         return all(
             _may_concern_paths(key, value, facts)
-            if key in _PATH_KEYS
+            if key in PATH_KEYS
             else _key_holds(key, value, call, facts, False)
             for key, value in self.expected.items()
         )
@@ -301,7 +310,7 @@ class Rule:
     def concerns_paths(self) -> bool:
         """True if the rule may go by the paths of a call. What a function looks at is not known."""
         if isinstance(self.when, Condition):
-            return not _PATH_KEYS.isdisjoint(self.when.expected)
+            return not PATH_KEYS.isdisjoint(self.when.expected)
         return self.when is not None
 
     def may_match(self, call: ToolCall, facts: Facts) -> bool:
@@ -321,7 +330,7 @@ def path_globs(rule: Rule) -> list[tuple[str, str]]:
     return [
         (key, glob)
         for key, value in rule.when.expected.items()
-        if key in _PATH_KEYS
+        if key in PATH_KEYS
         for glob in _as_list(value)
     ]
 

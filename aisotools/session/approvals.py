@@ -167,7 +167,8 @@ class ApprovalManager:
             preview["undo"] = await env.describe_undo(prepared)
         asked_by_policy = prepared.evaluation.decision is not Decision.ALLOW
         reasons = prepared.evaluation.reasons if asked_by_policy else ("the caller wants it approved",)
-        if env.enforcement.gaps or env.enforcement.repository_gaps:
+        rules = env.path_rules
+        if rules and (rules.enforcement.gaps or rules.enforcement.repository_gaps):
             reasons += env.gaps_of(prepared.facts)
         return ApprovalRequest(
             id=uuid.uuid4().hex,

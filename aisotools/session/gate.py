@@ -42,6 +42,7 @@ from aisotools.session.approvals import DEFAULT_ANSWER_TIMEOUT_S, ApprovalManage
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment, Guard
 from aisotools.session.host_calls import CallServices, HostCalls
+from aisotools.session.path_rules import PathRules
 from aisotools.session.previews import describe_differences
 from aisotools.session.transfer import TransferTool
 from aisotools.session.trials import Trials
@@ -194,13 +195,17 @@ class Gate:
         self._narrowing.append(policy)
         return functools.partial(self._narrowing.remove, policy)
 
-    def effective_policy(self, bound: Policy | None = None) -> Policy:
-        """Return the policy narrowed by `bound`, the workspace's own, and by whatever narrows it now."""
+    def effective_policy(self, bound: Policy | None = None, rules: PathRules | None = None) -> Policy:
+        """Return the policy narrowed by `bound`, the workspace's own, and by whatever narrows it now.
+
+        What the sandbox enforces of it follows, if the `rules` about paths are given.
+        """
         bounds = self._narrowing if bound is None else [bound, *self._narrowing]
         policy, allowed = self.policy, self._approvals.allowed.names
         if policy.allow_protected != allowed:
             policy = dataclasses.replace(policy, allow_protected=allowed)
-        return functools.reduce(Policy.narrowed, bounds, policy)
+        policy = functools.reduce(Policy.narrowed, bounds, policy)
+        return rules.follow(policy) if rules and (policy.concerns_paths or rules.has_any) else policy
 
     def block(self, reason: str) -> None:
         """Let no further call run; what cannot be recorded must not happen."""
@@ -357,7 +362,8 @@ class Gate:
         self, call: ToolCall, level: str, env: CallEnvironment | None, tool: Tool | None
     ) -> PreparedCall:
         """Do what `prepare` does for a call whose arguments are known not to be too large."""
-        policy = self.effective_policy(None if env is None else env.workspace_policy)
+        bound, rules = (None, None) if env is None else (env.workspace_policy, env.path_rules)
+        policy = self.effective_policy(bound, rules)
         can_undo = None if env is None else env.can_undo
         tool = self.registry[call.name] if tool is None else tool
         # Before the session is open nothing can run: the preview assumes a sandbox that has readers.
@@ -371,8 +377,8 @@ class Gate:
             can_undo,
             has_readers=has_readers,
             resolve_paths=resolve_paths,
-            enforced=frozenset() if env is None else env.enforcement.globs,
-            enforced_for_reading=frozenset() if env is None else env.enforcement.reading_globs,
+            enforced=rules.enforcement.globs if rules else frozenset(),
+            enforced_for_reading=rules.enforcement.reading_globs if rules else frozenset(),
         )
         if env is None or env.trials is None or not prepared.facts.unknown:
             return prepared
@@ -429,7 +435,7 @@ class Gate:
         if not ask:
             decision = await self._try_first(decision, env, timeout_s)
         if isinstance(decision, CallDecision) and decision.decision is Decision.ASK:
-            policy = self.effective_policy(env.workspace_policy)
+            policy = self.effective_policy(env.workspace_policy, env.path_rules)
             (decision,) = await self._approvals.resolve([decision], env, policy, approver)
             decision = await self._confirm(decision, env, tool, approver)
         return await self._run_decided(decision, env, timeout_s, tool)
@@ -448,7 +454,7 @@ class Gate:
             if isinstance(decision, CallDecision) and decision.decision is Decision.ASK
         }
         if to_ask:
-            policy = self.effective_policy(env.workspace_policy)
+            policy = self.effective_policy(env.workspace_policy, env.path_rules)
             answers = await self._approvals.resolve(list(to_ask.values()), env, policy)
             for index, answer in zip(to_ask, answers, strict=True):
                 decisions[index] = answer
@@ -496,7 +502,7 @@ class Gate:
             question = CallDecision(
                 dataclasses.replace(prepared, evaluation=changed), Decision.ASK, "policy", changed.reasons
             )
-            policy = self.effective_policy(env.workspace_policy)
+            policy = self.effective_policy(env.workspace_policy, env.path_rules)
             (decision,) = await self._approvals.resolve([question], env, policy, approver)
         reason = (
             "what it would change was different each time it was shown; call it again when that has settled"
@@ -610,7 +616,11 @@ class Gate:
                 changes_variables=not prepared.only_touches_files,
                 starts_task=prepared.facts.background,
             )
+            rules = env.path_rules
+            done = await rules.enforce(call.name) if rules and rules.has_any else ""
             result = await env.sandbox.call(request)
+            if done:
+                result = dataclasses.replace(result, content=f"{result.content}\n{done}".lstrip("\n"))
         result = _validated(prepared.tool, result)
         return result if session_tool is None else await session_tool.receive(result)
 

@@ -16,7 +16,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ from aisotools.policy.enforcement import PathEnforcement
 from aisotools.policy.prepared import PathsResolver, PreparedCall
 from aisotools.policy.rules import Policy
 from aisotools.policy.trials import TrialLookups
+from aisotools.session.path_rules import PathRules
 from aisotools.workspace.host_variables import chooses_code
 from aisotools.workspace.import_roots import (
     keep_block_first,
@@ -72,7 +73,7 @@ class CallEnvironment:
         describe_undo: Returns what undo will restore of a call, for its card.
         has_readers: Whether the sandbox can hold tools that only read to it.
         resolve_paths: Returns the facts of a call with their paths resolved in the workspace.
-        enforcement: What the sandbox enforces by itself of the rules about paths.
+        path_rules: The rules about paths, as far as the sandbox enforces them by itself; None if it cannot.
         trials: What decides which calls are tried before anybody is asked; None if none are.
     """
 
@@ -86,8 +87,13 @@ class CallEnvironment:
     describe_undo: Callable[[PreparedCall], Awaitable[str]] | None = None
     has_readers: bool = False
     resolve_paths: PathsResolver | None = None
-    enforcement: PathEnforcement = field(default_factory=PathEnforcement)
+    path_rules: PathRules | None = None
     trials: TrialLookups | None = None
+
+    @property
+    def enforcement(self) -> PathEnforcement:
+        """The rules about paths that the sandbox enforces by itself, and those that it does not."""
+        return PathEnforcement() if self.path_rules is None else self.path_rules.enforcement
 
     @property
     def not_enforced(self) -> tuple[str, ...]:
@@ -98,6 +104,17 @@ class CallEnvironment:
     def gaps_of(self, facts: Facts) -> tuple[str, ...]:
         """Return a sentence for each rule about paths that a call with these facts could pass by."""
         return self.enforcement.gaps_of(facts, has_repository=self._has_repository())
+
+    def announce(self, policy: Policy) -> None:
+        """Follow another policy, and print what is not enforced of its rules about paths."""
+        if self.path_rules is not None:
+            self.path_rules.follow(policy)
+            self.path_rules.announce()
+
+    async def enforce_rules(self, name: str) -> str:
+        """Have the sandbox follow the rules about paths; see `PathRules.enforce`."""
+        rules = self.path_rules
+        return "" if rules is None or not rules.has_any else await rules.enforce(name)
 
     def _has_repository(self) -> bool:
         return os.path.lexists(self.workspace / ".git")

@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +20,7 @@ from aisotools.core.sandboxes import (
     SandboxListener,
     SandboxStatus,
     SupportsLeastLevel,
+    SupportsPathRules,
     SupportsRemoteLocation,
 )
 from aisotools.core.types import ToolResult
@@ -197,6 +198,10 @@ def _folder_name(session_key: str) -> str:
     )
 
 
+MakeSandbox = Callable[[Sequence[str], Sequence[str]], Sandbox]
+"""Makes a sandbox that must not read or write some paths, and not write others."""
+
+
 class _PooledFactory:
     """Makes the `PooledSandbox` of one session. It supports the levels of the wrapped factory."""
 
@@ -209,7 +214,13 @@ class _PooledFactory:
         return detect_levels(self._make_sandbox)
 
     def __call__(self, spec: WorkerSpec, listener: SandboxListener) -> Sandbox:
-        return PooledSandbox(lambda: self._make_sandbox(spec, listener), listener, self._slots, spec.level)
+        def make(unreadable: Sequence[str], unwritable: Sequence[str]) -> Sandbox:
+            present = dataclasses.replace(spec, unreadable=tuple(unreadable), unwritable=tuple(unwritable))
+            return self._make_sandbox(present, listener)
+
+        sandbox = PooledSandbox(make, listener, self._slots, spec.level)
+        sandbox.denied = spec.unreadable, spec.unwritable
+        return sandbox
 
 
 class _RemotePooledFactory(_PooledFactory):
@@ -234,14 +245,16 @@ class PooledSandbox:
     """A sandbox that is live while it has a slot in the pool. Implements `core.sandboxes.Sandbox`.
 
     Its optional members are those of the live sandbox. While none is live, it has none.
+
+    Attributes:
+        denied: The paths that the sandbox made next must not read or write, and those that it must not write.
     """
 
-    def __init__(
-        self, make: Callable[[], Sandbox], listener: SandboxListener, slots: SlotPool, level: str
-    ) -> None:
+    def __init__(self, make: MakeSandbox, listener: SandboxListener, slots: SlotPool, level: str) -> None:
         """Make a sandbox with `make` when one is needed and `slots` has granted a slot."""
         self._make, self._listener, self._slots = make, listener, slots
         self._level = level
+        self.denied: tuple[Sequence[str], Sequence[str]] = ((), ())
         self._live: Sandbox | None = None
         self._stop_reason = ""
         self._generations = 0
@@ -260,7 +273,7 @@ class PooledSandbox:
         if self._closed:
             raise SandboxError("The sandbox was closed.")
         if self._live is None:
-            self._live = self._make()
+            self._live = self._make(*self.denied)
         return self._live
 
     async def start(self) -> SandboxStatus:
@@ -281,6 +294,13 @@ class PooledSandbox:
             if result.is_error:
                 result = _append_line(result, notice)
             return result.with_metadata(fresh_sandbox=notice)
+
+    async def deny_paths(self, unreadable: Sequence[str], unwritable: Sequence[str]) -> None:
+        """Enforce rules about paths; see `aisotools.core.sandboxes.SupportsPathRules`."""
+        self.denied = unreadable, unwritable
+        live: object = self._live
+        if isinstance(live, SupportsPathRules):
+            await live.deny_paths(unreadable, unwritable)
 
     async def interrupt(self) -> None:
         """Stop the running calls; see `aisotools.core.sandboxes.Sandbox.interrupt`."""

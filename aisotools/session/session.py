@@ -152,8 +152,7 @@ class Session:
         )
         self._policy_is_default = policy is None
         self._workspace = None if workspace is None else parse_workspace(workspace)
-        self._level = level
-        self._min_level = min_level
+        self._level, self._min_level = level, min_level
         self._environ = os.environ if environ is None else environ
         self._read_only = existing_paths(read_only, self._environ)
         check_factory(sandbox, self._read_only)
@@ -189,8 +188,9 @@ class Session:
     def policy(self, policy: Policy) -> None:
         require_type(policy, Policy, "policy", "Policy(mode='safe')", optional=False)
         refuse_auto_without_sandbox(policy, self.level)
-        self._gate.policy = policy
-        self._policy_is_default = False
+        self._gate.policy, self._policy_is_default = policy, False
+        if self._parts is not None:
+            self._parts.env.announce(self.effective_policy)
 
     @property
     def effective_policy(self) -> Policy:

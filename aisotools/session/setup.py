@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -24,7 +22,6 @@ from aisotools.core.sandboxes import (
     SupportsSupervisor,
 )
 from aisotools.policy.config import workspace_policy
-from aisotools.policy.enforcement import PathEnforcement, plan_enforcement
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.confinement.detect import Detection
 from aisotools.sandbox.host.monitor import count_context_switches
@@ -32,16 +29,15 @@ from aisotools.sandbox.process.spawn import WorkerSpec, detection, search_path
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment, ImportRootWatch, ReadGuard
 from aisotools.session.history import NoUndoHistory, UndoHistory, WorkspaceHistory
+from aisotools.session.path_rules import PathRules
 from aisotools.session.protection import Protection
 from aisotools.session.sharing import share
 from aisotools.session.trials import trial_lookups
 from aisotools.workspace.lock import state_folder
-from aisotools.workspace.path_facts import PathResolver, is_plain_path, is_small
+from aisotools.workspace.path_facts import PathResolver
 from aisotools.workspace.protected import ProtectedFiles
 from aisotools.workspace.read_tracker import ReadCache
 from aisotools.workspace.workspace import Workspace
-
-_log = logging.getLogger(__name__)
 
 
 class SandboxFactory(Protocol):
@@ -117,16 +113,14 @@ async def build_environment(
     """
     workspace = Path(spec.workspace)
 
-    def read_workspace() -> tuple[Policy | None, PathEnforcement, ProtectedFiles]:
+    is_remote = isinstance(make_sandbox, SupportsRemoteLocation)
+    path_rules = PathRules(workspace, spec.level, environ.get("HOME", ""))
+
+    def read_workspace() -> tuple[Policy | None, ProtectedFiles]:
         narrowing = workspace_policy(workspace)
-        enforcement = PathEnforcement()
-        if not isinstance(make_sandbox, SupportsRemoteLocation):
-            enforcement = plan_enforcement(
-                [one for one in (policy, narrowing) if one is not None],
-                spec.level,
-                partial(is_plain_path, workspace),
-                can_copy=partial(is_small, workspace),
-            )
+        if not is_remote:
+            narrowed = policy or Policy()
+            path_rules.follow(narrowed if narrowing is None else narrowed.narrowed(narrowing))
         files = ProtectedFiles(
             workspace,
             state_folder(environ) / "taken-away" / uuid.uuid4().hex[:12],
@@ -134,18 +128,18 @@ async def build_environment(
             notebook=environ.get("JPY_SESSION_NAME", ""),
             notebooks=protect_notebooks,
             environ=environ,
-            denied=enforcement.put_back,
-            unreadable=enforcement.unreadable,
+            denied=path_rules.enforcement.put_back,
+            unreadable=path_rules.enforcement.unreadable,
         )
-        return narrowing, enforcement, files
+        return narrowing, files
 
     # In a thread: what lies in a workspace may be hostile and large.
-    narrowing, enforcement, files = await asyncio.to_thread(read_workspace)
-    if not isinstance(make_sandbox, SupportsRemoteLocation):
-        for sentence in enforcement.not_enforced:
-            _log.warning("A rule of the policy decides about calls, but %s.", sentence)
-        spec = dataclasses.replace(spec, unreadable=enforcement.unreadable, unwritable=enforcement.unwritable)
+    narrowing, files = await asyncio.to_thread(read_workspace)
+    path_rules.announce()
+    enforced = path_rules.enforcement
+    spec = dataclasses.replace(spec, unreadable=enforced.unreadable, unwritable=enforced.unwritable)
     sandbox = make_sandbox(spec, event_log)
+    path_rules.connect(sandbox, files)
 
     def activity() -> Mapping[tuple[int, int], int] | None:
         # A sandbox without processes of its own has nothing that could go on between calls.
@@ -155,7 +149,7 @@ async def build_environment(
     event_log.subscribe(protection.on_event, (CallStarted, CallFinished))
     reads = ReadCache(Workspace(workspace))
     has_readers = isinstance(sandbox, SupportsReaders) and sandbox.has_readers
-    if isinstance(make_sandbox, SupportsRemoteLocation):
+    if is_remote:
         # The files are elsewhere: what lies here says nothing about them, so nothing here is guarded or kept.
         no_history = NoUndoHistory()
         env = CallEnvironment(
@@ -194,7 +188,7 @@ async def build_environment(
         describe_undo=history.describe,
         has_readers=has_readers,
         resolve_paths=PathResolver(workspace).resolve,
-        enforcement=enforcement,
+        path_rules=path_rules,
         # Only a reader holds a command to what a trial promises.
         trials=trial_lookups(workspace, search_path()) if try_unknown and has_readers else None,
     )

@@ -223,6 +223,10 @@ class Trials:
         # The record of the trial may have failed: what is not in the ledger must not happen.
         if refused := self._refuse(call):
             return refused
+        try:
+            await env.enforce_rules(call.name)
+        except SandboxError:
+            return decision  # the call itself will say so, if it is approved
         within_s = TRIAL_S if timeout_s is None else min(timeout_s, TRIAL_S)
         outcome = await run_trial(
             prepared,

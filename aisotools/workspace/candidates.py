@@ -178,8 +178,13 @@ class CandidateScanner:
         self._root = root
         self._max_folders = max_folders
         self._max_path_chars = MAX_PATH_BYTES - len(os.fsencode(root)) - 2
-        self._listings: dict[tuple[int, int], Listing] = {}
+        self._listings: dict[tuple[int, int], Listing]
         self._named = _NamedEntries()
+        self.deny(denied)
+
+    def deny(self, denied: Collection[str]) -> None:
+        """Count these paths as candidates from now on, with all that is in them, and those of before not."""
+        self._listings = {}  # listings hold only what counted
         self._denied = frozenset(denied)
         self._places = frozenset(path[: path.rfind("/") + 1] for path in denied)
 

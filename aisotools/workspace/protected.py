@@ -233,6 +233,28 @@ class ProtectedFiles:
         """Have every scan put back the mode of the workspace's folder from now on; None ends that."""
         self.root_mode = mode
 
+    def follow_denied(self, denied: Collection[str], unreadable: Collection[str]) -> None:
+        """Put back these paths from now on, with all that is in them, as they are now; others no longer.
+
+        Args:
+            denied: The paths.
+            unreadable: Those of which nothing that is found there gets another name in the workspace.
+        """
+        with self._limit(float("inf")) as steps:
+            self._unreadable = tuple(unreadable)
+            before, self._denied = self._denied, tuple(denied)
+            self._scanner.deny(self._denied)
+            scan = self._scan(steps)
+
+            def was_denied(path: str) -> bool:
+                return any(is_within(path, one) for one in before)
+
+            for path in self._copies.keys() - scan.files.keys():
+                if was_denied(path) and not self._is_denied(path) and not is_candidate(path):
+                    del self._copies[path]
+            # What is protected by its name is not taken as it is now: something may have written it.
+            self._adopt(scan, {path for path in scan.files if self._is_denied(path) and not was_denied(path)})
+
     def accept(self, *, most_steps: float = float("inf"), still: Callable[[], bool] = lambda: True) -> bool:
         """Accept the present state of all protected files as the one to restore.
 

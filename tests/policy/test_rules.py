@@ -362,6 +362,7 @@ def test_an_example_tells_call_and_facts() -> None:
 
 
 NAMES = st.sampled_from(["a", "b/c", "../x", "*", "x.csv"])
+GLOBS = st.sampled_from(["a", "b/c", "/x", "*", "x.csv"])
 ANY_FACTS = st.builds(
     Facts,
     effect=st.sampled_from(Effect),
@@ -375,8 +376,8 @@ ANY_FACTS = st.builds(
 EXPECTED = st.fixed_dictionaries(
     {},
     optional={
-        "writes": st.lists(NAMES, min_size=1),
-        "reads": NAMES,
+        "writes": st.lists(GLOBS, min_size=1),
+        "reads": GLOBS,
         "hosts": NAMES,
         "commands": st.lists(NAMES, min_size=1),
         "outside": st.booleans(),

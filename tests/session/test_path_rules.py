@@ -15,20 +15,26 @@ import random
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aisotools.core.exceptions import SandboxError
 from aisotools.core.protocols import Approver
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Effect, ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.rules import Policy, Rule
 from aisotools.policy.shell.classify import shell_facts
+from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import spawn
+from aisotools.session.event_log import EventLog
+from aisotools.session.path_rules import PathRules
 from aisotools.session.session import Session
+from aisotools.testing.fakes import FakeSandbox
 from aisotools.tools.function import tool
+from aisotools.workspace.protected import ProtectedFiles
 from tests.conftest import OpenSession
 from tests.waiting import eventually
 
@@ -635,3 +641,71 @@ async def test_a_cell_that_has_a_denied_path_in_quotes_is_denied(
     for code in ("open('secrets/key')", 'x = 1\nPath("link/key")', "read(f'secrets/key')"):
         made = ToolCall(id=uuid.uuid4().hex, name="python", arguments={"code": code})
         assert session.explain(made).evaluation.decision is Decision.DENY, code
+
+
+# ---- the rules of one session, without a sandbox
+
+
+class Following(FakeSandbox):
+    """Notes which paths it is to deny; fails while `problem` says why."""
+
+    def __init__(self, workspace: Path) -> None:
+        spec = spawn.WorkerSpec(level="isolated", workspace=str(workspace), limits=Limits())
+        super().__init__(spec, EventLog())
+        self.denied: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+        self.problem = ""
+
+    async def deny_paths(self, unreadable: Sequence[str], unwritable: Sequence[str]) -> None:
+        if self.problem:
+            raise SandboxError(self.problem)
+        self.denied.append((tuple(unreadable), tuple(unwritable)))
+
+
+def connected(folder: Path, policy: Policy) -> tuple[PathRules, Following, Path]:
+    workspace = folder / "workspace"
+    lay_out(workspace)
+    rules, sandbox = PathRules(workspace, "isolated"), Following(workspace)
+    rules.follow(policy)
+    rules.connect(sandbox, ProtectedFiles(workspace, folder / "quarantine"))
+    return rules, sandbox, workspace
+
+
+DENYING = Policy(rules=[Rule(when={"reads": "secrets/*"}, decision=Decision.DENY)])
+
+
+async def test_the_sandbox_has_to_follow_only_what_has_changed(tmp_path: Path) -> None:
+    rules, sandbox, workspace = connected(tmp_path, DENYING)
+    assert await rules.enforce("python") == ""
+    (workspace / "notes").write_text("changed")
+    assert await rules.enforce("python") == ""
+    assert sandbox.denied == []
+    (workspace / "secrets").rename(workspace / "moved")
+    assert await rules.enforce("python") == ""
+    (workspace / "secrets").mkdir()
+    assert "'secrets', which a rule of the policy denies, had been replaced" in await rules.enforce("python")
+    assert await rules.enforce("python") == ""
+    assert sandbox.denied == [(("secrets",), ()), (("secrets",), ())]
+
+
+async def test_a_call_does_not_run_where_the_sandbox_cannot_follow(tmp_path: Path) -> None:
+    rules, sandbox, _ = connected(tmp_path, Policy())
+    rules.follow(DENYING)
+    sandbox.problem = "the kernel refused."
+    for _ in range(2):
+        with pytest.raises(SandboxError, match=r"python was not run: .* the kernel refused\. Restart"):
+            await rules.enforce("python")
+    sandbox.problem = ""
+    await rules.enforce("python")
+    assert sandbox.denied == [(("secrets",), ())]
+
+
+async def test_another_policy_is_followed_and_each_gap_is_printed_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rules, sandbox, _ = connected(tmp_path, DENYING)
+    rules.follow(Policy(rules=[Rule(when={"writes": "late/*"}, decision=Decision.DENY)]))
+    rules.announce()
+    rules.announce()
+    assert caplog.text.count("the sandbox can reach 'late/*' all the same") == 1
+    await rules.enforce("python")
+    assert sandbox.denied == [((), ("late",))]

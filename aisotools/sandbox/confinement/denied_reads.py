@@ -22,7 +22,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from aisotools.core.path_texts import is_within
 from aisotools.sandbox.confinement import landlock
@@ -64,6 +65,16 @@ def restrict_reads(
         ),
     )
     landlock.enforce(layer, version, add)
+
+
+def limit_reads(sandbox: Mapping[str, Any], denied: Sequence[str]) -> dict[str, Sequence[str]] | None:
+    """Return what a process may read, as `restrict_reads` takes it; None if nothing is kept from it.
+
+    Args:
+        sandbox: The description of the sandbox; at some levels with absolute paths that are `readable`.
+        denied: Absolute paths that are not, all the same.
+    """
+    return {"readable": sandbox["readable"], "denied": denied} if denied and "readable" in sandbox else None
 
 
 class _WalkBesideDenied:

@@ -10,8 +10,9 @@ compared and restored after each call, like everything that is protected, so thi
 
 Paths that rules of a policy deny are mounted in the same way: over one that must not be read lies an empty
 file or folder that nobody may open, and one that must not be written is read only. Race: a path that is not
-there when the worker starts is not covered, whoever makes it later. Failure: a link on the way to such a
-path, which would lead past the mount, ends the start of the worker.
+there when the worker starts, or is replaced later, is not covered until `remounts` has mounted it, which is
+before the next call. Failure: a link on the way to such a path, which would lead past the mount, ends the
+start of the worker.
 """
 
 from __future__ import annotations
@@ -71,17 +72,21 @@ class ProtectedNames:
         return covers
 
 
+MountKind = Literal["hidden", "read_only", "writable"]
+"""`hidden` for something empty over a path; `read_only` or `writable` for the path on itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProtectionMount:
     """One mount over a path of the workspace.
 
     Attributes:
         path: Relative to the workspace.
-        kind: `hidden` for something empty over it; `read_only` or `writable` for the path on itself.
+        kind: What is mounted there.
     """
 
     path: str
-    kind: Literal["hidden", "read_only", "writable"]
+    kind: MountKind
 
 
 def plan_protection(
@@ -95,7 +100,7 @@ def plan_protection(
         unreadable: Paths to be hidden.
     """
     protected = [*protected[:MOST_PROTECTED], *unwritable]
-    kinds: dict[str, Literal["hidden", "read_only", "writable"]] = {}
+    kinds: dict[str, MountKind] = {}
     for path in (*protected, *unreadable):
         # The folders above become mount points too, and stay writable. A mount point can be neither renamed
         # nor removed, while a folder that merely holds one could be moved away and made anew. The price:

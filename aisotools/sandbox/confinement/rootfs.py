@@ -16,7 +16,7 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from aisotools.sandbox.confinement import syscalls
 from aisotools.sandbox.confinement.levels import is_path_below
 from aisotools.sandbox.confinement.protected_mounts import (
     ProtectedNames,
+    ProtectionMount,
     find_protected,
     plan_protection,
 )
@@ -242,11 +243,30 @@ def protect(workspace: str, names: ProtectedNames) -> tuple[str, ...]:
         OSError: The kernel refused.
         SandboxError: There is a link on the way to something that a rule of the policy is about.
     """
-    mounted = []
-    by_rules = {*names.unreadable, *names.unwritable}
     mounts = plan_protection(
         find_protected(workspace, names), unwritable=names.unwritable, unreadable=names.unreadable
     )
+    return mount_protection(workspace, mounts, {*names.unreadable, *names.unwritable})
+
+
+def mount_protection(
+    workspace: str, mounts: Iterable[ProtectionMount], by_rules: Collection[str]
+) -> tuple[str, ...]:
+    """Mount what was planned, folders before what lies in them; in a mount namespace of one's own.
+
+    Args:
+        workspace: The folder, by its path in there.
+        mounts: What to mount; what is not there is left out.
+        by_rules: Those of their paths that rules of the policy are about.
+
+    Returns:
+        The paths that are mount points now.
+
+    Raises:
+        OSError: The kernel refused.
+        SandboxError: There is a link on the way to something that a rule of the policy is about.
+    """
+    mounted = []
     for mount in mounts:
         path = f"{workspace}/{mount.path}"
         try:
@@ -615,7 +635,7 @@ def find_flaws(
     # Mounts of the host below what is shown are cloned with it, and expected.
     shown = {bind.path for bind in plan.binds} | ({ALIAS} if plan.alias else set())
     mounted = set()
-    for path, options in read_mounts(mount_table):
+    for path, options, _ in read_mounts(mount_table):
         mounted.add(path)
         if path not in mount_points and not is_path_below(path, shown):
             yield f"something is mounted at {path!r}"
@@ -629,9 +649,10 @@ def find_flaws(
     yield from (f"{name!r} lies in the root folder" for name in sorted(set(os.listdir("/")) - expected))
 
 
-def read_mounts(table: str) -> Iterator[tuple[str, frozenset[str]]]:
-    """Yield mount point and options of each line of a mount table."""
+def read_mounts(table: str) -> Iterator[tuple[str, frozenset[str], str]]:
+    """Yield mount point, options, and what the file system is, of each line of a mount table."""
     for line in table.splitlines():
         fields = line.split(" ")
         path = _OCTAL_ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4])
-        yield path, frozenset(fields[5].split(","))
+        # Optional fields come before the dash; behind it are kind, source, and options of the whole.
+        yield path, frozenset(fields[5].split(",")), line.partition(" - ")[2]

@@ -458,8 +458,12 @@ class CallTarget(Protocol):
         """Send a call; see `WorkerConnection.start_call`."""
 
 
-def send_call(target: CallTarget, request: SandboxCall, attachments: Sequence[int] = ()) -> PendingCall:
+def send_call(
+    target: CallTarget, request: SandboxCall, attachments: Sequence[int] = (), unreadable: Sequence[str] = ()
+) -> PendingCall:
     """Send a call, and its tool if the process does not have it.
+
+    Its programs that only read are kept from what is `unreadable`: absolute paths.
 
     Raises:
         WorkerDied: If the process is gone already.
@@ -473,6 +477,7 @@ def send_call(target: CallTarget, request: SandboxCall, attachments: Sequence[in
         "turn_id": call.turn_id,
         "session_key": request.session_key,
         "read_only": request.read_only,
+        "unreadable": list(unreadable),
         "caps": caps,
     }
     parts = [to_json(call.arguments)]

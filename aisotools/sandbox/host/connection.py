@@ -60,6 +60,9 @@ _SWEEP_ANSWER_S = 5.0
 # How long ending a tree may take, with its scratch folder.
 _CLEAN_UP_S = 6.0
 _CONTROL_BYTES = 1 << 16
+_REFUSAL_CHARS = 1000
+# How long mounting may take: some milliseconds, and more if the machine is busy.
+_MOUNTED_S = 6.0
 
 
 @dataclass(slots=True)
@@ -154,7 +157,7 @@ class WorkerConnection:
             self._watch(handles)
         except SandboxError as error:
             raise SandboxError(f"The worker was not started: {as_clause(error)}.") from error
-        self._acknowledgements: dict[int, asyncio.Future[None]] = {}
+        self._acknowledgements: dict[int, asyncio.Future[str]] = {}
         self.sweep_lock = asyncio.Lock()
         self._sweeps: set[asyncio.Future[None]] = set()  # the loop itself would forget them
         self._requests = 0
@@ -322,6 +325,23 @@ class WorkerConnection:
 
     async def request_supervisor(self, op: str, *, within_s: float, **request: Any) -> bool:
         """Send a request to the supervisor. Return whether it was carried out within `within_s` seconds."""
+        return await self._request(op, within_s=within_s, **request) is not None
+
+    async def mount_denied(self, unreadable: Sequence[str], unwritable: Sequence[str]) -> None:
+        """Hide paths from what runs, or make them read only; see `sandbox.confinement.remounts`.
+
+        Raises:
+            SandboxError: It could not be done; the message says why.
+        """
+        paths = {"unreadable": list(unreadable), "unwritable": list(unwritable)}
+        refusal = await self._request("mount", within_s=_MOUNTED_S, **paths)
+        if refusal:
+            raise SandboxError(refusal)
+        if refusal is None and not self.processes_ended.done():
+            raise SandboxError(f"it was not done within {_MOUNTED_S:g} s")
+
+    async def _request(self, op: str, *, within_s: float, **request: Any) -> str | None:
+        """Send a request to the supervisor. Return why it refused, or None if it has not answered in time."""
         self._requests += 1
         done = self._acknowledgements[self._requests] = self._loop.create_future()
         self._send_control({"op": op, "seq": self._requests, "keep": list(self._exempt_pids()), **request})
@@ -329,7 +349,7 @@ class WorkerConnection:
         await asyncio.wait(
             [done, self.processes_ended], timeout=within_s, return_when=asyncio.FIRST_COMPLETED
         )
-        return done.done()
+        return done.result() if done.done() else None
 
     # ---- replacing the worker
 
@@ -533,7 +553,7 @@ class WorkerConnection:
             case "done":
                 acknowledgement = self._acknowledgements.pop(message["seq"], None)
                 if acknowledgement is not None and not acknowledgement.done():
-                    acknowledgement.set_result(None)
+                    acknowledgement.set_result(str(message.get("refusal", ""))[:_REFUSAL_CHARS])
             case "died":
                 # Stale news: the supervisor may report a former worker after it was replaced.
                 if message.get("worker", self.pid) == self.pid and not self._suspended:

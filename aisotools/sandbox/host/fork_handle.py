@@ -350,6 +350,7 @@ class ForkSnapshot:
         ends: Sequence[int],
         *,
         writable: Sequence[str],
+        unreadable: Sequence[str],
         scratch: str,
         within_s: float,
     ) -> tuple[ForkSocket, int, tuple[str, ...]]:
@@ -361,6 +362,7 @@ class ForkSnapshot:
             supervisor: Returns the process that it must lie below.
             ends: Its standard output, its standard error, and the pipe for its interrupts.
             writable: Folders in which it must not be able to create anything.
+            unreadable: Absolute paths that it must not be able to read.
             scratch: The one folder that it may change, its TMPDIR; empty for none.
             within_s: How long it may take.
 
@@ -378,6 +380,7 @@ class ForkSnapshot:
         header = {
             **inherited,
             "writable": list(writable),
+            "unreadable": list(unreadable),
             "scratch": scratch,
             "search_path": search_path(),
             "strangers": bool(self._counts.threads or self._counts.children),

@@ -272,7 +272,11 @@ class Reader:
 
 
 class Readers:
-    """The readers of one sandbox: at most one is up to date; others still have calls to finish."""
+    """The readers of one sandbox: at most one is up to date; others still have calls to finish.
+
+    Attributes:
+        unreadable: Absolute paths that readers made from now on cannot read.
+    """
 
     def __init__(
         self,
@@ -306,6 +310,7 @@ class Readers:
         self._workspace = workspace
         self._interrupt_s = interrupt_s
         self._kill_s = kill_s
+        self.unreadable: tuple[str, ...] = ()
         self._present: Reader | None = None
         self._readers: set[Reader] = set()
         self._making = asyncio.Lock()
@@ -390,7 +395,11 @@ class Readers:
         try:
             writable = [self._workspace, *filter(None, [connection.scratch])]
             woken = await self._variables.wake_reader(
-                connection, pipes.theirs, writable=writable, scratch=scratch
+                connection,
+                pipes.theirs,
+                writable=writable,
+                unreadable=self.unreadable,
+                scratch=scratch,
             )
         except BaseException:
             pipes.close()
@@ -428,7 +437,7 @@ class Readers:
             return await self._run_trial(connection, request)
         try:
             reader = await self._get(connection)
-            pending = send_call(reader, request)
+            pending = send_call(reader, request, (), self.unreadable)
         except (SandboxError, ChannelError) as error:
             return unreadable_result(request.call.name, str(error))
         return await self._run_sent(connection, reader, request, pending)
@@ -444,7 +453,7 @@ class Readers:
                 async with self._making:
                     await self._wait_for_room()
                     reader = await self._make(connection, scratch.path)
-                pending = send_call(reader, request)
+                pending = send_call(reader, request, (), self.unreadable)
             except (SandboxError, ChannelError) as error:
                 return unreadable_result(request.call.name, str(error))
             # It is never the present one, so it ends with its only call.

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,8 @@ class LocalSandbox:
             kill_s=self._stop_timeouts.kill_s,
         )
 
+        self._readers.unreadable = _absolute(spec.workspace, spec.unreadable)
+
     def __repr__(self) -> str:
         return f"<LocalSandbox {self._spec.level} generation={self._generation} {self._connection!r}>"
 
@@ -172,6 +175,18 @@ class LocalSandbox:
         """
         await self._connect()
         return self._status()
+
+    async def deny_paths(self, unreadable: Sequence[str], unwritable: Sequence[str]) -> None:
+        """Enforce rules about paths from now on; see `aisotools.core.sandboxes.SupportsPathRules`."""
+        async with self._start_lock:  # a worker that is just being started goes by the paths of before
+            self._spec = dataclasses.replace(
+                self._spec, unreadable=tuple(unreadable), unwritable=tuple(unwritable)
+            )
+            self._readers.unreadable = _absolute(self._spec.workspace, unreadable)
+            # A reader that is kept may still read a folder that has got the name of a denied path.
+            self._readers.outdate()
+            if self._connection is not None and self._spec.level == "isolated":
+                await self._connection.mount_denied(unreadable, unwritable)
 
     @property
     def supervisor(self) -> int:
@@ -253,7 +268,7 @@ class LocalSandbox:
         try:
             # Race: a sweep spares the calls that run when it begins, so no call begins while it is under way.
             async with connection.sweep_lock:
-                pending = send_call(connection, request, attachments)
+                pending = send_call(connection, request, attachments, self._readers.unreadable)
         except WorkerDied as error:
             return worker_died_result(error, await self._last_recovery())
         except ChannelError as error:
@@ -631,6 +646,10 @@ class LocalSandbox:
             # Cancelled: nobody waits for this worker any more, and nobody else knows of it.
             connection.lose("its start was cancelled")
             raise
+
+
+def _absolute(workspace: str, paths: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{workspace}/{path}" for path in paths)
 
 
 def _tree_bytes(supervisor: int) -> int:

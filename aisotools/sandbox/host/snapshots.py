@@ -451,7 +451,13 @@ class SnapshotHistory:
                 snapshot.drop("the snapshot was made only to be copied")
 
     async def wake_reader(
-        self, connection: WorkerConnection, ends: Sequence[int], *, writable: Sequence[str], scratch: str = ""
+        self,
+        connection: WorkerConnection,
+        ends: Sequence[int],
+        *,
+        writable: Sequence[str],
+        unreadable: Sequence[str] = (),
+        scratch: str = "",
     ) -> WokenReader:
         """Return a new process with the present variables and without the right to change anything.
 
@@ -461,6 +467,7 @@ class SnapshotHistory:
             connection: The worker that is forked.
             ends: Its standard output, its standard error, and the pipe for its interrupts.
             writable: Folders that the worker can write to.
+            unreadable: Absolute paths that the reader must not be able to read.
             scratch: The one folder that it may change, its TMPDIR; empty for none.
 
         Raises:
@@ -477,6 +484,7 @@ class SnapshotHistory:
                     lambda: connection.supervisor,
                     ends,
                     writable=writable,
+                    unreadable=unreadable,
                     scratch=scratch,
                     within_s=_WAKE_S,
                 )

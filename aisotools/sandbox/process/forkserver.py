@@ -55,6 +55,7 @@ from aisotools.sandbox.confinement import (
     levels,
     namespaces,
     protected_mounts,
+    remounts,
     seccomp,
     syscalls,
 )
@@ -391,10 +392,12 @@ class ForkServer:
             # Only the worker may hold its channel and its output, or the host would never see their end.
             for descriptor in (1, 2, _CHANNEL):
                 os.dup2(0, descriptor)
+            denied = remounts.DeniedPaths(unreadable=request.unreadable, unwritable=request.unwritable)
             Supervisor(
                 socket.socket(fileno=_CONTROL),
                 worker=pid,
                 init=init,
+                mounts=remounts.RuleMounts(init, request.workspace, denied) if init else None,
                 interrupts=interrupts_writing,
                 host=request.host,
                 scratch=scratch,
@@ -479,12 +482,11 @@ class ForkServer:
             os._exit(1)
         try:
             description: dict[str, Any] = {"level": request.level, "workspace": request.workspace}
-            if request.unreadable and request.level in {"confined", "guarded"}:
+            if request.level in {"confined", "guarded"}:
                 # At level isolated these paths are hidden.
-                description["reads"] = {
-                    "readable": [*self._interpreter.paths, *request.readable, request.workspace, scratch],
-                    "denied": [f"{request.workspace}/{path}" for path in request.unreadable],
-                }
+                description["readable"] = [
+                    *(*self._interpreter.paths, *request.readable, request.workspace, scratch)
+                ]
             Worker(channel, self._shell, description, nudges=interrupts).serve(new_loop())
         except BaseException:
             # `serve` ends the process itself. What gets here is an error of ours, or one that user code has

@@ -13,8 +13,9 @@ Messages on the control socket (one JSON object per packet):
   `task {key, pid}`: a child of the worker is the keeper of a background task, and `stop_program {pid, kill}`:
   signal all below one, both by the number inside the sandbox; `adopt {worker}`: another process is the worker
   now; `kill {}`; and with `seq`: `freeze` or `end` all that runs below, `thaw` what was frozen, or `drop` it,
-  or `clear {root}`: end all below a reader's keeper (see `sandbox.worker.fork`), and it last. Those with
-  `scope` or `seq` name the parked forks in `keep`
+  or `clear {root}`: end all below a reader's keeper (see `sandbox.worker.fork`), and it last; or `mount
+  {unreadable, unwritable}`: mount what rules deny (see `sandbox.confinement.remounts`), whose `done` has a
+  `refusal`. Those with `scope` or `seq` name the parked forks in `keep`
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from typing import Any, NoReturn
 from pydantic_core import from_json, to_json
 
 from aisotools.core.exceptions import ChannelError
+from aisotools.sandbox.confinement.remounts import RuleMounts, parse_denied
 from aisotools.sandbox.process import ownership, tree
 from aisotools.sandbox.process.scratch import remove_folder
 
@@ -107,7 +109,15 @@ class Supervisor:
     """Watches over one worker."""
 
     def __init__(
-        self, control: socket.socket, *, worker: int, interrupts: int, host: int, scratch: str, init: int = 0
+        self,
+        control: socket.socket,
+        *,
+        worker: int,
+        interrupts: int,
+        host: int,
+        scratch: str,
+        init: int = 0,
+        mounts: RuleMounts | None = None,
     ) -> None:
         """Take over.
 
@@ -118,10 +128,12 @@ class Supervisor:
             host: The host's process id.
             scratch: The folder to remove in the end.
             init: Process 1 of the worker's own process namespace, which adopts orphans; 0 if it has none.
+            mounts: What rules deny, as mounts in the worker's own mount namespace; None if it has none.
         """
         self._control = control
         self._worker = worker
         self._init = init
+        self._mounts = mounts
         self._interrupts = interrupts
         self._scratch = scratch
         self._host = host
@@ -191,6 +203,11 @@ class Supervisor:
             self._tasks.add(request["key"], request["pid"], self._worker)
         elif op == "stop_program":
             self._stop_program(request["pid"], kill=request["kill"])
+        elif op == "mount":
+            refusal = "it has no mounts of its own"
+            if self._mounts is not None:
+                refusal = self._mounts.apply(parse_denied(request))
+            self._send({"op": "done", "seq": request["seq"], "refusal": refusal})
         else:
             self._manage_tree(request)
             self._send({"op": "done", "seq": request["seq"]})

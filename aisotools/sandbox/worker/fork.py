@@ -36,7 +36,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures.thread import BrokenThreadPool
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple, NoReturn
@@ -44,6 +44,7 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 from aisotools.core.exceptions import SandboxError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Json, ToolResult
+from aisotools.sandbox.confinement.denied_reads import limit_reads
 from aisotools.sandbox.frames import BlockingChannel, FrameLimits
 from aisotools.sandbox.process import tree
 from aisotools.sandbox.worker import reader
@@ -416,7 +417,7 @@ class ForkPoint:
         namespace: The user's variables, with what the shell has put beside them.
         hidden: What the shell has put there.
         detach: Called in every fork of ours: closes what belongs to the parent.
-        reads: What a reader may read, if rules of the policy deny some of it; see `reader.give_up_rights`.
+        sandbox: Describes the confinement; see `denied_reads.limit_reads`.
         check: Called in a fork that is to be a worker. Raises if calls do not run in it.
         is_forking: Whether the fork in progress is ours, and not user code's.
     """
@@ -424,7 +425,7 @@ class ForkPoint:
     namespace: Mapping[str, Any]
     hidden: Mapping[str, Any]
     detach: Callable[[], None]
-    reads: Mapping[str, Sequence[str]] | None = None
+    sandbox: Mapping[str, Any] = field(default_factory=dict)
     check: Callable[[], None] | None = None
     is_forking: bool = field(default=False, init=False)
     _snapshots: list[int] = field(default_factory=list, init=False)
@@ -571,7 +572,7 @@ class ForkPoint:
                 own={own, interrupts},
                 former=former,
                 writable=writable,
-                reads=self.reads,
+                reads=limit_reads(self.sandbox, header["unreadable"]),
                 scratch=scratch,
             )
         except (OSError, SandboxError) as error:

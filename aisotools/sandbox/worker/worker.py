@@ -237,7 +237,7 @@ class Worker:
         """Run until the host closes its end."""
         shell, detach = self._shell, functools.partial(self._close_channel, loop)
         forks = self._forks = ForkPoint(
-            shell.user_ns, shell.user_ns_hidden, detach, self._sandbox.get("reads"), self._check_fork
+            shell.user_ns, shell.user_ns_hidden, detach, self._sandbox, self._check_fork
         )
         hide_snapshots_from_wait()
         os.set_blocking(self._nudges, False)
@@ -655,7 +655,7 @@ class Worker:
             turn_id=header["turn_id"],
             call_id=header["call_id"],
             workspace_path=self._workspace,
-            sandbox_config=self._sandbox,
+            sandbox_config={**self._sandbox, "unreadable": header["unreadable"]},
             cancellation=call.cancellation,
             output_caps=call.caps,
             emitter=emit,

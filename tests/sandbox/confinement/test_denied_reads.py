@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.sandbox.confinement import landlock
-from aisotools.sandbox.confinement.denied_reads import restrict_reads
+from aisotools.sandbox.confinement.denied_reads import limit_reads, restrict_reads
 
 pytestmark = pytest.mark.skipif(landlock.abi() == 0, reason="this kernel offers no Landlock")
 
@@ -108,3 +108,9 @@ def test_more_entries_than_can_be_granted_start_nothing(ws: Path) -> None:
     assert subprocess.run(command, preexec_fn=enough, capture_output=True, check=True).stdout == b"plain"
     with pytest.raises(subprocess.SubprocessError):
         subprocess.run(command, preexec_fn=partial(enough, most_entries=5), check=True)
+
+
+def test_reading_is_limited_only_where_something_is_denied_and_the_level_can_keep_it() -> None:
+    assert limit_reads({"readable": ["/a"]}, ["/a/b"]) == {"readable": ["/a"], "denied": ["/a/b"]}
+    assert limit_reads({"readable": ["/a"]}, []) is None
+    assert limit_reads({}, ["/a/b"]) is None

@@ -1,0 +1,201 @@
+"""Mount what rules of a policy deny once more, in the mount namespace of a worker that runs.
+
+Threat: a worker at level `isolated` was started with an empty file over `.env`. Then a person saves `.env` as
+editors do, by renaming a new file to it, or another branch is checked out: with the old file the kernel also
+removes what was mounted over it, in every namespace, and the new one can be read. Or the policy changes.
+Mechanism: a fork of the supervisor enters the namespaces of the worker, as the worker's user, reads in the
+kernel's table what is still mounted, and mounts what is missing, at both paths of the workspace. It ends
+then, and runs nothing of a stranger. The calls that run, and the variables, are not touched.
+Race window: from the replacement until this was done. `session.path_rules` looks before every call; what an
+earlier call left running may look at any time. A file that it opened before stays open, and so does a folder
+by which it can still reach what lies below. A path that is replaced while it is mounted over is found by the
+next look.
+Failure: an error says which step the kernel refused, and the call must not run. A link on the way to a path
+is one as well.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aisotools.core.exceptions import SandboxError, as_clause
+from aisotools.sandbox.confinement import rootfs, syscalls
+from aisotools.sandbox.confinement.protected_mounts import MountKind, plan_protection
+
+_CLONE_NEWUSER = 0x10000000
+_CLONE_NEWNS = 0x00020000
+_MNT_DETACH = 2
+_UMOUNT_NOFOLLOW = 8
+_WITHIN_S = 5
+_ANSWER_BYTES = 4096
+
+_OF_HIDDEN = frozenset(("ro", "nosuid", "nodev", "noexec"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeniedPaths:
+    """Paths relative to the workspace that rules deny.
+
+    Attributes:
+        unreadable: Those that must not be read or written.
+        unwritable: Those that must not be written.
+    """
+
+    unreadable: tuple[str, ...] = ()
+    unwritable: tuple[str, ...] = ()
+
+
+class RuleMounts:
+    """What rules deny, as mounts in the namespaces of one tree of processes."""
+
+    def __init__(self, init: int, workspace: str, denied: DeniedPaths) -> None:
+        """Take over from the start of a worker.
+
+        Args:
+            init: Process 1 of the worker's process namespace, by its number here.
+            workspace: The folder, whose path is the same inside.
+            denied: What was mounted when the worker started.
+        """
+        self._init = init
+        self._workspace = workspace
+        self._denied = denied
+
+    def __repr__(self) -> str:
+        return f"<RuleMounts in {self._init}: {self._denied}>"
+
+    def apply(self, denied: DeniedPaths) -> str:
+        """Mount what is denied and is not mounted, and unmount what no rule denies any more.
+
+        To be called in a process with one thread, which may enter the namespaces.
+
+        Returns:
+            Why it could not be done; empty if it was done.
+        """
+        former = self._denied
+        reason = _run_in_fork(lambda: self._apply(former, denied))
+        if not reason:
+            self._denied = denied
+        return reason
+
+    def _apply(self, former: DeniedPaths, denied: DeniedPaths) -> None:
+        table = Path(f"/proc/{self._init}/mountinfo").read_bytes().decode(errors="surrogateescape")
+        enter_namespaces(self._init)
+        roots = [self._workspace]
+        if any(path == rootfs.ALIAS for path, _, _ in rootfs.read_mounts(table)):
+            roots.append(rootfs.ALIAS)
+        for root in dict.fromkeys(roots):
+            covered = find_covered(table, root)
+            for path in _no_longer(former, denied):
+                if path in covered:
+                    # Detached: what is open below stays open, and a plain unmount would refuse for it.
+                    place = os.fsencode(f"{root}/{path}")
+                    syscalls.call("umount2", place, _MNT_DETACH | _UMOUNT_NOFOLLOW)
+                    del covered[path]
+            mounts = plan_protection((), unwritable=denied.unwritable, unreadable=denied.unreadable)
+            by_rules = {*denied.unreadable, *denied.unwritable}
+            missing = [one for one in mounts if not _holds(covered.get(one.path), one.kind)]
+            rootfs.mount_protection(root, missing, by_rules)
+
+
+def _no_longer(former: DeniedPaths, denied: DeniedPaths) -> list[str]:
+    """Return the paths over which something else is mounted than is wanted now, the inner ones first."""
+    kept_hidden = set(denied.unreadable)
+    kept_fixed = set(denied.unwritable) - kept_hidden
+    gone = [path for path in former.unreadable if path not in kept_hidden]
+    gone += [path for path in former.unwritable if path not in kept_fixed and path not in gone]
+    return sorted(gone, key=lambda path: path.count("/"), reverse=True)
+
+
+def find_covered(table: str, root: str) -> dict[str, MountKind]:
+    """Return what is mounted below a folder, by its path from there.
+
+    Args:
+        table: The text of a mountinfo of the process.
+        root: The folder.
+    """
+    found: dict[str, MountKind] = {}
+    for path, options, system in rootfs.read_mounts(table):
+        if path.startswith(f"{root}/"):
+            # A workspace in memory is a tmpfs as well, but never such a small one that nobody may open.
+            is_empty = system.startswith("tmpfs ") and "size=4k" in system and options >= _OF_HIDDEN
+            kind: MountKind = "read_only" if "ro" in options else "writable"
+            found[path[len(root) + 1 :]] = "hidden" if is_empty else kind
+    return found
+
+
+def _holds(covered: MountKind | None, wanted: MountKind) -> bool:
+    return covered == wanted or (wanted == "writable" and covered is not None)
+
+
+def enter_namespaces(process: int) -> None:
+    """Enter the user and mount namespaces of a process, as the user whom it runs as; for good.
+
+    Raises:
+        OSError: The kernel refused.
+    """
+    # Opened first: as another user they could not be.
+    with (
+        open(f"/proc/{process}/ns/user", "rb", buffering=0) as users,
+        open(f"/proc/{process}/ns/mnt", "rb", buffering=0) as mounts,
+    ):
+        user, group = (_outer_id(process, name) for name in ("uid_map", "gid_map"))
+        if user != os.geteuid():
+            # Groups first, then the group id, then the user id, after which neither could be changed.
+            os.setgroups([])
+            os.setresgid(group, group, group)
+            os.setresuid(user, user, user)
+        syscalls.call("setns", users.fileno(), _CLONE_NEWUSER)
+        syscalls.call("setns", mounts.fileno(), _CLONE_NEWNS)
+
+
+def _outer_id(process: int, name: str) -> int:
+    _, outer, _ = Path(f"/proc/{process}/{name}").read_text("ascii").split()
+    return int(outer)
+
+
+def _run_in_fork(work: Callable[[], None]) -> str:
+    """Run a function in a fork of this process. Return why it failed; empty if it did not."""
+    reading, writing = os.pipe()
+    # A fork: whoever has entered a namespace of users cannot leave it again.
+    child = os.fork()
+    if child == 0:
+        _work_and_end(work, writing)
+    os.close(writing)
+    try:
+        answer = b""
+        while part := os.read(reading, _ANSWER_BYTES):
+            answer += part
+    finally:
+        os.close(reading)
+        # Race: a handler of SIGCHLD may look meanwhile, but nobody reaps in this thread before this line.
+        os.waitpid(child, 0)
+    text = answer.decode(errors="replace")
+    return text.removeprefix("done") if text else "the process that mounts has ended"
+
+
+def _work_and_end(work: Callable[[], None], writing: int) -> None:
+    try:
+        # Signal: whatever blocks in the kernel ends with this process.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        signal.alarm(_WITHIN_S)
+        work()
+        os.write(writing, b"done")
+    except (OSError, SandboxError) as error:
+        os.write(writing, as_clause(error).encode(errors="replace")[:_ANSWER_BYTES])
+    except Exception as error:  # an error of ours: to be read by whoever is refused a call
+        os.write(writing, f"{type(error).__name__}: {error}".encode(errors="replace")[:_ANSWER_BYTES])
+    finally:
+        # Never return into the loop of the supervisor, whose copy this is.
+        os._exit(0)
+
+
+def parse_denied(request: Mapping[str, Any]) -> DeniedPaths:
+    """Return the paths that a request of the host names."""
+    unreadable, unwritable = (tuple(map(str, request[name])) for name in ("unreadable", "unwritable"))
+    return DeniedPaths(unreadable=unreadable, unwritable=unwritable)

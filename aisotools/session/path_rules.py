@@ -1,0 +1,217 @@
+"""What the sandbox enforces of the rules about paths, kept as the policy and the workspace are now.
+
+Threat: a rule denies `.env`, which was hidden when the worker started. Then an editor replaces the file, a
+branch is checked out, a file appears at the path, or the session gets another policy; code in the sandbox
+reads what is there now, and nobody says that the rule does not hold any more.
+Mechanism: before each call in the sandbox the denied paths and the folders above them are looked at, each
+with one `lstat`, and compared with what they were when they were last enforced: device, inode and change
+time, of which code in the sandbox can set none. If they differ, or the policy does, the plan is made again
+and the sandbox has to follow it (`SupportsPathRules`) before the call runs. The result of the call says which
+path was replaced.
+Race window: from a replacement until the next call. What an earlier call left running can use it, and a call
+that is already running; what they have open stays open. A state that is younger than the clock of the file
+system can tell is looked at again.
+Failure: if the sandbox cannot follow, the call does not run, and the error says why. What cannot be enforced
+at all is in `enforcement.gaps`, is printed when the policy is loaded or assigned, and stands on cards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from aisotools.core.exceptions import SandboxError, as_clause
+from aisotools.core.sandboxes import Sandbox, SupportsPathRules
+from aisotools.policy.enforcement import PathEnforcement, plan_enforcement
+from aisotools.policy.globs import relative_glob, rewrite_globs
+from aisotools.policy.rules import Policy
+from aisotools.workspace.path_facts import is_plain_path, is_small
+from aisotools.workspace.protected import ProtectedFiles
+
+_log = logging.getLogger(__name__)
+
+_RACY_NS = 50_000_000
+"""A change time that is younger than this may stay the same when the file changes once more."""
+
+_Stamp = tuple[int, int, int]
+"""Device and inode, and the change time of what a rule names."""
+
+
+class PathRules:
+    """The rules about paths of one session, and what its sandbox enforces of them.
+
+    Attributes:
+        enforcement: What the sandbox enforces, and what it does not.
+        has_any: Whether there were rules about paths so far: without any there is nothing to look at.
+    """
+
+    def __init__(self, workspace: Path, level: str, home: str = "") -> None:
+        """Enforce nothing yet; `follow` comes first, then `connect`.
+
+        Args:
+            workspace: The real path of the workspace.
+            level: The sandbox's level.
+            home: The folder that `~` stands for in a rule; empty if it is not known.
+        """
+        self._workspace = workspace
+        self._home = home
+        self._level = level
+        self._policy: Policy | None = None
+        self._followed = Policy()
+        self._stamps: Mapping[str, _Stamp | None] = {}
+        self._is_racy = False
+        self.enforcement = PathEnforcement()
+        self.has_any = False
+        self._sandbox: Sandbox | None = None
+        self._files: ProtectedFiles | None = None
+        self._applied = self.enforcement
+        self._applied_stamps: Mapping[str, _Stamp | None] = {}
+        self._lock = asyncio.Lock()
+        self._announced: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<PathRules of {self._workspace}: {len(self._stamps)} paths>"
+
+    def connect(self, sandbox: Sandbox, files: ProtectedFiles) -> None:
+        """Enforce the rules in a sandbox that was made for `enforcement`, and put back files of these."""
+        self._sandbox, self._files = sandbox, files
+        self._applied, self._applied_stamps = self.enforcement, self._stamps
+
+    def follow(self, policy: Policy) -> Policy:
+        """Plan anew what is enforced if the policy is another one, or what its rules name has changed.
+
+        Returns:
+            The policy to decide by.
+        """
+        # Equal ones share their rules, so this compares references.
+        if policy == self._policy and not self._is_racy and self._look(self._stamps) == self._stamps:
+            return self._followed
+        self._policy = policy
+        self.has_any |= policy.concerns_paths
+        # Race: looked at before the plan is made, so that what changes meanwhile is found by the next look.
+        paths = self._name_paths(rewrite_globs(policy, self._spell))
+        self._stamps = self._look(dict.fromkeys(paths))
+        self._followed = policy = rewrite_globs(policy, self._spell)
+        self.enforcement = self._plan(policy)
+        return policy
+
+    def announce(self) -> None:
+        """Print which rules are not enforced, those that were not printed before."""
+        for sentence in self.enforcement.not_enforced:
+            if sentence not in self._announced:
+                self._announced.add(sentence)
+                _log.warning("A rule of the policy decides about calls, but %s.", sentence)
+
+    async def enforce(self, name: str) -> str:
+        """Have the sandbox follow the rules as they are now, before a call of the tool `name` runs.
+
+        Returns:
+            What was done, for the result of the call; empty if nothing had to be.
+
+        Raises:
+            SandboxError: If it cannot follow; the call must not run.
+        """
+        if self._policy is None or self._sandbox is None:
+            return ""
+        self.follow(self._policy)
+        if self._is_applied():
+            return ""
+        async with self._lock:
+            if self._is_applied():  # by another call, meanwhile
+                return ""
+            return await self._apply(name)
+
+    def _is_applied(self) -> bool:
+        return self._applied is self.enforcement or (
+            self._applied_stamps == self._stamps and _demands(self._applied) == _demands(self.enforcement)
+        )
+
+    async def _apply(self, name: str) -> str:
+        wanted, stamps = self.enforcement, self._stamps
+        replaced = self._list_replaced(stamps)
+        assert self._sandbox is not None
+        assert self._files is not None
+        if (wanted.put_back, wanted.unreadable) != (self._applied.put_back, self._applied.unreadable):
+            await asyncio.to_thread(self._files.follow_denied, wanted.put_back, wanted.unreadable)
+        has_any = (
+            wanted.unreadable or wanted.unwritable or self._applied.unreadable or self._applied.unwritable
+        )
+        if has_any and isinstance(self._sandbox, SupportsPathRules):
+            try:
+                await self._sandbox.deny_paths(wanted.unreadable, wanted.unwritable)
+            except SandboxError as error:
+                what = ", ".join(map(repr, replaced)) or "more than before"
+                raise SandboxError(
+                    f"{name} was not run: rules of the policy deny {what}, changed since the start of the "
+                    f"sandbox, and it cannot be kept from it: {as_clause(error)}. Restart the sandbox, which "
+                    "loses its variables, or change the rule."
+                ) from error
+        self._applied, self._applied_stamps = wanted, stamps
+        if not replaced or self._level != "isolated":
+            return ""
+        note = f"{', '.join(map(repr, replaced))}, which a rule of the policy denies, had been replaced"
+        _log.info("Before a call of %s: %s. The rule was enforced again.", name, note)
+        return f"[Before this call {note}. The rule was enforced again.]"
+
+    def _list_replaced(self, stamps: Mapping[str, _Stamp | None]) -> list[str]:
+        """Return the paths at which there is something else than when the rules were enforced last."""
+        denied = {*self._applied.unreadable, *self._applied.unwritable}
+        replaced = []
+        for path in denied & stamps.keys():
+            before, now = self._applied_stamps.get(path), stamps[path]
+            if now is not None and (before is None or before[:2] != now[:2]):
+                replaced.append(path)
+        return sorted(replaced)
+
+    def _spell(self, glob: str) -> tuple[str, ...]:
+        """Return a glob relative to the workspace, also if it has links on the way to it."""
+        spelled = relative_glob(glob, (str(self._workspace),), self._home)
+        folder = spelled.split("*", 1)[0].split("?", 1)[0].split("[", 1)[0].rpartition("/")[0]
+        if spelled.startswith("/") and folder:
+            real = os.path.realpath(folder)
+            spelled = relative_glob(f"{real}{spelled[len(folder) :]}", (str(self._workspace),), "")
+            if spelled.startswith("/"):
+                return (glob,)
+        return (spelled,)
+
+    def _plan(self, policy: Policy) -> PathEnforcement:
+        return plan_enforcement(
+            [policy],
+            self._level,
+            partial(is_plain_path, self._workspace),
+            can_copy=partial(is_small, self._workspace),
+        )
+
+    def _name_paths(self, policy: Policy) -> list[str]:
+        """Return the paths that rules deny, and the folders above them."""
+        plan = plan_enforcement([policy], self._level, lambda _path: True)
+        paths = []
+        for path in (*plan.unreadable, *plan.unwritable):
+            names = path.split("/")
+            paths += ["/".join(names[:depth]) for depth in range(1, len(names) + 1)]
+        return paths
+
+    def _look(self, paths: Mapping[str, object]) -> Mapping[str, _Stamp | None]:
+        """Return the present state of paths; None where there is nothing."""
+        found: dict[str, _Stamp | None] = {}
+        youngest_ns = 0
+        for path in paths:
+            try:
+                status = os.lstat(f"{self._workspace}/{path}")
+            except (OSError, ValueError):
+                found[path] = None
+                continue
+            youngest_ns = max(youngest_ns, status.st_ctime_ns)
+            # Of a folder on the way only which one it is matters, but a move changes its change time too.
+            found[path] = (status.st_dev, status.st_ino, status.st_ctime_ns)
+        self._is_racy = youngest_ns > time.time_ns() - _RACY_NS
+        return found
+
+
+def _demands(enforcement: PathEnforcement) -> tuple[tuple[str, ...], ...]:
+    return enforcement.unreadable, enforcement.unwritable, enforcement.put_back

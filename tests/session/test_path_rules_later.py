@@ -1,0 +1,311 @@
+"""Rules about paths hold when files are replaced, appear or move, and when the policy changes.
+
+In a real sandbox each attack is made by a person who works as people do (an editor saves, a branch is checked
+out), and by code that reads what it finds. The control is the same code without the rule.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aisotools.core.types import Approval, ApprovalRequest, Decision
+from aisotools.policy.approvers import AllowAll
+from aisotools.policy.rules import Policy, Rule
+from aisotools.session.session import Session
+from tests.conftest import OpenSession
+from tests.session.test_path_rules import call, needs
+from tests.waiting import eventually
+
+SECRET = "TOPSECRET-91c2"
+
+
+def lay_out(workspace: Path) -> None:
+    (workspace / "secrets").mkdir(parents=True)
+    (workspace / "deep" / "er").mkdir(parents=True)
+    (workspace / "pub").mkdir()
+    for name in ("secrets/key", "deep/er/key", ".env", "pub/p", "notes"):
+        (workspace / name).write_text("public\n" if name in {"pub/p", "notes"} else f"{SECRET}\n")
+
+
+async def idle(session: Session) -> None:
+    """Wait until the session knows that nothing runs: what changes then, a person has changed."""
+    assert session._parts is not None
+    protection = session._parts.protection
+    await eventually(lambda: protection._idle_activity is not None)
+
+
+def deny(*globs: str, key: str = "paths") -> Policy:
+    return Policy(mode="auto", rules=[Rule(when={key: list(globs)}, decision=Decision.DENY)])
+
+
+def save(path: Path) -> None:
+    """Save as editors do: a new file takes the place of the old one."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(f"{SECRET}\n")
+    new.replace(path)
+
+
+def recreate(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "key").write_text(f"{SECRET}\n")
+
+
+def restore_in_place(workspace: Path) -> None:
+    """Remove the file and make it again; many file systems give it the same inode number."""
+    (workspace / ".env").unlink()
+    (workspace / ".env").write_text(f"{SECRET}\n")
+
+
+def exchange_parent(workspace: Path) -> None:
+    """Give the folder above another inode, and keep that of the folder itself."""
+    (workspace / "deep.new").mkdir()
+    (workspace / "deep" / "er").rename(workspace / "deep.new" / "er")
+    (workspace / "deep").rmdir()
+    (workspace / "deep.new").rename(workspace / "deep")
+
+
+def move_in(workspace: Path) -> None:
+    shutil.rmtree(workspace / "secrets")
+    (workspace / "pub" / "key").write_text(f"{SECRET}\n")
+    (workspace / "pub").rename(workspace / "secrets")
+    (workspace / "pub").mkdir()
+
+
+def save_settings(workspace: Path) -> None:
+    save(workspace / ".env")
+    save(workspace / ".env")
+
+
+def make_folder(workspace: Path) -> None:
+    (workspace / "new").mkdir()
+    save(workspace / "new" / "key")
+
+
+CHANGES: dict[str, tuple[str, str, Callable[[Path], object]]] = {
+    "saved by an editor": (".env", ".env", save_settings),
+    "removed and made again": (".env", ".env", restore_in_place),
+    "a file in a folder saved": ("secrets/*", "secrets/key", lambda ws: save(ws / "secrets" / "key")),
+    "one file of a folder saved": ("secrets/key", "secrets/key", lambda ws: save(ws / "secrets" / "key")),
+    "a folder made again": ("secrets/*", "secrets/key", lambda ws: recreate(ws / "secrets")),
+    "the file's folder made again": ("secrets/key", "secrets/key", lambda ws: recreate(ws / "secrets")),
+    "another folder moved there": ("secrets/*", "secrets/key", move_in),
+    "a deep folder made again": ("deep/er/*", "deep/er/key", lambda ws: recreate(ws / "deep" / "er")),
+    "the folder above exchanged": ("deep/er/*", "deep/er/key", exchange_parent),
+    "a file that appears": ("late", "late", lambda ws: (ws / "late").write_text(SECRET)),
+    "a folder that appears": (
+        "new/*",
+        "new/key",
+        make_folder,
+    ),
+}
+
+
+def reading(path: str) -> dict[str, Any]:
+    """Code that opens a file at both of its paths, and names it so that nobody sees it beforehand."""
+    spelled = "\n try: print(open(q).read())\n except OSError as e: print(e)"
+    return {"code": f"p = {path[::-1]!r}[::-1]\nfor q in (p, '/workspace/' + p):{spelled}"}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("when", ["before any call", "after a call"])
+async def test_a_file_that_is_replaced_is_hidden_again_before_the_next_call(
+    real_session: OpenSession, tmp_path: Path, name: str, when: str
+) -> None:
+    needs("isolated")
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    glob, path, change = CHANGES[name]
+    session = real_session(policy=deny(glob), level="isolated", approver=AllowAll())
+    await session.start()
+    if when == "after a call":
+        await call(session, "python", {"code": "kept = 7"})
+        await idle(session)
+    change(workspace)
+    for _ in range(2):
+        for tool, arguments in (
+            ("python", reading(path)),
+            ("sandbox_bash", {"command": f'python3 -c "{reading(path)["code"]}"'}),
+        ):
+            result = await call(session, tool, arguments)
+            assert SECRET not in result.content, (tool, result.content)
+            assert result.content.count("ermission denied") == 2
+    assert session.not_enforced == ()
+    if when == "after a call":
+        assert (await call(session, "python", {"code": "print(kept)"})).content.startswith("7"), (
+            "its variables"
+        )
+    assert SECRET in (workspace / path).read_text(), "the person's file is as it was"
+
+
+@pytest.mark.parametrize("name", CHANGES)
+async def test_each_of_these_files_can_be_read_without_the_rule(
+    real_session: OpenSession, tmp_path: Path, name: str
+) -> None:
+    """The control."""
+    needs("isolated")
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    _, path, change = CHANGES[name]
+    session = real_session(policy=deny("other/*"), level="isolated", approver=AllowAll())
+    await session.start()
+    change(workspace)
+    assert SECRET in (await call(session, "python", reading(path))).content
+
+
+async def test_the_result_says_that_a_rule_was_enforced_again_and_only_then(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    needs("isolated")
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    session = real_session(policy=deny(".env"), level="isolated", approver=AllowAll())
+    quiet = await call(session, "python", {"code": "print(1)"})
+    await idle(session)
+    (workspace / ".env").write_text("edited where it is")
+    edited = await call(session, "python", {"code": "print(2)"})
+    await idle(session)
+    save(workspace / ".env")
+    again = await call(session, "python", {"code": "print(3)"})
+    after = await call(session, "python", {"code": "print(4)"})
+    assert [one.content.strip() for one in (quiet, edited, after)] == ["1", "2", "4"]
+    assert again.content.startswith("3")
+    assert "Before this call '.env', which a rule of the policy denies, had been replaced" in again.content
+
+
+async def test_a_path_that_is_read_only_stays_so_when_it_is_replaced(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    needs("isolated")
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    session = real_session(policy=deny("secrets/*", key="writes"), level="isolated", approver=AllowAll())
+    await session.start()
+    recreate(workspace / "secrets")
+    written = await call(session, "python", {"code": "open('secr' + 'ets/key', 'w').write('x')"})
+    assert "Read-only file system" in written.content
+    assert (
+        SECRET in (await call(session, "python", {"code": "print(open('secr' + 'ets/key').read())"})).content
+    )
+
+
+@pytest.mark.parametrize("level", ["confined", "guarded"])
+async def test_a_reader_that_is_kept_does_not_read_what_was_moved_there(
+    real_session: OpenSession, tmp_path: Path, level: str
+) -> None:
+    needs(level)
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    session = real_session(policy=deny("secrets/*"), level=level, approver=AllowAll())
+    before = await call(session, "sandbox_bash", {"command": "cat pub/p"})
+    assert "public" in before.content
+    move_in(workspace)
+    for command in ("cat s*/key", "cat $(echo secrets/key)"):
+        assert SECRET not in (await call(session, "sandbox_bash", {"command": command})).content
+
+
+@pytest.mark.parametrize("first", [Policy(mode="auto"), deny("other/*"), deny("notes")])
+async def test_a_policy_that_is_assigned_later_is_enforced_from_the_next_call_on(
+    real_session: OpenSession, tmp_path: Path, first: Policy
+) -> None:
+    needs("isolated")
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    session = real_session(policy=first, level="isolated", approver=AllowAll())
+    assert SECRET in (await call(session, "python", reading("secrets/key"))).content, "the control"
+    session.policy = deny("secrets/*")
+    assert session.not_enforced == ()
+    assert SECRET not in (await call(session, "python", reading("secrets/key"))).content
+    assert "public" in (await call(session, "python", reading("notes"))).content, "denied no longer"
+    await session.restart()
+    assert SECRET not in (await call(session, "python", reading("secrets/key"))).content
+    session.policy = deny("secrets/*", key="writes")
+    assert SECRET in (await call(session, "python", reading("secrets/key"))).content
+    written = await call(session, "python", {"code": "open('secr' + 'ets/key', 'w').write('x')"})
+    assert "Read-only file system" in written.content
+
+
+@pytest.mark.parametrize("level", ["confined", "guarded"])
+async def test_a_policy_that_is_assigned_later_holds_for_readers_and_is_put_back(
+    real_session: OpenSession, tmp_path: Path, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    needs(level)
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    session = real_session(policy=Policy(mode="auto"), level=level, approver=AllowAll())
+    reader = {"command": "cat $(echo secrets/key)"}
+    assert SECRET in (await call(session, "sandbox_bash", reader)).content, "the control"
+    session.policy = deny("secrets/*")
+    assert "the sandbox can reach 'secrets/*' all the same" in caplog.text
+    (sentence,) = session.not_enforced
+    assert "secrets/*" in sentence
+    assert SECRET not in (await call(session, "sandbox_bash", reader)).content
+    written = await call(session, "python", {"code": "open('secr' + 'ets/key', 'w').write('x')"})
+    assert written.is_error
+    assert SECRET in (workspace / "secrets" / "key").read_text()
+    session.policy = deny("other/*")
+    assert "other/*" in caplog.text
+    assert all("secrets" not in one for one in session.not_enforced)
+    assert SECRET in (await call(session, "sandbox_bash", reader)).content
+    written = await call(session, "python", {"code": "open('secr' + 'ets/key', 'w').write('x')"})
+    assert not written.is_error
+    assert (workspace / "secrets" / "key").read_text() == "x"
+
+
+async def test_the_card_follows_the_policy_of_the_moment(real_session: OpenSession, tmp_path: Path) -> None:
+    needs("confined")
+    asked: list[ApprovalRequest] = []
+
+    class Approver:
+        async def ask(self, request: ApprovalRequest) -> Approval:
+            asked.append(request)
+            return Approval("deny")
+
+    lay_out(tmp_path / "workspace")
+    session = real_session(policy=Policy(), level="confined", approver=Approver())
+    await call(session, "python", {"code": "1"})
+    session.policy = Policy(rules=[Rule(when={"paths": "secrets/*"}, decision=Decision.DENY)])
+    await call(session, "python", {"code": "1"})
+    session.policy = Policy()
+    await call(session, "python", {"code": "1"})
+    listed = [any("secrets/*" in reason for reason in request.reasons) for request in asked]
+    assert listed == [False, True, False]
+
+
+@pytest.mark.parametrize("level", ["isolated", "confined"])
+@pytest.mark.parametrize(
+    "glob",
+    [
+        "/workspace/secrets/*",
+        "{ws}/secrets/*",
+        "{link}/secrets/*",
+        "$WORKSPACE/secrets/*",
+        "~/../workspace/secrets/*",
+        "./secrets/*",
+        "secrets/",
+        "{ws}/secrets/key",
+    ],
+)
+async def test_each_spelling_of_a_rule_holds_for_each_spelling_of_the_file(
+    real_session: OpenSession, tmp_path: Path, level: str, glob: str
+) -> None:
+    needs(level)
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    (tmp_path / "link").symlink_to("workspace")
+    written = glob.format(ws=workspace, link=tmp_path / "link").replace("~/..", str(tmp_path))
+    session = real_session(policy=deny(written), level=level, approver=AllowAll())
+    for command in ("cat secrets/key", "cat /workspace/secrets/key", f"cat {workspace}/secrets/key"):
+        result = await call(session, "sandbox_bash", {"command": command})
+        assert result.error_kind == "denied", (command, result.content)
+    read = await call(session, "file", {"operation": "read", "path": "secrets/key"})
+    assert read.error_kind == "denied"
+    assert "public" in (await call(session, "sandbox_bash", {"command": "cat notes"})).content
+    if level == "isolated":
+        assert session.not_enforced == ()
+        assert SECRET not in (await call(session, "python", reading("secrets/key"))).content
