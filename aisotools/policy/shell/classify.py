@@ -22,7 +22,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from aisotools.core.path_texts import is_within
-from aisotools.core.types import Effect, Facts
+from aisotools.core.types import Effect, Facts, MadeName
 from aisotools.policy.quoted import quoted_texts
 from aisotools.policy.shell.commands import find_spec, is_information_request, program_name
 from aisotools.policy.shell.expansion import (
@@ -39,7 +39,15 @@ from aisotools.policy.shell.expansion import (
     split_assignment,
     survey_variables,
 )
-from aisotools.policy.shell.folders import START, Folders, find_folders, is_relative, leaves_start, relocate
+from aisotools.policy.shell.folders import (
+    START,
+    Folders,
+    find_folders,
+    is_relative,
+    join,
+    leaves_start,
+    relocate,
+)
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     UNKNOWN_WORDS,
@@ -99,6 +107,7 @@ class ShellReport:
         unresolved: What it reads where the text does not say which path that is, as written.
         recorded: Paths of which it reads, or spreads, what a repository of git has recorded; `.` for any.
         named: What words of commands may name, where not everything that these do is listed here.
+        made: Names that it makes by copying, moving or linking, and what they lead to.
         hosts: Network hosts it talks to.
         reasons: Why it is more than reading, or not certain.
         certain: False if not everything it does could be determined; then it is never read only.
@@ -113,6 +122,7 @@ class ShellReport:
     unresolved: tuple[str, ...] = ()
     recorded: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
+    made: tuple[MadeName, ...] = ()
     hosts: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     certain: bool = True
@@ -158,6 +168,7 @@ def _facts_of(report: ShellReport, folder: str) -> Facts:
         unresolved=report.unresolved,
         recorded=_recorded_in(report.recorded, folder),
         named=tuple(relocate(report.named, frozenset((folder or ".",)))),
+        made=tuple(_relocate_made(report.made, frozenset((folder or ".",)))),
         outside=any(map(_is_outside, written)),
         hosts=report.hosts,
         commands=report.commands,
@@ -244,6 +255,7 @@ class _ShellAnalysis:
             unresolved=_unique(total.unresolved),
             recorded=_unique(total.recorded),
             named=_unique(total.named),
+            made=tuple(dict.fromkeys(total.made)),
             hosts=_unique(total.hosts),
             reasons=_unique(_shorten(reason) for reason in total.reasons if reason)[:_MAX_REASONS],
             certain=total.certain,
@@ -336,7 +348,11 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
     if verdict.unknown and folders != frozenset((START,)):
         verdict = dataclasses.replace(verdict, unknown=())  # its words mean files of another folder
     if not (verdict.reads or verdict.writes or verdict.unresolved or verdict.recorded or verdict.named):
-        return verdict
+        return (
+            verdict
+            if not verdict.made
+            else dataclasses.replace(verdict, made=tuple(_relocate_made(verdict.made, folders)))
+        )
     named = [name for written in verdict.named for name in (written, *_loop_values(written, loops))]
     values = {path: _loop_values(path, loops) for path in verdict.reads}
     # What was written stays: quoted, it may be the name of a file.
@@ -356,11 +372,23 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
         verdict,
         recorded=recorded,
         named=tuple(relocate(named, folders)),
+        made=tuple(_relocate_made(verdict.made, folders)),
         reads=tuple(relocate(read, folders)),
         writes=tuple(relocate(verdict.writes, folders)),
         unresolved=tuple(unresolved),
     )
     return merge([located, *doubts])
+
+
+def _relocate_made(made: Iterable[MadeName], folders: Folders) -> Iterator[MadeName]:
+    """Yield names that are made as they are meant in each folder; for None, that any name may be one."""
+    for one in made:
+        if folders is None:
+            yield MadeName(START)
+            continue
+        for folder in sorted(folders):
+            source = join(folder, one.source) if one.source else ""
+            yield MadeName(join(folder, one.name), source, is_link=one.is_link)
 
 
 def _loop_values(path: str, loops: Mapping[str, LoopWords]) -> list[str]:
