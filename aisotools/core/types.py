@@ -256,6 +256,25 @@ class MadeName:
     is_link: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class AbsentNames:
+    """What must not be in a folder, since a program that is run there would run it, or obey it.
+
+    Attributes:
+        folder: The folder, as it is meant where the call starts.
+        names: Globs of names.
+        modules: Which modules of Python must not be there either: `standard`, those that may stand in for one
+            of its library; or `any`.
+        above: Whether the same holds for the folders above, up to the workspace.
+    """
+
+    folder: str
+    names: tuple[str, ...] = ()
+    _: KW_ONLY
+    modules: Literal["", "standard", "any"] = ""
+    above: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Facts about a call before it runs, on which a policy decides.
@@ -275,7 +294,9 @@ class Facts:
             them is that.
         dash_folders: Folders in which patterns among the arguments of programs find names; one with a dash in
             front would be an option.
-        without_dashes: The facts that hold if there is no such name; None if that makes no difference.
+        absent: What else may be in folders and would make programs do more than they do otherwise.
+        without_dashes: The facts that hold if there is no such name, and nothing of `absent`; None if that
+            makes no difference.
         enforced: Globs of rules whose paths are out of its reach, whatever it tries; each with its key.
         outside: True if any of the writes is outside the workspace.
         hosts: Network hosts it talks to.
@@ -306,6 +327,7 @@ class Facts:
     recorded: tuple[str, ...] = ()
     made: tuple[MadeName, ...] = ()
     dash_folders: tuple[str, ...] = ()
+    absent: tuple[AbsentNames, ...] = ()
     without_dashes: Facts | None = None
     enforced: frozenset[tuple[str, str]] = frozenset()
     outside: bool = False

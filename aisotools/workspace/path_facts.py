@@ -32,7 +32,8 @@ from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.core.path_texts import is_within
-from aisotools.core.types import Facts, Json, MadeName
+from aisotools.core.types import AbsentNames, Facts, Json, MadeName
+from aisotools.workspace.importable import may_be_imported
 from aisotools.workspace.made_names import MadeNames, Unfollowed
 from aisotools.workspace.paths import Root, check_path, shown
 from aisotools.workspace.real_paths import follow_path
@@ -129,8 +130,9 @@ class PathResolver:
     def _settle_patterns(self, facts: Facts, without_dashes: Facts) -> Facts:
         """Return the facts that hold, as there is a name that may be taken for an option, or is none."""
         look = _Look(self._root, self._spelled)
-        if not all(map(look.has_plain_names, facts.dash_folders)):
-            return dataclasses.replace(facts, dash_folders=(), without_dashes=None)
+        holds = all(map(look.has_plain_names, facts.dash_folders)) and all(map(look.is_absent, facts.absent))
+        if not holds:
+            return dataclasses.replace(facts, dash_folders=(), absent=(), without_dashes=None)
         return dataclasses.replace(
             without_dashes,
             runs_in=facts.runs_in,
@@ -243,6 +245,23 @@ class _Look:
 
     def has_plain_names(self, folder: str) -> bool:
         """Return whether it is certain that no name in a folder begins with a dash."""
+        return self._has_none(folder, lambda entry: entry.name.startswith("-"))
+
+    def is_absent(self, absent: AbsentNames) -> bool:
+        """Return whether it is certain that nothing is there of what must not be."""
+        folder = self._beneath(absent.folder)
+        if folder is None or ".." in folder.split("/"):
+            return False
+        parts = folder.split("/") if absent.above else []
+        folders = [folder, *("/".join(parts[:count]) or "." for count in range(len(parts)))]
+
+        def is_meant(entry: os.DirEntry[str]) -> bool:
+            is_named = any(fnmatch.fnmatchcase(entry.name, glob) for glob in absent.names)
+            return is_named or may_be_imported(entry, absent.modules)
+
+        return all(self._has_none(each, is_meant) for each in folders)
+
+    def _has_none(self, folder: str, is_meant: Callable[[os.DirEntry[str]], bool]) -> bool:
         beneath = self._beneath(folder)
         if beneath is None or _GLOB.search(beneath):
             return False
@@ -251,7 +270,7 @@ class _Look:
                 with os.scandir(place) as entries:
                     for entry in entries:
                         self._entries_left -= 1
-                        if self._entries_left < 0 or entry.name.startswith("-"):
+                        if self._entries_left < 0 or is_meant(entry):
                             return False
             except FileNotFoundError:
                 continue  # without a folder nothing matches, and a pattern begins with no dash

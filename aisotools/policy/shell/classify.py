@@ -12,6 +12,7 @@ quotes inside `${ }`). So nothing is certain unless it finds exactly the command
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import itertools
 import posixpath
 import re
@@ -22,7 +23,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from aisotools.core.path_texts import is_within
-from aisotools.core.types import Effect, Facts, MadeName
+from aisotools.core.types import AbsentNames, Effect, Facts, MadeName
 from aisotools.policy.quoted import quoted_texts
 from aisotools.policy.shell.commands import find_spec, is_information_request, program_name
 from aisotools.policy.shell.expansion import (
@@ -86,6 +87,7 @@ _DESCRIPTOR = re.compile(r"[0-9]+-?")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _OPTION_DOUBT = re.compile(r" may be an option$")
 _FILLED_IN = ("$", "`", "{}", UNKNOWN_WORDS)  # by bash, by `find -exec`, by `xargs`
+_MAY_BE_ANY = ("$", "`", "{}", "*", "?", "[", UNKNOWN_WORDS)
 _REDIRECTED_DESCRIPTOR = "it cannot be determined what its file descriptors mean"
 
 # Node types of the grammar.
@@ -108,6 +110,8 @@ class ShellReport:
         recorded: Paths of which it reads, or spreads, what a repository of git has recorded; `.` for any.
         named: What words of commands may name, where not everything that these do is listed here.
         made: Names that it makes by copying, moving or linking, and what they lead to.
+        absent: What must not be in folders for this to hold: otherwise programs run it, or obey it, and may
+            do anything. `shell_facts` has both answers.
         hosts: Network hosts it talks to.
         reasons: Why it is more than reading, or not certain.
         certain: False if not everything it does could be determined; then it is never read only.
@@ -123,6 +127,7 @@ class ShellReport:
     recorded: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
     made: tuple[MadeName, ...] = ()
+    absent: tuple[AbsentNames, ...] = ()
     hosts: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     certain: bool = True
@@ -146,17 +151,49 @@ def classify_shell(command: str) -> ShellReport:
 def shell_facts(command: str, folder: str = ".") -> Facts:
     """Return what a policy should know about `command` when bash runs it in `folder` of the workspace."""
     start = frozenset((folder or ".",))
-    report = classify_shell(command)
-    facts = _facts_of(report, folder)
-    if report.certain or not any(map(_OPTION_DOUBT.search, report.reasons)):
-        return facts
-    # Only who sees the files can tell whether one has the name of an option: both answers are handed on.
-    analysis = _ShellAnalysis(takes_patterns_for_names=True)
-    report = analysis.run(command)
-    if not report.certain or not analysis.name_folders:
-        return facts
-    folders = _unique(path.removesuffix("/.") for path in relocate(sorted(analysis.name_folders), start))
-    return dataclasses.replace(facts, dash_folders=folders, without_dashes=_facts_of(report, folder))
+    report = found = classify_shell(command)
+    dash_folders: tuple[str, ...] = ()
+    # Only who sees the files can tell whether one has the name of an option, or stands in for what a program
+    # runs: both answers are handed on.
+    if not report.certain and any(map(_OPTION_DOUBT.search, report.reasons)):
+        analysis = _ShellAnalysis(takes_patterns_for_names=True)
+        found = analysis.run(command)
+        dash_folders = _unique(
+            path.removesuffix("/.") for path in relocate(sorted(analysis.name_folders), start)
+        )
+    if not found.certain or not (dash_folders or found.absent):
+        return _facts_of(report, folder)
+    if found.absent:
+        report = dataclasses.replace(
+            report, certain=False, effect=max(report.effect, Effect.LOCAL_MUTATION), unknown=()
+        )
+        if _may_make(found):
+            return _facts_of(report, folder)
+    return dataclasses.replace(
+        _facts_of(report, folder),
+        dash_folders=dash_folders,
+        absent=tuple(_relocate_absent(found.absent, start)),
+        without_dashes=_facts_of(found, folder),
+    )
+
+
+def _may_make(report: ShellReport) -> bool:
+    """Return whether a command may itself put something of `absent` where it must not be."""
+    if report.made:
+        return True
+    globs = ("*.py", "*.pyc", "*.so", *(glob for absent in report.absent for glob in absent.names))
+    names = [path.rstrip("/").rpartition("/")[2] for path in report.writes]
+    return any(
+        any(mark in path for mark in _MAY_BE_ANY) or any(fnmatch.fnmatchcase(name, glob) for glob in globs)
+        for path, name in zip(report.writes, names, strict=True)
+    )
+
+
+def _relocate_absent(absent: Iterable[AbsentNames], folders: frozenset[str]) -> Iterator[AbsentNames]:
+    for one in absent:
+        for folder in sorted(folders):
+            place = join(folder, one.folder).removesuffix("/.")
+            yield dataclasses.replace(one, folder=place)
 
 
 def _facts_of(report: ShellReport, folder: str) -> Facts:
@@ -256,6 +293,7 @@ class _ShellAnalysis:
             recorded=_unique(total.recorded),
             named=_unique(total.named),
             made=tuple(dict.fromkeys(total.made)),
+            absent=tuple(dict.fromkeys(total.absent)),
             hosts=_unique(total.hosts),
             reasons=_unique(_shorten(reason) for reason in total.reasons if reason)[:_MAX_REASONS],
             certain=total.certain,
@@ -323,16 +361,20 @@ class _ShellAnalysis:
             return merge([verdict, reads(words[0])]) if is_path else verdict
         name = program.rpartition("/")[2] if program_name(program) else program
         self._commands.append(" ".join([name, *(word.display for word in words[1:])]))
-        if is_information_request(words):
-            return NO_EFFECT
         spec = find_spec(program)
+        obeyed = NO_EFFECT
+        if spec is not None and spec.obeys:
+            names = tuple(spec.obeys.split())
+            obeyed = CommandVerdict(absent=(AbsentNames(START, names, above=True),))
+        if is_information_request(words):
+            return obeyed
         if spec is None:
             verdict = uncertain(f"what {program} does is unknown", unknown=_fixed_texts(words))
             # Outside the system's folders it may be a script, whose content decides what it does.
             if "/" in program and not program_name(program):
                 verdict = merge([verdict, reads(words[0])])
         else:
-            verdict = classify_by_spec(spec, words)
+            verdict = merge([classify_by_spec(spec, words), obeyed])
             self._commands += verdict.spellings
         return verdict if verdict.certain else dataclasses.replace(verdict, named=_named_by(words[1:]))
 
@@ -347,12 +389,15 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
     """
     if verdict.unknown and folders != frozenset((START,)):
         verdict = dataclasses.replace(verdict, unknown=())  # its words mean files of another folder
+    if verdict.made:
+        verdict = dataclasses.replace(verdict, made=tuple(_relocate_made(verdict.made, folders)))
+    if verdict.absent and folders is None:
+        verdict = merge([verdict, uncertain("it may run what lies in the folder, which is not known")])
+    elif verdict.absent:
+        absent = tuple(_relocate_absent(verdict.absent, folders or frozenset()))
+        verdict = dataclasses.replace(verdict, absent=absent)
     if not (verdict.reads or verdict.writes or verdict.unresolved or verdict.recorded or verdict.named):
-        return (
-            verdict
-            if not verdict.made
-            else dataclasses.replace(verdict, made=tuple(_relocate_made(verdict.made, folders)))
-        )
+        return verdict
     named = [name for written in verdict.named for name in (written, *_loop_values(written, loops))]
     values = {path: _loop_values(path, loops) for path in verdict.reads}
     # What was written stays: quoted, it may be the name of a file.
@@ -372,7 +417,6 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
         verdict,
         recorded=recorded,
         named=tuple(relocate(named, folders)),
-        made=tuple(_relocate_made(verdict.made, folders)),
         reads=tuple(relocate(read, folders)),
         writes=tuple(relocate(verdict.writes, folders)),
         unresolved=tuple(unresolved),

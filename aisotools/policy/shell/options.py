@@ -28,7 +28,7 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from aisotools.core.types import Effect, MadeName
+from aisotools.core.types import AbsentNames, Effect, MadeName
 from aisotools.policy.shell.expansion import Word, literal
 from aisotools.policy.shell.folders import START, join
 
@@ -61,6 +61,7 @@ class CommandVerdict:
         recorded: Paths of which it reads, or spreads, what a repository of git has recorded; `.` for any.
         named: What its words may name, if not everything it does is listed here.
         made: Names that it makes, and what they lead to.
+        absent: What must not be in the folder in which it runs, or it may do anything.
         hosts: Hosts it contacts.
         reasons: Why the effect is not read only, or why the verdict is not certain.
         commands: Words of the commands that it runs.
@@ -79,6 +80,7 @@ class CommandVerdict:
     recorded: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
     made: tuple[MadeName, ...] = ()
+    absent: tuple[AbsentNames, ...] = ()
     hosts: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     commands: tuple[tuple[Word, ...], ...] = ()
@@ -114,6 +116,7 @@ def merge(verdicts: Iterable[CommandVerdict]) -> CommandVerdict:
         recorded=tuple(path for verdict in relevant for path in verdict.recorded),
         named=tuple(path for verdict in relevant for path in verdict.named),
         made=tuple(name for verdict in relevant for name in verdict.made),
+        absent=tuple(names for verdict in relevant for names in verdict.absent),
         hosts=tuple(host for verdict in relevant for host in verdict.hosts),
         reasons=tuple(reason for verdict in relevant for reason in verdict.reasons),
         commands=tuple(words for verdict in relevant for words in verdict.commands),
@@ -273,6 +276,7 @@ class CommandSpec:
         one_dash: Whether a single dash begins options of several letters, as in `-noout`.
         classify: Replaces the option table.
         info_arguments: Arguments that only print information when given alone, separated by blanks.
+        obeys: Globs of files, in the folder or above, whose code it runs even then, separated by blanks.
     """
 
     names: str
@@ -288,6 +292,7 @@ class CommandSpec:
     one_dash: bool = False
     classify: Classifier | None = None
     info_arguments: str = "--help --version"
+    obeys: str = ""
 
 
 class OptionSpec(NamedTuple):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Literal, get_args
 
-from aisotools.core.types import Effect
+from aisotools.core.types import AbsentNames, Effect
 from aisotools.policy.shell.expansion import literal, name_set
+from aisotools.policy.shell.folders import START
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     CommandSpec,
@@ -69,13 +71,21 @@ _PYTHON_MODULE_HELP = name_set(
     "pydoc doctest "
     "json.tool zipfile tarfile ast tokenize dis calendar asyncio idlelib build"
 )
+_INSTALLED_MODULES = frozenset(("numpy.f2py", "IPython", "build"))
+"""Of these, those that are not of Python's own library."""
+_PYTHON_3 = frozenset(("python", "python3"))
+_RUNS_MODULES = {
+    modules: CommandVerdict(absent=(AbsentNames(START, modules=modules),))
+    for modules in get_args(Literal["standard", "any"])
+}
 
 
 def _classify_python(words: Words) -> CommandVerdict:
     """Return the verdict on python: it runs code, but for modules of its own that only print."""
     rest = list(words[1:])
+    flags = set()
     while rest and rest[0].text in _PYTHON_FLAGS:
-        rest.pop(0)
+        flags.add(rest.pop(0).text)
     uncertain_code = merge([uncertain(f"{words[0].display} {_RUNS_CODE}"), *map(reads, _likely_files(words))])
     if not rest or rest[0].text is None:
         return uncertain_code
@@ -85,15 +95,20 @@ def _classify_python(words: Words) -> CommandVerdict:
         module, arguments = rest[0].text[2:], rest[1:]
     else:
         return uncertain_code
+    # Python looks for modules in the current folder first, but for these two options.
+    is_library = module in _PYTHON_MODULES and module not in _INSTALLED_MODULES
+    is_known = is_library or (module in _PYTHON_MODULE_HELP and module not in _INSTALLED_MODULES)
+    modules = "standard" if is_known and words[0].display.rpartition("/")[2][:7] in _PYTHON_3 else "any"
+    shadows = NO_EFFECT if flags & {"-I", "-P"} else _RUNS_MODULES[modules]
     if module in {"pip", "pipx", "uv", "conda"}:
-        return CommandVerdict(commands=((literal(module), *arguments),))
+        return merge([CommandVerdict(commands=((literal(module), *arguments),)), shadows])
     if module in _PYTHON_MODULE_HELP and [word.text for word in arguments] in (["--help"], ["-h"]):
-        return NO_EFFECT
+        return shadows
     spec = _PYTHON_MODULES.get(module or "")
     if spec is None:
         return uncertain_code
     verdict = classify_by_spec(spec, [literal(module or ""), *arguments])
-    return verdict if verdict.effect is Effect.READ_ONLY else merge([verdict, uncertain_code])
+    return merge([verdict, shadows if verdict.effect is Effect.READ_ONLY else uncertain_code])
 
 
 def _likely_files(words: Words) -> Words:
@@ -179,9 +194,9 @@ COMMANDS = (
     CommandSpec(
         names="node deno bun ruby perl php lua luajit tclsh Rscript R ghci java javac gcc cc g++ "
         "c++ clang clang++ tsc ocaml guile make gmake cmake ninja meson mypy gnuplot dc octave matlab "
-        "julia gfortran nvcc ghc erl elixir racket sage nasm as ld latexmk pdflatex xelatex lualatex "
+        "julia gfortran nvcc ghc erl elixir racket sage nasm as ld pdflatex xelatex lualatex "
         "bibtex biber dot neato "
-        "duckdb sqlplus pylint flake8 eslint prettier jest vitest bandit nbstripout jupytext papermill "
+        "duckdb sqlplus eslint prettier jest vitest bandit nbstripout jupytext papermill "
         "pydoc pydoc3 "
         "hyperfine shfmt protoc swig bison flex m4 ctest cpack autoconf automake bear gcov",
         options="*",
@@ -190,11 +205,28 @@ COMMANDS = (
         certain=False,
         info_arguments=_INFO,
     ),
+    *(
+        # They read their settings first, which name code: `init-hook`, `local-plugins`, a file of Perl.
+        CommandSpec(
+            names=name,
+            options="*",
+            effect=Effect.LOCAL_MUTATION,
+            reason=_RUNS_CODE,
+            certain=False,
+            info_arguments=_INFO,
+            obeys=settings,
+        )
+        for name, settings in (
+            ("pylint", "pylintrc* .pylintrc* pyproject.toml setup.cfg tox.ini"),
+            ("flake8", ".flake8 setup.cfg tox.ini"),
+            ("latexmk", "latexmkrc .latexmkrc LatexMk"),
+        )
+    ),
     CommandSpec(
         # Even when asked for their version these run files of the folder, or install what they need.
         names="cargo rustc dotnet swift scala kotlin groovy jshell bazel just task rake ant mvn "
         "gradle pytest tox nox yarn pnpm poetry pipenv uvx ipython bundle composer nix guix sbt "
-        "lein grunt gulp source .",
+        "lein grunt gulp flask source .",
         options="*",
         effect=Effect.LOCAL_MUTATION,
         reason=_RUNS_CODE,
@@ -202,7 +234,7 @@ COMMANDS = (
         info_arguments="",
     ),
     CommandSpec(
-        names="npx snakemake nextflow streamlit flask uvicorn gunicorn torchrun accelerate mpirun "
+        names="npx snakemake nextflow streamlit uvicorn gunicorn torchrun accelerate mpirun "
         "mpiexec pre-commit "
         "celery dask airflow prefect",
         options="*",
@@ -238,6 +270,7 @@ COMMANDS = (
             helps="--help -h --version",
         ),
         info_arguments="--version --help -h --paths --config-dir --data-dir --runtime-dir",
+        obeys="jupyter*config* jupyter*.json",
     ),
     CommandSpec(
         names="ruff",
@@ -286,6 +319,7 @@ COMMANDS = (
         "--pager:x --env --noenv --nopager --passthru --sort-files --show-types --vimgrep --ackmate "
         "--width: --match: --output:x",
         operands="pr",
+        obeys=".ackrc",
     ),
     CommandSpec(
         names="addr2line c++filt gprof",
