@@ -16,9 +16,12 @@ When it fails: what cannot be looked at counts as a module, and the command is a
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import sys
 from typing import Literal
+
+from aisotools.core.types import AbsentNames
 
 _SUFFIXES = (".py", ".pyc", ".pyo", ".so", ".pyd", ".pth")
 _BEGINNINGS = ("__init__", "__main__")
@@ -35,6 +38,18 @@ _MAYBE_MISSING = frozenset(("IPython", "build", "numpy", "pip", "pipx", "uv", "c
 """Modules that are asked for and may not be installed: then a folder without a beginning is one as well."""
 _NEVER_IMPORTED = frozenset(("app", "conftest", "main", "manage", "noxfile", "setup"))
 """Modules that are common in projects, and that nothing installed imports by these names."""
+
+
+def is_among(entry: os.DirEntry[str], absent: AbsentNames) -> bool:
+    """Return whether an entry of a folder is one of those that must not be there.
+
+    Args:
+        entry: What is in the folder.
+        absent: What must not be; its folder is not looked at.
+    """
+    # The names are compared as the programs do it that open the files: byte by byte.
+    is_named = any(fnmatch.fnmatchcase(entry.name, glob) for glob in absent.names)
+    return is_named or may_be_imported(entry, absent.modules)
 
 
 def may_be_imported(entry: os.DirEntry[str], modules: Literal["", "standard", "any"]) -> bool:

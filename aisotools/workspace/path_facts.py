@@ -33,7 +33,7 @@ from pathlib import Path
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.core.path_texts import is_within
 from aisotools.core.types import AbsentNames, Facts, Json, MadeName
-from aisotools.workspace.importable import may_be_imported
+from aisotools.workspace.importable import is_among
 from aisotools.workspace.made_names import MadeNames, Unfollowed
 from aisotools.workspace.paths import Root, check_path, shown
 from aisotools.workspace.real_paths import follow_path
@@ -255,11 +255,7 @@ class _Look:
         parts = folder.split("/") if absent.above else []
         folders = [folder, *("/".join(parts[:count]) or "." for count in range(len(parts)))]
 
-        def is_meant(entry: os.DirEntry[str]) -> bool:
-            is_named = any(fnmatch.fnmatchcase(entry.name, glob) for glob in absent.names)
-            return is_named or may_be_imported(entry, absent.modules)
-
-        return all(self._has_none(each, is_meant) for each in folders)
+        return all(self._has_none(each, lambda entry: is_among(entry, absent)) for each in folders)
 
     def _has_none(self, folder: str, is_meant: Callable[[os.DirEntry[str]], bool]) -> bool:
         beneath = self._beneath(folder)

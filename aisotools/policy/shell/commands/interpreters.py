@@ -23,7 +23,8 @@ from aisotools.policy.shell.options import (
 from aisotools.policy.shell.subcommands import Subcommand, subcommands
 
 _RUNS_CODE = "runs code that is not analysed"
-_INFO = "--version -V -v -version version --help -h -dumpversion -dumpmachine"
+# `version` alone is a file, a target or a script to most of them.
+_INFO = "--version -V -v -version --help -h -dumpversion -dumpmachine"
 
 # ---- python
 
@@ -67,7 +68,7 @@ _PYTHON_MODULES = {
     "IPython": CommandSpec(names="IPython", options="--version", operands="-"),
 }
 _PYTHON_MODULE_HELP = name_set(
-    "venv unittest timeit pdb cProfile profile trace http.server compileall py_compile zipapp ensurepip "
+    "gzip venv unittest timeit pdb cProfile profile trace http.server compileall py_compile zipapp ensurepip "
     "pydoc doctest "
     "json.tool zipfile tarfile ast tokenize dis calendar asyncio idlelib build"
 )
@@ -116,6 +117,17 @@ def _likely_files(words: Words) -> Words:
 
 
 # ---- tools for code
+
+
+def _classify_node(words: Words) -> CommandVerdict:
+    """Return the verdict on node: it runs code, but for `--check`, which parses one file."""
+    parsed = parse_options(words, "*")
+    if len(words) == 3 and words[1].text in {"--check", "-c"} and words[2].text is not None:
+        is_plain = not words[2].text.startswith("-") and "*" not in words[2].text
+        if is_plain:
+            return reads(words[2])
+    return merge([uncertain(f"{words[0].display} {_RUNS_CODE}"), *map(reads, parsed.operands)])
+
 
 _RUFF = (
     "-qvsen --no-cache --diff --select: --ignore: --extend-select: --output-format: --quiet --verbose "
@@ -192,7 +204,7 @@ COMMANDS = (
         info_arguments="--version --help",
     ),
     CommandSpec(
-        names="node deno bun ruby perl php lua luajit tclsh Rscript R ghci java javac gcc cc g++ "
+        names="deno bun ruby perl php lua luajit tclsh Rscript R ghci java javac gcc cc g++ "
         "c++ clang clang++ tsc ocaml guile make gmake cmake ninja meson mypy gnuplot dc octave matlab "
         "julia gfortran nvcc ghc erl elixir racket sage nasm as ld pdflatex xelatex lualatex "
         "bibtex biber dot neato "
@@ -213,13 +225,13 @@ COMMANDS = (
             effect=Effect.LOCAL_MUTATION,
             reason=_RUNS_CODE,
             certain=False,
-            info_arguments=_INFO,
+            info_arguments=questions,
             obeys=settings,
         )
-        for name, settings in (
-            ("pylint", "pylintrc* .pylintrc* pyproject.toml setup.cfg tox.ini"),
-            ("flake8", ".flake8 setup.cfg tox.ini"),
-            ("latexmk", "latexmkrc .latexmkrc LatexMk"),
+        for name, questions, settings in (
+            ("pylint", "--version --help -h", "pylintrc* .pylintrc* pyproject.toml setup.cfg tox.ini"),
+            ("flake8", "--version --help -h", ".flake8 setup.cfg tox.ini"),
+            ("latexmk", "--version -version -v --help -help -h", "latexmkrc .latexmkrc LatexMk"),
         )
     ),
     CommandSpec(
@@ -285,6 +297,21 @@ COMMANDS = (
     CommandSpec(names="black isort", classify=_classify_formatter, info_arguments="--version --help -h -V"),
     CommandSpec(
         names="shellcheck", options=_SHELLCHECK, info_arguments="--version -V --help --list-optional"
+    ),
+    CommandSpec(names="node", classify=_classify_node, info_arguments=_INFO),
+    CommandSpec(names="pyflakes", options="--version -h --help", info_arguments="--version --help -h"),
+    CommandSpec(
+        names="pycodestyle",
+        options="-vqr --verbose --quiet --first --exclude: --filename: --select: --ignore: --hang-closing "
+        "--show-source --show-pep8 --statistics --count --max-line-length: --max-doc-length: "
+        "--indent-size: --format: --config:r --benchmark",
+        info_arguments="--version --help -h",
+    ),
+    CommandSpec(
+        names="vulture",
+        options="-v --exclude: --ignore-decorators: --ignore-names: --make-whitelist --min-confidence: "
+        "--sort-by-size --config:r --verbose",
+        info_arguments="--version --help -h",
     ),
     CommandSpec(names="ldd", classify=_classify_ldd),
     CommandSpec(names="llvm-config", options="*", operands="."),
