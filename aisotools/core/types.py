@@ -239,6 +239,42 @@ class ToolResult:
         return dataclasses.replace(self, metadata={**self.metadata, **more})
 
 
+@dataclass(frozen=True, slots=True)
+class MadeName:
+    """A name that a call makes, as it copies, moves or links something.
+
+    Attributes:
+        name: The name, as it is meant where the call starts.
+        source: What the link leads to, or what is copied or moved; likewise. Empty if that is not known: then
+            anything may be found at the name and below it.
+        is_link: Whether it is a symbolic link. What is copied or moved may be one, or have some in it.
+    """
+
+    name: str
+    source: str = ""
+    _: KW_ONLY
+    is_link: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentNames:
+    """What must not be in a folder, since a program that is run there would run it, or obey it.
+
+    Attributes:
+        folder: The folder, as it is meant where the call starts.
+        names: Globs of names.
+        modules: Which modules of Python must not be there either: `standard`, those that may stand in for one
+            of its library; or `any`.
+        above: Whether the same holds for the folders above, up to the workspace.
+    """
+
+    folder: str
+    names: tuple[str, ...] = ()
+    _: KW_ONLY
+    modules: Literal["", "standard", "any"] = ""
+    above: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Facts about a call before it runs, on which a policy decides.
@@ -254,9 +290,13 @@ class Facts:
             It counts for rules about what is read, or about any path, and for nothing else.
         unresolved: What it reads where nobody can tell beforehand which path that is, as it is written.
         recorded: Paths of which it reads, or spreads, what a repository of git has recorded; `.` for any.
+        made: Names that it makes, and what these lead to from then on: what else it reads and writes below
+            them is that.
         dash_folders: Folders in which patterns among the arguments of programs find names; one with a dash in
             front would be an option.
-        without_dashes: The facts that hold if there is no such name; None if that makes no difference.
+        absent: What else may be in folders and would make programs do more than they do otherwise.
+        without_dashes: The facts that hold if there is no such name, and nothing of `absent`; None if that
+            makes no difference.
         enforced: Globs of rules whose paths are out of its reach, whatever it tries; each with its key.
         outside: True if any of the writes is outside the workspace.
         hosts: Network hosts it talks to.
@@ -286,7 +326,9 @@ class Facts:
     named: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
     recorded: tuple[str, ...] = ()
+    made: tuple[MadeName, ...] = ()
     dash_folders: tuple[str, ...] = ()
+    absent: tuple[AbsentNames, ...] = ()
     without_dashes: Facts | None = None
     enforced: frozenset[tuple[str, str]] = frozenset()
     outside: bool = False

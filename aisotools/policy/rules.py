@@ -150,7 +150,7 @@ def _paths_match(key: str, globs: object, facts: Facts, every: bool) -> bool:
     """Return whether the paths that a key is about match; with `every`, all of them and nothing unknown."""
     paths = list(map(normalize_path, _paths_of(key, facts)))
     if every:
-        is_known = key == "writes" or not facts.unresolved
+        is_known = not (_has_unresolved_writes(facts) if key == "writes" else facts.unresolved)
         return is_known and _globs_match(globs, paths, every=True)
     if _globs_match(globs, paths, every=False):
         return True
@@ -175,12 +175,17 @@ def _may_concern_paths(key: str, globs: object, facts: Facts) -> bool:
     if any(_may_contain(path, glob) for path in recorded for glob in _as_list(globs)):
         return True
     reachable = [glob for glob in _as_list(globs) if (key, glob) not in facts.enforced]
-    if reachable and facts.unresolved and key != "writes":
+    if reachable and (_has_unresolved_writes(facts) if key == "writes" else facts.unresolved):
         return True
     if key == "reads" and any(_may_move(path, glob, facts) for path in facts.writes for glob in reachable):
         return True
     folders = [path for path in _paths_of(key, facts) if path in facts.folders]
     return any(_may_contain(path, glob) for path in folders for glob in reachable)
+
+
+def _has_unresolved_writes(facts: Facts) -> bool:
+    """Return whether nobody can tell beforehand what one of the written paths leads to."""
+    return any(path in facts.unresolved for path in facts.writes)
 
 
 def _may_move(path: str, glob: str, facts: Facts) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import posixpath
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -28,7 +29,10 @@ _NAMES = (
     "runhaskell stack cabal erl escript elixir iex mix rebar3 lein clojure clj bb scala scala-cli kotlin "
     "kotlinc groovy java jshell jbang dart flutter swift crystal nim zig gleam v vlang elm coqc coqtop lean "
     "lake agda isabelle spark-submit spark-shell pyspark sparkR bash sh dash ash ksh mksh zsh fish tcsh csh "
-    "pwsh nu elvish busybox vim nvim vi ed ex m4 bc dc gdb lldb gs ps2pdf"
+    "pwsh nu elvish busybox rbash bsh jsh jimsh pike newlisp janet fennel picolisp gst smalltalk swipl "
+    "gprolog yap ciao gforth chicken csi gosh mit-scheme chez petite raco sml mlton poly smlnj ocamlrun js "
+    "js78 d8 qjs gjs cjs seed mujs rhino esbuild gcc g++ cc c++ clang clang++ tcc gfortran ghc mono csharp "
+    "ipython3 bpython ptpython pypy3 cython pyston jython vim nvim vi ed ex m4 bc dc gdb lldb gs ps2pdf"
     # builders, runners and tests
     " make gmake bmake ninja samu cmake ctest cpack meson scons waf bazel buck buck2 pants please just task "
     "go-task mage rake thor invoke inv fab doit dodo tox nox hatch pdm rye flit poetry pipenv uv uvx npm npx "
@@ -46,6 +50,10 @@ _NAMES = (
 _RUN_WHAT_THEY_FIND = frozenset(_NAMES.split())
 """Programs that run code which they are given, or which they find in a folder."""
 
+_TARGET = re.compile(r"^[a-z0-9_]+-(?:[a-z0-9_]+-)?(?:linux|w64)-(?:gnu|musl|mingw)\w*-")
+_VARIANT = re.compile(r"(?:-(?:dbg|debug|dev|nox|gtk|lucid|jit)|\.(?:basic|tiny|nox|gtk3?|athena|real|bin))$")
+_VERSION = re.compile(r"[-_.]?v?[0-9][0-9a-z.+~_-]*$")
+"""What follows the name of a program when several versions of it are installed."""
 _PLACES_OUTSIDE = ("/", "~")
 
 
@@ -100,7 +108,7 @@ def _flaw_of(command: tuple[str, ...], lookups: TrialLookups) -> str:
     name = program_name(program)
     if not name:
         return f"{program} is no program of the system"
-    if name in _RUN_WHAT_THEY_FIND:
+    if _runs_what_it_finds(name):
         return f"{name} runs code that it finds"
     if not lookups.find_program(program):
         return f"{program} is not installed in the system's folders"
@@ -110,6 +118,13 @@ def _flaw_of(command: tuple[str, ...], lookups: TrialLookups) -> str:
         if lookups.is_code(word):
             return f"{word} is a script"
     return ""
+
+
+def _runs_what_it_finds(name: str) -> bool:
+    """Return whether a program is in the list, also by a name with a version or a target in it."""
+    # Case: `tclsh8.6`, `x86_64-linux-gnu-gcc-12`, `python3.11-dbg`, `vim.tiny`, `guile-3.0`.
+    plain = _VARIANT.sub("", _TARGET.sub("", name))
+    return not _RUN_WHAT_THEY_FIND.isdisjoint((name, plain, _VERSION.sub("", plain)))
 
 
 def _paths_in(words: tuple[str, ...]) -> Iterator[str]:

@@ -6,7 +6,8 @@ made.
 
 Mechanism: `PathResolver.resolve` replaces every path by the one relative to the workspace that it leads to,
 with links followed and patterns expanded. Where a link is on the way, the name itself is listed as well, so
-that a rule about either one holds; a text that a shell may read in two ways counts in both.
+that a rule about either one holds; a text that a shell may read in two ways counts in both. A name that the
+call itself will make counts for what it will lead to; see `workspace.made_names`.
 
 Race window: a link or a file can be put there after the look. The gate looks once more at dispatch and asks
 again if anything differs; what changes after that is for the confinement to hold.
@@ -30,7 +31,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.core.types import Facts, Json
+from aisotools.core.path_texts import is_within
+from aisotools.core.types import AbsentNames, Facts, Json, MadeName
+from aisotools.workspace.importable import is_among
+from aisotools.workspace.made_names import MadeNames, Unfollowed
 from aisotools.workspace.paths import Root, check_path, shown
 from aisotools.workspace.real_paths import follow_path
 from aisotools.workspace.scripts import digests_of
@@ -64,6 +68,8 @@ class _FollowedPaths:
     folders: dict[str, None] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     unresolved: dict[str, None] = field(default_factory=dict)
+    loose: dict[str, None] = field(default_factory=dict)
+    """Those that may lead somewhere else by what the call itself makes, which is not known."""
     outside: bool = False
 
 
@@ -91,15 +97,17 @@ class PathResolver:
         if arguments and not (facts.reads or facts.writes or facts.commands):
             mentions = tuple(self._find_named(_texts(arguments)).paths)
         if not (facts.reads or facts.writes or facts.recorded or facts.named or mentions):
-            return facts
+            return dataclasses.replace(facts, made=())
         named = self._find_named(facts.named)
-        look = _Look(self._root, self._spelled)
+        look = _Look(self._root, self._spelled, facts.made)
         reads = look.follow_all(facts.reads, doubtful=facts.unresolved)
         writes = look.follow_all(facts.writes, doubtful=facts.writes)
         shown_reads = _shown(reads.paths)
         # What a call reads that may do anything decides what it does.
         scripts = () if facts.certain else digests_of(Path(self._root.path), shown_reads)
-        unresolved = dict.fromkeys((*facts.unresolved, *reads.unresolved, *writes.unresolved))
+        unresolved = dict.fromkeys(
+            (*facts.unresolved, *reads.unresolved, *reads.loose, *writes.unresolved, *writes.loose)
+        )
         return dataclasses.replace(
             facts,
             reads=shown_reads,
@@ -112,6 +120,7 @@ class PathResolver:
             mentions=_shown(mentions),
             named=_shown(named.paths),
             unresolved=_shown(unresolved),
+            made=(),
             recorded=_shown(dict.fromkeys(map(look.recorded_path, facts.recorded))),
             outside=writes.outside or (facts.outside and not (facts.writes and facts.runs_in == "sandbox")),
             # Which file is written must be known, or nobody has been asked about it.
@@ -121,8 +130,9 @@ class PathResolver:
     def _settle_patterns(self, facts: Facts, without_dashes: Facts) -> Facts:
         """Return the facts that hold, as there is a name that may be taken for an option, or is none."""
         look = _Look(self._root, self._spelled)
-        if not all(map(look.has_plain_names, facts.dash_folders)):
-            return dataclasses.replace(facts, dash_folders=(), without_dashes=None)
+        holds = all(map(look.has_plain_names, facts.dash_folders)) and all(map(look.is_absent, facts.absent))
+        if not holds:
+            return dataclasses.replace(facts, dash_folders=(), absent=(), without_dashes=None)
         return dataclasses.replace(
             without_dashes,
             runs_in=facts.runs_in,
@@ -215,7 +225,7 @@ def _may_be_path(text: str) -> bool:
 class _Look:
     """One look at the workspace, which counts what it has looked at."""
 
-    def __init__(self, root: Root, spelled: str) -> None:
+    def __init__(self, root: Root, spelled: str, made: Sequence[MadeName] = ()) -> None:
         self._root = root.path
         self._spellings = tuple(dict.fromkeys((spelled, self._root, _ALIAS)))
         # A workspace that lies at the alias itself, or below, has none.
@@ -223,6 +233,11 @@ class _Look:
         self._paths_left = _MAX_PATHS
         self._parts_left = _MAX_PARTS
         self._entries_left = _MAX_ENTRIES
+        self._made: MadeNames | None = None
+        if made:
+            spellings = (self._root, spelled, *([_ALIAS] if self._has_alias else []))
+            self._made = MadeNames(spellings, self._absolute, self._expand_source)
+            self._made.add(made)
 
     def exists(self, path: str) -> bool:
         """Return whether there is something at a path relative to the workspace."""
@@ -230,6 +245,19 @@ class _Look:
 
     def has_plain_names(self, folder: str) -> bool:
         """Return whether it is certain that no name in a folder begins with a dash."""
+        return self._has_none(folder, lambda entry: entry.name.startswith("-"))
+
+    def is_absent(self, absent: AbsentNames) -> bool:
+        """Return whether it is certain that nothing is there of what must not be."""
+        folder = self._beneath(absent.folder)
+        if folder is None or ".." in folder.split("/"):
+            return False
+        parts = folder.split("/") if absent.above else []
+        folders = [folder, *("/".join(parts[:count]) or "." for count in range(len(parts)))]
+
+        return all(self._has_none(each, lambda entry: is_among(entry, absent)) for each in folders)
+
+    def _has_none(self, folder: str, is_meant: Callable[[os.DirEntry[str]], bool]) -> bool:
         beneath = self._beneath(folder)
         if beneath is None or _GLOB.search(beneath):
             return False
@@ -238,7 +266,7 @@ class _Look:
                 with os.scandir(place) as entries:
                     for entry in entries:
                         self._entries_left -= 1
-                        if self._entries_left < 0 or entry.name.startswith("-"):
+                        if self._entries_left < 0 or is_meant(entry):
                             return False
             except FileNotFoundError:
                 continue  # without a folder nothing matches, and a pattern begins with no dash
@@ -291,6 +319,8 @@ class _Look:
         # Without a match bash passes the pattern on; in quotes it is the name of a file.
         if not matches or self.exists(beneath):
             self._follow(beneath, found)
+        for path in (*matches, beneath):
+            self._follow_made(f"{self._root}/{path}", found)
 
     def _beneath(self, text: str) -> str | None:
         """Return a path relative to the workspace, or None for one that is written in another way."""
@@ -304,6 +334,7 @@ class _Look:
 
     def _follow_other(self, text: str, found: _FollowedPaths, *, is_doubtful: bool) -> None:
         """Follow a path that is absolute or has a variable or a tilde in it."""
+        self._follow_made(text, found)
         if text.startswith("/"):
             self._follow_absolute(text, found)
             return
@@ -353,6 +384,48 @@ class _Look:
             if lexical != place and lexical.partition("/")[0] != "..":
                 found.paths[lexical] = None
                 found.links[lexical] = place
+
+    def _follow_made(self, path: str, found: _FollowedPaths) -> None:
+        """Follow a path by the names that the call makes, as well as by those that are there."""
+        if self._made is None:
+            return
+        inside = self._relative(path, self._spellings)
+        lexical = posixpath.normpath(path if inside is None else inside)
+        try:
+            places = self._made.follow(path)
+        except Unfollowed:
+            found.paths[lexical] = found.loose[lexical] = None
+            return
+        for place in places:
+            below = self._relative(place, self._spellings)
+            if below is None:
+                if _differs_by_process(place):
+                    found.unresolved[place] = None
+                found.outside |= not is_within(place, "$TMPDIR")
+            shown_place = place if below is None else below
+            found.paths[shown_place] = None
+            self._note_folder(shown_place, found)
+            if shown_place != lexical:
+                found.links[lexical] = shown_place
+
+    def _absolute(self, text: str) -> str | None:
+        """Return the absolute path of a text that means a path in the workspace; None for any other text."""
+        beneath = self._beneath(text)
+        return None if beneath is None else f"{self._root}/{beneath}"
+
+    def _expand_source(self, text: str) -> Sequence[str]:
+        """Return what a text with a pattern matches in the workspace; itself if that is nothing.
+
+        Raises:
+            Unfollowed: It cannot be told.
+        """
+        beneath = self._beneath(text)
+        if beneath is None:
+            raise Unfollowed
+        try:
+            return self._expand(beneath) or [text]
+        except _Unclear as error:
+            raise Unfollowed from error
 
     def _relative(self, real: str, folders: Sequence[str]) -> str | None:
         """Return a real path relative to one of the folders; None if it lies in none of them."""
@@ -429,7 +502,7 @@ class _Look:
             ]
             if len(found) > _MAX_MATCHES:
                 raise _Unclear
-        return [path.removeprefix("./") for path in found if self.exists(path)]
+        return [path.removeprefix("./") for path in found if self._made or self.exists(path)]
 
     def _list(self, folder: str) -> list[str]:
         names: dict[str, None] = {}
@@ -443,6 +516,11 @@ class _Look:
                         names[entry.name] = None
             except OSError:
                 continue
+        if self._made is not None:
+            try:
+                names |= dict.fromkeys(self._made.list_names(f"{self._root}/{folder}"))
+            except Unfollowed as error:
+                raise _Unclear from error
         return list(names)
 
     def _places(self, path: str) -> Iterator[str]:

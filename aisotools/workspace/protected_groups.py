@@ -10,14 +10,16 @@ of a module (`tasks/__init__.py`), and what GNU make would make a file of (`Make
 - lists of dependencies alone (`requirements.txt`, `environment.yml`, `go.mod`, lock files): what they list
   runs when a person installs it, which is what they asked for. A manifest that can name commands is here;
 - the source of a program (`manage.py`, `main.tf`, `BUILD`, `BUCK`, `test_x.py`, libraries in
-  `node_modules`), and what a build wrote from it (`target`, `dist`): running them is what the person asks for;
+  `node_modules`), and what a build wrote from it (`target`, `dist`): running them is what the person asks
+  for;
 - the programs of an environment (`.venv/bin`, `node_modules/.bin`), which run the modules beside them: what
   installs something writes both, and many are too large to be copied and put back. README says so;
 - text for models (`AGENTS.md`, `CLAUDE.md`, `.cursorrules`): no program executes it;
 - settings that run nothing and load nothing (`ruff.toml`, `.editorconfig`, `.clang-format`, `.nvmrc`);
 - names that ordinary files and folders have as well (`project.json`, `box.json`, `pipeline.yaml`; `BUILD`,
   `WORKSPACE`, `DEPS`, Go's `tools.go`, `config.toml`): refusing them would refuse ordinary work. For the
-  same reason `tools/bazel` and its like are protected in their folder only. The hooks of a Subversion server (`hooks/pre-commit`) have the
+  same reason `tools/bazel` and its like are protected in their folder only. The hooks of a Subversion server
+  (`hooks/pre-commit`) have the
   names of scripts that projects keep for git, and run only where the server's repository lies in there.
 """
 

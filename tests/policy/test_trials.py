@@ -203,3 +203,51 @@ def test_of_everyday_reading_still_less_is_asked(
     record_property("tried, though it does not only read", len(tried_in_vain))
     assert len(left) < len(reading)
     assert not [entry for entry in tried_in_vain if entry.wanted == "network"]
+
+
+VERSIONED = [
+    "tclsh8.6",
+    "wish8.6",
+    "guile-3.0",
+    "pike8.0",
+    "scala3",
+    "julia-1.9",
+    "R-4.3",
+    "emacs-nox",
+    "emacs-28.2",
+    "vim.tiny",
+    "nodejs18",
+    "x86_64-linux-gnu-gcc-12",
+    "x86_64-linux-gnu-g++-12",
+    "aarch64-linux-gnu-python3.11-dbg",
+    "erl25",
+    "octave-cli-8.4.0",
+    "gdb-13",
+    "jimsh0.81",
+    "bash5.2",
+    "busybox-1.36",
+]
+
+
+@pytest.mark.parametrize("program", VERSIONED)
+def test_interpreters_with_a_version_in_their_names_are_not_tried(program: str) -> None:
+    lookups = dataclasses.replace(LOOKUPS, find_program=lambda name: f"/usr/bin/{name}")
+    policy = Policy()
+    assert "runs code that it finds" in why_not_tried(prepared(f"{program} a", policy), policy, lookups)
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["tclsh8.6", "python3.11", "perl5.36", "lua5.4", "ruby3.1", "php8.2", "node18", "gcc-12", "java17"],
+)
+def test_no_call_of_a_versioned_interpreter_is_tried(program: str) -> None:
+    lookups = dataclasses.replace(LOOKUPS, find_program=lambda name: f"/usr/bin/{name}")
+    policy = Policy()
+    assert why_not_tried(prepared(f"{program} a", policy), policy, lookups)
+
+
+@pytest.mark.parametrize("program", ["frob-2", "frob8.6", "nbdiff-web2", "clang-frob-14", "x86-64-frob"])
+def test_other_programs_with_a_version_in_their_names_are_tried(program: str) -> None:
+    lookups = dataclasses.replace(LOOKUPS, find_program=lambda name: f"/usr/bin/{name}")
+    policy = Policy()
+    assert why_not_tried(prepared(f"{program} a", policy), policy, lookups) == ""

@@ -389,6 +389,39 @@ async def test_each_of_these_calls_changes_it_without_the_rule(
     assert changed >= 0.75 * made
 
 
+READ_BY_MADE_NAMES = [
+    ["ln -s ../secrets/key other/y; cat other/y"],
+    ["mkdir d; ln -s .. d/up2; cat d/up2/secrets/key"],
+    ["mkdir w; ln -s ../secrets w/s; cd w/s; cat key"],
+    ["cp -R other o2; cat o2/up/key"],
+    ["mv other o3; cat o3/up/key; mv o3 other"],
+    ["ln -s ../secrets other/z", "cat other/z/key"],
+    ["cp -R other o4", "cat o4/up/key"],
+]
+
+
+@pytest.mark.parametrize("decision", [Decision.DENY, Decision.ASK])
+@pytest.mark.parametrize("level", ["confined", "guarded"])
+async def test_names_that_a_command_makes_do_not_pass_by_a_rule(
+    real_session: OpenSession, tmp_path: Path, level: str, decision: Decision
+) -> None:
+    needs(level)
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    policy = Policy(mode="auto", rules=[Rule(when={"paths": "secrets/*"}, decision=decision)])
+    session = real_session(policy=policy, level=level, approver=Questions())
+    for commands in READ_BY_MADE_NAMES:
+        results = [await call(session, "sandbox_bash", {"command": command}) for command in commands]
+        assert not [result for result in results if SECRET in result.content], commands
+        assert "denied" in [result.error_kind for result in results], commands
+    await session.close()
+    trusting = real_session(policy=Policy(mode="auto"), level=level, approver=AllowAll())
+    for commands in READ_BY_MADE_NAMES:
+        for command in commands:
+            result = await call(trusting, "sandbox_bash", {"command": command})
+        assert SECRET in result.content, commands  # the control: it is read without the rule
+
+
 async def test_files_below_a_rule_that_something_left_running_writes_are_put_back(
     real_session: OpenSession, tmp_path: Path
 ) -> None:

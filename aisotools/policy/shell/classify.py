@@ -12,6 +12,7 @@ quotes inside `${ }`). So nothing is certain unless it finds exactly the command
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import itertools
 import posixpath
 import re
@@ -22,7 +23,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from aisotools.core.path_texts import is_within
-from aisotools.core.types import Effect, Facts
+from aisotools.core.types import AbsentNames, Effect, Facts, MadeName
 from aisotools.policy.quoted import quoted_texts
 from aisotools.policy.shell.commands import find_spec, is_information_request, program_name
 from aisotools.policy.shell.expansion import (
@@ -39,7 +40,15 @@ from aisotools.policy.shell.expansion import (
     split_assignment,
     survey_variables,
 )
-from aisotools.policy.shell.folders import START, Folders, find_folders, is_relative, leaves_start, relocate
+from aisotools.policy.shell.folders import (
+    START,
+    Folders,
+    find_folders,
+    is_relative,
+    join,
+    leaves_start,
+    relocate,
+)
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     UNKNOWN_WORDS,
@@ -79,6 +88,7 @@ _DESCRIPTOR = re.compile(r"[0-9]+-?")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _OPTION_DOUBT = re.compile(r" may be an option$")
 _FILLED_IN = ("$", "`", "{}", UNKNOWN_WORDS)  # by bash, by `find -exec`, by `xargs`
+_MAY_BE_ANY = ("$", "`", "{}", "*", "?", "[", UNKNOWN_WORDS)
 _REDIRECTED_DESCRIPTOR = "it cannot be determined what its file descriptors mean"
 
 # Node types of the grammar.
@@ -100,6 +110,9 @@ class ShellReport:
         unresolved: What it reads where the text does not say which path that is, as written.
         recorded: Paths of which it reads, or spreads, what a repository of git has recorded; `.` for any.
         named: What words of commands may name, where not everything that these do is listed here.
+        made: Names that it makes by copying, moving or linking, and what they lead to.
+        absent: What must not be in folders for this to hold: otherwise programs run it, or obey it, and may
+            do anything. `shell_facts` has both answers.
         hosts: Network hosts it talks to.
         reasons: Why it is more than reading, or not certain.
         certain: False if not everything it does could be determined; then it is never read only.
@@ -114,6 +127,8 @@ class ShellReport:
     unresolved: tuple[str, ...] = ()
     recorded: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
+    made: tuple[MadeName, ...] = ()
+    absent: tuple[AbsentNames, ...] = ()
     hosts: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     certain: bool = True
@@ -137,17 +152,49 @@ def classify_shell(command: str) -> ShellReport:
 def shell_facts(command: str, folder: str = ".") -> Facts:
     """Return what a policy should know about `command` when bash runs it in `folder` of the workspace."""
     start = frozenset((folder or ".",))
-    report = classify_shell(command)
-    facts = _facts_of(report, folder)
-    if report.certain or not any(map(_OPTION_DOUBT.search, report.reasons)):
-        return facts
-    # Only who sees the files can tell whether one has the name of an option: both answers are handed on.
-    analysis = _ShellAnalysis(takes_patterns_for_names=True)
-    report = analysis.run(command)
-    if not report.certain or not analysis.name_folders:
-        return facts
-    folders = _unique(path.removesuffix("/.") for path in relocate(sorted(analysis.name_folders), start))
-    return dataclasses.replace(facts, dash_folders=folders, without_dashes=_facts_of(report, folder))
+    report = found = classify_shell(command)
+    dash_folders: tuple[str, ...] = ()
+    # Only who sees the files can tell whether one has the name of an option, or stands in for what a program
+    # runs: both answers are handed on.
+    if not report.certain and any(map(_OPTION_DOUBT.search, report.reasons)):
+        analysis = _ShellAnalysis(takes_patterns_for_names=True)
+        found = analysis.run(command)
+        dash_folders = _unique(
+            path.removesuffix("/.") for path in relocate(sorted(analysis.name_folders), start)
+        )
+    if not found.certain or not (dash_folders or found.absent):
+        return _facts_of(report, folder)
+    if found.absent:
+        report = dataclasses.replace(
+            report, certain=False, effect=max(report.effect, Effect.LOCAL_MUTATION), unknown=()
+        )
+        if _may_make(found):
+            return _facts_of(report, folder)
+    return dataclasses.replace(
+        _facts_of(report, folder),
+        dash_folders=dash_folders,
+        absent=tuple(_relocate_absent(found.absent, start)),
+        without_dashes=_facts_of(found, folder),
+    )
+
+
+def _may_make(report: ShellReport) -> bool:
+    """Return whether a command may itself put something of `absent` where it must not be."""
+    if report.made:
+        return True
+    globs = ("*.py", "*.pyc", "*.so", *(glob for absent in report.absent for glob in absent.names))
+    names = [path.rstrip("/").rpartition("/")[2] for path in report.writes]
+    return any(
+        any(mark in path for mark in _MAY_BE_ANY) or any(fnmatch.fnmatchcase(name, glob) for glob in globs)
+        for path, name in zip(report.writes, names, strict=True)
+    )
+
+
+def _relocate_absent(absent: Iterable[AbsentNames], folders: frozenset[str]) -> Iterator[AbsentNames]:
+    for one in absent:
+        for folder in sorted(folders):
+            place = join(folder, one.folder).removesuffix("/.")
+            yield dataclasses.replace(one, folder=place)
 
 
 def _facts_of(report: ShellReport, folder: str) -> Facts:
@@ -159,6 +206,7 @@ def _facts_of(report: ShellReport, folder: str) -> Facts:
         unresolved=report.unresolved,
         recorded=_recorded_in(report.recorded, folder),
         named=tuple(relocate(report.named, frozenset((folder or ".",)))),
+        made=tuple(_relocate_made(report.made, frozenset((folder or ".",)))),
         outside=any(map(_is_outside, written)),
         hosts=report.hosts,
         commands=report.commands,
@@ -246,6 +294,8 @@ class _ShellAnalysis:
             unresolved=_unique(total.unresolved),
             recorded=_unique(total.recorded),
             named=_unique(total.named),
+            made=tuple(dict.fromkeys(total.made)),
+            absent=tuple(dict.fromkeys(total.absent)),
             hosts=_unique(total.hosts),
             reasons=_unique(_shorten(reason) for reason in total.reasons if reason)[:_MAX_REASONS],
             certain=total.certain,
@@ -313,16 +363,20 @@ class _ShellAnalysis:
             return merge([verdict, reads(words[0])]) if is_path else verdict
         name = program.rpartition("/")[2] if program_name(program) else program
         self._commands.append(" ".join([name, *(word.display for word in words[1:])]))
-        if is_information_request(words):
-            return NO_EFFECT
         spec = find_spec(program)
+        obeyed = NO_EFFECT
+        if spec is not None and spec.obeys:
+            names = tuple(spec.obeys.split())
+            obeyed = CommandVerdict(absent=(AbsentNames(START, names, above=True),))
+        if is_information_request(words):
+            return obeyed
         if spec is None:
             verdict = uncertain(f"what {program} does is unknown", unknown=_fixed_texts(words))
             # Outside the system's folders it may be a script, whose content decides what it does.
             if "/" in program and not program_name(program):
                 verdict = merge([verdict, reads(words[0])])
         else:
-            verdict = classify_by_spec(spec, words)
+            verdict = merge([classify_by_spec(spec, words), obeyed])
             self._commands += verdict.spellings
         return verdict if verdict.certain else dataclasses.replace(verdict, named=_named_by(words[1:]))
 
@@ -337,6 +391,13 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
     """
     if verdict.unknown and folders != frozenset((START,)):
         verdict = dataclasses.replace(verdict, unknown=())  # its words mean files of another folder
+    if verdict.made:
+        verdict = dataclasses.replace(verdict, made=tuple(_relocate_made(verdict.made, folders)))
+    if verdict.absent and folders is None:
+        verdict = merge([verdict, uncertain("it may run what lies in the folder, which is not known")])
+    elif verdict.absent:
+        absent = tuple(_relocate_absent(verdict.absent, folders or frozenset()))
+        verdict = dataclasses.replace(verdict, absent=absent)
     if not (verdict.reads or verdict.writes or verdict.unresolved or verdict.recorded or verdict.named):
         return verdict
     named = [name for written in verdict.named for name in (written, *_loop_values(written, loops))]
@@ -363,6 +424,17 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
         unresolved=tuple(unresolved),
     )
     return merge([located, *doubts])
+
+
+def _relocate_made(made: Iterable[MadeName], folders: Folders) -> Iterator[MadeName]:
+    """Yield names that are made as they are meant in each folder; for None, that any name may be one."""
+    for one in made:
+        if folders is None:
+            yield MadeName(START)
+            continue
+        for folder in sorted(folders):
+            source = join(folder, one.source) if one.source else ""
+            yield MadeName(join(folder, one.name), source, is_link=one.is_link)
 
 
 def _loop_values(path: str, loops: Mapping[str, LoopWords]) -> list[str]:

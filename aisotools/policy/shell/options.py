@@ -28,8 +28,9 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from aisotools.core.types import Effect
+from aisotools.core.types import AbsentNames, Effect, MadeName
 from aisotools.policy.shell.expansion import Word, literal
+from aisotools.policy.shell.folders import START, join
 
 UNKNOWN_WORDS = "…"
 """Displayed for arguments that another program adds at run time."""
@@ -59,6 +60,8 @@ class CommandVerdict:
         unresolved: Of the reads, those of which the text does not say which path they are.
         recorded: Paths of which it reads, or spreads, what a repository of git has recorded; `.` for any.
         named: What its words may name, if not everything it does is listed here.
+        made: Names that it makes, and what they lead to.
+        absent: What must not be in the folder in which it runs, or it may do anything.
         hosts: Hosts it contacts.
         reasons: Why the effect is not read only, or why the verdict is not certain.
         commands: Words of the commands that it runs.
@@ -76,6 +79,8 @@ class CommandVerdict:
     unresolved: tuple[str, ...] = ()
     recorded: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
+    made: tuple[MadeName, ...] = ()
+    absent: tuple[AbsentNames, ...] = ()
     hosts: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     commands: tuple[tuple[Word, ...], ...] = ()
@@ -110,6 +115,8 @@ def merge(verdicts: Iterable[CommandVerdict]) -> CommandVerdict:
         unresolved=tuple(path for verdict in relevant for path in verdict.unresolved),
         recorded=tuple(path for verdict in relevant for path in verdict.recorded),
         named=tuple(path for verdict in relevant for path in verdict.named),
+        made=tuple(name for verdict in relevant for name in verdict.made),
+        absent=tuple(names for verdict in relevant for names in verdict.absent),
         hosts=tuple(host for verdict in relevant for host in verdict.hosts),
         reasons=tuple(reason for verdict in relevant for reason in verdict.reasons),
         commands=tuple(words for verdict in relevant for words in verdict.commands),
@@ -269,6 +276,7 @@ class CommandSpec:
         one_dash: Whether a single dash begins options of several letters, as in `-noout`.
         classify: Replaces the option table.
         info_arguments: Arguments that only print information when given alone, separated by blanks.
+        obeys: Globs of files, in the folder or above, whose code it runs even then, separated by blanks.
     """
 
     names: str
@@ -284,6 +292,7 @@ class CommandSpec:
     one_dash: bool = False
     classify: Classifier | None = None
     info_arguments: str = "--help --version"
+    obeys: str = ""
 
 
 class OptionSpec(NamedTuple):
@@ -629,14 +638,44 @@ def copy_targets(parsed: ParsedCommand) -> tuple[list[Word], list[CommandVerdict
 
     The destination is the last operand or the value of `-t`; a single operand goes to the current folder.
     """
+    sources, destination, is_folder = copy_operands(parsed)
+    if is_folder:
+        return sources, [writes(_path_in(destination, source)) for source in sources]
+    return sources, [writes(destination)]
+
+
+def copy_operands(parsed: ParsedCommand) -> tuple[list[Word], Word, bool]:
+    """Return the sources of a copy, the destination, and whether that is a folder as its place tells."""
     folder, operands = parsed.value("-t", "--target-directory"), parsed.operands
     if folder is None and len(operands) < 2:
         folder = literal(".")
     sources, destination = (operands, folder) if folder else (operands[:-1], operands[-1])
     display = destination.display
-    if folder or len(sources) > 1 or display.endswith("/") or display in {".", ".."}:
-        return sources, [writes(_path_in(destination, source)) for source in sources]
-    return sources, [writes(destination)]
+    is_folder = folder is not None or len(sources) > 1 or display.endswith("/") or display in {".", ".."}
+    return sources, destination, is_folder
+
+
+def made_names(parsed: ParsedCommand, *, is_link: bool = False) -> tuple[MadeName, ...]:
+    """Return the names that a copy, a move or a link makes.
+
+    A destination that is a folder, as the text need not tell, gets a name in it.
+
+    Args:
+        parsed: The command.
+        is_link: Whether the names become symbolic links, whose texts are meant from where they are.
+    """
+    sources, destination, is_folder = copy_operands(parsed)
+    folder = destination.display.rstrip("/") or "/"
+    made = []
+    for source in sources:
+        path = source.display.rstrip("/") or "/"
+        inside = [path.rpartition("/")[2], *([path.lstrip("/")] if parsed.has("--parents") else [])]
+        names = [f"{folder.rstrip('/')}/{name}" for name in inside]
+        for name in names if is_folder else [folder, *names]:
+            is_meant_from_link = is_link and not path.startswith(("/", "~", "$"))
+            target = join(name.rpartition("/")[0] or START, path) if is_meant_from_link else path
+            made.append(MadeName(name, target, is_link=is_link))
+    return tuple(made)
 
 
 def _path_in(folder: Word, file: Word) -> Word:

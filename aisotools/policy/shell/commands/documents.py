@@ -16,10 +16,13 @@ from aisotools.policy.shell.options import (
     CommandSpec,
     CommandVerdict,
     Words,
+    contacts,
+    host_of,
     merge,
     option_verdict,
     parse_options,
     reads,
+    reads_or_contacts,
     role_verdict,
     uncertain,
 )
@@ -99,14 +102,14 @@ def _prints_to(standard_output: str, options: str, *, one_dash: bool = False) ->
 
 
 _PANDOC = (
-    "-spNi -f: -r: -t: -w: -o:w -V: -M: -H:r -B:r -A:r -c: -T: --from: --read: --to: --write: --output:w "
+    "-spNi -f: -r: -t: -w: -o:w -V: -M: -H:i -B:i -A:i -c: -T: --from: --read: --to: --write: --output:w "
     "--standalone "
     "--wrap: --columns: --toc --table-of-contents --toc-depth: --number-sections --metadata: --variable: "
     "--shift-heading-level-by: --markdown-headings: --reference-links --ascii --strip-comments "
     "--no-highlight "
     "--tab-stop: --preserve-tabs --eol: --quiet --verbose --trace --sandbox --list-input-formats "
-    "--list-output-formats --list-extensions? --list-highlight-languages --atx-headers --template:r --csl:r "
-    "--bibliography:r -C --citeproc --extract-media:w --filter:x --lua-filter:x -F:x -L:x --pdf-engine:x "
+    "--list-output-formats --list-extensions? --list-highlight-languages --atx-headers --template:i --csl:i "
+    "--bibliography:i -C --citeproc --extract-media:w --filter:x --lua-filter:x -F:x -L:x --pdf-engine:x "
     "--self-contained!n --embed-resources!n --data-dir:u --defaults:u -d:u --mathjax? --katex? "
     "--track-changes:"
 )
@@ -114,6 +117,28 @@ _PANDOC_PRINTS = re.compile(
     r"(?:plain|markdown\w*|gfm|commonmark\w*|html[45]?|json|rst|latex|native|org|asciidoc|mediawiki|man|csv|jats"
     r"|docbook)(?:[+-]\w+)*"
 )
+
+
+# What these compute they note beside the file, in FILE.aux.xml.
+_GDAL = (
+    "-al -so -q -ro -where: -json -stats!c -approx_stats!c "
+    "-mm -hist!c -nomd -noct -checksum -proj4 -nogcp -geom:"
+)
+_GDAL_LOCAL = re.compile(r"/vsi(?:zip|gzip|tar|7z|rar)/(?!.*vsi)(?!.*:)", re.DOTALL)
+
+
+def _classify_gdal(words: Words) -> CommandVerdict:
+    """Return the verdict on gdalinfo and ogrinfo: a path may name a file system of theirs, or a service."""
+    parsed = parse_options(words, _GDAL, one_dash=True)
+    verdicts = [option_verdict(parsed, program=words[0].display)]
+    for word in parsed.operands:
+        verdicts.append(reads_or_contacts(word))
+        url = host_of(word.display.rpartition("/vsi")[2].partition("/")[2])
+        if "/vsi" in word.display and not _GDAL_LOCAL.match(word.display):
+            verdicts.append(contacts(url, f"it contacts {word.display}"))
+        elif word.text is None and not word.is_located:
+            verdicts.append(uncertain(f"it cannot be determined whether {word.display} is a file here"))
+    return merge(verdicts)
 
 
 def _classify_pandoc(words: Words) -> CommandVerdict:
@@ -542,13 +567,8 @@ COMMANDS = (
         options="-hcistxkw -v: -g: -b: -f: -l: -n: -p: -L: -F:",
         operands="i",
     ),
-    CommandSpec(
-        names="ncinfo gdalinfo ogrinfo",
-        options="-v: -g: -al -so -q -ro -where: -json -stats -mm -hist -nomd -noct -checksum -proj4 "
-        "-nogcp -geom:",
-        one_dash=True,
-        operands="i",
-    ),
+    CommandSpec(names="ncinfo", options="-v: -g:", one_dash=True, operands="i"),
+    CommandSpec(names="gdalinfo ogrinfo", classify=_classify_gdal),
     CommandSpec(
         names="colordiff sdiff wdiff icdiff dwdiff",
         options="-uybBiwWEZdlstHrNaq123cnp -U: -C: -w: -W: -o:w -I: --side-by-side --unified? --context? "

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from aisotools.core.types import Effect
+from aisotools.core.types import Effect, MadeName
 from aisotools.policy.shell.expansion import Word, name_set
+from aisotools.policy.shell.folders import START
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     Classifier,
@@ -152,6 +153,12 @@ _SHOWS_NO_CONTENT = name_set(
     "symbolic-ref tag update-ref var verify-pack version write-tree"
 )
 """Subcommands that print nothing of what is in a file, and put nothing of it into another one."""
+_KEEPS_FILES = name_set(
+    "add branch commit commit-graph commit-tree config count-objects fetch gc hash-object init maintenance "
+    "mktag mktree notes pack-objects pack-refs prune prune-packed push reflog remote repack "
+    "symbolic-ref tag update-index update-ref verify-pack write-tree"
+)
+"""Subcommands that change what the repository has recorded, and nothing in the folder."""
 _TAKES_FILES = name_set("commit-tree config init tag")
 _READS_FILES = ("-F", "--fi", "--blob", "--templ")
 """Options with which these take the content of a file all the same, shortened as git allows it."""
@@ -214,7 +221,12 @@ def _classify_git(words: Words) -> CommandVerdict:
     recorded = _recorded_paths(subcommand, rest)
     if recorded and len(rest) < len(words) - 1:  # an option such as -C, or a setting
         recorded = (*recorded, *_ANYTHING_RECORDED)
-    return merge([*verdicts, _classify_subcommand(subcommand, rest), CommandVerdict(recorded=recorded)])
+    verdict = _classify_subcommand(subcommand, rest)
+    # What git puts into the folder may be, or have in it, links that were recorded.
+    is_new_branch = len(rest) == 3 and (subcommand, rest[1].text) in {("checkout", "-b"), ("switch", "-c")}
+    keeps_files = verdict.only_reads or is_new_branch or subcommand in _KEEPS_FILES
+    made = () if keeps_files else (MadeName(START),)
+    return merge([*verdicts, verdict, CommandVerdict(recorded=recorded, made=made)])
 
 
 def _recorded_paths(subcommand: str, words: Words) -> tuple[str, ...]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Literal, get_args
 
-from aisotools.core.types import Effect
+from aisotools.core.types import AbsentNames, Effect
 from aisotools.policy.shell.expansion import literal, name_set
+from aisotools.policy.shell.folders import START
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     CommandSpec,
@@ -21,7 +23,8 @@ from aisotools.policy.shell.options import (
 from aisotools.policy.shell.subcommands import Subcommand, subcommands
 
 _RUNS_CODE = "runs code that is not analysed"
-_INFO = "--version -V -v -version version --help -h -dumpversion -dumpmachine"
+# `version` alone is a file, a target or a script to most of them.
+_INFO = "--version -V -v -version --help -h -dumpversion -dumpmachine"
 
 # ---- python
 
@@ -65,17 +68,25 @@ _PYTHON_MODULES = {
     "IPython": CommandSpec(names="IPython", options="--version", operands="-"),
 }
 _PYTHON_MODULE_HELP = name_set(
-    "venv unittest timeit pdb cProfile profile trace http.server compileall py_compile zipapp ensurepip "
+    "gzip venv unittest timeit pdb cProfile profile trace http.server compileall py_compile zipapp ensurepip "
     "pydoc doctest "
     "json.tool zipfile tarfile ast tokenize dis calendar asyncio idlelib build"
 )
+_INSTALLED_MODULES = frozenset(("numpy.f2py", "IPython", "build"))
+"""Of these, those that are not of Python's own library."""
+_PYTHON_3 = frozenset(("python", "python3"))
+_RUNS_MODULES = {
+    modules: CommandVerdict(absent=(AbsentNames(START, modules=modules),))
+    for modules in get_args(Literal["standard", "any"])
+}
 
 
 def _classify_python(words: Words) -> CommandVerdict:
     """Return the verdict on python: it runs code, but for modules of its own that only print."""
     rest = list(words[1:])
+    flags = set()
     while rest and rest[0].text in _PYTHON_FLAGS:
-        rest.pop(0)
+        flags.add(rest.pop(0).text)
     uncertain_code = merge([uncertain(f"{words[0].display} {_RUNS_CODE}"), *map(reads, _likely_files(words))])
     if not rest or rest[0].text is None:
         return uncertain_code
@@ -85,15 +96,20 @@ def _classify_python(words: Words) -> CommandVerdict:
         module, arguments = rest[0].text[2:], rest[1:]
     else:
         return uncertain_code
+    # Python looks for modules in the current folder first, but for these two options.
+    is_library = module in _PYTHON_MODULES and module not in _INSTALLED_MODULES
+    is_known = is_library or (module in _PYTHON_MODULE_HELP and module not in _INSTALLED_MODULES)
+    modules = "standard" if is_known and words[0].display.rpartition("/")[2][:7] in _PYTHON_3 else "any"
+    shadows = NO_EFFECT if flags & {"-I", "-P"} else _RUNS_MODULES[modules]
     if module in {"pip", "pipx", "uv", "conda"}:
-        return CommandVerdict(commands=((literal(module), *arguments),))
+        return merge([CommandVerdict(commands=((literal(module), *arguments),)), shadows])
     if module in _PYTHON_MODULE_HELP and [word.text for word in arguments] in (["--help"], ["-h"]):
-        return NO_EFFECT
+        return shadows
     spec = _PYTHON_MODULES.get(module or "")
     if spec is None:
         return uncertain_code
     verdict = classify_by_spec(spec, [literal(module or ""), *arguments])
-    return verdict if verdict.effect is Effect.READ_ONLY else merge([verdict, uncertain_code])
+    return merge([verdict, shadows if verdict.effect is Effect.READ_ONLY else uncertain_code])
 
 
 def _likely_files(words: Words) -> Words:
@@ -101,6 +117,17 @@ def _likely_files(words: Words) -> Words:
 
 
 # ---- tools for code
+
+
+def _classify_node(words: Words) -> CommandVerdict:
+    """Return the verdict on node: it runs code, but for `--check`, which parses one file."""
+    parsed = parse_options(words, "*")
+    if len(words) == 3 and words[1].text in {"--check", "-c"} and words[2].text is not None:
+        is_plain = not words[2].text.startswith("-") and "*" not in words[2].text
+        if is_plain:
+            return reads(words[2])
+    return merge([uncertain(f"{words[0].display} {_RUNS_CODE}"), *map(reads, parsed.operands)])
+
 
 _RUFF = (
     "-qvsen --no-cache --diff --select: --ignore: --extend-select: --output-format: --quiet --verbose "
@@ -177,11 +204,11 @@ COMMANDS = (
         info_arguments="--version --help",
     ),
     CommandSpec(
-        names="node deno bun ruby perl php lua luajit tclsh Rscript R ghci java javac gcc cc g++ "
+        names="deno bun ruby perl php lua luajit tclsh Rscript R ghci java javac gcc cc g++ "
         "c++ clang clang++ tsc ocaml guile make gmake cmake ninja meson mypy gnuplot dc octave matlab "
-        "julia gfortran nvcc ghc erl elixir racket sage nasm as ld latexmk pdflatex xelatex lualatex "
+        "julia gfortran nvcc ghc erl elixir racket sage nasm as ld pdflatex xelatex lualatex "
         "bibtex biber dot neato "
-        "duckdb sqlplus pylint flake8 eslint prettier jest vitest bandit nbstripout jupytext papermill "
+        "duckdb sqlplus eslint prettier jest vitest bandit nbstripout jupytext papermill "
         "pydoc pydoc3 "
         "hyperfine shfmt protoc swig bison flex m4 ctest cpack autoconf automake bear gcov",
         options="*",
@@ -190,11 +217,28 @@ COMMANDS = (
         certain=False,
         info_arguments=_INFO,
     ),
+    *(
+        # They read their settings first, which name code: `init-hook`, `local-plugins`, a file of Perl.
+        CommandSpec(
+            names=name,
+            options="*",
+            effect=Effect.LOCAL_MUTATION,
+            reason=_RUNS_CODE,
+            certain=False,
+            info_arguments=questions,
+            obeys=settings,
+        )
+        for name, questions, settings in (
+            ("pylint", "--version --help -h", "pylintrc* .pylintrc* pyproject.toml setup.cfg tox.ini"),
+            ("flake8", "--version --help -h", ".flake8 setup.cfg tox.ini"),
+            ("latexmk", "--version -version -v --help -help -h", "latexmkrc .latexmkrc LatexMk"),
+        )
+    ),
     CommandSpec(
         # Even when asked for their version these run files of the folder, or install what they need.
         names="cargo rustc dotnet swift scala kotlin groovy jshell bazel just task rake ant mvn "
         "gradle pytest tox nox yarn pnpm poetry pipenv uvx ipython bundle composer nix guix sbt "
-        "lein grunt gulp source .",
+        "lein grunt gulp flask source .",
         options="*",
         effect=Effect.LOCAL_MUTATION,
         reason=_RUNS_CODE,
@@ -202,7 +246,7 @@ COMMANDS = (
         info_arguments="",
     ),
     CommandSpec(
-        names="npx snakemake nextflow streamlit flask uvicorn gunicorn torchrun accelerate mpirun "
+        names="npx snakemake nextflow streamlit uvicorn gunicorn torchrun accelerate mpirun "
         "mpiexec pre-commit "
         "celery dask airflow prefect",
         options="*",
@@ -238,6 +282,7 @@ COMMANDS = (
             helps="--help -h --version",
         ),
         info_arguments="--version --help -h --paths --config-dir --data-dir --runtime-dir",
+        obeys="jupyter*config* jupyter*.json",
     ),
     CommandSpec(
         names="ruff",
@@ -252,6 +297,21 @@ COMMANDS = (
     CommandSpec(names="black isort", classify=_classify_formatter, info_arguments="--version --help -h -V"),
     CommandSpec(
         names="shellcheck", options=_SHELLCHECK, info_arguments="--version -V --help --list-optional"
+    ),
+    CommandSpec(names="node", classify=_classify_node, info_arguments=_INFO),
+    CommandSpec(names="pyflakes", options="--version -h --help", info_arguments="--version --help -h"),
+    CommandSpec(
+        names="pycodestyle",
+        options="-vqr --verbose --quiet --first --exclude: --filename: --select: --ignore: --hang-closing "
+        "--show-source --show-pep8 --statistics --count --max-line-length: --max-doc-length: "
+        "--indent-size: --format: --config:r --benchmark",
+        info_arguments="--version --help -h",
+    ),
+    CommandSpec(
+        names="vulture",
+        options="-v --exclude: --ignore-decorators: --ignore-names: --make-whitelist --min-confidence: "
+        "--sort-by-size --config:r --verbose",
+        info_arguments="--version --help -h",
     ),
     CommandSpec(names="ldd", classify=_classify_ldd),
     CommandSpec(names="llvm-config", options="*", operands="."),
@@ -286,6 +346,7 @@ COMMANDS = (
         "--pager:x --env --noenv --nopager --passthru --sort-files --show-types --vimgrep --ackmate "
         "--width: --match: --output:x",
         operands="pr",
+        obeys=".ackrc",
     ),
     CommandSpec(
         names="addr2line c++filt gprof",

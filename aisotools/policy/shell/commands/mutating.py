@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from aisotools.core.types import Effect
+import dataclasses
+
+from aisotools.core.types import Effect, MadeName
 from aisotools.policy.shell.expansion import Word
+from aisotools.policy.shell.folders import START
 from aisotools.policy.shell.options import (
     CommandSpec,
     CommandVerdict,
     Words,
     copy_targets,
     has_effect,
+    made_names,
     merge,
     option_verdict,
     parse_options,
@@ -26,10 +30,51 @@ _COPY = (
     "--suffix: --target-directory: --no-target-directory --update? --verbose --one-file-system --directory "
     "--mode: --owner: --group: --relative --logical --physical --compare --strip -m: -o: -g: -D -C -c -F"
 )
+_LINK = (
+    "-bdFfiLnPrsTv -S: -t: --backup? --directory --force --interactive --logical --no-dereference "
+    "--physical --relative --symbolic --suffix: --target-directory: --no-target-directory --verbose"
+)
 _MOVE = (
     "-finuvbTZ -t: -S: --force --interactive --no-clobber --update? --verbose --backup? --suffix: "
     "--target-directory: --no-target-directory --strip-trailing-slashes --exchange --no-copy --debug"
 )
+
+
+def _classify_cp(words: Words) -> CommandVerdict:
+    """Return the verdict on cp and install: copies of links are links, below a folder as well."""
+    parsed = parse_options(words, _COPY)
+    sources, targets = copy_targets(parsed)
+    is_link = words[0].display.endswith("cp") and parsed.has("-s", "--symbolic-link")
+    made = CommandVerdict(made=made_names(parsed, is_link=is_link))
+    return merge([_writes_files(words), option_verdict(parsed), *map(reads, sources), *targets, made])
+
+
+def _classify_ln(words: Words) -> CommandVerdict:
+    """Return the verdict on ln: what a symbolic link leads to is meant from the folder of the link."""
+    parsed = parse_options(words, _LINK)
+    sources, targets = copy_targets(parsed)
+    is_symbolic = parsed.has("-s", "--symbolic")
+    # With --relative ln works out itself how the target lies to the link.
+    is_link = is_symbolic and not parsed.has("-r", "--relative")
+    made = made_names(parsed, is_link=is_link)
+    if is_symbolic and not is_link:
+        made = tuple(dataclasses.replace(name, is_link=True) for name in made)
+    leads_to = [CommandVerdict(reads=(name.source,)) for name in made] if is_link else map(reads, sources)
+    unknown = [reads(source) for source in sources if not source.is_located]
+    return merge(
+        [
+            _writes_files(words),
+            option_verdict(parsed),
+            *leads_to,
+            *unknown,
+            *targets,
+            CommandVerdict(made=made),
+        ]
+    )
+
+
+def _writes_files(words: Words) -> CommandVerdict:
+    return has_effect(Effect.LOCAL_MUTATION, f"{words[0].display} writes files")
 
 
 def _classify_mv(words: Words) -> CommandVerdict:
@@ -41,7 +86,11 @@ def _classify_mv(words: Words) -> CommandVerdict:
     verdicts += targets
     if any(operand.display == "/dev/null" for operand in parsed.operands[-1:]):
         verdicts.append(has_effect(Effect.DESTRUCTIVE, "a file moved to /dev/null is gone"))
-    return merge(verdicts)
+    # How `rename` makes new names of old ones is a program of its own.
+    made = (MadeName(START),) if words[0].display.endswith("rename") else made_names(parsed)
+    if parsed.has("--exchange"):
+        made += tuple(MadeName(name.source, name.name) for name in made)
+    return merge([*verdicts, CommandVerdict(made=made)])
 
 
 def _classify_dd(words: Words) -> CommandVerdict:
@@ -107,13 +156,8 @@ COMMANDS = (
         reason="ends all processes",
         info_arguments="",
     ),
-    CommandSpec(
-        names="cp install ln",
-        options=_COPY,
-        operands="c",
-        effect=Effect.LOCAL_MUTATION,
-        reason="writes files",
-    ),
+    CommandSpec(names="cp install", classify=_classify_cp),
+    CommandSpec(names="ln", classify=_classify_ln),
     CommandSpec(names="mv rename", classify=_classify_mv),
     CommandSpec(
         names="mkdir touch mkfifo mknod rmdir",
