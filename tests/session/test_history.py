@@ -71,7 +71,7 @@ async def test_undo_redo_and_changes(open_session: OpenSession) -> None:
     assert (kinds.count(CheckpointTaken), kinds.count(Undone), kinds.count(Redone)) == (2, 3, 1)
 
 
-async def test_calls_that_only_read_and_calls_that_change_nothing_do_not_count(
+async def test_a_call_that_changed_nothing_is_a_step_and_one_that_only_reads_is_none(
     open_session: OpenSession,
 ) -> None:
     idle = MockTool("idle", facts=Facts(writes=("a",)), result="did nothing")
@@ -79,9 +79,12 @@ async def test_calls_that_only_read_and_calls_that_change_nothing_do_not_count(
     session.registry.register(idle)
     await write(session, "a", "1")
     await session.call("sandbox_read", {"path": "a"})
-    await session.call("idle")
+    await session.call("idle", call_id="nothing")
     undone = await session.undo()
-    assert "Removed: a." in undone.content
+    assert "Undid 1 call: idle (nothing, changed no file).\nNo file had to be changed." in undone.content
+    assert undone.value["changed_nothing"] == ["nothing"]
+    assert here(session).exists()
+    assert "Removed: a." in (await session.undo()).content
     assert not here(session).exists()
 
 

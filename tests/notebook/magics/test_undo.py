@@ -46,11 +46,11 @@ def test_undo_to_a_call_and_by_force(notebook: Notebook) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("%undo 0", "%undo does not take '0'. Use %undo [N | --to CALL] [--force]."),
+        ("%undo 0", "%undo does not take '0'. Use %undo [N | --to CALL] [--files] [--force]."),
         ("%undo all", "does not take 'all'"),
         ("%undo 2 --to x", "a number or a call, not both"),
         ("%undo --to nobody", "There is no call 'nobody' to undo."),
-        ("%redo --to x", "Use %redo [N] [--force]."),
+        ("%redo --to x", "Use %redo [N] [--files] [--force]."),
         ("%changes 3", "Use %changes [--since CALL]."),
         ("%changes --since nobody", "There is no checkpoint from before a call 'nobody'."),
         ("%undo 'x", "No closing quotation"),
