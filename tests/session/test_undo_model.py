@@ -17,6 +17,7 @@ import pytest
 from aisotools.core.events import VariablesDropped
 from aisotools.core.types import ToolResult
 from aisotools.policy.approvers import AllowAll
+from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.session.session import Session
 from tests.conftest import OpenSession
 from tests.session.variables_fake import Act, VariablesSandbox
@@ -237,3 +238,61 @@ async def test_random_histories_are_as_in_the_reference(open_session: OpenSessio
 @pytest.mark.parametrize("seed", range(4))
 async def test_many_histories_are_as_in_the_reference(open_session: OpenSession, seed: int) -> None:
     await play(open_session, 10 + seed, 500, 30)
+
+
+# ---- with real forks
+
+
+async def play_real(real_session: OpenSession, seed: int, count: int, length: int) -> list[History]:
+    """Run random histories on the real sandbox, each in a session and a workspace of its own."""
+    histories = []
+    for number in range(count):
+        folder = Path(real_session.args[1]).with_name(f"w{seed}-{number}")  # type: ignore[attr-defined]  # a partial
+        session = real_session(workspace=folder, approver=AllowAll())
+        await session.start()
+        sandbox = session.sandbox
+        assert isinstance(sandbox, LocalSandbox)
+
+        async def act(call_id: str, values: Values, files: Files, session: Session = session) -> ToolResult:
+            lines = [f"{name} = {value}" for name, value in values.items()]
+            lines += [f"_ = open({name!r}, 'w').write({content!r})" for name, content in files.items()]
+            return await session.call("python", {"code": "\n".join(lines) or "pass"}, call_id=call_id)
+
+        async def look(session: Session = session) -> Values:
+            result = await session.call("variables", {})
+            assert not result.is_error, result.content
+            return {
+                row["name"]: int(row["repr"])
+                for row in result.value["variables"]
+                if row["name"] in {"x", "y"}
+            }
+
+        def evict(call_id: str, sandbox: LocalSandbox = sandbox) -> bool:
+            store = sandbox.variables._store
+            found = store.find(call_id)
+            # The fork may still be on its way, which no eviction for memory drops.
+            if found is None or found.drop_reason or not found.settled.done():
+                return False
+            store.evict(found, "the snapshots together took too much memory")
+            return True
+
+        history = History(random.Random(f"real {seed}-{number}"), session, look, act, evict)
+        try:
+            await history.run(length)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}, history {number}") from error
+        histories.append(history)
+        await session.close()
+    return histories
+
+
+async def test_histories_of_real_forks_are_as_in_the_reference(real_session: OpenSession) -> None:
+    histories = await play_real(real_session, 1, 3, 16)
+    assert sum(history.moved for history in histories) > 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_many_histories_of_real_forks_are_as_in_the_reference(real_session: OpenSession) -> None:
+    histories = await play_real(real_session, 2, 40, 30)
+    assert sum(history.refused for history in histories) > 10
