@@ -22,13 +22,14 @@ from aisotools.core.sandboxes import SandboxCall, SupportsSnapshots
 from aisotools.core.types import Effect, Facts, ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy
-from aisotools.session import history as history_module
+from aisotools.session import history as history_module, ledger
 from aisotools.session.history import (
     NoUndoHistory,
     UndoHistory,
     WorkspaceHistory,
     list_uncovered,
 )
+from aisotools.session.ledger_reader import events_of_records
 from aisotools.session.session import Session
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.tools.function import tool
@@ -610,7 +611,13 @@ async def test_undo_of_many_small_changes_takes_as_many_as_asked_or_none(real_se
         assert not (await session.redo(remaining)).is_error
         assert await session.get("n") == 20
         assert here(session).read_text() == "before them"
-    assert any(isinstance(event, VariablesDropped) for event in session.events)
+    dropped = [event for event in session.events if isinstance(event, VariablesDropped)]
+    assert dropped
+    assert session.log_path is not None
+    recorded = events_of_records(ledger.read(session.log_path))
+    assert [event.call_ids for event in recorded if isinstance(event, VariablesDropped)] == [
+        event.call_ids for event in dropped
+    ]
     refused = await session.undo(160)
     assert "only 22 calls to undo. The oldest is sandbox_write (file)." in refused.content
     assert session.history is not None

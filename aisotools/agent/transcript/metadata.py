@@ -120,7 +120,7 @@ class RecordedMove:
 
     @property
     def count(self) -> int:
-        """How many calls `undo` counts today: all but those that were made inside another one."""
+        """The number of calls that `undo` counts: all but those that were made inside another one."""
         outer = tuple(f"{call_id}/" for call_id in self.call_ids)
         return sum(not call_id.startswith(outer) for call_id in self.call_ids)
 

@@ -370,13 +370,44 @@ class SnapshotHistory:
                 raise _cannot_restore(
                     snapshot.point.call_id, "there is no older snapshot that its values could be loaded into"
                 )
+            former = self._store.current if self._store.undone else None
             async with self._replacing:
                 await self._restore(connection, snapshot, source=source)
-            await self._load(connection, values)
+            try:
+                await self._load(connection, values)
+            except SandboxError as error:
+                await self._take_back(connection, former, error)
+                raise
         finally:
             values.close()
         lost = (*snapshot.point.lost, *values.point.lost)
         return VariablePoint(call_id=snapshot.point.call_id, label="data only", lost=lost)
+
+    async def _take_back(
+        self, connection: WorkerConnection, former: ForkSnapshot | None, error: SandboxError
+    ) -> None:
+        """Go back to what was there before a restore that failed when the worker had been replaced already.
+
+        Args:
+            connection: The worker.
+            former: The snapshot that had been restored before; None for the frozen worker of the present.
+            error: Why the restore failed.
+
+        Raises:
+            SandboxError: If that fails as well: the message says what is there now.
+        """
+        try:
+            async with self._replacing:
+                if former is None:
+                    await self._redo_to_frozen(connection)
+                    self._store.redo_to(None)
+                else:
+                    await self._restore(connection, former, source=former)
+        except SandboxError as second:
+            raise SandboxError(
+                f"{error} The variables from before could not be brought back either, so those of an older "
+                f"snapshot are there now: {second}"
+            ) from error
 
     # ---- redo
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from aisotools.core.exceptions import SandboxError
+from aisotools.core.sandboxes import SandboxCall
+from aisotools.core.types import ToolResult
 from aisotools.sandbox.host import fork_observation
+from aisotools.sandbox.host.connection import WorkerConnection
 from aisotools.sandbox.host.snapshot_store import MemoryBudget
 from aisotools.sandbox.host.snapshots import SnapshotHistory
 from aisotools.sandbox.process import spawn, tree
@@ -231,6 +235,36 @@ async def test_secrets_are_forgotten_for_good(r: Rig) -> None:
 def below(r: Rig) -> set[int]:
     supervisor = r.kernel.supervisor
     return tree.below(supervisor, tree.table())
+
+
+@pytest.mark.parametrize("undone_before", [False, True])
+async def test_values_that_cannot_be_loaded_change_nothing(r: Rig, undone_before: bool) -> None:
+    """They go into an older worker, which has taken the place of the present one by then."""
+    history = r.kernel.variables
+    for number in range(5):
+        await r.python(f"x = {number}", call_id=str(number))
+    await settled(r)
+    if undone_before:
+        await history.restore("4")
+    present = 3 if undone_before else 4
+    snapshot = history._store.find("2")
+    assert snapshot is not None
+    snapshot.point = replace(snapshot.point, label="data only")
+    run_call = history._run_call
+
+    async def refuse(
+        connection: WorkerConnection, request: SandboxCall, attachments: Sequence[int]
+    ) -> ToolResult:
+        return ToolResult.error("no value fits")
+
+    history._run_call = refuse  # type: ignore[assignment]  # it is called in this way here
+    with pytest.raises(SandboxError, match="could not be loaded: no value fits"):
+        await history.restore("2")
+    history._run_call = run_call
+    assert await r.value("x", read_only=True) == present
+    assert (history.why_not_kept("2"), history.why_not_kept(None) == "") == ("", undone_before)
+    assert (await history.restore("2")).label == "data only"
+    assert await r.value("x", read_only=True) == 1
 
 
 # ---- aside
