@@ -17,7 +17,8 @@ before an undo; the paths of a call that changes something are resolved, and com
 with what was shown; a record is escaped where it has to be; a disk is waited for in a thread.
 Whether a call is tried first is decided, and where links lead is recorded. Which parts of a frame are kept is
 decided before they come, and names are sorted in runs. The monitor of the limits hears of each call, so that
-none runs unseen for as long as an idle sandbox does. Which state of the variables a call has found is noted."""
+none runs unseen for as long as an idle sandbox does. Which state of the variables a call has found is
+noted."""
 
 
 def test_the_path_of_a_call_is_two_thirds_of_the_first_version() -> None:

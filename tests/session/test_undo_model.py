@@ -163,6 +163,9 @@ class History:
         ask: Any = self.session.undo if direction == "undo" else self.session.redo
         options: dict[str, Any] = {"to": to} if to is not None else {"steps": count}
         result = await ask(**options, variables="keep" if keeps else "restore")
+        while "still runs in the background" in result.content:
+            # A fork that was dropped a moment ago has been killed, and has not ended yet.
+            result = await ask(**options, variables="keep" if keeps else "restore")
         if result.is_error:
             self.refused += 1
             assert result.error_kind == "invalid", result.content
@@ -177,7 +180,7 @@ class History:
                 return
             count = self.draw.choice(offers)["steps"]
             result = await ask(steps=count)
-            assert not result.is_error, "what a refusal offers can be done"
+            assert not result.is_error, f"what a refusal offers can be done: {result.content}"
         assert count <= len(there)
         self.moved += 1
         if direction == "undo":
