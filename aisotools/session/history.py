@@ -53,13 +53,10 @@ from aisotools.session.undo_steps import UndoChoice, UndoPlan, VariableStates, k
 from aisotools.tools.adapter import undo_path
 from aisotools.workspace.checkpoints.scan import ProgressCallback, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.store import Store
-from aisotools.workspace.checkpoints.timeline import KEPT_STEPS, Direction, UndoResult
+from aisotools.workspace.checkpoints.timeline import Direction, UndoResult
 from aisotools.workspace.diff import Changes, changes_between
 from aisotools.workspace.paths import printable
 from aisotools.workspace.read_tracker import ReadCache
-
-_MOST_FOUND = 4 * KEPT_STEPS
-"""Calls of which it is known which state of the variables they found, before those that are not kept go."""
 
 _CHARGED_STEP_BYTES = 64 << 10
 """Changes in the memory that checkpoints take are charged when they come to more than this."""
@@ -313,9 +310,7 @@ class WorkspaceHistory:
             await self._scan(functools.partial(self._checkpoints.end, call.id), call.id)
             if self._checkpoints.has_excess:
                 await asyncio.to_thread(self._checkpoints.drop_old)
-            if len(self._states) > _MOST_FOUND:
-                steps = [*self._checkpoints.steps, *self._checkpoints.undone]
-                self._states.retain({*self._tokens, *(step.call_id for step in steps)})
+                self._forget_states()
         except WorkspaceError as error:
             if result is not None:
                 result = result.with_metadata(undo=f"This call cannot be undone: {error}")
@@ -325,6 +320,11 @@ class WorkspaceHistory:
         if mode is not None and mode.notes and result is not None:
             result = add_notes(result, mode)
         return result
+
+    def _forget_states(self) -> None:
+        """Forget which states calls have found that can be neither undone nor redone any more."""
+        steps = [*self._checkpoints.steps, *self._checkpoints.undone]
+        self._states.retain({*self._tokens, *(step.call_id for step in steps)})
 
     def _on_worker_started(self, event: SessionEvent) -> None:  # noqa: ARG002 - whichever it is
         self._states.note_changed()
@@ -546,6 +546,7 @@ class WorkspaceHistory:
             self._shared.kill(running)
             return self._checkpoints.move(direction, plan.checkpoints, force=force)
 
+        self._forget_states()
         if not self._checkpoints.undone:
             self._states.latest = self._states.now
         try:

@@ -74,9 +74,6 @@ class VariableStates:
     def __repr__(self) -> str:
         return f"<VariableStates: {len(self._found)} calls, now {self.now}>"
 
-    def __len__(self) -> int:
-        return len(self._found)
-
     def __contains__(self, call_id: object) -> bool:
         return call_id in self._found
 
