@@ -338,14 +338,16 @@ A call has changed files and variables, and a person types `%undo`.
    fork. The fork sleeps and holds the variables as they were. A tool that only touches files shares the
    newest fork instead.
 3. **session**: `session.session.Session.undo` asks `session.history.WorkspaceHistory.undo`, which waits for
-   running calls and refuses if a background task could still change files.
+   running calls and refuses if a background task could still change files. Before anything is touched,
+   `session.undo_steps.UndoChoice.plan` finds which calls that takes and whether the variables from before
+   them are kept, and otherwise refuses with the nearest states that are.
 4. **workspace**: `workspace.checkpoints.timeline.Checkpoints.move` plans the restore with
    `workspace.checkpoints.restore.plan_restore`. If somebody else has changed the same files since, nothing
    is touched and the conflicts are listed.
 5. **workspace**: The move is recorded first, so that a crash in the middle can be completed. Then
    `workspace.checkpoints.restore.restore` writes and removes files.
 6. **sandbox**: `sandbox.host.snapshots.SnapshotHistory.restore` wakes the fork, which takes the place of
-   the worker.
+   the worker. If that fails, `workspace.checkpoints.timeline.Checkpoints.revert` puts the files back.
 7. **session**: The result says what came back and what did not, and `core.events.Undone` is recorded.
    `session.session.Session.redo` goes the same way forward.
 """

@@ -36,6 +36,7 @@ from aisotools.core.types import Approval, ApprovalRequest, Decision, Facts, Jso
 from aisotools.core.untrusted import without_words
 from aisotools.policy.rules import Evaluation, Policy
 from aisotools.sandbox.confinement.levels import at_least
+from aisotools.session.history import VariablesChoice
 from aisotools.session.session import Session
 
 
@@ -327,11 +328,12 @@ class _ReplayRunner:
 
     async def _move(self, move: RecordedMove) -> None:
         try:
+            variables: VariablesChoice = "keep" if move.files_only else "restore"
             if move.direction == "redo":
-                result = await self._session.redo(move.steps, force=move.forced)
+                result = await self._session.redo(move.count, force=move.forced, variables=variables)
             else:
                 to = self._matcher.replayed_ids.get(move.call_ids[-1], "")
-                result = await self._session.undo(to=to, force=move.forced)
+                result = await self._session.undo(to=to, force=move.forced, variables=variables)
             failure = result.content if result.is_error else ""
         except UsageError as error:
             failure = str(error)

@@ -148,4 +148,6 @@ def _summary(kind: str, body: Mapping[str, Any]) -> str:
             outcome = f"{result['error_kind']} error" if result["is_error"] else "ok"
             first_line = result["content"].strip().partition("\n")[0]
             return f"{body['name']}: {outcome} after {body['duration_s']:.2f} s: {first_line}"
+        case "variables_dropped":
+            return f"variables from before {', '.join(body['call_ids'])} are not kept: {body['reason']}"
     return json.dumps(body)

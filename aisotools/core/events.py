@@ -324,6 +324,20 @@ class CheckpointTaken(SessionEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VariablesDropped(SessionEvent):
+    """The variables from before some calls are not kept, or no longer, so that no undo brings them back.
+
+    Attributes:
+        call_ids: The calls.
+        reason: Why, in a clause.
+    """
+
+    kind: ClassVar[str] = "variables_dropped"
+    call_ids: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Undone(SessionEvent):
     """Calls were undone.
 
@@ -335,7 +349,9 @@ class Undone(SessionEvent):
         missing: Descriptions of what was not restored.
         variables: Description of what happened to the variables.
         forced: True if changes of somebody else were overwritten.
-        steps: Number of calls that had changed anything, which is what `undo` and `redo` count.
+        steps: Number of steps, which is what `undo` and `redo` count: a call is one together with those that
+            were made inside it.
+        files_only: True if the variables were left as they were on request.
     """
 
     kind: ClassVar[str] = "undone"
@@ -346,6 +362,7 @@ class Undone(SessionEvent):
     variables: str = ""
     forced: bool = False
     steps: int = 0
+    files_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

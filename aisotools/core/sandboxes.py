@@ -86,6 +86,9 @@ class SandboxListener(Protocol):
     def lost(self, generation: int, reason: str) -> None:
         """A worker ended unexpectedly, and its variables with it."""
 
+    def variables_dropped(self, call_ids: Sequence[str], reason: str) -> None:
+        """The variables from before these calls are not kept, or no longer."""
+
 
 class Sandbox(Protocol):
     """Runs calls in confinement, in one worker at a time that may be disposed of at any moment.
@@ -227,8 +230,16 @@ class VariableHistory(Protocol):
     def points(self) -> Sequence[VariablePoint]:
         """Return the available restore points, oldest first."""
 
+    def why_not_kept(self, call_id: str | None) -> str:
+        """Return why the variables cannot be brought to a state, in a clause; empty if they can be.
+
+        Args:
+            call_id: Before this call, whether it was undone or not; None for the state that the first of
+                the undos since the last call has left.
+        """
+
     async def restore(self, call_id: str) -> VariablePoint:
-        """Restore the variables from before a call. Later restore points are unavailable until `redo`.
+        """Restore the variables from before a call. Later restore points stay available for `redo`.
 
         Returns:
             The restore point, with what was lost of it.
@@ -237,8 +248,16 @@ class VariableHistory(Protocol):
             SandboxError: If it is not available; the message says why. The variables are unchanged then.
         """
 
-    async def redo(self) -> VariablePoint | None:
-        """Revert the last `restore`. Return None if a call has changed the variables since."""
+    async def redo(self, until: str | None = None) -> VariablePoint | None:
+        """Revert what `restore` did since the last call. Return None if nothing is there to be reverted.
+
+        Args:
+            until: The call before which to stop; None to revert all of it.
+
+        Raises:
+            SandboxError: If that state is not available; the message says why. The variables are unchanged
+                then.
+        """
 
     async def branch(self, call_id: str | None = None) -> VariableCopy:
         """Copy the variables from before a call, or the present ones, for another sandbox.

@@ -93,6 +93,16 @@ class PreparedCall:
         return fresh_arguments(self.encoded_arguments)
 
     @property
+    def changes_variables(self) -> bool:
+        """True if the call may change variables of the sandbox, which therefore keeps those from before it.
+
+        Tools that overlap share the worker with others, whose variables they leave alone.
+        """
+        if self.payload is None or self.only_touches_files or self.needs_reader:
+            return False
+        return self.effect is not Effect.READ_ONLY and self.payload.concurrency != "overlap"
+
+    @property
     def call(self) -> ToolCall:
         """The call with a fresh copy of the validated arguments."""
         return dataclasses.replace(self.original, arguments=self.arguments)

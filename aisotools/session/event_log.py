@@ -41,6 +41,7 @@ from aisotools.core.events import (
     SandboxLost,
     SandboxStarted,
     SessionEvent,
+    VariablesDropped,
 )
 from aisotools.core.sandboxes import SandboxStatus
 from aisotools.core.truncation import Retained, RetentionBudget, size_of
@@ -410,6 +411,10 @@ class EventLog:
     def lost(self, generation: int, reason: str) -> None:
         """Record that a worker ended by itself, and its variables with it."""
         self.add(SandboxLost, generation=generation, reason=reason)
+
+    def variables_dropped(self, call_ids: Sequence[str], reason: str) -> None:
+        """Record that variables from before these calls are not kept, or no longer."""
+        self.add(VariablesDropped, call_ids=tuple(call_ids), reason=reason)
 
 
 # ---- progress bars

@@ -17,33 +17,46 @@ import asyncio
 import dataclasses
 import functools
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, get_args
 
-from aisotools.core.concurrency import gc_paused
-from aisotools.core.events import CallEmitted, CheckpointTaken, Redone, Undone
+from aisotools.core.concurrency import gc_paused, run_to_completion
+from aisotools.core.events import (
+    CallEmitted,
+    CheckpointTaken,
+    Redone,
+    SandboxStarted,
+    SessionEvent,
+    Undone,
+)
 from aisotools.core.exceptions import SandboxError, UsageError, WorkspaceError
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableHistory, VariablePoint
 from aisotools.core.truncation import summarize_names
-from aisotools.core.types import Facts, Json, ToolResult
+from aisotools.core.types import Facts, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.sandbox.process.tree import TooManyProcesses
 from aisotools.session.event_log import EventLog
 from aisotools.session.sharing import LockToken, SharedWorkspace
+from aisotools.session.undo_results import (
+    add_notes,
+    conflict_result,
+    describe_elsewhere,
+    describe_restored,
+    describe_unsupported,
+    move_result,
+    reverted_result,
+)
+from aisotools.session.undo_steps import UndoChoice, UndoPlan, VariableStates, known_ids, refusal
 from aisotools.tools.adapter import undo_path
 from aisotools.workspace.checkpoints.scan import ProgressCallback, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.store import Store
-from aisotools.workspace.checkpoints.timeline import Checkpoint, Direction, UndoResult
+from aisotools.workspace.checkpoints.timeline import Direction, UndoResult
 from aisotools.workspace.diff import Changes, changes_between
 from aisotools.workspace.paths import printable
 from aisotools.workspace.read_tracker import ReadCache
-from aisotools.workspace.root_mode import RootMode
-
-_MAX_LISTED = 20
-"""Names in one list of a message; the rest is counted."""
 
 _CHARGED_STEP_BYTES = 64 << 10
 """Changes in the memory that checkpoints take are charged when they come to more than this."""
@@ -63,6 +76,9 @@ _INLINE_BYTES = 1 << 20
 
 _PROGRESS_INTERVAL_S = 1.0
 """How often a slow checkpoint reports its progress."""
+
+VariablesChoice = Literal["restore", "keep"]
+"""What an undo or redo does with variables: restore them along with the files, or leave them as they are."""
 
 T = TypeVar("T")
 
@@ -84,11 +100,23 @@ class UndoHistory(Protocol):
     async def describe(self, prepared: PreparedCall) -> str:
         """Return what undo will and will not restore of a call, in sentences for its card."""
 
-    async def undo(self, steps: int = 1, *, to: str | None = None, force: bool = False) -> ToolResult:
+    async def undo(
+        self,
+        steps: int = 1,
+        *,
+        to: str | None = None,
+        force: bool = False,
+        variables: VariablesChoice = "restore",
+    ) -> ToolResult:
         """Undo calls, the latest first; see `Session.undo`."""
 
-    async def redo(self, steps: int = 1, *, force: bool = False) -> ToolResult:
+    async def redo(
+        self, steps: int = 1, *, force: bool = False, variables: VariablesChoice = "restore"
+    ) -> ToolResult:
         """Redo what was undone; see `Session.redo`."""
+
+    async def reach(self) -> str:
+        """Return how far undo reaches back, for files and for variables, in a sentence."""
 
     async def changes(self, since: str | None = None) -> Changes:
         """Return the changes since before a call, or since the session's first; see `Session.changes`."""
@@ -126,13 +154,30 @@ class NoUndoHistory:
             return "It cannot be undone: this session keeps no earlier state."
         return "It cannot be undone: it runs on another machine."
 
-    async def undo(self, steps: int = 1, *, to: str | None = None, force: bool = False) -> ToolResult:  # noqa: ARG002 - the same for all
+    async def undo(
+        self,
+        steps: int = 1,  # noqa: ARG002 - the same for all
+        *,
+        to: str | None = None,  # noqa: ARG002 - likewise
+        force: bool = False,  # noqa: ARG002 - likewise
+        variables: VariablesChoice = "restore",  # noqa: ARG002 - likewise
+    ) -> ToolResult:
         """Return a refusal."""
-        return _refusal(f"{self._REASON}, so nothing can be undone from here.")
+        return refusal(f"{self._REASON}, so nothing can be undone from here.")
 
-    async def redo(self, steps: int = 1, *, force: bool = False) -> ToolResult:  # noqa: ARG002 - the same for all
+    async def redo(
+        self,
+        steps: int = 1,  # noqa: ARG002 - the same for all
+        *,
+        force: bool = False,  # noqa: ARG002 - likewise
+        variables: VariablesChoice = "restore",  # noqa: ARG002 - likewise
+    ) -> ToolResult:
         """Return a refusal."""
-        return _refusal(f"{self._REASON}, so there is nothing to redo.")
+        return refusal(f"{self._REASON}, so there is nothing to redo.")
+
+    async def reach(self) -> str:
+        """Return that it reaches nowhere."""
+        return f"{self._REASON}."
 
     async def changes(self, since: str | None = None) -> Changes:  # noqa: ARG002 - the same for all
         """Refuse.
@@ -199,7 +244,8 @@ class WorkspaceHistory:
         self._tokens: dict[str, LockToken] = {}
         self._first_root = ""
         self._fits_at_first = False
-        self._undone_variables: list[tuple[str, ...]] = []
+        self._states = VariableStates()
+        event_log.subscribe(self._on_worker_started, (SandboxStarted,))
         self._charged_bytes = 0
         self._checkpoints.limit_memory(event_log.budget.limit_bytes // _CHECKPOINTS_SHARE)
 
@@ -234,6 +280,7 @@ class WorkspaceHistory:
                 self._session_key,
                 outside=outside,
                 beyond=_describe_irreversible(prepared, covered=outside is not None),
+                changes_variables=prepared.changes_variables,
             )
             snapshot = await self._scan(begin, call.id)
         except BaseException as error:
@@ -242,6 +289,7 @@ class WorkspaceHistory:
                 raise SandboxError(f"{call.name} was not run: {error}") from error
             raise
         self._tokens[call.id] = token
+        self._states.begin(call.id, may_change=prepared.changes_variables)
         self._first_root = self._first_root or snapshot.root
         self._event_log.add(
             CheckpointTaken,
@@ -256,10 +304,13 @@ class WorkspaceHistory:
     async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
         """Record what the call changed; see `aisotools.session.guards.Guard`."""
         call = prepared.original
+        if prepared.changes_variables:
+            self._states.note_changed()
         try:
             await self._scan(functools.partial(self._checkpoints.end, call.id), call.id)
             if self._checkpoints.has_excess:
                 await asyncio.to_thread(self._checkpoints.drop_old)
+                self._forget_states()
         except WorkspaceError as error:
             if result is not None:
                 result = result.with_metadata(undo=f"This call cannot be undone: {error}")
@@ -267,8 +318,16 @@ class WorkspaceHistory:
             self._shared.lock.leave(self._tokens.pop(call.id))
         mode = self._checkpoints.root_mode
         if mode is not None and mode.notes and result is not None:
-            result = _add_notes(result, mode)
+            result = add_notes(result, mode)
         return result
+
+    def _forget_states(self) -> None:
+        """Forget which states calls have found that can be neither undone nor redone any more."""
+        steps = [*self._checkpoints.steps, *self._checkpoints.undone]
+        self._states.retain({*self._tokens, *(step.call_id for step in steps)})
+
+    def _on_worker_started(self, event: SessionEvent) -> None:  # noqa: ARG002 - whichever it is
+        self._states.note_changed()
 
     async def _scan(
         self, scan: Callable[..., T], call_id: str, *, inline: bool = True, frozen: bool = True
@@ -393,13 +452,22 @@ class WorkspaceHistory:
 
     # -- undo, redo, changes
 
-    async def undo(self, steps: int = 1, *, to: str | None = None, force: bool = False) -> ToolResult:
+    async def undo(
+        self,
+        steps: int = 1,
+        *,
+        to: str | None = None,
+        force: bool = False,
+        variables: VariablesChoice = "restore",
+    ) -> ToolResult:
         """Undo calls, the latest first; see `Session.undo`."""
-        return await self._move("undo", steps, to, force=force)
+        return await self._move("undo", steps, to, force=force, variables=variables)
 
-    async def redo(self, steps: int = 1, *, force: bool = False) -> ToolResult:
+    async def redo(
+        self, steps: int = 1, *, force: bool = False, variables: VariablesChoice = "restore"
+    ) -> ToolResult:
         """Redo what was undone; see `Session.redo`."""
-        return await self._move("redo", steps, None, force=force)
+        return await self._move("redo", steps, None, force=force, variables=variables)
 
     async def changes(self, since: str | None = None) -> Changes:
         """Return the changes since before a call, or since the session's first; see `Session.changes`."""
@@ -408,95 +476,118 @@ class WorkspaceHistory:
         if since is not None:
             found = [step for step in steps if step.call_id == since]
             if not found:
-                raise UsageError(f"There is no checkpoint from before a call {since!r}. {_known_ids(steps)}")
+                raise UsageError(f"There is no checkpoint from before a call {since!r}. {known_ids(steps)}")
             root = found[-1].before[""]
         snapshot = await self._scan(self._checkpoints.snapshot, since or "")
         self._first_root = self._first_root or snapshot.root
         if not root or not snapshot.root:
-            return Changes(uncovered=list_uncovered(snapshot))
+            return Changes(uncovered=list_uncovered(snapshot), reach=await self.reach())
 
         def compare() -> Changes:
             with gc_paused():  # as for a scan
                 return changes_between(self._checkpoints.store, root, snapshot.root, list_uncovered(snapshot))
 
-        return await asyncio.to_thread(compare)
+        return dataclasses.replace(await asyncio.to_thread(compare), reach=await self.reach())
 
-    async def _move(self, direction: Direction, count: int, to: str | None, *, force: bool) -> ToolResult:
+    async def reach(self) -> str:
+        """Return how far undo reaches back; see `UndoHistory.reach`."""
+        await self._shared.wait_for_snapshots()
+        return self._choice("undo").describe()
+
+    def _choice(self, direction: Direction) -> UndoChoice:
+        variables = self._variables
+        return UndoChoice(
+            direction,
+            self._checkpoints.steps if direction == "undo" else self._checkpoints.undone,
+            self._states,
+            variables.why_not_kept if variables is not None else None,
+            dropped=self._checkpoints.dropped,
+        )
+
+    async def _move(
+        self, direction: Direction, count: int, to: str | None, *, force: bool, variables: VariablesChoice
+    ) -> ToolResult:
         count = _check_count(count)
+        if variables not in get_args(VariablesChoice):
+            raise ValueError(f"variables={variables!r}: use 'restore' or 'keep'.")
         if self._shared.lock.is_inside():
-            return _refusal(f"A call is running here. {direction.capitalize()} when it has ended.")
+            return refusal(f"A call is running here. {direction.capitalize()} when it has ended.")
         token = await self._shared.lock.enter(object())  # a holder of its own: every other call has ended
         try:
-            steps, counted = self._choose_steps(direction, count, to)
-            if not steps:
-                return _refusal(f"There is nothing to {direction}.")
             # A fork that keeps variables is only known once it has answered. Until then it would be taken for
             # a background task and refuse the undo, or be killed by force.
             await self._shared.wait_for_snapshots()
+            choice = self._choice(direction)
+            count = count if to is None else choice.count_to(to)
+            plan = choice.plan(count, to=to, files_only=variables == "keep")
+            if isinstance(plan, ToolResult):
+                return plan
             running = self._shared.find_background_processes()
             if running and not force:
                 names = summarize_names([f"{printable(name)} ({pid})" for pid, name in running.items()])
-                return _refusal(
+                return refusal(
                     f"{names} still runs in the background and may go on changing files. "
                     f"Stop it first; with force=True the {direction} stops it, too."
                 )
-
-            def move(progress: ProgressCallback) -> UndoResult:  # noqa: ARG001 - a move does not report any
-                # First: a process that writes on while files are put back would leave a mixture of both.
-                self._shared.kill(running)
-                return self._checkpoints.move(direction, steps, force=force)
-
-            try:
-                moved = await self._scan(move, "", inline=False)
-            except WorkspaceError as error:
-                return _refusal(f"The {direction} failed: {error}")
-            if not moved.done:
-                return await asyncio.to_thread(_conflict_result, moved)
-            self._reads.forget()
-            ids = [step.call_id for step in steps]
-            variables = await self._move_variables(direction, steps, ids)
+            # Cancelled half way, it would leave the files of one state with the variables of another.
+            return await run_to_completion(
+                self._carry_out(plan, running, force=force, keeps=variables == "keep")
+            )
         finally:
             self._shared.lock.leave(token)
+
+    async def _carry_out(
+        self, plan: UndoPlan, running: Mapping[int, str], *, force: bool, keeps: bool
+    ) -> ToolResult:
+        direction = plan.direction
+
+        def move(progress: ProgressCallback) -> UndoResult:  # noqa: ARG001 - a move does not report any
+            # First: a process that writes on while files are put back would leave a mixture of both.
+            self._shared.kill(running)
+            return self._checkpoints.move(direction, plan.checkpoints, force=force)
+
+        self._forget_states()
+        if not self._checkpoints.undone:
+            self._states.latest = self._states.now
+        try:
+            moved = await self._scan(move, "", inline=False)
+        except WorkspaceError as error:
+            return refusal(f"The {direction} failed: {error}")
+        if not moved.done:
+            return await asyncio.to_thread(conflict_result, moved)
+        self._reads.forget()
+        try:
+            variables = await self._move_variables(plan, keeps=keeps)
+        except SandboxError as error:
+            return await self._revert(moved, str(error))
         # In a thread, and in a turn of the loop of its own: the paths may be a hundred thousand.
-        result = await asyncio.to_thread(_move_result, moved, variables)
+        result = await asyncio.to_thread(move_result, plan, moved, variables)
         mode = self._checkpoints.root_mode
         if mode is not None and mode.notes:
-            result = _add_notes(result, mode)
+            result = add_notes(result, mode)
         self._event_log.add(
             Undone if direction == "undo" else Redone,
-            call_ids=tuple(ids),
+            call_ids=tuple(call.call_id for call in moved.steps),
             restored=moved.restored,
             removed=moved.removed,
             missing=tuple(result.value["missing"]),
             variables=variables,
             forced=force,
-            steps=counted,
+            steps=len(plan.steps),
+            files_only=keeps,
         )
         return result
 
-    def _choose_steps(self, direction: Direction, count: int, to: str | None) -> tuple[list[Checkpoint], int]:
-        """Return the steps to move over, the next one first, and how many of them changed something.
+    async def _revert(self, moved: UndoResult, problem: str) -> ToolResult:
+        def revert(progress: ProgressCallback) -> UndoResult:  # noqa: ARG001 - a move does not report any
+            return self._checkpoints.revert(moved)
 
-        `count` is of those that did; the others come along with the next one that did.
-        """
-        source = self._checkpoints.steps if direction == "undo" else self._checkpoints.undone
-        if to is not None and all(step.call_id != to for step in source):
-            raise UsageError(f"There is no call {to!r} to undo. {_known_ids(source)}")
-        with_variables = self._calls_with_variables()
-        chosen: list[Checkpoint] = []
-        counted = 0
-        length = 0  # of `chosen` up to the last step that counts
-        for step in reversed(source):
-            counts = step.changed or step.call_id in with_variables
-            if to is None and counts and counted == count:
-                break
-            chosen.append(step)
-            if counts:
-                counted += 1
-                length = len(chosen)
-            if step.call_id == to:
-                return chosen, counted
-        return chosen[:length], counted
+        back: UndoResult | str
+        try:
+            back = await self._scan(revert, "", inline=False)
+        except WorkspaceError as error:
+            back = str(error)
+        return await asyncio.to_thread(reverted_result, moved, problem, back)
 
     # -- variables
 
@@ -504,45 +595,35 @@ class WorkspaceHistory:
     def _variables(self) -> VariableHistory | None:
         return self._sandbox.variables if isinstance(self._sandbox, SupportsSnapshots) else None
 
-    def _calls_with_variables(self) -> set[str]:
-        """Return the calls from before which variables are kept, or were restored by an undo."""
-        variables = self._variables
-        calls: set[str] = set().union(*self._undone_variables)
-        for point in variables.points() if variables is not None else ():
-            calls.add(point.call_id)
-        return calls
+    async def _move_variables(self, plan: UndoPlan, *, keeps: bool) -> str:
+        """Move the variables along with the files. Return what became of them, for the result.
 
-    async def _move_variables(
-        self, direction: Direction, steps: Sequence[Checkpoint], ids: Sequence[str]
-    ) -> str:
-        """Move the variables along with the files. Return what became of them, for the result."""
+        Raises:
+            SandboxError: If they could not be restored.
+        """
+        changing = [step for step in plan.steps if step.changes_variables]
+        if keeps:
+            return "They were left as they are." if changing else ""
         variables = self._variables
-        try:
-            if direction == "redo":
-                return await self._redo_variables(variables, ids)
-            earliest = ""
-            for point in variables.points() if variables is not None else ():
-                if point.call_id in ids and (not earliest or ids.index(point.call_id) > ids.index(earliest)):
-                    earliest = point.call_id
-            if variables is None or not earliest:
-                touched = any(step.name == "python" for step in steps)
-                return _describe_unchanged(supported=variables is not None) if touched else ""
-            restored = await variables.restore(earliest)
-        except SandboxError as error:
-            return f"They were not brought back: {error}"
-        self._undone_variables.append(tuple(ids))
-        return f"They are as before {earliest}{_describe_loss(restored)}"
-
-    async def _redo_variables(self, variables: VariableHistory | None, ids: Sequence[str]) -> str:
-        if variables is None or not any(set(ids) & set(batch) for batch in self._undone_variables):
-            return ""
-        if set(self._undone_variables[-1]) != set(ids):
-            return "They stay as they are: only the last undo of them can be redone, and as a whole."
-        point = await variables.redo()
-        if point is None:
-            return "They stay as they are: a call has changed them since."
-        self._undone_variables.pop()
-        return f"They are as they were before the undo{_describe_loss(point)}"
+        if variables is None:
+            return describe_unsupported() if changing else ""
+        elsewhere = [step for step in changing if step.call_id not in self._states]
+        sentences = [describe_elsewhere(elsewhere)] if elsewhere else []
+        target = plan.variables
+        if target.state is not None:
+            if variables.why_not_kept(None):
+                self._states.left = (
+                    self._states.now
+                )  # there is nothing to redo yet: it goes back to the present
+            if plan.direction == "undo" and target.call_id is not None:
+                point: VariablePoint | None = await variables.restore(target.call_id)
+            else:
+                point = await variables.redo(target.call_id)
+            if point is None:
+                raise SandboxError("The sandbox has lost the variables that were undone.")
+            self._states.now = target.state
+            sentences.insert(0, describe_restored(plan, point))
+        return " ".join(sentences)
 
 
 def _check_count(count: object) -> int:
@@ -557,13 +638,6 @@ def _refuse_large(done: int, total: int) -> None:
 
 
 # -- messages
-
-
-def _add_notes(result: ToolResult, mode: RootMode) -> ToolResult:
-    """Return a result that says what became of the mode of the workspace's folder."""
-    notes, mode.notes = mode.notes, []
-    content = "\n".join([result.content, *(f"[{note}]" for note in notes)]).lstrip("\n")
-    return dataclasses.replace(result, content=content).with_metadata(workspace_mode=notes)
 
 
 def list_uncovered(snapshot: Snapshot) -> tuple[str, ...]:
@@ -587,82 +661,3 @@ def _describe_irreversible(prepared: PreparedCall, *, covered: bool) -> str:
     if facts.runs_in == "host" and not covered:
         return f"{prepared.original.name} ran on the host; what it did outside the workspace is not undone."
     return ""
-
-
-def _describe_loss(point: VariablePoint) -> str:
-    return f", but for: {summarize_names(point.lost)}." if point.lost else "."
-
-
-def _describe_unchanged(*, supported: bool) -> str:
-    """Return why the variables were not restored."""
-    if supported:
-        return "They were not brought back: no earlier state of them is kept."
-    return (
-        "They were not brought back: this sandbox cannot keep earlier states of them, because its worker "
-        "cannot be forked. Run the cells again that made them."
-    )
-
-
-def _known_ids(steps: Sequence[Checkpoint]) -> str:
-    ids = [step.call_id for step in steps][-_MAX_LISTED:]
-    return f"Known: {', '.join(ids)}." if ids else "There was none so far."
-
-
-def _refusal(message: str) -> ToolResult:
-    return ToolResult.error(message, error_kind="invalid")
-
-
-def _move_result(moved: UndoResult, variables: str) -> ToolResult:
-    """Build the result of an undo or redo that was carried out."""
-    calls, names, stays_done = [], [], []
-    for step in moved.steps:
-        calls.append({"id": step.call_id, "name": step.name})
-        names.append(f"{step.name} ({step.call_id})")
-        if step.beyond:
-            stays_done.append(step.beyond)
-    missing = []
-    for path, reason in moved.missing:
-        missing.append(f"{path or 'the workspace'} ({reason})")
-    verb = "Undid" if moved.direction == "undo" else "Redid"
-    noun = "call" if len(calls) == 1 else "calls"
-    lines = [f"{verb} {len(calls)} {noun}: {summarize_names(names)}."]
-    if moved.restored:
-        lines.append(f"Brought back: {summarize_names(moved.restored)}.")
-    if moved.removed:
-        lines.append(f"Removed: {summarize_names(moved.removed)}.")
-    if not (moved.restored or moved.removed or missing):
-        lines.append("No file had to be changed.")
-    if missing:
-        lines.append(f"Not brought back: {summarize_names(missing)}.")
-    if variables:
-        lines.append(f"Variables: {variables}")
-    if stays_done:
-        lines.extend(f"Stays done: {sentence}" for sentence in stays_done)
-    value: dict[str, Json] = {
-        "calls": calls,
-        "restored": list(moved.restored),
-        "removed": list(moved.removed),
-        "missing": missing,
-        "variables": variables,
-        "stays_done": stays_done,
-        "conflicts": _list_conflicts(moved),
-    }
-    # Not `ToolResult.json`, which encodes the value to see whether it is JSON: with a hundred thousand paths
-    # that holds up the event loop.
-    content, metadata = "\n".join(lines), {"tool": moved.direction}
-    return ToolResult(content=content, kind="json", value=value, metadata=metadata)
-
-
-def _conflict_result(moved: UndoResult) -> ToolResult:
-    """Build the result of an undo or redo that was refused, since somebody else changed the same files."""
-    lines = [f"Nothing was changed, since this {moved.direction} would overwrite what somebody else did:"]
-    lines += [f"- {path}: {reason}" for path, reason in moved.conflicts[:_MAX_LISTED]]
-    if len(moved.conflicts) > _MAX_LISTED:
-        lines.append(f"- and {len(moved.conflicts) - _MAX_LISTED} more")
-    lines.append(f"Keep it by leaving it as it is, or {moved.direction} with force=True.")
-    result = ToolResult.error("\n".join(lines), error_kind="failed")
-    return dataclasses.replace(result, value={"conflicts": _list_conflicts(moved)})
-
-
-def _list_conflicts(moved: UndoResult) -> list[Json]:
-    return [{"path": path, "why": reason} for path, reason in moved.conflicts]

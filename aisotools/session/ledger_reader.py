@@ -35,6 +35,7 @@ from aisotools.core.events import (
     SessionEvent,
     StepTaken,
     Undone,
+    VariablesDropped,
 )
 from aisotools.core.exceptions import LedgerError, UsageError
 from aisotools.core.messages import Message, Usage, message_from_json
@@ -237,9 +238,14 @@ def _read_undone_as(kind: type[Undone]) -> Callable[[Body, Body], SessionEvent]:
             variables=body["variables"],
             forced=body["forced"],
             steps=int(body.get("steps", 0)),
+            files_only=bool(body.get("files_only", False)),
         )
 
     return read
+
+
+def _read_dropped(body: Body, common: Body) -> SessionEvent:
+    return VariablesDropped(**common, call_ids=tuple(body["call_ids"]), reason=body["reason"])
 
 
 def _read_allowed(body: Body, common: Body) -> SessionEvent:
@@ -268,6 +274,7 @@ _READERS: Mapping[str, Callable[[Body, Body], SessionEvent]] = {
     "protected_files_restored": _read_restored,
     "call_started": _read_fields_of(CallStarted),
     "call_finished": _read_finished,
+    "variables_dropped": _read_dropped,
     "undone": _read_undone_as(Undone),
     "redone": _read_undone_as(Redone),
     "session_ended": _read_fields_of(SessionEnded),

@@ -32,6 +32,7 @@ from aisotools.core.events import (
     SessionEnded,
     SessionEvent,
     Undone,
+    VariablesDropped,
     agent_body,
 )
 from aisotools.core.exceptions import LedgerError
@@ -342,6 +343,11 @@ def _(event: AgentEvent, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG
 
 
 @_body.register
+def _(event: VariablesDropped, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - nothing secret in it
+    return {"call_ids": list(event.call_ids), "reason": event.reason}
+
+
+@_body.register
 def _(event: Undone, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - nothing secret in it
     return {
         "call_ids": list(event.call_ids),
@@ -351,6 +357,7 @@ def _(event: Undone, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 
         "variables": event.variables,
         "forced": event.forced,
         "steps": event.steps,
+        "files_only": event.files_only,
     }
 
 

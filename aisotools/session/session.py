@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,7 +33,7 @@ from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.event_log import EventLog, Listener
 from aisotools.session.gate import Gate, make_call
-from aisotools.session.history import UndoHistory
+from aisotools.session.history import UndoHistory, VariablesChoice
 from aisotools.session.options import (
     check_retained_bytes,
     existing_paths,
@@ -322,17 +322,12 @@ class Session:
             WorkspaceRefused: If the folder cannot be a workspace.
             SandboxError: If no worker comes up.
         """
-        self._check_loop()
-        with self._ticker:
-            parts = await self._open()
+        async with self._settled() as parts:
             await parts.env.sandbox.start()
 
     async def restart(self) -> None:
         """End the worker and everything it started, and start a fresh one; its variables are lost."""
-        self._check_loop()
-        with self._ticker:
-            parts = await self._open()
-            await parts.protection.settle()
+        async with self._settled() as parts:
             await parts.env.sandbox.restart()
 
     async def interrupt(self) -> None:
@@ -600,37 +595,39 @@ class Session:
 
     # -- history
 
-    async def undo(self, steps: int = 1, *, to: str | None = None, force: bool = False) -> ToolResult:
-        """Take back what the last calls changed: files, and variables where they are kept.
+    async def undo(
+        self,
+        steps: int = 1,
+        *,
+        to: str | None = None,
+        force: bool = False,
+        variables: VariablesChoice = "restore",
+    ) -> ToolResult:
+        """Take back exactly the last calls, their files and variables. Return an error if nothing was done.
 
-        Calls that changed nothing do not count. Nothing is done when somebody else has changed the same files
-        since, or while a background task runs.
+        A call that changed nothing counts; calls inside a call count with it. Nothing is done when somebody
+        else changed the same files since, a background task runs, or the variables from before are not kept.
+        Of calls of another session or process, files alone are taken back.
 
         Args:
             steps: How many calls.
             to: Back to before this call instead, by its id.
-            force: Do it all the same, and remove what was too large to be kept.
-
-        Returns:
-            What came back and what did not; an error when nothing was done.
+            force: Do it despite others' changes and tasks, and remove what was too large to be kept.
+            variables: `keep` takes back files alone, `restore` variables as well.
 
         Raises:
-            ValueError: If `steps` is no whole number above 0.
+            ValueError: If `steps` or `variables` is none of these.
             UsageError: If there is no such call.
         """
-        self._check_loop()
-        with self._ticker:
-            parts = await self._open()
-            await parts.protection.settle()
-            return await parts.history.undo(steps, to=to, force=force)
+        async with self._settled() as parts:
+            return await parts.history.undo(steps, to=to, force=force, variables=variables)
 
-    async def redo(self, steps: int = 1, *, force: bool = False) -> ToolResult:
-        """Do again what the last undo took back; see `undo`."""
-        self._check_loop()
-        with self._ticker:
-            parts = await self._open()
-            await parts.protection.settle()
-            return await parts.history.redo(steps, force=force)
+    async def redo(
+        self, steps: int = 1, *, force: bool = False, variables: VariablesChoice = "restore"
+    ) -> ToolResult:
+        """Do again exactly so many undone calls, or nothing; see `undo`."""
+        async with self._settled() as parts:
+            return await parts.history.redo(steps, force=force, variables=variables)
 
     async def changes(self, since: str | None = None) -> Changes:
         """Return what changed in the workspace since before the session's first call, or before another.
@@ -641,11 +638,17 @@ class Session:
         Raises:
             UsageError: If nothing is kept from before it.
         """
+        async with self._settled() as parts:
+            return await parts.history.changes(since)
+
+    @asynccontextmanager
+    async def _settled(self) -> AsyncIterator[SessionParts]:
+        """Open the session, with nothing left to be put back of what ran."""
         self._check_loop()
         with self._ticker:
             parts = await self._open()
             await parts.protection.settle()
-            return await parts.history.changes(since)
+            yield parts
 
     async def branch(self, *, workspace: str | os.PathLike[str] | None = None) -> Session:
         """Open a second session from the state of this one, with copies of its workspace and variables.
@@ -661,10 +664,7 @@ class Session:
             WorkspaceError: If the workspace cannot be copied.
             SandboxError: If the variables cannot be copied.
         """
-        self._check_loop()
-        with self._ticker:
-            parts = await self._open()
-            await parts.protection.settle()
+        async with self._settled() as parts:
             env = parts.env
             folder = None
             if workspace is not None:

@@ -330,7 +330,7 @@ class RecordingListener:
 
     Attributes:
         events: One tuple for each event, in order. The first item is its kind: `output`, `emitted`,
-            `started` or `lost`.
+            `started`, `lost` or `variables_dropped`.
     """
 
     def __init__(self) -> None:
@@ -353,6 +353,10 @@ class RecordingListener:
     def lost(self, generation: int, reason: str) -> None:
         """Record that a worker ended by itself."""
         self._record("lost", generation, reason)
+
+    def variables_dropped(self, call_ids: Sequence[str], reason: str) -> None:
+        """Record that variables are not kept, or no longer."""
+        self._record("variables_dropped", tuple(call_ids), reason)
 
     def kinds(self) -> list[str]:
         """Return the kinds of the events, in order."""

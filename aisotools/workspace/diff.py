@@ -61,10 +61,12 @@ class Changes:
     Attributes:
         every: Changes sorted by path.
         uncovered: Descriptions of what is not covered.
+        reach: How far undo reaches back, in a sentence.
     """
 
     every: tuple[PathChange, ...] = ()
     uncovered: tuple[str, ...] = ()
+    reach: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.every)
@@ -77,6 +79,7 @@ class Changes:
 
     def __str__(self) -> str:
         lines = [self.headline, *map(str, self.every), *(f"! not covered: {one}" for one in self.uncovered)]
+        lines += [self.reach] if self.reach else []
         diffs = [change.diff for change in self.every if change.diff]
         return "\n".join(lines) + "".join(f"\n\n{diff.rstrip()}" for diff in diffs)
 

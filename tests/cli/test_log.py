@@ -88,6 +88,11 @@ DENIED = {**RESULT, "is_error": True, "error_kind": "denied"}
             },
             "file: denied error after 0.50 s: one",
         ),
+        (
+            "variables_dropped",
+            {"call_ids": ["a", "b"], "reason": "only some of the older snapshots are retained"},
+            "variables from before a, b are not kept: only some of the older snapshots are retained",
+        ),
         ("of_another_version", {"x": 1}, '{"x": 1}'),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +50,7 @@ class ReportLog:
     emits: list[tuple[str, str, Mapping[str, Json]]] = field(default_factory=list)
     starts: list[tuple[SandboxStatus, str]] = field(default_factory=list)
     losses: list[tuple[int, str]] = field(default_factory=list)
+    dropped: list[tuple[tuple[str, ...], str]] = field(default_factory=list)
 
     def output(self, call_id: str, stream: str, text: str) -> None:
         self.outputs.append((call_id, stream, text))
@@ -62,6 +63,9 @@ class ReportLog:
 
     def lost(self, generation: int, reason: str) -> None:
         self.losses.append((generation, reason))
+
+    def variables_dropped(self, call_ids: Sequence[str], reason: str) -> None:
+        self.dropped.append((tuple(call_ids), reason))
 
     def text(self, call_id: str, stream: str = "stdout") -> str:
         return "".join(text for c, s, text in self.outputs if (c, s) == (call_id, stream))

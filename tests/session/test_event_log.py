@@ -20,6 +20,7 @@ from aisotools.core.events import (
     SandboxLost,
     SandboxStarted,
     SessionEvent,
+    VariablesDropped,
 )
 from aisotools.core.sandboxes import SandboxStatus
 from aisotools.core.truncation import RetentionBudget
@@ -34,13 +35,17 @@ def test_events_are_recorded_in_order_and_the_view_is_read_only() -> None:
     event_log.emitted("c1", "step", {"n": 1})
     event_log.started(SandboxStatus(level="confined", alive=True, pid=5, generation=2), "it was restarted")
     event_log.lost(2, "it was ended by SIGKILL")
+    event_log.variables_dropped(["c0"], "thinned out")
     assert [event.kind for event in events] == [
         "call_output",
         "call_emitted",
         "sandbox_started",
         "sandbox_lost",
+        "variables_dropped",
     ]
-    output, emitted, started, lost = events
+    output, emitted, started, lost, dropped = events
+    assert isinstance(dropped, VariablesDropped)
+    assert (dropped.call_ids, dropped.reason) == (("c0",), "thinned out")
     assert [event.kind for event in (output, lost)] == ["call_output", "sandbox_lost"]
     assert isinstance(output, CallOutput)
     assert (output.call_id, output.stream, output.text) == ("c1", "stdout", "a")
@@ -55,10 +60,10 @@ def test_events_are_recorded_in_order_and_the_view_is_read_only() -> None:
     )
     assert isinstance(lost, SandboxLost)
     assert (lost.generation, lost.reason) == (2, "it was ended by SIGKILL")
-    assert len(events) == 4
-    assert events[-1] is lost
+    assert len(events) == 5
+    assert events[-2] is lost
     assert events[1:3] == (emitted, started)
-    assert repr(events) == "<4 events>"
+    assert repr(events) == "<5 events>"
     assert not hasattr(events, "append")
     with pytest.raises(dataclasses.FrozenInstanceError):
         output.text = "b"  # type: ignore[misc]  # the point

@@ -15,26 +15,28 @@ from typing import Any
 
 import pytest
 
-from aisotools.core.events import ApprovalAsked, CheckpointTaken, Redone, Undone
-from aisotools.core.exceptions import UsageError
+from aisotools.core.events import ApprovalAsked, CheckpointTaken, Redone, Undone, VariablesDropped
+from aisotools.core.exceptions import UsageError, WorkspaceError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.sandboxes import SandboxCall, SupportsSnapshots
 from aisotools.core.types import Effect, Facts, ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy
-from aisotools.session import history as history_module
+from aisotools.session import history as history_module, ledger
 from aisotools.session.history import (
     NoUndoHistory,
     UndoHistory,
     WorkspaceHistory,
     list_uncovered,
 )
+from aisotools.session.ledger_reader import events_of_records
 from aisotools.session.session import Session
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.tools.function import tool
 from aisotools.workspace.checkpoints.scan import RACY_NS, Snapshot
 from aisotools.workspace.checkpoints.timeline import KEPT_STEPS
 from tests.conftest import OpenSession
+from tests.session.variables_fake import Act, CopyHistory, VariablesSandbox
 
 AUTO = Policy(mode="auto")
 
@@ -71,7 +73,7 @@ async def test_undo_redo_and_changes(open_session: OpenSession) -> None:
     assert (kinds.count(CheckpointTaken), kinds.count(Undone), kinds.count(Redone)) == (2, 3, 1)
 
 
-async def test_calls_that_only_read_and_calls_that_change_nothing_do_not_count(
+async def test_a_call_that_changed_nothing_is_a_step_and_one_that_only_reads_is_none(
     open_session: OpenSession,
 ) -> None:
     idle = MockTool("idle", facts=Facts(writes=("a",)), result="did nothing")
@@ -79,9 +81,12 @@ async def test_calls_that_only_read_and_calls_that_change_nothing_do_not_count(
     session.registry.register(idle)
     await write(session, "a", "1")
     await session.call("sandbox_read", {"path": "a"})
-    await session.call("idle")
+    await session.call("idle", call_id="nothing")
     undone = await session.undo()
-    assert "Removed: a." in undone.content
+    assert "Undid 1 call: idle (nothing, changed no file).\nNo file had to be changed." in undone.content
+    assert undone.value["changed_nothing"] == ["nothing"]
+    assert here(session).exists()
+    assert "Removed: a." in (await session.undo()).content
     assert not here(session).exists()
 
 
@@ -557,3 +562,177 @@ async def test_the_loop_never_waits_for_the_disk(open_session: OpenSession) -> N
         threading.setprofile(None)
     assert threads, "the profile sees the calls"
     assert threading.get_ident() not in threads
+
+
+# ---- exactly so many steps
+
+
+def fake_variables(session: Session) -> CopyHistory:
+    sandbox: object = session.sandbox
+    assert isinstance(sandbox, VariablesSandbox)
+    return sandbox.variables
+
+
+async def open_acting(open_session: OpenSession, **options: Any) -> Session:
+    """Open a session whose tool `act` sets variables and writes files."""
+    acting = Act()
+    session = open_session(sandbox=VariablesSandbox, approver=AllowAll(), **options)
+    session.registry.register(acting.tool)
+    await session.start()
+    sandbox: Any = session.sandbox
+    acting.sandbox = sandbox
+    return session
+
+
+async def act(session: Session, call_id: str, files: dict[str, str] | None = None, **values: int) -> None:
+    result = await session.call("act", {"variables": values, "files": files or {}}, call_id=call_id)
+    assert not result.is_error, result.content
+
+
+async def test_undo_of_many_small_changes_takes_as_many_as_asked_or_none(real_session: OpenSession) -> None:
+    """Snapshots are thinned out by then. It took more calls than were asked for, and removed the file."""
+    session = real_session(approver=AllowAll())
+    await write(session, "a", "before them", call_id="file")
+    await session.call("python", {"code": "n = 0"}, call_id="zero")
+    for number in range(1, 21):
+        await session.call("python", {"code": "n += 1"}, call_id=f"n{number}")
+    for count in range(9, 21):
+        result = await session.undo(count)
+        if result.is_error:
+            assert (result.error_kind, await session.get("n")) == ("invalid", 20)
+            assert "only some of the older snapshots are retained" in result.content
+            offered = result.value["nearest"][0]
+            assert not (await session.undo(to=offered["to"])).is_error
+            count = offered["steps"]  # noqa: PLW2901 - what was done
+        assert await session.get("n") == 20 - count
+        part = await session.redo(1)
+        assert part.is_error or await session.get("n") == 21 - count
+        remaining = count if part.is_error else count - 1
+        assert not (await session.redo(remaining)).is_error
+        assert await session.get("n") == 20
+        assert here(session).read_text() == "before them"
+    dropped = [event for event in session.events if isinstance(event, VariablesDropped)]
+    assert dropped
+    assert session.log_path is not None
+    recorded = events_of_records(ledger.read(session.log_path))
+    assert [event.call_ids for event in recorded if isinstance(event, VariablesDropped)] == [
+        event.call_ids for event in dropped
+    ]
+    refused = await session.undo(160)
+    assert "only 22 calls to undo. The oldest is sandbox_write (file)." in refused.content
+    assert session.history is not None
+    assert "for files; for variables 22 calls" in await session.history.reach()
+    assert "of the states between are not kept" in (await session.changes()).reach
+
+
+async def test_files_alone_are_undone_on_request(open_session: OpenSession) -> None:
+    session = await open_acting(open_session)
+    await act(session, "one", {"a": "1"}, x=1)
+    await act(session, "two", {"a": "2"}, x=2)
+    fake_variables(session).evict("two", "the snapshots together took too much memory")
+    refused = await session.undo()
+    assert "took too much memory" in refused.content
+    assert (here(session).read_text(), fake_variables(session).values) == ("2", {"x": 2})
+    undone = await session.undo(variables="keep")
+    assert undone.value["variables"] == "They were left as they are."
+    assert (here(session).read_text(), fake_variables(session).values) == ("1", {"x": 2})
+    assert not (await session.redo()).is_error
+    assert (here(session).read_text(), fake_variables(session).values) == ("2", {"x": 2})
+    assert [event.files_only for event in session.events if isinstance(event, Undone)] == [True, False]
+    with pytest.raises(ValueError, match="use 'restore' or 'keep'"):
+        await session.undo(variables="files")  # type: ignore[arg-type]  # the mistake that is told
+
+
+async def test_calls_inside_a_call_are_undone_with_it(open_session: OpenSession) -> None:
+    async def nested(_arguments: object, context: ToolContext) -> ToolResult:
+        assert context.services is not None
+        (context.workspace_path / "a").write_text("outer")
+        await context.services.call("sandbox_write", {"path": "a", "content": "inner"})
+        return await context.services.call("sandbox_write", {"path": "b", "content": "inner"})
+
+    session = open_session(policy=AUTO, approver=AllowAll())
+    session.registry.register(MockTool("outer", facts=Facts(writes=("a",)), runs_in="host", result=nested))
+    await write(session, "a", "first", call_id="first")
+    await session.call("outer", call_id="outer")
+    undone = await session.undo(1)
+    assert "Undid 1 call: outer (outer, with 2 calls inside it)." in undone.content
+    assert (here(session).read_text(), here(session, "b").exists()) == ("first", False)
+    assert "Redid 1 call" in (await session.redo(1)).content
+    assert (here(session).read_text(), here(session, "b").exists()) == ("inner", True)
+    inside = next(call["id"] for call in undone.value["calls"] if call["id"] != "outer")
+    with pytest.raises(UsageError, match="can only be undone with it"):
+        await session.undo(to=inside)
+    assert not (await session.undo(2)).is_error
+    assert list(here(session, ".").iterdir()) == []
+
+
+async def test_calls_of_an_earlier_process_have_no_variables_here(open_session: OpenSession) -> None:
+    session = await open_acting(open_session)
+    await act(session, "earlier", {"a": "1"}, x=1)
+    await session.close()
+    session = await open_acting(open_session)
+    await act(session, "mine", {"b": "1"}, y=1)
+    undone = await session.undo(2)
+    assert "They are as before mine." in undone.value["variables"]
+    assert "act (earlier): an earlier process or another session made" in undone.value["variables"]
+    assert (here(session).exists(), fake_variables(session).values) == (False, {})
+
+
+@pytest.mark.parametrize("forced", [False, True])
+async def test_files_go_back_when_the_variables_cannot_be_restored(
+    open_session: OpenSession, forced: bool
+) -> None:
+    session = await open_acting(open_session)
+    await act(session, "one", {"a": "1"}, x=1)
+    await act(session, "two", {"a": "2", "b": "2"}, x=2)
+    if forced:
+        here(session).write_text("a person's")
+    fake_variables(session).failure = "The snapshot did not answer."
+    failed = await session.undo(force=forced)
+    assert (failed.is_error, failed.error_kind) == (True, "failed")
+    assert "Nothing was changed: the variables could not be restored" in failed.content
+    assert "The snapshot did not answer." in failed.content
+    assert here(session).read_text() == ("a person's" if forced else "2")
+    assert (here(session, "b").read_text(), fake_variables(session).values) == ("2", {"x": 2})
+    assert not [event for event in session.events if isinstance(event, Undone)]
+    assert not (await session.undo(force=forced)).is_error, "it can be tried again"
+    assert (here(session).read_text(), fake_variables(session).values) == ("1", {"x": 1})
+    fake_variables(session).failure = "It did not answer again."
+    await act(session, "three", {"a": "3"}, x=3)
+    await session.undo(variables="keep")
+    assert (await session.redo()).is_error is False, "the variables are there already"
+
+
+async def test_undo_that_fails_half_way_says_what_is_where(
+    open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await open_acting(open_session)
+    await act(session, "one", {"a": "1"}, x=1)
+    assert isinstance(session.history, WorkspaceHistory)
+
+    def refuse(_moved: object) -> None:
+        raise WorkspaceError("No space is left for the record.")
+
+    monkeypatch.setattr(session.history._checkpoints, "revert", refuse)
+    fake_variables(session).failure = "The snapshot did not answer."
+    failed = await session.undo()
+    assert "This undo failed half way" in failed.content
+    assert (
+        "The files could not be moved back: No space is left for the record. Moved are: a." in failed.content
+    )
+    assert (here(session).exists(), fake_variables(session).values) == (False, {"x": 1})
+    assert not (await session.redo(variables="keep")).is_error, "as the message says"
+    assert here(session).read_text() == "1"
+
+
+async def test_dropped_calls_are_counted_in_the_error_also_later(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    for number in range(KEPT_STEPS + 25):
+        await write(session, "a", str(number))
+    for _ in range(2):
+        refused = await session.undo(160)
+        assert refused.is_error
+        assert "21 older calls were dropped." in refused.content
+        assert here(session).read_text() == str(KEPT_STEPS + 24)
+        await session.close()
+        session = open_session(policy=AUTO)

@@ -21,6 +21,7 @@ from aisotools.core.events import (
     SandboxStarted,
     SessionEnded,
     Undone,
+    VariablesDropped,
 )
 from aisotools.core.exceptions import LedgerError
 from aisotools.core.types import Decision, Effect
@@ -152,7 +153,15 @@ def test_undo_and_redo_come_back_also_from_records_without_a_count() -> None:
     assert type(undone) is Undone
     assert type(redone) is Redone
     assert (undone.call_ids, undone.variables, undone.forced, undone.steps) == (("a", "b"), "words", True, 2)
-    assert redone.steps == 0
+    assert (redone.steps, redone.files_only) == (0, False)
+    (last,) = read(record("undone", **body, steps=2, files_only=True))
+    assert last.files_only
+
+
+def test_dropped_variables_come_back_with_their_reason() -> None:
+    (dropped,) = read(record("variables_dropped", call_ids=["a", "b"], reason="thinned out"))
+    assert isinstance(dropped, VariablesDropped)
+    assert (dropped.call_ids, dropped.reason) == (("a", "b"), "thinned out")
 
 
 def test_the_plain_kinds_come_back_as_they_are() -> None:

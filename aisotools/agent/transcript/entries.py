@@ -123,8 +123,9 @@ class UndoEntry:
     Attributes:
         direction: Which of the two.
         call_ids: Which calls, the next one first.
-        steps: How many of them had changed anything, as `%undo` counts; 0 when that is not known.
+        steps: How many of them `%undo` counts; 0 when that is not known.
         forced: Whether changes of somebody else were overruled.
+        files_only: Whether the variables were left as they were.
         restored: How many files were made or replaced.
         removed: How many files were removed.
         variables: What became of the variables, in words.
@@ -134,6 +135,7 @@ class UndoEntry:
     call_ids: Sequence[str]
     steps: int = 0
     forced: bool = False
+    files_only: bool = False
     restored: int = 0
     removed: int = 0
     variables: str = ""
@@ -315,6 +317,7 @@ def _make_undo_entry(direction: Literal["undo", "redo"], event: Undone) -> UndoE
         call_ids=event.call_ids,
         steps=event.steps,
         forced=event.forced,
+        files_only=event.files_only,
         restored=len(event.restored),
         removed=len(event.removed),
         variables=event.variables,

@@ -107,14 +107,22 @@ class RecordedMove:
     Attributes:
         direction: Which of the two.
         call_ids: Which calls, the next one first.
-        steps: How many of them had changed anything.
+        steps: How many of them `undo` counted when it was recorded; earlier versions left some out.
         forced: Whether changes of somebody else were overruled.
+        files_only: Whether the variables were left as they were.
     """
 
     direction: Literal["undo", "redo"]
     call_ids: Sequence[str]
     steps: int = 1
     forced: bool = False
+    files_only: bool = False
+
+    @property
+    def count(self) -> int:
+        """The number of calls that `undo` counts: all but those that were made inside another one."""
+        outer = tuple(f"{call_id}/" for call_id in self.call_ids)
+        return sum(not call_id.startswith(outer) for call_id in self.call_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +248,13 @@ class _RecordReader:
         if not ids:
             raise ValueError("an undo or redo names no call")
         steps = max(_number(step["steps"]), 1)
-        return RecordedMove(direction=direction, call_ids=ids, steps=steps, forced=step["forced"] is True)
+        return RecordedMove(
+            direction=direction,
+            call_ids=ids,
+            steps=steps,
+            forced=step["forced"] is True,
+            files_only=step.get("files_only") is True,
+        )
 
     def _of_an_agent(self, step: Step) -> bool:
         """Return whether this is an undo of an agent's calls."""
@@ -398,7 +412,7 @@ def _step_of(entry: TranscriptEntry, cleaner: Cleaner) -> dict[str, Any] | None:
             return {"kind": "end", "agent_id": entry.agent_id, "outcome": entry.outcome}
         case UndoEntry():
             about = {"call_ids": list(entry.call_ids), "steps": entry.steps, "forced": entry.forced}
-            return {"kind": entry.direction, **about}
+            return {"kind": entry.direction, **about, "files_only": entry.files_only}
         case RewindEntry():
             return {"kind": "rewind", "agent_id": entry.agent_id, "step": entry.step}
         case EditEntry():

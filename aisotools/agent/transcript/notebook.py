@@ -223,7 +223,8 @@ class _Writer:
             cell.metadata["tags"] = [_IGNORE_OUTPUT]
 
     def _make_undo_cells(self, entry: UndoEntry) -> list[NotebookNode]:
-        line = f"%{entry.direction} {max(entry.steps, 1)}" + (" --force" if entry.forced else "")
+        line = f"%{entry.direction} {max(entry.steps, 1)}"
+        line += (" --files" if entry.files_only else "") + (" --force" if entry.forced else "")
         cell = self._code(
             f"# {calls_moved(entry)}\n{line}", {"role": entry.direction, "call_ids": list(entry.call_ids)}
         )

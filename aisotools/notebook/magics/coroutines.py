@@ -19,6 +19,7 @@ from aisotools.notebook.magics.arguments import parse_call
 from aisotools.notebook.magics.mcp import run_mcp_magic
 from aisotools.notebook.magics.undo import run_undo_magic
 from aisotools.notebook.render.listing import table_bundle
+from aisotools.notebook.render.text import one_line
 from aisotools.notebook.trace.view import show_while_running
 from aisotools.session.session import Session
 from aisotools.session.transfer import check_variable
@@ -103,7 +104,7 @@ async def run_sandbox_cell(
 
 
 async def show_variables(session: Session, line: str) -> dict[str, str]:
-    """Return a table of the sandbox's variables.
+    """Return a table of the sandbox's variables, and how far undo reaches back.
 
     Raises:
         UsageError: If they cannot be listed.
@@ -115,8 +116,9 @@ async def show_variables(session: Session, line: str) -> dict[str, str]:
     )
     if result.is_error:
         raise UsageError(result.content)
+    reach = await session.history.reach() if session.history is not None else ""
     if not rows:
-        return {"text/plain": result.content}
+        return {"text/plain": f"{result.content}\n\n{one_line(reach, 1_000)}".rstrip()}
     return table_bundle(
         ("name", "type", "shape", "bytes", "value"),
         [
@@ -129,6 +131,7 @@ async def show_variables(session: Session, line: str) -> dict[str, str]:
             )
             for row in rows
         ],
+        note=one_line(reach, 1_000),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
@@ -13,11 +14,12 @@ from aisotools.notebook.current import current_session
 from aisotools.notebook.render import html
 from aisotools.notebook.render.text import KEEP, one_line, shorten
 from aisotools.policy.prompts import visible
+from aisotools.session.history import VariablesChoice
 from aisotools.workspace.diff import Changes, PathChange
 
 _USAGE = {
-    "undo": "%undo [N | --to CALL] [--force]",
-    "redo": "%redo [N] [--force]",
+    "undo": "%undo [N | --to CALL] [--files] [--force]",
+    "redo": "%redo [N] [--files] [--force]",
     "changes": "%changes [--since CALL]",
 }
 _MAX_DIFF_CHARS = 20_000
@@ -34,10 +36,12 @@ class UndoMagics(Magics):
     @no_var_expand
     @line_magic
     def undo(self, line: str) -> None:  # noqa: ARG002 - called by IPython with it
-        """Take back what the last calls changed: `%undo`, `%undo 3`, `%undo --to CALL`.
+        """Take back exactly the last call, or the last 3: `%undo`, `%undo 3`, `%undo --to CALL`.
 
-        An undo that would overwrite what somebody else did, or that background processes might disturb, is
-        refused. With `--force` it overwrites it, and ends these processes.
+        A call that changed nothing counts, and is shown as such. If the variables from before these calls are
+        not kept, nothing is done, and the nearest states that are kept are named; with `--files` the files
+        alone are taken back. An undo that would overwrite what somebody else did, or that background
+        processes might disturb, is refused. With `--force` it overwrites it, and ends these processes.
         """
         _refuse_plain_magic("undo", "await current_session().undo()")
 
@@ -46,8 +50,9 @@ class UndoMagics(Magics):
     def redo(self, line: str) -> None:  # noqa: ARG002 - called by IPython with it
         """Do again what was undone: `%redo`, `%redo 3`.
 
-        A redo that would overwrite what somebody else did, or that background processes might disturb, is
-        refused. With `--force` it overwrites it, and ends these processes.
+        With `--files` the variables stay as they are. A redo that would overwrite what somebody else did, or
+        that background processes might disturb, is refused. With `--force` it overwrites it, and ends these
+        processes.
         """
         _refuse_plain_magic("redo", "await current_session().redo()")
 
@@ -75,38 +80,52 @@ async def run_undo_magic(magic: str, line: str) -> ToolResult | Changes:
     Raises:
         UsageError: For every error that the person can correct; one line.
     """
-    count, call, force = _parse_options(magic, line)
+    options = _parse_options(magic, line)
     session = current_session()
     if magic == "changes":
-        return await session.changes(call)
+        return await session.changes(options.call)
+    variables: VariablesChoice = "keep" if options.files_only else "restore"
     if magic == "redo":
-        return await session.redo(count or 1, force=force)
-    return await session.undo(count or 1, to=call, force=force)
+        return await session.redo(options.count or 1, force=options.force, variables=variables)
+    return await session.undo(options.count or 1, to=options.call, force=options.force, variables=variables)
 
 
-def _parse_options(magic: str, line: str) -> tuple[int | None, str | None, bool]:
-    """Return the number of steps, the call id, and whether to force."""
+@dataclass(slots=True)
+class _Options:
+    """The words behind one of the magics."""
+
+    count: int | None = None
+    call: str | None = None
+    force: bool = False
+    files_only: bool = False
+
+
+def _parse_options(magic: str, line: str) -> _Options:
     try:
         words = shlex.split(line)
     except ValueError as error:
         raise UsageError(f"%{magic}: {error} in {line!r}. Use {_USAGE[magic]}.") from None
-    count: int | None = None
-    call: str | None = None
-    force = False
+    options = _Options()
     named = {"undo": "--to", "changes": "--since"}.get(magic)
     while words:
         word = words.pop(0)
         if word == named and words:
-            call = words.pop(0)
+            options.call = words.pop(0)
         elif word == "--force" and magic != "changes":
-            force = True
-        elif magic != "changes" and count is None and word.isascii() and word.isdigit() and int(word) > 0:
-            count = int(word)
+            options.force = True
+        elif word == "--files" and magic != "changes":
+            options.files_only = True
+        elif magic != "changes" and options.count is None and _is_count(word):
+            options.count = int(word)
         else:
             raise UsageError(f"%{magic} does not take {word!r}. Use {_USAGE[magic]}.")
-    if count is not None and call is not None:
+    if options.count is not None and options.call is not None:
         raise UsageError(f"%{magic} takes a number or a call, not both. Use {_USAGE[magic]}.")
-    return count, call, force
+    return options
+
+
+def _is_count(word: str) -> bool:
+    return word.isascii() and word.isdigit() and int(word) > 0
 
 
 def changes_bundle(changes: Changes) -> dict[str, Any]:
@@ -121,6 +140,8 @@ def changes_bundle(changes: Changes) -> dict[str, Any]:
     notes = [f"Not covered by undo: {one_line(one, 200)}" for one in changes.uncovered]
     if len(changes) > _MAX_SHOWN:
         notes.insert(0, f"{len(changes) - _MAX_SHOWN:,} more changes.")
+    if changes.reach:
+        notes.append(one_line(changes.reach, 1_000))
     body += map(html.note, notes)
     title = f"workspace · {html.escape(changes.headline)}"
     lines = ["workspace - " + changes.headline, *(one_line(str(change), 400) for change in shown)]

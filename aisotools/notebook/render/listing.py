@@ -150,8 +150,11 @@ def status_bundle(
     return table_bundle(("sandbox", ""), rows)
 
 
-def table_bundle(head: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, str]:
-    """Return rows of plain text as an HTML table and as aligned text. Columns of short texts do not wrap."""
+def table_bundle(head: Sequence[str], rows: Sequence[Sequence[str]], *, note: str = "") -> dict[str, str]:
+    """Return rows of plain text as an HTML table and as aligned text, with a note of plain text below.
+
+    Columns of short texts do not wrap.
+    """
     styles = [_CELL + _width(max(map(len, column))) for column in zip(head, *rows, strict=True)]
     cells = "".join(
         "<tr>"
@@ -165,8 +168,8 @@ def table_bundle(head: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str
     )
     markup = f'<table style="{_TABLE}"><tr>{titles}</tr>{cells}</table>'
     return {
-        "text/html": f'<div style="overflow-x:auto">{markup}</div>',
-        "text/plain": _align([head, *rows]),
+        "text/html": f'<div style="overflow-x:auto">{markup}</div>' + (html.note(note) if note else ""),
+        "text/plain": _align([head, *rows]) + (f"\n\n{note}" if note else ""),
     }
 
 

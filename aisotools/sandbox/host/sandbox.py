@@ -149,6 +149,7 @@ class LocalSandbox:
             on_replaced=self._on_worker_replaced,
             slow_s=slow_fork_s,
             budget=snapshot_budget,
+            on_dropped=listener.variables_dropped,
         )
         self.has_readers = levels.has_readers(spec.level, spec.landlock_abi)
         self._readers = Readers(

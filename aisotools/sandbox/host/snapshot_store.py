@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import os
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aisotools.core.exceptions import SandboxError
@@ -91,20 +91,30 @@ class SnapshotStore:
     Attributes:
         snapshots: Those on the way to the present, the oldest first.
         undone: The ways that were left by undo, the latest last. Each begins with the snapshot that was
-            restored.
+            restored, so that the last of them begins with the present, and time goes on from its end to the
+            beginning of the one before.
     """
 
-    def __init__(self, *, slow_s: float, budget: MemoryBudget) -> None:
+    def __init__(
+        self,
+        *,
+        slow_s: float,
+        budget: MemoryBudget,
+        on_dropped: Callable[[Sequence[str], str], None] | None = None,
+    ) -> None:
         """Create an empty store.
 
         Args:
             slow_s: After a fork that took longer, in seconds of processor time, some calls go without.
             budget: How much memory the snapshots may take.
+            on_dropped: Called with the calls that have no snapshot, or no longer, and the reason, unless the
+                worker has ended or another call has taken the place of what was undone.
         """
         self.snapshots: list[ForkSnapshot] = []
         self.undone: list[list[ForkSnapshot]] = []
         self._slow_s = slow_s
         self._budget = budget
+        self._on_dropped = on_dropped
         self._last_number = 0
         self._unsettled: set[ForkSnapshot] = set()
         # Forks that live or may not have been reaped yet: no child processes of user code.
@@ -136,9 +146,9 @@ class SnapshotStore:
         return self.snapshots[-1] if self._newest_is_present and self.snapshots else None
 
     def find(self, call_id: str) -> ForkSnapshot | None:
-        """Return the snapshot from before a call, or None."""
+        """Return the snapshot from before a call, which may be undone, or None."""
         number = self._shared.get(call_id)
-        for snapshot in self.snapshots:
+        for snapshot in self.all():
             if snapshot.point.call_id == call_id or snapshot.number == number:
                 return snapshot
         return None
@@ -177,12 +187,12 @@ class SnapshotStore:
         self._newest_is_present = False
         if self._calls_to_skip:
             self._calls_to_skip -= 1
-            self._note_reason(call_id, "the last fork took so long that some calls went without a snapshot")
+            self._report([call_id], "the last fork took so long that some calls went without a snapshot")
             return
         try:
             snapshot = self.fork(connection, call_id)
         except SandboxError as error:
-            self._note_reason(call_id, str(error))
+            self._report([call_id], str(error))
             return
         self.snapshots.append(snapshot)
         self._newest_is_present = is_present
@@ -270,8 +280,7 @@ class SnapshotStore:
 
     def evict(self, snapshot: ForkSnapshot, reason: str) -> None:
         """Drop `snapshot`; `reason` is what `eviction_reason` returns for its call afterwards."""
-        for call_id in [snapshot.point.call_id, *self._calls_sharing(snapshot)]:
-            self._note_reason(call_id, reason)
+        self._report([snapshot.point.call_id, *self._calls_sharing(snapshot)], reason)
         if snapshot in self.snapshots[-1:]:
             self._newest_is_present = False  # the one before it becomes the newest
         for snapshots in (self.snapshots, *self.undone):
@@ -292,12 +301,19 @@ class SnapshotStore:
         del self.snapshots[position:]
         self._newest_is_present = False
 
-    def redo_last(self) -> ForkSnapshot:
-        """Move back what was undone last. Return the snapshot that had been restored then."""
-        way = self.undone.pop()
-        self.snapshots += way
+    def redo_to(self, snapshot: ForkSnapshot | None) -> None:
+        """Move back what comes before an undone snapshot, which was restored; None to move back all."""
         self._newest_is_present = False
-        return way[0]
+        while self.undone:
+            way = self.undone.pop()
+            if snapshot in way:
+                position = way.index(snapshot)
+                self.undone.append(way[position:])
+                way = way[:position]
+            # A first one that was evicted has only held its place.
+            self.snapshots += [one for one in way if not one.drop_reason]
+            if self.undone and self.undone[-1][:1] == [snapshot]:
+                break
 
     def drop_undone(self) -> None:
         """Drop what was undone: a call takes another way, so that it cannot be redone."""
@@ -314,12 +330,19 @@ class SnapshotStore:
             self._measurement.cancel()
             self._measurement = None
         for snapshot in self.all():
-            self._note_reason(snapshot.point.call_id, reason)
+            for call_id in [snapshot.point.call_id, *self._calls_sharing(snapshot)]:
+                self._note_reason(call_id, reason)
             snapshot.drop(reason)
         self.snapshots, self.undone = [], []
         self._shared.clear()
         self._newest_is_present = False
         self._calls_to_skip = 0
+
+    def _report(self, call_ids: Sequence[str], reason: str) -> None:
+        for call_id in call_ids:
+            self._note_reason(call_id, reason)
+        if self._on_dropped is not None:
+            self._on_dropped(call_ids, reason)
 
     def _note_reason(self, call_id: str, reason: str) -> None:
         self._reasons[call_id] = reason

@@ -109,6 +109,7 @@ class SnapshotHistory:
         on_replaced: Callable[[str, bool], None],
         slow_s: float,
         budget: MemoryBudget | None = None,
+        on_dropped: Callable[[Sequence[str], str], None] | None = None,
     ) -> None:
         """Create an empty history.
 
@@ -120,12 +121,15 @@ class SnapshotHistory:
                 and whether anything is lost that nobody asked to undo.
             slow_s: After a fork that took longer, some calls go without a snapshot.
             budget: How much memory the snapshots may take; by default a share of the machine's.
+            on_dropped: See `SnapshotStore`.
         """
         self._scheduler = scheduler
         self._connect = connect
         self._run_call = run_call
         self._on_replaced = on_replaced
-        self._store = SnapshotStore(slow_s=slow_s, budget=budget or MemoryBudget.of_this_machine())
+        self._store = SnapshotStore(
+            slow_s=slow_s, budget=budget or MemoryBudget.of_this_machine(), on_dropped=on_dropped
+        )
         self._connection: WorkerConnection | None = None
         # Held while the worker is replaced. Undo holds a slot too; recovery starts whenever a worker dies,
         # also during an undo, and must not replace the worker a second time in between.
@@ -220,6 +224,39 @@ class SnapshotHistory:
 
     # ---- undo
 
+    def why_not_kept(self, call_id: str | None) -> str:
+        """Return why the variables cannot be brought to a state; see `VariableHistory.why_not_kept`."""
+        if call_id is None:
+            return self._why_not_redone()
+        if call_id in self._broken_calls:
+            return "the worker could run nothing any more then"
+        found = self._store.find(call_id)
+        if found is None:
+            return self._store.eviction_reason(call_id)
+        if found.drop_reason:
+            return found.drop_reason
+        if not found.settled.done():
+            return "its snapshot is not taken yet"
+        if not found.is_alive:
+            return "the process that held its snapshot has ended"
+        if found.point.label == "data only" and self._oldest_exact() is None:
+            return "there is no older snapshot that its values could be loaded into"
+        return ""
+
+    def _why_not_redone(self) -> str:
+        if not self._store.undone:
+            return "no variables were undone, or a call has changed them since"
+        frozen = self._frozen
+        if frozen is None or (frozen.pid and not tree.parent_of(frozen.pid)):
+            return "the worker that was undone has ended"
+        return ""
+
+    def _oldest_exact(self) -> ForkSnapshot | None:
+        for source in self._store.all():
+            if source.settled.done() and source.is_alive and source.point.label == "exact":
+                return source
+        return None
+
     async def restore(self, call_id: str) -> VariablePoint:
         """Restore the variables from before this call; see `VariableHistory.restore`."""
         async with self._scheduler.slot("exclusive"):
@@ -246,6 +283,8 @@ class SnapshotHistory:
     ) -> tuple[str, ...]:
         """Replace the worker by one woken from `source`, and make `snapshot` and what is newer undone.
 
+        What is older, and was undone, is part of the way to the present again.
+
         The order makes a failure harmless: wake the new worker first, while the old one is untouched; then
         stop the old one; and switch over only when both have succeeded.
         """
@@ -254,7 +293,10 @@ class SnapshotHistory:
         # The worker of the present is frozen, so that redo brings back even its threads. A worker that itself
         # was restored is not worth that: redo wakes its snapshot again.
         await self._stop_worker(connection, "freeze" if is_first else "end", sock)
-        self._store.undo_from(snapshot)
+        if snapshot in self._store.snapshots:
+            self._store.undo_from(snapshot)
+        else:
+            self._store.redo_to(snapshot)
         reason = f"the call {snapshot.point.call_id} and what came after were undone"
         former = self._switch_to(connection, sock, source, reason)
         if is_first:
@@ -328,37 +370,65 @@ class SnapshotHistory:
                 raise _cannot_restore(
                     snapshot.point.call_id, "there is no older snapshot that its values could be loaded into"
                 )
+            former = self._store.current if self._store.undone else None
             async with self._replacing:
                 await self._restore(connection, snapshot, source=source)
-            await self._load(connection, values)
+            try:
+                await self._load(connection, values)
+            except SandboxError as error:
+                await self._take_back(connection, former, error)
+                raise
         finally:
             values.close()
         lost = (*snapshot.point.lost, *values.point.lost)
         return VariablePoint(call_id=snapshot.point.call_id, label="data only", lost=lost)
 
+    async def _take_back(
+        self, connection: WorkerConnection, former: ForkSnapshot | None, error: SandboxError
+    ) -> None:
+        """Go back to what was there before a restore that failed when the worker had been replaced already.
+
+        Args:
+            connection: The worker.
+            former: The snapshot that had been restored before; None for the frozen worker of the present.
+            error: Why the restore failed.
+
+        Raises:
+            SandboxError: If that fails as well: the message says what is there now.
+        """
+        try:
+            async with self._replacing:
+                if former is None:
+                    await self._redo_to_frozen(connection)
+                    self._store.redo_to(None)
+                else:
+                    await self._restore(connection, former, source=former)
+        except SandboxError as second:
+            raise SandboxError(
+                f"{error} The variables from before could not be brought back either, so those of an older "
+                f"snapshot are there now: {second}"
+            ) from error
+
     # ---- redo
 
-    async def redo(self) -> VariablePoint | None:
-        """Take the last `restore` back; see `VariableHistory.redo`."""
+    async def redo(self, until: str | None = None) -> VariablePoint | None:
+        """Take back what `restore` did since the last call; see `VariableHistory.redo`."""
+        if until is not None:
+            return await self.restore(until)
         async with self._scheduler.slot("exclusive"):
             connection = await self._connect()
             if not self._store.undone or connection is not self._connection:
                 return None
             async with self._replacing:
-                if len(self._store.undone) > 1:
-                    await self._redo_to_snapshot(connection, self._store.undone[-2][0])
-                else:
-                    await self._redo_to_frozen(connection)
-                return self._store.redo_last().point
-
-    async def _redo_to_snapshot(self, connection: WorkerConnection, source: ForkSnapshot) -> None:
-        sock, _ = await self._wake(connection, source)
-        await self._stop_worker(connection, "end", sock)
-        self._switch_to(connection, sock, source, "an undone call was redone").close()
+                point = self._store.undone[-1][0].point
+                await self._redo_to_frozen(connection)
+                self._store.redo_to(None)
+                return point
 
     async def _redo_to_frozen(self, connection: WorkerConnection) -> None:
-        if self._frozen is None:
-            raise SandboxError("Redo failed: the worker that was undone has ended.")
+        if reason := self._why_not_redone():
+            raise SandboxError(f"Redo of the variables failed: {reason}.")
+        assert self._frozen is not None
         await self._stop_worker(connection, "end")
         frozen, self._frozen = self._frozen, None
         # Listen before it is thawed, so that nothing it sends then is missed.

@@ -25,7 +25,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from aisotools.core.exceptions import SandboxError
 from aisotools.core.sandboxes import SandboxStatus
@@ -90,6 +90,9 @@ class SilentListener:
         """Never called: a trial starts no worker."""
 
     def lost(self, generation: int, reason: str) -> None:
+        """Never called, likewise."""
+
+    def variables_dropped(self, call_ids: Sequence[str], reason: str) -> None:
         """Never called, likewise."""
 
 

@@ -71,6 +71,9 @@ class Checkpoint:
         before: Digest of each tree that it could change, by `TrackedTree.key`; the workspace is `""`.
         beyond: Description of effects that no undo reverts.
         after: Digests afterwards; empty while the call runs.
+        changes_variables: Whether it may have changed variables of the sandbox.
+        inside: The outermost call that it was made in; empty for a call of its own. Together they are one
+            step.
     """
 
     call_id: str
@@ -80,6 +83,8 @@ class Checkpoint:
     before: Mapping[str, str]
     beyond: str = ""
     after: Mapping[str, str] = field(default_factory=dict)
+    changes_variables: bool = False
+    inside: str = ""
 
     @property
     def changed(self) -> bool:
@@ -98,7 +103,7 @@ class Checkpoint:
 
     def begin_record(self) -> dict[str, Any]:
         """Return the journal record of its begin."""
-        return {
+        record = {
             "op": "begin",
             "id": self.call_id,
             "name": self.name,
@@ -107,6 +112,11 @@ class Checkpoint:
             "before": dict(self.before),
             "beyond": self.beyond,
         }
+        if self.changes_variables:
+            record["changes_variables"] = True
+        if self.inside:
+            record["inside"] = self.inside
+        return record
 
 
 @dataclass(slots=True)
@@ -132,6 +142,7 @@ class UndoResult:
     Attributes:
         direction: Whether to undo or to redo.
         steps: Steps that were taken, in that order.
+        origin: Digests of the trees before the move, by `TrackedTree.key`; see `Checkpoints.revert`.
         restored: Paths that were created or replaced.
         removed: Paths that were removed.
         missing: Paths that were not restored, each with the reason.
@@ -146,6 +157,7 @@ class UndoResult:
     missing: Reasons = ()
     conflicts: Reasons = ()
     done: bool = True
+    origin: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(slots=True)
@@ -157,12 +169,14 @@ class Timeline:
         undone: Steps that can be redone, the next one last.
         running: Steps that have not ended, by call id.
         moving: Record of an undo or redo that was started and not completed.
+        dropped: Number of older steps that are not kept any more.
     """
 
     done: list[Checkpoint] = field(default_factory=list)
     undone: list[Checkpoint] = field(default_factory=list)
     running: dict[str, Checkpoint] = field(default_factory=dict)
     moving: Mapping[str, Any] | None = None
+    dropped: int = 0
 
     @classmethod
     def read(cls, records: Sequence[Mapping[str, Any]]) -> Timeline:
@@ -183,7 +197,12 @@ class Timeline:
                     time_s=record["time_s"],
                     before=record["before"],
                     beyond=record.get("beyond", ""),
+                    # Earlier versions did not record it; of their tools, `python` changes variables.
+                    changes_variables=record.get("changes_variables", record["name"] == "python"),
+                    inside=record.get("inside", ""),
                 )
+            case "dropped":
+                self.dropped += record["count"]
             case "end" if record["id"] in self.running:
                 self.end(replace(self.running[record["id"]], after=record["after"]))
             case "move":
@@ -193,10 +212,10 @@ class Timeline:
                 self.moving = None
 
     def end(self, step: Checkpoint) -> None:
-        """Add a step that has ended. One that changed something clears the redo stack."""
+        """Add a step that has ended. One that may have changed something clears the redo stack."""
         self.running.pop(step.call_id, None)
         self.done.append(step)
-        if step.changed:
+        if step.changed or step.changes_variables:
             self.undone.clear()
 
     def shift(self, direction: Direction, ids: Sequence[str]) -> None:
@@ -214,6 +233,8 @@ class Timeline:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield the shortest journal that describes this state."""
+        if self.dropped:
+            yield {"op": "dropped", "count": self.dropped}
         undone = self.undone[::-1]
         for step in [*self.done, *undone]:
             yield step.begin_record()
@@ -297,6 +318,11 @@ class Checkpoints:
         """Steps that can be redone, the next one last."""
         return tuple(self._timeline.undone)
 
+    @property
+    def dropped(self) -> int:
+        """Number of older steps that are not kept any more."""
+        return self._timeline.dropped
+
     def close(self) -> None:
         """Close the store. Idempotent."""
         with self._lock:
@@ -352,6 +378,7 @@ class Checkpoints:
         *,
         outside: pathlib.Path | None = None,
         beyond: str = "",
+        changes_variables: bool = False,
         progress: ProgressCallback | None = None,
         max_work: float = math.inf,
         may_wait: bool = True,
@@ -364,6 +391,7 @@ class Checkpoints:
             session: Its session.
             outside: A path outside the workspace that it changes as well.
             beyond: Description of effects that no undo reverts.
+            changes_variables: Whether it may change variables of the sandbox.
             progress: Called while files are read.
             max_work: How much work each scan may be; see `Scanner.scan`.
             may_wait: Whether a scan may wait for the disk.
@@ -384,10 +412,19 @@ class Checkpoints:
                 time_s=time.time(),
                 before=before,
                 beyond=beyond,
+                changes_variables=changes_variables,
+                inside=self._outermost(call_id),
             )
             self._store.record(**step.begin_record())
             self._timeline.running[call_id] = step
             return snapshot
+
+    def _outermost(self, call_id: str) -> str:
+        # A call that is made in another one begins while that runs, and its id begins with that one's.
+        for step in self._timeline.running.values():
+            if call_id.startswith(f"{step.call_id}/"):
+                return step.inside or step.call_id
+        return ""
 
     def end(
         self,
@@ -495,9 +532,39 @@ class Checkpoints:
             conflicts = tuple(conflict for _, plan in plans for conflict in plan.conflicts)
             if conflicts and not force:
                 return UndoResult(direction=direction, steps=tuple(steps), conflicts=conflicts, done=False)
-            ids, token = [step.call_id for step in steps], uuid.uuid4().hex[:12]
-            self._store.record(op="move", way=direction, ids=ids, token=token, force=force)
-            return replace(self._carry_out(direction, steps, plans, token, force=force), conflicts=conflicts)
+            # The plan has scanned every tree.
+            origin = {tree.key: tree.root for tree, _ in plans}
+            moved = self._record_and_carry_out(direction, steps, plans, force=force)
+            return replace(moved, conflicts=conflicts, origin=origin)
+
+    def revert(self, moved: UndoResult) -> UndoResult:
+        """Take a move back that was the last thing to happen: every path that it changed is as before it.
+
+        What a forced move removed although it was not stored is listed as missing.
+
+        Raises:
+            WorkspaceError: If it cannot be recorded; nothing was changed then.
+        """
+        with self._lock:
+            plans = []
+            for key, root in moved.origin.items():
+                tree = self._tree(key)
+                if tree is not None:
+                    plans.append((tree, plan_restore(self._store, tree, [(tree.scan().root, root)])))
+            direction: Direction = "redo" if moved.direction == "undo" else "undo"
+            return self._record_and_carry_out(direction, moved.steps[::-1], plans, force=True)
+
+    def _record_and_carry_out(
+        self,
+        direction: Direction,
+        steps: Sequence[Checkpoint],
+        plans: Iterable[tuple[TrackedTree, RestorePlan]],
+        *,
+        force: bool,
+    ) -> UndoResult:
+        ids, token = [step.call_id for step in steps], uuid.uuid4().hex[:12]
+        self._store.record(op="move", way=direction, ids=ids, token=token, force=force)
+        return self._carry_out(direction, steps, plans, token, force=force)
 
     def _plan(
         self, direction: Direction, steps: Sequence[Checkpoint]
@@ -506,7 +573,13 @@ class Checkpoints:
         for key in dict.fromkeys(key for step in steps for key in step.before):
             tree = self._tree(key)
             if tree is not None:
-                hops = [step.change_of(direction, key) for step in steps if key in step.before]
+                known = {step.call_id for step in steps if key in step.before}
+                # What a call did includes what the calls inside it did.
+                hops = [
+                    step.change_of(direction, key)
+                    for step in steps
+                    if step.call_id in known and step.inside not in known
+                ]
                 plans.append((tree, plan_restore(self._store, tree, hops)))
         return plans
 
@@ -562,6 +635,7 @@ class Checkpoints:
         if lost:
             # Contents were deleted behind our back. Undo would have to pass this step, so drop all older
             # ones.
+            timeline.dropped += lost[-1] + 1
             del timeline.done[: lost[-1] + 1]
         timeline.undone = [step for step in timeline.undone if step.call_id in usable]
         timeline.running = {call_id: step for call_id, step in timeline.running.items() if call_id in usable}
@@ -593,6 +667,7 @@ class Checkpoints:
         """
         with self._lock:
             done = self._timeline.done
+            count = len(done)
             del done[: max(len(done) - KEPT_STEPS, 0)]
             while True:
                 needed = {_WORKSPACE, *(key for step in self._timeline.all_steps() for key in step.before)}
@@ -605,5 +680,6 @@ class Checkpoints:
                 if not is_full or not done:
                     break
                 del done[: len(done) // 4 + 1]
+            self._timeline.dropped += count - len(done)
             self._store.rewrite(self._timeline.records())
             self.has_excess = False

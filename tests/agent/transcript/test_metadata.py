@@ -76,12 +76,17 @@ def test_damaged_fields_are_an_error(tmp_path: Path, record: dict[str, Any]) -> 
 def test_undo_and_redo_are_steps(tmp_path: Path) -> None:
     steps = [
         {"kind": "undo", "call_ids": ["b", "a"], "steps": 2, "forced": False},
-        {"kind": "redo", "call_ids": ["a"], "steps": 0, "forced": True},
+        {"kind": "redo", "call_ids": ["a"], "steps": 0, "forced": True, "files_only": True},
     ]
     assert read_transcript(notebook(tmp_path, *steps)).steps == (
         RecordedMove(direction="undo", call_ids=("b", "a"), steps=2, forced=False),
-        RecordedMove(direction="redo", call_ids=("a",), steps=1, forced=True),
+        RecordedMove(direction="redo", call_ids=("a",), steps=1, forced=True, files_only=True),
     )
+
+
+def test_a_move_counts_calls_with_those_inside_them() -> None:
+    move = RecordedMove(direction="redo", call_ids=("a/1", "a", "b", "c/2"), steps=1)
+    assert move.count == 3
 
 
 def test_only_true_forces(tmp_path: Path) -> None:

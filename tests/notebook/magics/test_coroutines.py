@@ -29,6 +29,8 @@ def test_variables_are_shown(loaded: Notebook) -> None:
     shown = the_display(loaded.run("%sandbox vars shown_here"))
     assert "shown_here" in shown["text/plain"]
     assert "[1, 2, 3]" in shown["text/plain"]
+    assert "Undo reaches back" in shown["text/plain"]
+    assert "for files; for variables" in shown["text/html"]
 
 
 @pytest.mark.parametrize(

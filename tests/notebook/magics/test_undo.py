@@ -34,6 +34,18 @@ def test_changes_of_a_call_are_shown_undone_and_redone(notebook: Notebook) -> No
     assert notebook.run("print((s.workspace / 'out/a.txt').read_text())").text == "one\n"
 
 
+def test_files_alone_are_undone_and_the_reach_is_shown(notebook: Notebook) -> None:
+    notebook.run("%%sandbox\nv = 1; open('c', 'w').write('1');")
+    shown = notebook.run("%changes").result
+    assert "Undo reaches back" in shown["text/plain"]
+    assert "Undo reaches back" in shown["text/html"]
+    undone = notebook.run("%undo 1 --files").result["text/plain"]
+    assert "Removed: c." in undone
+    assert "Variables: They were left as they are." in undone
+    assert notebook.run("print(await s.get('v'))").text == "1\n"
+    assert "Brought back: c." in notebook.run("%redo --files").result["text/plain"]
+
+
 def test_undo_to_a_call_and_by_force(notebook: Notebook) -> None:
     notebook.run("await s.call('sandbox_write', {'path': 'b', 'content': '1'}, call_id='first')")
     notebook.run("await s.call('sandbox_write', {'path': 'b', 'content': '2'}, call_id='second')")
@@ -46,11 +58,11 @@ def test_undo_to_a_call_and_by_force(notebook: Notebook) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("%undo 0", "%undo does not take '0'. Use %undo [N | --to CALL] [--force]."),
+        ("%undo 0", "%undo does not take '0'. Use %undo [N | --to CALL] [--files] [--force]."),
         ("%undo all", "does not take 'all'"),
         ("%undo 2 --to x", "a number or a call, not both"),
         ("%undo --to nobody", "There is no call 'nobody' to undo."),
-        ("%redo --to x", "Use %redo [N] [--force]."),
+        ("%redo --to x", "Use %redo [N] [--files] [--force]."),
         ("%changes 3", "Use %changes [--since CALL]."),
         ("%changes --since nobody", "There is no checkpoint from before a call 'nobody'."),
         ("%undo 'x", "No closing quotation"),

@@ -95,13 +95,13 @@ class FakeConnection:
 class StoreBench:
     """A store with a worker whose forks are fakes."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         self.connection: Any = FakeConnection()
         self.children: dict[int, str] = {}
         monkeypatch.setattr(snapshot_store, "ForkSocket", FakeSocket)
         monkeypatch.setattr(snapshot_store, "ForkSnapshot", FakeSnapshot)
         monkeypatch.setattr(fork_observation, "count_processes", self._count)
-        self.store = SnapshotStore(slow_s=1.0, budget=MemoryBudget(max_bytes=100))
+        self.store = SnapshotStore(slow_s=1.0, budget=MemoryBudget(max_bytes=100), **options)
 
     def _count(self, pid: int, snapshot_pids: object) -> ProcessCounts:
         return ProcessCounts(children=dict(self.children))
@@ -221,7 +221,9 @@ async def test_undone_snapshots_come_back_or_are_dropped(bench: StoreBench) -> N
     )
     assert store.current is second
     assert store.share_newest("file")
-    assert store.redo_last() is second
+    assert [store.find(name) for name in ("b", "file")] == [second, second], "also when it is undone"
+    assert store.undone[0][0] is second
+    store.redo_to(None)
     assert (bench.calls(), store.undone, store.current) == (["a", "b", "c"], [], None)
     store.undo_from(second)
     store.drop_undone()
@@ -240,7 +242,56 @@ async def test_the_first_of_an_undone_way_holds_its_place(bench: StoreBench) -> 
     assert store.undone == [[second]]
     assert second.drop_reason == "for a test"
     assert not store.share_newest("d")
-    assert store.redo_last() is second
+    store.redo_to(None)
+    assert bench.calls() == ["a"], "what has held its place is not among those to restore"
+
+
+@pytest.mark.parametrize(
+    ("target", "present", "undone"),
+    [
+        ("b", "a", ["bcde"]),
+        ("c", "ab", ["cde"]),
+        ("d", "abc", ["de"]),
+        ("e", "abcd", ["e"]),
+        (None, "abcde", []),
+    ],
+)
+async def test_redo_goes_over_ways_and_stops_within_one(
+    bench: StoreBench, target: str | None, present: str, undone: list[str]
+) -> None:
+    store = bench.store
+    taken = {name: await bench.add(name) for name in "abcde"}
+    for name in "db":
+        store.undo_from(taken[name])
+    assert [len(way) for way in store.undone] == [2, 2]
+    store.redo_to(taken[target] if target is not None else None)
+    assert bench.calls() == list(present)
+    future = [one.point.call_id for way in reversed(store.undone) for one in way]
+    assert future == list("".join(undone))
+    assert store.current is (taken[target] if target is not None else None)
+    store.redo_to(None)
+    assert (bench.calls(), store.undone) == (list("abcde"), [])
+
+
+async def test_calls_without_a_snapshot_are_reported_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped: list[tuple[list[str], str]] = []
+    bench = StoreBench(monkeypatch, on_dropped=lambda call_ids, why: dropped.append(([*call_ids], why)))
+    first = await bench.add("a", is_present=True)
+    assert bench.store.share_newest("b")
+    bench.store.evict(first, "for a test")
+    bench.connection.is_deaf = True
+    bench.store.add(bench.connection, "c")
+    bench.connection.is_deaf = False
+    slow = await bench.add("d", last_fork_s=2.0)
+    bench.store.add(bench.connection, "e")
+    bench.store.undo_from(slow)
+    bench.store.drop_undone()
+    bench.store.clear("it was restarted")
+    assert [call_ids for call_ids, _ in dropped] == [["a", "b"], ["c"], ["e"]], "no undone one, no restart"
+    assert [
+        next(part for part in ("for a test", "had not read", "took so long") if part in why)
+        for _, why in dropped
+    ] == ["for a test", "had not read", "took so long"]
 
 
 async def test_a_full_sandbox_retains_the_newest_only(bench: StoreBench) -> None:

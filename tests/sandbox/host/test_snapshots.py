@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from aisotools.core.exceptions import SandboxError
+from aisotools.core.sandboxes import SandboxCall
+from aisotools.core.types import ToolResult
 from aisotools.sandbox.host import fork_observation
+from aisotools.sandbox.host.connection import WorkerConnection
 from aisotools.sandbox.host.snapshot_store import MemoryBudget
 from aisotools.sandbox.host.snapshots import SnapshotHistory
 from aisotools.sandbox.process import spawn, tree
@@ -67,11 +71,65 @@ async def test_step_by_step(r: Rig) -> None:
         await r.python(f"x = {number}", call_id=str(number))
     for number in (4, 3, 1):
         await history.restore(str(number))
-    for _ in range(3):
-        assert await history.redo() is not None
+    for call_id in ("3", "4", None):  # the states before these calls, then the present
+        assert history.why_not_kept(call_id) == ""
+        assert await history.redo(call_id) is not None
     assert await history.redo() is None
+    assert "no variables were undone" in history.why_not_kept(None)
     assert await r.value("x") == 4
     assert r.reported.losses == []
+
+
+async def test_redo_stops_within_what_was_undone_at_once(r: Rig) -> None:
+    history = r.kernel.variables
+    await r.python("seen = []", call_id="first")
+    for number in range(5):
+        await r.python(f"x = {number}", call_id=str(number))
+    pid = r.kernel.status().pid
+    await history.restore("4")
+    await history.restore("1")
+    assert calls(r) == ["first", "0"]
+    point = await history.redo("3")
+    assert point is not None
+    assert point.call_id == "3"
+    assert calls(r) == ["first", "0", "1", "2"]
+    assert await history.redo() is not None
+    assert r.kernel.status().pid == pid, "the worker of the present goes on"
+    assert calls(r) == ["first", "0", "1", "2", "3", "4"]
+    await history.restore("0")
+    await history.restore("2")
+    assert await r.value("x", call_id="look") == 1, "restoring a call that was undone goes forward"
+    assert calls(r)[:4] == ["first", "0", "1", "look"]
+    assert "the call was undone, and another call has run since" in history.why_not_kept("3")
+    with pytest.raises(SandboxError, match="another call has run since"):
+        await history.redo("3")
+
+
+async def test_dropped_states_are_known_beforehand_and_reported(r: Rig) -> None:
+    history = r.kernel.variables
+    for number in range(20):
+        await r.python(f"x = {number}", call_id=str(number))
+    await settled(r)
+    there = set(calls(r))
+    for number in range(20):
+        why = history.why_not_kept(str(number))
+        assert (why == "") is (str(number) in there)
+        assert why in {"", "only some of the older snapshots are retained"}
+    assert [call for call_ids, _ in r.reported.dropped for call in call_ids] == [
+        str(number) for number in sorted(set(range(20)) - set(map(int, there)), key=order(r))
+    ]
+    assert {reason for _, reason in r.reported.dropped} == {"only some of the older snapshots are retained"}
+    os.kill(history.pids()[-1], signal.SIGKILL)
+    await eventually(lambda: history.why_not_kept("19") == "the process that held its snapshot has ended")
+    with pytest.raises(SandboxError, match="before call '19'"):
+        await history.restore("19")
+    assert await r.value("x") == 19
+
+
+def order(r: Rig) -> Callable[[int], int]:
+    """Sort numbers of calls by when they were reported to be dropped."""
+    reported = [call for call_ids, _ in r.reported.dropped for call in call_ids]
+    return lambda number: reported.index(str(number))
 
 
 async def test_a_dropped_snapshot_is_refused_with_the_reason(r: Rig) -> None:
@@ -177,6 +235,36 @@ async def test_secrets_are_forgotten_for_good(r: Rig) -> None:
 def below(r: Rig) -> set[int]:
     supervisor = r.kernel.supervisor
     return tree.below(supervisor, tree.table())
+
+
+@pytest.mark.parametrize("undone_before", [False, True])
+async def test_values_that_cannot_be_loaded_change_nothing(r: Rig, undone_before: bool) -> None:
+    """They go into an older worker, which has taken the place of the present one by then."""
+    history = r.kernel.variables
+    for number in range(5):
+        await r.python(f"x = {number}", call_id=str(number))
+    await settled(r)
+    if undone_before:
+        await history.restore("4")
+    present = 3 if undone_before else 4
+    snapshot = history._store.find("2")
+    assert snapshot is not None
+    snapshot.point = replace(snapshot.point, label="data only")
+    run_call = history._run_call
+
+    async def refuse(
+        connection: WorkerConnection, request: SandboxCall, attachments: Sequence[int]
+    ) -> ToolResult:
+        return ToolResult.error("no value fits")
+
+    history._run_call = refuse  # type: ignore[assignment]  # it is called in this way here
+    with pytest.raises(SandboxError, match="could not be loaded: no value fits"):
+        await history.restore("2")
+    history._run_call = run_call
+    assert await r.value("x", read_only=True) == present
+    assert (history.why_not_kept("2"), history.why_not_kept(None) == "") == ("", undone_before)
+    assert (await history.restore("2")).label == "data only"
+    assert await r.value("x", read_only=True) == 1
 
 
 # ---- aside

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import tempfile
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -139,7 +140,24 @@ class Histories(RuleBasedStateMachine):
         point = self.run(self.r.kernel.variables.redo())
         assert (point is not None) == bool(self.undone)
         if self.undone:
-            self.now, self.path = self.undone.pop()
+            self.now, self.path = self.undone[0]
+            self.undone.clear()
+
+    @precondition(lambda self: self.undone)
+    @rule(draw=st.randoms(use_true_random=False))
+    def redo_in_part(self, draw: Random) -> None:
+        """Stop before a call that was undone; the way that the first undo has left knows the state there."""
+        latest, path = self.undone[0]
+        position = draw.randrange(len(self.path), len(path))
+        call_id, state = path[position]
+        if self.r.kernel.variables.why_not_kept(call_id):
+            assert self.made - self.numbers[call_id] >= 8
+            return
+        point = self.run(self.r.kernel.variables.redo(call_id))
+        assert (point.call_id, point.label) == (call_id, "exact"), point
+        self.now = {name: [*value] for name, value in state.items()}
+        self.path = path[:position]
+        self.undone = [(latest, path)]
 
     @precondition(lambda self: len(self.rigs) < 3)
     @rule()

@@ -11,6 +11,7 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -109,6 +110,53 @@ def test_a_call_that_changes_something_leaves_nothing_to_redo(rig: Rig) -> None:
     assert len(rig.chain.undone) == 1
     rig.step(lambda: (rig.root / "b").write_text("2"))
     assert rig.chain.undone == ()
+    rig.move()
+    rig.step(changes_variables=True)
+    assert rig.chain.undone == ()
+
+
+def test_calls_inside_a_call_are_undone_with_it(rig: Rig) -> None:
+    a = rig.root / "a"
+    for call_id, content in (("o", "outer"), ("o/1", "inner")):
+        rig.chain.begin(call_id, "tool", "s")
+        a.write_text(content)
+    rig.chain.begin("o/1/2", "tool", "s")
+    for call_id in ("o/1/2", "o/1", "o"):
+        rig.chain.end(call_id)
+    steps = rig.chain.steps[::-1]
+    assert [(step.call_id, step.inside) for step in steps] == [("o", ""), ("o/1", "o"), ("o/1/2", "o")]
+    moved = rig.chain.move("undo", steps)
+    assert (moved.conflicts, a.exists()) == ((), False), "what was written between is no conflict"
+    assert rig.chain.move("redo", rig.chain.undone[::-1]).conflicts == ()
+    assert a.read_text() == "inner"
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_move_is_taken_back_with_what_it_has_overwritten(rig: Rig, force: bool) -> None:
+    a, b = rig.root / "a", rig.root / "b"
+    rig.step(lambda: a.write_text("1"), lambda: b.write_text("1"))
+    rig.step(lambda: a.write_text("2"), b.unlink)
+    if force:
+        a.write_text("a person's")
+    moved = rig.move(count=2, force=force)
+    assert not a.exists()
+    back = rig.chain.revert(moved)
+    assert (back.missing, b.exists()) == ((), False)
+    assert a.read_text() == ("a person's" if force else "2")
+    assert [step.call_id for step in rig.chain.steps] == ["c1", "c2"]
+    rig.again()
+    assert [step.call_id for step in rig.chain.steps] == ["c1", "c2"]
+    assert rig.chain.undone == ()
+
+
+def test_file_that_force_removed_for_good_is_missing_when_a_move_is_taken_back(
+    tmp_path: Path,
+) -> None:
+    rig = Rig(tmp_path, ScanLimits(total_bytes=10))
+    rig.step(lambda: (rig.root / "large").write_bytes(bytes(11)))
+    back = rig.chain.revert(rig.move(force=True))
+    assert [path for path, _ in back.missing] == ["large"]
+    rig.chain.close()
 
 
 def test_special_files_are_never_opened_and_what_can_come_back_does(rig: Rig) -> None:
@@ -478,6 +526,18 @@ def test_timeline_comes_back_from_its_records() -> None:
     assert list(Timeline().records()) == []
 
 
+def test_variables_nesting_and_dropped_steps_are_recorded() -> None:
+    step = replace(checkpoint("1"), changes_variables=True, inside="0")
+    timeline = Timeline(done=[step], dropped=7)
+    records = list(timeline.records())
+    assert records[0] == {"op": "dropped", "count": 7}
+    assert (records[1]["changes_variables"], records[1]["inside"]) == (True, "0")
+    assert Timeline.read(records) == timeline
+    earlier = [replace(checkpoint(name), name=name).begin_record() for name in ("python", "file")]
+    running = Timeline.read(earlier).running
+    assert [running[name].changes_variables for name in ("python", "file")] == [True, False]
+
+
 def test_records_of_earlier_versions_need_no_beyond() -> None:
     record = checkpoint("1").begin_record()
     del record["beyond"]
@@ -814,7 +874,8 @@ def test_number_of_steps_is_limited_with_some_slack(rig: Rig) -> None:
         counts.append(len(rig.chain.steps))
     assert counts[119:] == [120, 100, 101]
     assert rig.chain.steps[0].call_id == "c22"
-    assert len(rig.chain.store.records()) == 2 * 101
+    assert rig.chain.dropped == 21
+    assert len(rig.chain.store.records()) == 1 + 2 * 101
 
 
 @pytest.mark.parametrize(("limit", "first"), [("kept_bytes", 8), ("kept_contents", 6)])

@@ -1,0 +1,143 @@
+"""What undo and redo answer: what was moved and what was not, or why nothing was changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from aisotools.core.sandboxes import VariablePoint
+from aisotools.core.truncation import summarize_names
+from aisotools.core.types import Json, ToolResult
+from aisotools.session.undo_steps import UndoPlan, UndoStep
+from aisotools.workspace.checkpoints.timeline import UndoResult
+from aisotools.workspace.root_mode import RootMode
+
+_MAX_LISTED = 20
+"""Conflicts in one message; the rest is counted."""
+
+
+def add_notes(result: ToolResult, mode: RootMode) -> ToolResult:
+    """Return a result that says what became of the mode of the workspace's folder."""
+    notes, mode.notes = mode.notes, []
+    content = "\n".join([result.content, *(f"[{note}]" for note in notes)]).lstrip("\n")
+    return dataclasses.replace(result, content=content).with_metadata(workspace_mode=notes)
+
+
+def describe_unsupported() -> str:
+    """Return why the variables were not restored by a sandbox that keeps none."""
+    return (
+        "They were not brought back: this sandbox cannot keep earlier states of them, because its worker "
+        "cannot be forked. Run the cells again that made them."
+    )
+
+
+def describe_elsewhere(steps: Sequence[UndoStep]) -> str:
+    """Return why the variables stay as they are for steps of other sessions."""
+    names = summarize_names([str(step) for step in steps])
+    return (
+        f"They stay as they are for {names}: an earlier process or another session made these calls, and its "
+        "variables are not here."
+    )
+
+
+def describe_restored(plan: UndoPlan, point: VariablePoint) -> str:
+    """Return which state of the variables is back, and what of it is not."""
+    loss = f", but for: {summarize_names(point.lost)}." if point.lost else "."
+    if not plan.before:
+        return f"They are as they were before the undo{loss}"
+    return f"They are as before {plan.before}{loss}"
+
+
+def move_result(plan: UndoPlan, moved: UndoResult, variables: str) -> ToolResult:
+    """Build the result of an undo or redo that was carried out."""
+    calls, names, stays_done, unchanged = [], [], [], []
+    for step in plan.steps:
+        inner = len(step.calls) - 1
+        remarks = [step.call_id]
+        if inner:
+            remarks.append(f"with {inner} call{'' if inner == 1 else 's'} inside it")
+        if not step.has_changed:
+            # What a tool on the host or in the network did elsewhere is not known.
+            remarks.append(
+                "changed no file" if any(call.beyond for call in step.calls) else "changed nothing"
+            )
+            unchanged.append(step.call_id)
+        names.append(f"{step.calls[-1].name} ({', '.join(remarks)})")
+    for call in moved.steps:
+        calls.append({"id": call.call_id, "name": call.name})
+        if call.beyond:
+            stays_done.append(call.beyond)
+    missing = []
+    for path, reason in moved.missing:
+        missing.append(f"{path or 'the workspace'} ({reason})")
+    verb = "Undid" if moved.direction == "undo" else "Redid"
+    noun = "call" if len(names) == 1 else "calls"
+    lines = [f"{verb} {len(names)} {noun}: {summarize_names(names)}."]
+    if moved.restored:
+        lines.append(f"Brought back: {summarize_names(moved.restored)}.")
+    if moved.removed:
+        lines.append(f"Removed: {summarize_names(moved.removed)}.")
+    if not (moved.restored or moved.removed or missing):
+        lines.append("No file had to be changed.")
+    if missing:
+        lines.append(f"Not brought back: {summarize_names(missing)}.")
+    if variables:
+        lines.append(f"Variables: {variables}")
+    if stays_done:
+        lines.extend(f"Stays done: {sentence}" for sentence in stays_done)
+    value: dict[str, Json] = {
+        "calls": calls,
+        "changed_nothing": unchanged,
+        "restored": list(moved.restored),
+        "removed": list(moved.removed),
+        "missing": missing,
+        "variables": variables,
+        "stays_done": stays_done,
+        "conflicts": _list_conflicts(moved),
+    }
+    # Not `ToolResult.json`, which encodes the value to see whether it is JSON: with a hundred thousand paths
+    # that holds up the event loop.
+    content, metadata = "\n".join(lines), {"tool": moved.direction}
+    return ToolResult(content=content, kind="json", value=value, metadata=metadata)
+
+
+def conflict_result(moved: UndoResult) -> ToolResult:
+    """Build the result of an undo or redo that was refused, since somebody else changed the same files."""
+    lines = [f"Nothing was changed, since this {moved.direction} would overwrite what somebody else did:"]
+    lines += [f"- {path}: {reason}" for path, reason in moved.conflicts[:_MAX_LISTED]]
+    if len(moved.conflicts) > _MAX_LISTED:
+        lines.append(f"- and {len(moved.conflicts) - _MAX_LISTED} more")
+    lines.append(f"Keep it by leaving it as it is, or {moved.direction} with force=True.")
+    result = ToolResult.error("\n".join(lines), error_kind="failed")
+    return dataclasses.replace(result, value={"conflicts": _list_conflicts(moved)})
+
+
+def _list_conflicts(moved: UndoResult) -> list[Json]:
+    return [{"path": path, "why": reason} for path, reason in moved.conflicts]
+
+
+def reverted_result(moved: UndoResult, problem: str, back: UndoResult | str) -> ToolResult:
+    """Build the result of a move whose variables could not be restored, so that its files were moved back.
+
+    Args:
+        moved: The move of the files.
+        problem: Why the variables could not be restored.
+        back: How the files were moved back, or why they could not be.
+    """
+    if isinstance(back, UndoResult) and not back.missing:
+        return ToolResult.error(
+            f"Nothing was changed: the variables could not be restored, so the files are back as they were "
+            f"before this {moved.direction}. {problem}"
+        )
+    lines = [f"This {moved.direction} failed half way: the variables could not be restored. {problem}"]
+    unmoved: list[str] = []
+    if isinstance(back, str):
+        other = "redo" if moved.direction == "undo" else "undo"
+        paths = summarize_names([*moved.restored, *moved.removed]) or "none"
+        lines.append(f"The files could not be moved back: {back} Moved are: {paths}.")
+        lines.append(f'When that is repaired, {other}(variables="keep") of the same calls moves them back.')
+    else:
+        unmoved = [f"{path or 'the workspace'} ({reason})" for path, reason in back.missing]
+        lines.append(f"The files were moved back, but for: {summarize_names(unmoved)}.")
+    result = ToolResult.error("\n".join(lines))
+    return dataclasses.replace(result, value={"missing": list(unmoved), "files_moved": isinstance(back, str)})

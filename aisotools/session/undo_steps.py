@@ -1,0 +1,339 @@
+"""The steps that an undo or redo takes, and the states of the variables between them.
+
+A step is a call that took a checkpoint, together with the calls that were made inside it. The states of the
+variables have numbers: two that are the same, because nothing that ran between them may have changed a
+variable, have the same number. So a state can be restored by what was kept before any call that found it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from aisotools.core.exceptions import UsageError
+from aisotools.core.types import ToolResult
+from aisotools.workspace.checkpoints.timeline import Checkpoint, Direction
+
+_MAX_LISTED = 20
+"""Calls that one message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class UndoStep:
+    """One step.
+
+    Attributes:
+        calls: Its calls in the order in which they ended. The one that made the others is the last.
+    """
+
+    calls: tuple[Checkpoint, ...]
+
+    def __str__(self) -> str:
+        return f"{self.calls[-1].name} ({self.call_id})"
+
+    @property
+    def call_id(self) -> str:
+        """The call that made the others."""
+        return self.calls[-1].call_id
+
+    @property
+    def changes_variables(self) -> bool:
+        """True if any of its calls may have changed variables."""
+        return any(call.changes_variables for call in self.calls)
+
+    @property
+    def has_changed(self) -> bool:
+        """False if it is certain that it changed neither files nor variables."""
+        return self.changes_variables or any(call.changed for call in self.calls)
+
+
+def group_steps(checkpoints: Sequence[Checkpoint]) -> list[UndoStep]:
+    """Return the steps of checkpoints that are in the order in which they ended."""
+    groups = itertools.groupby(checkpoints, key=lambda call: call.inside or call.call_id)
+    # After a crash the calls of a step end in the order in which they began.
+    return [UndoStep(tuple(sorted(calls, key=lambda call: not call.inside))) for _, calls in groups]
+
+
+class VariableStates:
+    """Numbers of the states of one sandbox's variables, as the calls of one session found them.
+
+    Attributes:
+        now: The present state.
+        latest: The one that the first of the undos has left that can be redone.
+        left: The one that the sandbox goes to when it redoes all that it has undone.
+    """
+
+    def __init__(self) -> None:
+        """Begin with a state that no call has found yet."""
+        self._numbers = itertools.count()
+        self.now = self.latest = self.left = next(self._numbers)
+        self._found: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<VariableStates: {len(self._found)} calls, now {self.now}>"
+
+    def __contains__(self, call_id: object) -> bool:
+        return call_id in self._found
+
+    def begin(self, call_id: str, *, may_change: bool) -> None:
+        """Note that a call begins, and whether it may change variables."""
+        self._found[call_id] = self.now
+        if may_change:
+            self.note_changed()
+
+    def note_changed(self) -> None:
+        """Note that the variables may have changed: a call has ended, or another worker has come.
+
+        A call that was made inside the one that has ended has found a state that is over by now.
+        """
+        self.now = next(self._numbers)
+
+    def found_by(self, call_id: str) -> int:
+        """Return the state from before a call, which is one of those that began here."""
+        return self._found[call_id]
+
+    def calls_that_found(self, state: int) -> Iterator[str]:
+        """Yield the calls before which the variables were in this state."""
+        return (call_id for call_id, found in self._found.items() if found == state)
+
+    def retain(self, call_ids: Collection[str]) -> None:
+        """Forget all calls but these."""
+        self._found = {call_id: state for call_id, state in self._found.items() if call_id in call_ids}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restore:
+    """How a state of the variables can be restored.
+
+    Attributes:
+        state: The state; None if the variables stay as they are.
+        call_id: Before which call it was kept; None if it is what the sandbox goes to when it redoes all.
+        problem: Why it cannot be restored, in a clause; empty if it can.
+    """
+
+    state: int | None = None
+    call_id: str | None = None
+    problem: str = ""
+
+
+STAY = Restore()
+"""Leaves the variables as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoPlan:
+    """An undo or redo that is possible, before anything is touched.
+
+    Attributes:
+        direction: Which of the two.
+        steps: The steps, in the order in which they are taken.
+        variables: What happens to the variables.
+        before: The call before which they are as the plan restores them; empty for the state that the first
+            of the undos has left.
+    """
+
+    direction: Direction
+    steps: tuple[UndoStep, ...]
+    variables: Restore
+    before: str = ""
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """The calls, in the order in which they are taken."""
+        order = -1 if self.direction == "undo" else 1
+        return [call for step in self.steps for call in step.calls[::order]]
+
+
+class UndoChoice:
+    """The steps of one direction, and what is kept of the states between them. Touches nothing."""
+
+    def __init__(
+        self,
+        direction: Direction,
+        source: Sequence[Checkpoint],
+        states: VariableStates,
+        why_not_kept: Callable[[str | None], str] | None,
+        *,
+        dropped: int = 0,
+    ) -> None:
+        """Look at what can be undone or redone.
+
+        Args:
+            direction: Which of the two.
+            source: The calls that can be, the next one last.
+            states: The states of the variables.
+            why_not_kept: See `VariableHistory.why_not_kept`; None if the sandbox keeps no variables.
+            dropped: How many older calls there were.
+        """
+        self._direction = direction
+        if direction == "undo":
+            self.steps = group_steps(source)[::-1]
+        else:
+            self.steps = group_steps(source[::-1])
+        self._states = states
+        self._why_not_kept = why_not_kept
+        self._dropped = dropped
+
+    def count_to(self, call_id: str) -> int:
+        """Return how many steps lead to the state before a call.
+
+        Raises:
+            UsageError: If there is no such step.
+        """
+        for number, step in enumerate(self.steps, start=1):
+            if step.call_id == call_id:
+                return number
+            if any(call.call_id == call_id for call in step.calls):
+                raise UsageError(
+                    f"The call {call_id!r} was made by {step}, and can only be undone with it. "
+                    f"Use undo(to={step.call_id!r})."
+                )
+        known = known_ids(self.steps[::-1])
+        raise UsageError(f"There is no call {call_id!r} to undo. {known}{self._describe_dropped()}")
+
+    def plan(self, count: int, *, to: str | None = None, files_only: bool = False) -> UndoPlan | ToolResult:
+        """Return what to do for so many steps, or a refusal.
+
+        Args:
+            count: The number of steps.
+            to: The call whose state before it was asked for, for what a refusal offers.
+            files_only: Leave the variables as they are.
+        """
+        if count > len(self.steps):
+            return self._refuse_count()
+        steps = tuple(self.steps[:count])
+        restore = STAY if files_only else self.find_restore(count)
+        if restore.problem:
+            return self._refuse_variables(count, to, restore.problem)
+        before, _ = self._find_state(count) or ("", 0)
+        return UndoPlan(direction=self._direction, steps=steps, variables=restore, before=before)
+
+    def find_restore(self, count: int) -> Restore:
+        """Return how the variables get to the state that so many steps lead to."""
+        found = self._find_state(count)
+        if found is None or self._why_not_kept is None:
+            return STAY
+        _, state = found
+        if state == self._states.now:
+            return STAY
+        problem = ""
+        for call_id in self._states.calls_that_found(state):
+            why = self._why_not_kept(call_id)
+            if not why:
+                return Restore(state=state, call_id=call_id)
+            problem = problem or why
+        if state == self._states.left:
+            why = self._why_not_kept(None)
+            if not why:
+                return Restore(state=state)
+            problem = problem or why
+        return Restore(state=state, problem=problem or "nothing is known of it")
+
+    def _find_state(self, count: int) -> tuple[str, int] | None:
+        """Return the call before which the variables are as so many steps leave them, and that state.
+
+        The call is empty for the state that the first undo has left. None of them is known here: None.
+        """
+        taken = [step.call_id for step in self.steps[:count] if step.call_id in self._states]
+        if not taken:
+            return None
+        if self._direction == "undo":
+            return taken[-1], self._states.found_by(taken[-1])
+        for step in self.steps[count:]:
+            if step.call_id in self._states:
+                return step.call_id, self._states.found_by(step.call_id)
+        return "", self._states.latest
+
+    # ---- in words
+
+    def describe(self) -> str:
+        """Return how far the steps reach, for files and for variables, in a sentence."""
+        dropped = self._describe_dropped()
+        if not self.steps:
+            return f"There is nothing to {self._direction}.{dropped}"
+        length = len(self.steps)
+        files = f"{_count(length)}, to before {self.steps[-1]}"
+        if self._why_not_kept is None:
+            variables = "variables are not kept by this sandbox"
+        else:
+            numbers = [number for number in range(1, length + 1) if self._reaches(number)]
+            if numbers:
+                variables = f"for variables {_count(numbers[-1])}, to before {self.steps[numbers[-1] - 1]}"
+                gaps = numbers[-1] - len(numbers)
+                variables += f" ({gaps} of the states between are not kept)" if gaps else ""
+            else:
+                variables = "no earlier state of the variables is kept"
+        return f"Undo reaches back {files}, for files; {variables}.{dropped}"
+
+    def _reaches(self, count: int) -> bool:
+        own = any(step.call_id in self._states for step in self.steps[:count])
+        return own and not self.find_restore(count).problem
+
+    def _describe_dropped(self) -> str:
+        if not self._dropped or self._direction == "redo":
+            return ""
+        return f" {self._dropped:,} older {'call was' if self._dropped == 1 else 'calls were'} dropped."
+
+    def _refuse_count(self) -> ToolResult:
+        length = len(self.steps)
+        if not length:
+            return refusal(f"There is nothing to {self._direction}.{self._describe_dropped()}")
+        last = "oldest" if self._direction == "undo" else "last"
+        there = "is only" if length == 1 else "are only"
+        return refusal(
+            f"Nothing was changed: there {there} {_count(length)} to {self._direction}. The {last} is "
+            f"{self.steps[-1]}.{self._describe_dropped()} Use a smaller number, at most {length}."
+        )
+
+    def _refuse_variables(self, count: int, to: str | None, problem: str) -> ToolResult:
+        verb = self._direction
+        wanted = str(count) if to is None else f"to={to!r}"
+        option = f"{count} --files" if to is None else f"--to {to} --files"
+        lines = [
+            f"Nothing was changed: the variables from {self._describe_state(count)} are not kept: {problem}.",
+            f'- Files alone: {verb}({wanted}, variables="keep"), or %{verb} {option}.',
+        ]
+        closer, farther = range(count - 1, 0, -1), range(count + 1, len(self.steps) + 1)
+        nearest = []
+        for numbers in (closer, farther):
+            nearest += [number for number in numbers if not self.find_restore(number).problem][:1]
+        if nearest:
+            offers = ", or ".join(
+                f"{self._call(number)}, to {self._describe_state(number)}" for number in nearest
+            )
+            lines.append(f"- The nearest states that are kept: {offers}.")
+        else:
+            lines.append("- No other state of the variables is kept.")
+        result = refusal("\n".join(lines))
+        offered = [
+            {"steps": number, "to": self.steps[number - 1].call_id if verb == "undo" else ""}
+            for number in nearest
+        ]
+        return dataclasses.replace(result, value={"reason": problem, "nearest": offered})
+
+    def _call(self, count: int) -> str:
+        if self._direction == "redo":
+            return f"redo({count})"
+        return f"undo({count}) or undo(to={self.steps[count - 1].call_id!r})"
+
+    def _describe_state(self, count: int) -> str:
+        if self._direction == "undo":
+            return f"before {self.steps[count - 1]}"
+        return f"after {self.steps[count - 1]}"
+
+
+def refusal(message: str) -> ToolResult:
+    """Return the result of an undo or redo that was refused before anything was touched."""
+    return ToolResult.error(message, error_kind="invalid")
+
+
+def known_ids(steps: Sequence[UndoStep | Checkpoint]) -> str:
+    """Return a sentence that names the last of these calls."""
+    call_ids = [step.call_id for step in steps[-_MAX_LISTED:]]
+    return f"Known: {', '.join(call_ids)}." if call_ids else "There was none so far."
+
+
+def _count(number: int) -> str:
+    return f"{number:,} call{'' if number == 1 else 's'}"

@@ -1,0 +1,106 @@
+"""What undo and redo answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from aisotools.core.sandboxes import VariablePoint
+from aisotools.session.undo_results import (
+    conflict_result,
+    describe_elsewhere,
+    describe_restored,
+    describe_unsupported,
+    move_result,
+    reverted_result,
+)
+from aisotools.session.undo_steps import STAY, UndoPlan, group_steps
+from aisotools.workspace.checkpoints.timeline import Checkpoint, UndoResult
+
+
+def checkpoint(call_id: str, after: str = "b", inside: str = "", beyond: str = "") -> Checkpoint:
+    return Checkpoint(
+        call_id=call_id,
+        name="tool",
+        session="s",
+        time_s=1.0,
+        before={"": "a"},
+        after={"": after},
+        beyond=beyond,
+        inside=inside,
+    )
+
+
+def plan_of(*calls: Checkpoint) -> UndoPlan:
+    return UndoPlan(direction="undo", steps=tuple(group_steps(calls)[::-1]), variables=STAY)
+
+
+def test_steps_are_counted_and_those_that_changed_nothing_are_named() -> None:
+    calls = [
+        checkpoint("c1", "a"),
+        checkpoint("c2", "a", beyond="It sent mail."),
+        checkpoint("c3/1", inside="c3"),
+        checkpoint("c3"),
+    ]
+    plan = plan_of(*calls)
+    moved = UndoResult(
+        direction="undo", steps=tuple(plan.checkpoints), restored=("x",), missing=(("", "why"),)
+    )
+    result = move_result(plan, moved, "They stay.")
+    assert result.content.splitlines() == [
+        (
+            "Undid 3 calls: tool (c3, with 1 call inside it), tool (c2, changed no file), "
+            "tool (c1, changed nothing)."
+        ),
+        "Brought back: x.",
+        "Not brought back: the workspace (why).",
+        "Variables: They stay.",
+        "Stays done: It sent mail.",
+    ]
+    assert [call["id"] for call in result.value["calls"]] == ["c3", "c3/1", "c2", "c1"]
+    assert result.value["changed_nothing"] == ["c2", "c1"]
+    alone = plan_of(calls[0])
+    unchanged = move_result(alone, UndoResult(direction="redo", steps=tuple(alone.checkpoints)), "")
+    assert unchanged.content == "Redid 1 call: tool (c1, changed nothing).\nNo file had to be changed."
+
+
+def test_variables_are_described() -> None:
+    plan = replace(plan_of(checkpoint("c1")), before="c1")
+    point = VariablePoint(call_id="other", lost=("2 threads",))
+    assert describe_restored(plan, point) == "They are as before c1, but for: 2 threads."
+    redo = replace(plan, direction="redo", before="")
+    assert describe_restored(redo, VariablePoint(call_id="c1")) == "They are as they were before the undo."
+    assert "tool (c1): an earlier process or another session" in describe_elsewhere(plan.steps)
+    assert "cannot be forked" in describe_unsupported()
+
+
+def test_conflicts_are_listed_up_to_a_bound() -> None:
+    conflicts = tuple((f"f{number}", "it was changed") for number in range(22))
+    result = conflict_result(UndoResult(direction="undo", conflicts=conflicts, done=False))
+    assert result.content.splitlines()[-2:] == [
+        "- and 2 more",
+        "Keep it by leaving it as it is, or undo with force=True.",
+    ]
+    assert len(result.value["conflicts"]) == 22
+
+
+def test_a_move_that_was_taken_back_says_what_is_where() -> None:
+    moved = UndoResult(direction="undo", steps=(checkpoint("c1"),), restored=("x",), removed=("y",))
+    back = UndoResult(direction="redo", steps=moved.steps, restored=("x", "y"))
+    whole = reverted_result(moved, "The snapshot does not answer.", back)
+    assert whole.is_error
+    assert whole.content == (
+        "Nothing was changed: the variables could not be restored, so the files are back as they were before "
+        "this undo. The snapshot does not answer."
+    )
+    part = reverted_result(moved, "Why.", replace(back, missing=(("y", "Is a directory"),)))
+    assert part.content.splitlines() == [
+        "This undo failed half way: the variables could not be restored. Why.",
+        "The files were moved back, but for: y (Is a directory).",
+    ]
+    assert part.value == {"missing": ["y (Is a directory)"], "files_moved": False}
+    stuck = reverted_result(moved, "Why.", "No space left on device.")
+    assert stuck.content.splitlines()[1:] == [
+        "The files could not be moved back: No space left on device. Moved are: x, y.",
+        'When that is repaired, redo(variables="keep") of the same calls moves them back.',
+    ]
+    assert stuck.value == {"missing": [], "files_moved": True}
