@@ -182,7 +182,7 @@ def prepare_call(
         is_resolved = policy.concerns_paths or facts.effect is not Effect.READ_ONLY
         if resolve_paths is not None:
             # Of our own tools all paths are known; the arguments of others may name more.
-            named = encoded if builtin is None else None
+            named = encoded if facts.basis != "analysis" else None
             look = functools.partial(_resolve_facts, resolve_paths, facts, named)
             if is_resolved:
                 facts, look_again = look(), look
