@@ -34,6 +34,10 @@ from aisotools.tools.validation import encode_arguments
 _CODE_ARGUMENT = "code"
 """The argument in which tools get code to run, as `python` does."""
 
+_MAX_COMMANDS = 20
+_MAX_COMMAND_CHARS = 5_000
+"""Of commands that a tool on the host declares; some milliseconds of the event loop."""
+
 _ONLY_DECLARED = "its author declares that it only reads, and nothing on the host enforces that"
 
 _UNENFORCED = (
@@ -165,6 +169,8 @@ def prepare_call(
             facts = dataclasses.replace(gather_facts(tool, from_json(encoded)), basis="analysis")
         else:
             facts, flaw = declared_facts(tool, encoded, on_host=payload is None)
+            if payload is None and facts.commands:
+                facts = _with_commands(facts)
             # No tool says what code does that it is given to run; what it names is seen all the same.
             code = call.arguments.get(_CODE_ARGUMENT)
             if isinstance(code, str):
@@ -237,6 +243,36 @@ def prepare_call(
         needs_reader=is_believed and effect is Effect.READ_ONLY,
         look_again=look_again,
     )
+
+
+def _with_commands(facts: Facts) -> Facts:
+    """Return facts that an author declares, with what the commands do that they name; never milder ones."""
+    # Few tools declare commands, and this loads the grammar.
+    from aisotools.policy.shell.classify import shell_facts
+
+    commands = facts.commands
+    if len(commands) > _MAX_COMMANDS or sum(map(len, commands)) > _MAX_COMMAND_CHARS:
+        return dataclasses.replace(facts, certain=False)
+    for command in commands:
+        found = shell_facts(command)
+        # A program alone stands for whatever it may be given: only what it does with any argument counts.
+        with_argument = shell_facts(f"{command} ./x") if " " not in command.strip() else found
+        facts = dataclasses.replace(
+            facts,
+            effect=max(facts.effect, found.effect, with_argument.effect),
+            reads=_joined(facts.reads, found.reads),
+            writes=_joined(facts.writes, found.writes),
+            unresolved=_joined(facts.unresolved, found.unresolved),
+            named=_joined(facts.named, found.named),
+            hosts=_joined(facts.hosts, (*found.hosts, *with_argument.hosts)),
+            outside=facts.outside or found.outside,
+            certain=facts.certain and found.certain and with_argument.certain,
+        )
+    return facts
+
+
+def _joined(names: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*names, *others)))
 
 
 def _resolve_facts(resolve_paths: PathsResolver, facts: Facts, encoded_arguments: bytes | None) -> Facts:

@@ -395,6 +395,63 @@ def test_declarations_of_host_tools_are_believed_for_reading_alone(
     assert found == wanted
 
 
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"effect": Effect.READ_ONLY, "hosts": ("example.org",)},
+        {"effect": Effect.READ_ONLY, "reads": ("https://example.org/x",)},
+        {"effect": Effect.READ_ONLY, "reads": ("bob@host:/x",)},
+        *(
+            {"effect": Effect.READ_ONLY, "commands": (c,)}
+            for c in ("curl example.org", "curl", "ssh host ls")
+        ),
+        *({"effect": Effect.READ_ONLY, "commands": (c,)} for c in ("rm out/a", "nobodyknows", "make", "git")),
+        {"effect": Effect.READ_ONLY, "commands": ("ls",) * 1_000},
+        {"writes": ("out/a",), "commands": ("curl example.org",)},
+        {"writes": ("out/a",), "commands": ("curl",)},
+        {"writes": ("out/a",), "commands": ("python3 x.py",)},
+        {"writes": ("out/a",), "commands": ("rm -r out",)},
+        {"writes": ("out/a",), "commands": ("cp x /etc/x",)},
+        *(
+            {"writes": ("out/a", path)}
+            for path in ("https://example.org/x", "C:\\x", "bob@host:/x", " ", "%A%/x")
+        ),
+    ],
+)
+async def test_what_leaves_the_machine_or_makes_no_sense_is_asked_about(
+    open_session: OpenSession, declared: dict[str, Any]
+) -> None:
+    for mode in MODES:
+        made, recorder = Plain(gather_facts=facts(**declared)), Recorder()
+        session = open_session(cast("Tool", made), policy=Policy(mode=mode), approver=recorder)
+        for origin in ("model", "program"):
+            await session.call("effects", {}, origin=origin)
+        assert not made.runs
+        assert len(recorder.requests) == (0 if mode == "plan" else 2)
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"effect": Effect.READ_ONLY},
+        {"effect": Effect.READ_ONLY, "reads": ("data/a b.csv", "/usr/share/dict/words")},
+        {"effect": Effect.READ_ONLY, "commands": ("git log --oneline", "ls -l data", "wc -l notes.md")},
+        {"writes": ("out/a", "out/100%.txt", "-rf"), "commands": ("sort notes.md", "mkdir out")},
+    ],
+)
+async def test_what_stays_here_is_free_in_auto(open_session: OpenSession, declared: dict[str, Any]) -> None:
+    made = Plain(gather_facts=facts(**declared))
+    session = open_session(cast("Tool", made), policy=Policy(mode="auto"), approver=Recorder())
+    assert not (await session.call("effects", {}, origin="model")).is_error
+    assert len(made.runs) == 1
+
+
+async def test_typing_a_call_that_reads_from_a_host_is_consent(open_session: OpenSession) -> None:
+    made = Plain(gather_facts=facts(effect=Effect.READ_ONLY, hosts=("example.org",)))
+    session = open_session(cast("Tool", made), approver=Recorder())
+    assert not (await session.call("effects", {}, origin="person")).is_error
+
+
 def test_an_explicit_effect_is_one_or_is_refused() -> None:
     for make in (langchain_tool, pydantic_ai_tool):
         made: Any = make(effect="read_only")
