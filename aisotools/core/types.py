@@ -265,7 +265,8 @@ class Facts:
         unknown: Commands of which nobody here knows what they do, word by word, if that is all that is not
             certain, and the rest only reads. They may be tried; see `policy.trials`.
         scripts: Files of the workspace that it may run, each with a digest of its content: what it reads if
-            it is not certain, and what shell scripts among these load by name.
+            it is not certain, code that it names, and what is loaded by name. Empty digests before the paths
+            are resolved.
         runs_in: Where the tool runs.
         level: The sandbox's confinement level.
         undoable: True if undo covers everything that the call may change.

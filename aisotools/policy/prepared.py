@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -30,9 +31,12 @@ from aisotools.tools.adapter import (
 )
 from aisotools.tools.declarations import declared_facts
 from aisotools.tools.validation import encode_arguments
+from aisotools.workspace.loaded_names import loaded_names
 
 _CODE_ARGUMENT = "code"
 """The argument in which tools get code to run, as `python` does."""
+
+_CODE_SIGNS = re.compile(r"[()=\n\"';]|\bimport\b|%")
 
 _MAX_COMMANDS = 20
 _MAX_COMMAND_CHARS = 5_000
@@ -174,7 +178,11 @@ def prepare_call(
             # No tool says what code does that it is given to run; what it names is seen all the same.
             code = call.arguments.get(_CODE_ARGUMENT)
             if isinstance(code, str):
-                facts = dataclasses.replace(facts, named=tuple(quoted_texts(code)))
+                facts = dataclasses.replace(
+                    facts,
+                    named=tuple(quoted_texts(code)),
+                    scripts=tuple((name, "") for name in loaded_names(code)),
+                )
         # That a tool reaches files through the path guard is known of our own tools alone.
         is_guarded = facts.path_guarded and builtin is not None
         facts = dataclasses.replace(
@@ -184,6 +192,8 @@ def prepare_call(
             path_guarded=is_guarded,
             enforced=enforced if runs_in == "sandbox" else frozenset(),
         )
+        if resolve_paths is None:
+            facts = dataclasses.replace(facts, scripts=())  # nobody can look at them
         # Which paths a call reads that only reads matters to rules about paths, and to whoever is asked.
         is_resolved = policy.concerns_paths or facts.effect is not Effect.READ_ONLY
         if resolve_paths is not None:
@@ -260,10 +270,10 @@ def _with_commands(facts: Facts) -> Facts:
         facts = dataclasses.replace(
             facts,
             effect=max(facts.effect, found.effect, with_argument.effect),
-            reads=_joined(facts.reads, found.reads),
             writes=_joined(facts.writes, found.writes),
             unresolved=_joined(facts.unresolved, found.unresolved),
-            named=_joined(facts.named, found.named),
+            # What they read counts for rules; the author says what the call reads.
+            named=_joined(facts.named, (*found.reads, *found.named)),
             hosts=_joined(facts.hosts, (*found.hosts, *with_argument.hosts)),
             outside=facts.outside or found.outside,
             certain=facts.certain and found.certain and with_argument.certain,
@@ -276,7 +286,10 @@ def _joined(names: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _resolve_facts(resolve_paths: PathsResolver, facts: Facts, encoded_arguments: bytes | None) -> Facts:
-    return resolve_paths(facts, None if encoded_arguments is None else from_json(encoded_arguments))
+    arguments = None if encoded_arguments is None else from_json(encoded_arguments)
+    if arguments and isinstance(code := arguments.get(_CODE_ARGUMENT), str) and _CODE_SIGNS.search(code):
+        del arguments[_CODE_ARGUMENT]  # of code, what stands in quotes counts
+    return resolve_paths(facts, arguments)
 
 
 def call_digest(tool: Tool, encoded_arguments: bytes, level: str, facts: Facts) -> str:

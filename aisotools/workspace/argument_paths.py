@@ -132,7 +132,9 @@ def _read_text(text: str, found: Readings, *, as_whole: bool) -> list[Json]:
         is_short = len(words) <= _FEW_WORDS
         for word in words:
             for part in {word: None, word.rstrip(".!"): None, **dict.fromkeys(_split_parts(word))}:
-                if not part or len(part) > MAX_PATH_CHARS or not (is_short or "/" in part or "." in part):
+                # Prose has dots and slashes of its own; as a path of a command, a dot is the folder.
+                is_name = bool(part.strip("/")) and bool(is_short or part.strip("./"))
+                if not is_name or len(part) > MAX_PATH_CHARS or not (is_short or "/" in part or "." in part):
                     continue
                 found.words |= dict.fromkeys(_as_paths(part))
         if len(found.words) > _MAX_WORDS:

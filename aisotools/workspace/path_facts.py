@@ -34,7 +34,7 @@ from aisotools.core.types import Facts, Json
 from aisotools.workspace.argument_paths import joined, readings_of
 from aisotools.workspace.paths import Root, check_path, shown
 from aisotools.workspace.real_paths import follow_path
-from aisotools.workspace.scripts import digests_of
+from aisotools.workspace.scripts import digests_of, is_code
 
 _MAX_PATHS = 200
 _MAX_PARTS = 10_000  # of all paths of a call; each may cost a system call
@@ -50,6 +50,7 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))(?=/|$)")
 _WORKSPACE_VARIABLES = frozenset(("WORKSPACE", "PWD"))
 _PRIVATE_VARIABLES = frozenset(("HOME", "TMPDIR"))
 _NEVER_FOLLOWED = ("/proc", "/dev/fd", "/sys")  # what is there differs from process to process
+_ENDINGS_OF_PROGRAMS = ("", ".jq", ".sql")  # beside those that `is_code` knows
 _OF_A_PROCESS = re.compile(r"/+(?:proc/(?:self|thread-self|\d+)|dev/fd)(?:/|$)")
 _ALIAS = "/workspace"
 
@@ -93,7 +94,8 @@ class PathResolver:
         if arguments and not (facts.reads or facts.commands):
             mentioned = self._find_mentioned(arguments)
         is_mentioning = bool(mentioned.paths or mentioned.unresolved)
-        if not (facts.reads or facts.writes or facts.recorded or facts.named or is_mentioning):
+        is_naming = bool(facts.named or facts.scripts or is_mentioning)
+        if not (facts.reads or facts.writes or facts.recorded or is_naming):
             return facts
         named = self._find_named(facts.named)
         look = _Look(self._root, self._spelled)
@@ -101,7 +103,9 @@ class PathResolver:
         writes = look.follow_all(facts.writes, doubtful=facts.writes)
         shown_reads = _shown(reads.paths)
         # What a call reads that may do anything decides what it does.
-        scripts = () if facts.certain else digests_of(Path(self._root.path), shown_reads)
+        scripts: tuple[tuple[str, str], ...] = ()
+        if facts.scripts or facts.named or not facts.certain:
+            scripts = self._find_scripts(facts, shown_reads, named)
         unresolved = dict.fromkeys(
             (*facts.unresolved, *reads.unresolved, *writes.unresolved, *named.unresolved)
         )
@@ -125,6 +129,22 @@ class PathResolver:
             # Which file is written must be known, or nobody has been asked about it.
             certain=facts.certain and not writes.unresolved,
         )
+
+    def _find_scripts(
+        self, facts: Facts, reads: Iterable[str], named: _FollowedPaths
+    ) -> tuple[tuple[str, str], ...]:
+        """Return what a call may run, with digests: what it reads or loads, and code that it names."""
+        workspace = Path(self._root.path)
+        reads = () if facts.certain else reads
+        # Of what is only named, data and results stay out: a result differs after each run.
+        code = [
+            path
+            for path in named.paths
+            if path not in named.folders
+            and (posixpath.splitext(path)[1] in _ENDINGS_OF_PROGRAMS or is_code(workspace, path))
+        ]
+        loaded = [path for path, _ in facts.scripts]
+        return digests_of(workspace, (*reads, *code), loaded, named.folders)
 
     def _settle_patterns(self, facts: Facts, without_dashes: Facts) -> Facts:
         """Return the facts that hold, as there is a name that may be taken for an option, or is none."""
