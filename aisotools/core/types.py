@@ -267,6 +267,8 @@ class Facts:
         scripts: Files of the workspace that it may run, each with a digest of its content: what it reads if
             it is not certain, code that it names, and what is loaded by name. Empty digests before the paths
             are resolved.
+        losses: What it would remove or overwrite, each with a stamp of what is there at this moment; compared
+            before it runs, and bound by a grant if it destroys something.
         runs_in: Where the tool runs.
         level: The sandbox's confinement level.
         undoable: True if undo covers everything that the call may change.
@@ -295,6 +297,7 @@ class Facts:
     certain: bool = True
     unknown: tuple[tuple[str, ...], ...] = ()
     scripts: tuple[tuple[str, str], ...] = ()
+    losses: tuple[tuple[str, str], ...] = ()
     runs_in: RunsIn = "sandbox"
     level: str = "confined"
     undoable: bool = False

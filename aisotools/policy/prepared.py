@@ -75,6 +75,7 @@ class PreparedCall:
         needs_reader: True for a call that only reads, of a tool in the sandbox that would otherwise only be
             believed: it runs where nothing can be changed.
         contents: Digests of the files that its preview was computed from, by path, once it was shown.
+        expected: Paths that earlier calls of the same question change: no reason to ask about it again.
         is_tried: True if it is tried without the right to change anything before anybody is asked.
         trial: What came of that, for its card: `reason` and `output`, once it was tried in vain.
         look_again: Returns its facts with the paths resolved once more; None if they were not resolved.
@@ -93,6 +94,7 @@ class PreparedCall:
     own_path: str = ""
     needs_reader: bool = False
     contents: Mapping[str, str] = field(default_factory=dict)
+    expected: tuple[str, ...] = ()
     is_tried: bool = False
     trial: Mapping[str, Json] = field(default_factory=dict, compare=False)
     look_again: Callable[[], Facts] | None = field(default=None, compare=False, repr=False)
@@ -303,6 +305,7 @@ def call_digest(tool: Tool, encoded_arguments: bytes, level: str, facts: Facts) 
         facts.unresolved,
         facts.recorded,
         facts.scripts,
+        facts.losses if facts.effect is Effect.DESTRUCTIVE else (),
     )
     paths = repr(known).encode()
     for part in (tool.name.encode(), version_of(tool).encode(), level.encode(), encoded_arguments, paths):

@@ -132,6 +132,13 @@ def describe_differences(shown: PreparedCall, workspace: Path | None) -> list[st
         for path, digest in now.items()
         if path not in before and digest != MISSING and path not in shown.contents
     ]
+    # What a diff was shown of is compared with that, below.
+    left = dict(found.losses) if was.scripts or not shown.contents else {}
+    differences += [
+        f"{path} has changed since it was shown, and would be lost"
+        for path, stamp in was.losses
+        if path in left and left[path] != stamp and path not in shown.expected
+    ]
     if workspace is not None:
         differences += [
             f"{path} has changed since it was shown"

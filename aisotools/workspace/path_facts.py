@@ -30,11 +30,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.core.types import Facts, Json
+from aisotools.core.types import Effect, Facts, Json
 from aisotools.workspace.argument_paths import joined, readings_of
 from aisotools.workspace.paths import Root, check_path, shown
 from aisotools.workspace.real_paths import follow_path
 from aisotools.workspace.scripts import digests_of, is_code
+from aisotools.workspace.stamps import stamps_of
 
 _MAX_PATHS = 200
 _MAX_PARTS = 10_000  # of all paths of a call; each may cost a system call
@@ -112,12 +113,14 @@ class PathResolver:
         unresolved |= mentioned.unresolved
         # What is said to be written is no sign of what is read.
         mentions = [path for path in mentioned.paths if path not in writes.paths]
+        folders = reads.folders | writes.folders | named.folders | mentioned.folders
         return dataclasses.replace(
             facts,
             reads=shown_reads,
             scripts=scripts,
+            losses=self._find_losses(facts.effect, reads, writes),
             writes=_shown(writes.paths),
-            folders=_shown(reads.folders | writes.folders | named.folders | mentioned.folders),
+            folders=_shown(folders),
             links=tuple(
                 (_as_text(name), _as_text(path)) for name, path in (reads.links | writes.links).items()
             ),
@@ -145,6 +148,20 @@ class PathResolver:
         ]
         loaded = [path for path, _ in facts.scripts]
         return digests_of(workspace, (*reads, *code), loaded, named.folders)
+
+    def _find_losses(
+        self, effect: Effect, reads: _FollowedPaths, writes: _FollowedPaths
+    ) -> tuple[tuple[str, str], ...]:
+        """Return what a call would remove or overwrite, with stamps."""
+        if effect is Effect.READ_ONLY:
+            return ()
+        destroys = effect is Effect.DESTRUCTIVE
+        # Moved, or written into, a folder keeps what is in it.
+        lost = [path for path in writes.paths if destroys or path not in writes.folders]
+        if destroys and not lost:
+            lost = list(reads.folders)  # `find out -delete` removes what it finds
+        stamps = stamps_of(Path(self._root.path), lost)
+        return tuple((_as_text(path), stamp) for path, stamp in stamps)
 
     def _settle_patterns(self, facts: Facts, without_dashes: Facts) -> Facts:
         """Return the facts that hold, as there is a name that may be taken for an option, or is none."""

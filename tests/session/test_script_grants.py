@@ -263,3 +263,58 @@ async def test_code_that_appears_while_a_person_thinks_is_asked_about_again(
     session.approver = changing = ChangesIt(workspace / "p.awk", "{print 1}")
     await bash(session, "awk -f p.awk a.txt")
     assert "p.awk is there now, and would be run" in changing.requests[1].reasons
+
+
+LOSSES: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "rm": ("sandbox_bash", {"command": "rm out/y"}, True),
+    "rm -r": ("sandbox_bash", {"command": "rm -r out"}, True),
+    "find": ("sandbox_bash", {"command": "find out -name y -delete"}, True),
+    "mv": ("sandbox_bash", {"command": "mv out/y zz"}, False),
+    "mv over": ("sandbox_bash", {"command": "mv a.txt out/y"}, False),
+    "cp over": ("sandbox_bash", {"command": "cp a.txt out/y"}, False),
+    ">": ("sandbox_bash", {"command": "echo hi > out/y"}, False),
+    "sed -i": ("sandbox_bash", {"command": "sed -i s/y/z/ out/y"}, False),
+    "delete": ("file", {"operation": "delete", "path": "out/y"}, True),
+    "delete -r": ("file", {"operation": "delete", "path": "out", "recursive": True}, True),
+    "move": ("file", {"operation": "move", "path": "out/y", "destination": "zz"}, False),
+    "copy over": ("file", {"operation": "copy", "path": "a.txt", "destination": "out/y"}, False),
+    "append": ("file", {"operation": "append", "path": "out/y", "content": "n"}, False),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+async def test_what_would_be_lost_is_compared_before_the_call(open_session: OpenSession, name: str) -> None:
+    tool, arguments, destroys = LOSSES[name]
+    session, approver, workspace = await ready(open_session)
+    for path in ("out/y", "a.txt"):
+        (workspace / path).parent.mkdir(exist_ok=True)
+        (workspace / path).write_text(path)
+    one = session.explain(ToolCall("one", tool, arguments, origin="model"))
+    assert session.explain(ToolCall("two", tool, arguments, origin="model")).digest == one.digest
+    await session.call(tool, arguments, origin="model")
+    assert len(approver.requests) == 1
+    (workspace / "out").mkdir(exist_ok=True)
+    (workspace / "out/y").write_text("precious")
+    await session.call(tool, arguments, origin="model")
+    assert len(approver.requests) == 1 + destroys, "the control: other changes are covered"
+    (workspace / "out").mkdir(exist_ok=True)
+    (workspace / "a.txt").write_text("a.txt")
+    (workspace / "out/y").write_text("precious")
+    session.grants.clear()
+    session.approver = changing = ChangesIt(workspace / "out/y", "more precious")
+    await session.call(tool, arguments, origin="model")
+    lost = [reason for request in changing.requests[1:] for reason in request.reasons if "lost" in reason]
+    assert len(changing.requests) == 2
+    assert lost[0].startswith("out")
+
+
+async def test_calls_of_one_question_expect_what_those_before_change(real_session: OpenSession) -> None:
+    session, approver, workspace = await ready(real_session)
+    (workspace / "out").mkdir()
+    commands = ("echo 1 > out/x", "echo 2 > out/x", "rm -r out")
+    calls = [
+        ToolCall(str(number), "sandbox_bash", {"command": command}, origin="model")
+        for number, command in enumerate(commands)
+    ]
+    assert not any(result.is_error for result in await session.call_many(calls))
+    assert len(approver.requests) == 3
