@@ -56,6 +56,21 @@ _PROGRAMS_WITH_SUBCOMMANDS = frozenset(
     ]
 )
 
+_GIT_WITH_ACTIONS = frozenset(
+    (
+        "bisect",
+        "bundle",
+        "lfs",
+        "notes",
+        "reflog",
+        "remote",
+        "sparse-checkout",
+        "stash",
+        "submodule",
+        "worktree",
+    )
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
@@ -259,8 +274,14 @@ def _command_prefix(command: str) -> str:
     program, _, rest = command.partition(" ")
     if program not in _PROGRAMS_WITH_SUBCOMMANDS:
         return program
-    subcommand = next(iter(rest.split(maxsplit=1)), "")
-    return command if subcommand.startswith("-") else f"{program} {subcommand}".strip()
+    words = rest.split(maxsplit=2)
+    subcommand = words[0] if words else ""
+    if subcommand.startswith("-"):
+        return command
+    if program == "git" and subcommand in _GIT_WITH_ACTIONS and len(words) > 1:
+        # `git remote add` is another thing than `git remote remove`.
+        return command if words[1].startswith("-") else f"{program} {subcommand} {words[1]}"
+    return f"{program} {subcommand}".strip()
 
 
 def _folder_of(path: str, facts: Facts) -> str:
