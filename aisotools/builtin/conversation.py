@@ -6,6 +6,7 @@ import base64
 import math
 import re
 import uuid
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from aisotools.builtin.file_operations import translate_errors
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import Services, StoredText, ToolContext, UserQuestion
-from aisotools.core.types import Effect, Json, MimeBundle, ToolResult
+from aisotools.core.types import Effect, Facts, Json, MimeBundle, ToolResult
 from aisotools.core.untrusted import is_marked, mark_untrusted
 from aisotools.tools.adapter import register_host_tools
 from aisotools.tools.function import tool
@@ -283,10 +284,16 @@ _MAX_CELLS = 20_000
 _Cell = str | int | float | bool | None
 
 
+def _display_facts(arguments: Mapping[str, Json]) -> Facts:
+    image = arguments.get("image")
+    return Facts(effect=Effect.READ_ONLY, reads=(image,) if isinstance(image, str) else ())
+
+
 @tool(
     name="display",
     effect=Effect.READ_ONLY,
     import_path="aisotools.builtin.conversation:display",
+    gather_facts=_display_facts,
     examples=[
         ({"markdown": "## Result\nThe mean is **4.2**."}, "Show me the result nicely."),
         ({"image": "plot.png", "title": "Sales per month"}, "Show me the plot."),

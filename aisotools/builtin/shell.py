@@ -7,6 +7,7 @@ import codecs
 import dataclasses
 import errno
 import os
+import posixpath
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from aisotools.sandbox.confinement.denied_reads import limit_reads
 from aisotools.sandbox.process.tree import signal_group, unreaped
 from aisotools.tools.adapter import register_builtin
 from aisotools.tools.function import tool
+from aisotools.workspace.loaded_names import loaded_names
 from aisotools.workspace.workspace import Workspace
 
 _DEFAULT_TIMEOUT_MS = 30_000
@@ -60,7 +62,12 @@ def _facts(arguments: Mapping[str, Json]) -> Facts:
     from aisotools.policy.shell.classify import shell_facts  # heavy, and the worker runs commands only
 
     command, workdir = arguments.get("command"), arguments.get("workdir", ".")
-    facts = shell_facts(command, str(workdir)) if isinstance(command, str) else Facts()
+    facts = Facts()
+    if isinstance(command, str):
+        facts = shell_facts(command, str(workdir))
+        if not facts.certain:
+            names = (posixpath.normpath(posixpath.join(str(workdir), name)) for name in loaded_names(command))
+            facts = dataclasses.replace(facts, scripts=tuple((name, "") for name in names))
     if arguments.get("background") is not True:
         return facts
     # It goes on after the call, and the input that it gets later is not known now.

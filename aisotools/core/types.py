@@ -306,7 +306,10 @@ class Facts:
         unknown: Commands of which nobody here knows what they do, word by word, if that is all that is not
             certain, and the rest only reads. They may be tried; see `policy.trials`.
         scripts: Files of the workspace that it may run, each with a digest of its content: what it reads if
-            it is not certain, and what shell scripts among these load by name.
+            it is not certain, code that it names, and what is loaded by name. Empty digests before the paths
+            are resolved.
+        losses: What it would remove or overwrite, each with a stamp of what is there at this moment; compared
+            before it runs, and bound by a grant if it destroys something.
         runs_in: Where the tool runs.
         level: The sandbox's confinement level.
         undoable: True if undo covers everything that the call may change.
@@ -338,6 +341,7 @@ class Facts:
     doubts: tuple[str, ...] = ()
     unknown: tuple[tuple[str, ...], ...] = ()
     scripts: tuple[tuple[str, str], ...] = ()
+    losses: tuple[tuple[str, str], ...] = ()
     runs_in: RunsIn = "sandbox"
     level: str = "confined"
     undoable: bool = False

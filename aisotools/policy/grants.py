@@ -5,6 +5,8 @@ a card: the commands with their subcommand, the folders that are read and writte
 tool covers a call only up to the effect that was shown, and only if everything about it is known beforehand.
 A grant for a call that is not certain holds while the files that it reads have the content they had: a script
 that was changed is asked about again (see `workspace.scripts`; not where the files are on another machine).
+A grant for a call that destroys something holds while what it would remove is what it was: see
+`workspace.stamps`.
 A folder that a call reads or changes as a whole is another thing than files in it: `rm -r out` is not covered
 by what `sort > out/a` was approved for. A grant answers for a person where the policy asks; a denial stands
 against every grant.
@@ -24,6 +26,7 @@ from aisotools.policy.prompts import EFFECT_LABELS
 from aisotools.policy.rules import normalize_path
 from aisotools.workspace.protected_names import name_to_allow
 from aisotools.workspace.scripts import FOLDER, MISSING
+from aisotools.workspace.stamps import is_known
 
 # Programs that do one thing for each of their subcommands.
 _PROGRAMS_WITH_SUBCOMMANDS = frozenset(
@@ -51,6 +54,21 @@ _PROGRAMS_WITH_SUBCOMMANDS = frozenset(
         "uv",
         "yarn",
     ]
+)
+
+_GIT_WITH_ACTIONS = frozenset(
+    (
+        "bisect",
+        "bundle",
+        "lfs",
+        "notes",
+        "reflog",
+        "remote",
+        "sparse-checkout",
+        "stash",
+        "submodule",
+        "worktree",
+    )
 )
 
 
@@ -205,6 +223,8 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
         return {"protected": f"{', '.join(names)} may be written in this workspace"} if names else {}
     if any(not digest for _, digest in facts.scripts):
         return {}  # what it runs may be another thing next time, and nobody could tell
+    if facts.effect is Effect.DESTRUCTIVE and not all(is_known(stamp) for _, stamp in facts.losses):
+        return {}  # as for what it removes
     scopes: dict[Remember, str] = {"call": f"{name} with exactly these arguments{_while_unchanged(facts)}"}
     if not _is_known(facts):
         return scopes
@@ -230,7 +250,8 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
 def _while_unchanged(facts: Facts) -> str:
     names = [path for path, digest in facts.scripts if digest not in {MISSING, FOLDER}]
     if not names:
-        return ""
+        destroys = facts.effect is Effect.DESTRUCTIVE and bool(facts.losses)
+        return ", while what it would remove is as it is now" if destroys else ""
     return f", while {summarize_names(names, 3)} {'has' if len(names) == 1 else 'have'} the present content"
 
 
@@ -253,8 +274,14 @@ def _command_prefix(command: str) -> str:
     program, _, rest = command.partition(" ")
     if program not in _PROGRAMS_WITH_SUBCOMMANDS:
         return program
-    subcommand = next(iter(rest.split(maxsplit=1)), "")
-    return command if subcommand.startswith("-") else f"{program} {subcommand}".strip()
+    words = rest.split(maxsplit=2)
+    subcommand = words[0] if words else ""
+    if subcommand.startswith("-"):
+        return command
+    if program == "git" and subcommand in _GIT_WITH_ACTIONS and len(words) > 1:
+        # `git remote add` is another thing than `git remote remove`.
+        return command if words[1].startswith("-") else f"{program} {subcommand} {words[1]}"
+    return f"{program} {subcommand}".strip()
 
 
 def _folder_of(path: str, facts: Facts) -> str:

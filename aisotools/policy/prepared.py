@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -28,9 +29,16 @@ from aisotools.tools.adapter import (
 )
 from aisotools.tools.declarations import declared_facts
 from aisotools.tools.validation import encode_arguments, fresh_arguments
+from aisotools.workspace.loaded_names import loaded_names
 
 _CODE_ARGUMENT = "code"
 """The argument in which tools get code to run, as `python` does."""
+
+_CODE_SIGNS = re.compile(r"[()=\n\"';]|\bimport\b|%")
+
+_MAX_COMMANDS = 20
+_MAX_COMMAND_CHARS = 5_000
+"""Of commands that a tool on the host declares; some milliseconds of the event loop."""
 
 _ONLY_DECLARED = "its author declares that it only reads, and nothing on the host enforces that"
 
@@ -65,6 +73,7 @@ class PreparedCall:
         needs_reader: True for a call that only reads, of a tool in the sandbox that would otherwise only be
             believed: it runs where nothing can be changed.
         contents: Digests of the files that its preview was computed from, by path, once it was shown.
+        expected: Paths that earlier calls of the same question change: no reason to ask about it again.
         is_tried: True if it is tried without the right to change anything before anybody is asked.
         trial: What came of that, for its card: `reason` and `output`, once it was tried in vain.
         look_again: Returns its facts with the paths resolved once more; None if they were not resolved.
@@ -83,6 +92,7 @@ class PreparedCall:
     own_path: str = ""
     needs_reader: bool = False
     contents: Mapping[str, str] = field(default_factory=dict)
+    expected: tuple[str, ...] = ()
     is_tried: bool = False
     trial: Mapping[str, Json] = field(default_factory=dict, compare=False)
     look_again: Callable[[], Facts] | None = field(default=None, compare=False, repr=False)
@@ -172,10 +182,16 @@ def prepare_call(
             facts = dataclasses.replace(gather_facts(tool, fresh_arguments(encoded)), basis="analysis")
         else:
             facts, flaw = declared_facts(tool, encoded, on_host=payload is None)
+            if payload is None and facts.commands:
+                facts = _with_commands(facts)
             # No tool says what code does that it is given to run; what it names is seen all the same.
             code = call.arguments.get(_CODE_ARGUMENT)
             if isinstance(code, str):
-                facts = dataclasses.replace(facts, named=tuple(quoted_texts(code)))
+                facts = dataclasses.replace(
+                    facts,
+                    named=tuple(quoted_texts(code)),
+                    scripts=tuple((name, "") for name in loaded_names(code)),
+                )
         # That a tool reaches files through the path guard is known of our own tools alone.
         is_guarded = facts.path_guarded and builtin is not None
         facts = dataclasses.replace(
@@ -185,11 +201,13 @@ def prepare_call(
             path_guarded=is_guarded,
             enforced=enforced if runs_in == "sandbox" else frozenset(),
         )
+        if resolve_paths is None:
+            facts = dataclasses.replace(facts, scripts=())  # nobody can look at them
         # Which paths a call reads that only reads matters to rules about paths, and to whoever is asked.
         is_resolved = policy.concerns_paths or facts.effect is not Effect.READ_ONLY
         if resolve_paths is not None:
             # Of our own tools all paths are known; the arguments of others may name more.
-            named = encoded if builtin is None else None
+            named = encoded if facts.basis != "analysis" else None
             look = functools.partial(_resolve_facts, resolve_paths, facts, named)
             if is_resolved:
                 facts, look_again = look(), look
@@ -246,8 +264,41 @@ def prepare_call(
     )
 
 
+def _with_commands(facts: Facts) -> Facts:
+    """Return facts that an author declares, with what the commands do that they name; never milder ones."""
+    # Few tools declare commands, and this loads the grammar.
+    from aisotools.policy.shell.classify import shell_facts
+
+    commands = facts.commands
+    if len(commands) > _MAX_COMMANDS or sum(map(len, commands)) > _MAX_COMMAND_CHARS:
+        return dataclasses.replace(facts, certain=False)
+    for command in commands:
+        found = shell_facts(command)
+        # A program alone stands for whatever it may be given: only what it does with any argument counts.
+        with_argument = shell_facts(f"{command} ./x") if " " not in command.strip() else found
+        facts = dataclasses.replace(
+            facts,
+            effect=max(facts.effect, found.effect, with_argument.effect),
+            writes=_joined(facts.writes, found.writes),
+            unresolved=_joined(facts.unresolved, found.unresolved),
+            # What they read counts for rules; the author says what the call reads.
+            named=_joined(facts.named, (*found.reads, *found.named)),
+            hosts=_joined(facts.hosts, (*found.hosts, *with_argument.hosts)),
+            outside=facts.outside or found.outside,
+            certain=facts.certain and found.certain and with_argument.certain,
+        )
+    return facts
+
+
+def _joined(names: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*names, *others)))
+
+
 def _resolve_facts(resolve_paths: PathsResolver, facts: Facts, encoded_arguments: bytes | None) -> Facts:
-    return resolve_paths(facts, None if encoded_arguments is None else fresh_arguments(encoded_arguments))
+    arguments = None if encoded_arguments is None else fresh_arguments(encoded_arguments)
+    if arguments and isinstance(code := arguments.get(_CODE_ARGUMENT), str) and _CODE_SIGNS.search(code):
+        del arguments[_CODE_ARGUMENT]  # of code, what stands in quotes counts
+    return resolve_paths(facts, arguments)
 
 
 def call_digest(tool: Tool, encoded_arguments: bytes, level: str, facts: Facts) -> str:
@@ -261,6 +312,7 @@ def call_digest(tool: Tool, encoded_arguments: bytes, level: str, facts: Facts) 
         facts.unresolved,
         facts.recorded,
         facts.scripts,
+        facts.losses if facts.effect is Effect.DESTRUCTIVE else (),
     )
     paths = repr(known).encode()
     for part in (tool.name.encode(), version_of(tool).encode(), level.encode(), encoded_arguments, paths):

@@ -521,7 +521,7 @@ class Policy:
     def _check_mode(self, call: ToolCall, facts: Facts) -> Evaluation:
         effect = assumed_effect(facts)
         if effect is Effect.READ_ONLY:
-            return Evaluation(Decision.ALLOW, reasons=("it only reads",))
+            return self._check_reading(call, facts)
         if facts.basis == "nothing":
             return self._check_unknown(facts)
         label = EFFECT_LABELS[effect] if effect is Effect.DESTRUCTIVE else f"a {EFFECT_LABELS[effect]}"
@@ -536,6 +536,16 @@ class Policy:
                 Decision.ASK, reasons=(f"it counts as {label}, since {_describe_doubt(facts)}",)
             )
         return Evaluation(Decision.ASK, reasons=(f"it is {label}",))
+
+    def _check_reading(self, call: ToolCall, facts: Facts) -> Evaluation:
+        """Decide about a call that only reads. What it sends to a host leaves the machine."""
+        if not facts.hosts or facts.runs_in == "sandbox" or call.origin == "person":
+            return Evaluation(Decision.ALLOW, reasons=("it only reads",))
+        hosts = ", ".join(facts.hosts)
+        if self.mode == "plan":
+            reason = f"mode plan allows only reading what is here, and this talks to {hosts}"
+            return Evaluation(Decision.DENY, reasons=(reason,))
+        return Evaluation(Decision.ASK, reasons=(f"it talks to {hosts}",))
 
     def _check_unknown(self, facts: Facts) -> Evaluation:
         """Decide about a call on the host of which nothing is known. Only a rule allows it unasked."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked, ProtectedNamesAllowed
+from aisotools.core.path_texts import is_within
 from aisotools.core.protocols import Approver, UserQuestion
 from aisotools.core.sandboxes import Sandbox
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Json
@@ -126,11 +127,14 @@ class ApprovalManager:
         previewer = Previewer(env.workspace)
         shown: list[PreparedCall] = []
         requests: list[ApprovalRequest] = []
+        changed: list[str] = []
         for decision in decisions:
             call = decision.prepared
             scripts = tuple(dict(call.facts.scripts))
             preview, contents = previewer.preview(call.arguments, call.own_path, scripts)
-            prepared = dataclasses.replace(decision.prepared, contents=contents)
+            expected = tuple(path for path, _ in call.facts.losses if _is_among(path, changed))
+            changed += call.facts.writes
+            prepared = dataclasses.replace(call, contents=contents, expected=expected)
             shown.append(prepared)
             requests.append(await self._request(prepared, preview, env))
         if approver is None:
@@ -255,6 +259,11 @@ class ApprovalManager:
             )
             return CallDecision(prepared, Decision.DENY, decided_by, (reason,))
         return CallDecision(prepared, Decision.ALLOW, decided_by, (f"you allowed that {grant.description}",))
+
+
+def _is_among(path: str, changed: Sequence[str]) -> bool:
+    """Return whether a path, or something below or around it, is changed."""
+    return any(is_within(path, other) or is_within(other, path) for other in changed)
 
 
 def _way_out(prepared: PreparedCall) -> str:

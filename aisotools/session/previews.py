@@ -23,6 +23,7 @@ from aisotools.core.exceptions import WorkspaceError
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Facts, Json
 from aisotools.policy.prepared import PreparedCall
+from aisotools.workspace.scripts import MISSING
 from aisotools.workspace.workspace import Workspace
 
 MAX_BYTES = 1 << 20
@@ -109,7 +110,8 @@ def describe_differences(shown: PreparedCall, workspace: Path | None) -> list[st
     """Return what of a call is no longer as it was shown, as reasons to ask about it once more."""
     differences: list[str] = []
     was, found = shown.facts, shown.facts
-    if shown.look_again is not None and (was.reads or was.writes or was.mentions):
+    names = was.reads or was.writes or was.mentions or was.scripts or was.commands
+    if shown.look_again is not None and names:
         found = shown.look_again()
     if _reach(was) != _reach(found):
         links = [f"{name} leads to {path} now" for name, path in found.links if (name, path) not in was.links]
@@ -123,6 +125,19 @@ def describe_differences(shown: PreparedCall, workspace: Path | None) -> list[st
         f"{path} has changed since it was shown"
         for path, digest in was.scripts
         if now.get(path) != digest and path not in shown.contents
+    ]
+    before = dict(was.scripts)
+    differences += [
+        f"{path} is there now, and would be run"
+        for path, digest in now.items()
+        if path not in before and digest != MISSING and path not in shown.contents
+    ]
+    # What a diff was shown of is compared with that, below.
+    left = dict(found.losses) if was.scripts or not shown.contents else {}
+    differences += [
+        f"{path} has changed since it was shown, and would be lost"
+        for path, stamp in was.losses
+        if path in left and left[path] != stamp and path not in shown.expected
     ]
     if workspace is not None:
         differences += [

@@ -2,7 +2,8 @@
 
 No sandbox holds a tool on the host. So a policy knows of its calls only what its author declares, and of a
 tool without a usable declaration it knows nothing: such a call counts as uncertain and as reaching outside
-the workspace, and is asked about in every mode.
+the workspace, and is asked about in every mode. So does one that writes to a URL, to a path of another
+machine or system, or to a blank: that no file of the workspace is meant is certain of none of them.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ _MAX_HOST_CHARS = 253
 # Names and addresses, as the network sees them: a name in other letters could be one that only looks alike.
 _HOST = re.compile(r"(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}\.?(?::\d{1,5})?", re.IGNORECASE | re.ASCII)
 _BRACKETED = re.compile(r"\[([^\[\]]*)\](?::\d{1,5})?", re.ASCII)
+_ELSEWHERE = re.compile(r"[^/]*[:\\]")
+_FOREIGN_VARIABLE = re.compile(r"%\w+%|\$\{?\w|\$\(|`")
 
 _Answer = TypeVar("_Answer")
 
@@ -116,8 +119,10 @@ def declared_facts(
         effect = Effect.LOCAL_MUTATION if facts.effect is Effect.READ_ONLY else facts.effect
         unknown = dataclasses.replace(facts, effect=effect, certain=False, outside=True, basis="nothing")
         return DeclaredFacts(unknown, declared.flaw)
-    outside = facts.outside or any(map(_leaves_workspace, facts.writes))
-    return DeclaredFacts(dataclasses.replace(facts, outside=outside, basis="declaration"))
+    written_elsewhere = any(map(_is_elsewhere, facts.writes))
+    outside = facts.outside or written_elsewhere or any(map(_leaves_workspace, facts.writes))
+    certain = facts.certain and not written_elsewhere and not any(map(_is_elsewhere, facts.reads))
+    return DeclaredFacts(dataclasses.replace(facts, outside=outside, certain=certain, basis="declaration"))
 
 
 # ---- reading
@@ -266,6 +271,15 @@ def _is_path(text: str) -> bool:
 def _leaves_workspace(path: str) -> bool:
     """Return whether a path that was declared leads out of the workspace, however it is spelt."""
     return path.startswith(("/", "~")) or posixpath.normpath(path).partition("/")[0] == ".."
+
+
+def _is_elsewhere(path: str) -> bool:
+    """Return whether a path may mean another machine, or be one of another system, or is blank.
+
+    A colon before the first slash is a URL, a remote path such as `host:/x`, or a drive. That a file in the
+    workspace can have such a name is no reason to believe it.
+    """
+    return not path.strip() or bool(_ELSEWHERE.match(path)) or bool(_FOREIGN_VARIABLE.search(path))
 
 
 # ---- bounded in time

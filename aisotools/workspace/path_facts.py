@@ -32,18 +32,20 @@ from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.core.path_texts import is_within
-from aisotools.core.types import AbsentNames, Facts, Json, MadeName
+from aisotools.core.types import AbsentNames, Effect, Facts, Json, MadeName
+from aisotools.workspace.argument_paths import joined, readings_of
 from aisotools.workspace.importable import is_among
 from aisotools.workspace.made_names import MadeNames, Unfollowed
 from aisotools.workspace.paths import Root, check_path, shown
 from aisotools.workspace.real_paths import follow_path
-from aisotools.workspace.scripts import digests_of
+from aisotools.workspace.scripts import digests_of, is_code
+from aisotools.workspace.stamps import stamps_of
 
 _MAX_PATHS = 200
 _MAX_PARTS = 10_000  # of all paths of a call; each may cost a system call
 _MAX_MATCHES = 500
 _MAX_ENTRIES = 5_000  # looked at for all patterns of a call: some milliseconds of the event loop
-_MAX_MENTIONS = 50
+_MAX_MENTIONED = 150
 _MAX_COPIED = 2_000  # files and folders: each costs a look around every call
 _MAX_COPIED_BYTES = 16 << 20
 _MAX_MENTION_CHARS = 1_000
@@ -53,6 +55,8 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))(?=/|$)")
 _WORKSPACE_VARIABLES = frozenset(("WORKSPACE", "PWD"))
 _PRIVATE_VARIABLES = frozenset(("HOME", "TMPDIR"))
 _NEVER_FOLLOWED = ("/proc", "/dev/fd", "/sys")  # what is there differs from process to process
+_ENDINGS_OF_PROGRAMS = ("", ".jq", ".sql")  # beside those that `is_code` knows
+_OF_A_PROCESS = re.compile(r"/+(?:proc/(?:self|thread-self|\d+)|dev/fd)(?:/|$)")
 _ALIAS = "/workspace"
 
 
@@ -93,10 +97,12 @@ class PathResolver:
         """
         if facts.without_dashes is not None:
             facts = self._settle_patterns(facts, facts.without_dashes)
-        mentions: tuple[str, ...] = ()
-        if arguments and not (facts.reads or facts.writes or facts.commands):
-            mentions = tuple(self._find_named(_texts(arguments)).paths)
-        if not (facts.reads or facts.writes or facts.recorded or facts.named or mentions):
+        mentioned = _FollowedPaths()
+        if arguments and not (facts.reads or facts.commands):
+            mentioned = self._find_mentioned(arguments)
+        is_mentioning = bool(mentioned.paths or mentioned.unresolved)
+        is_naming = bool(facts.named or facts.scripts or is_mentioning)
+        if not (facts.reads or facts.writes or facts.recorded or is_naming):
             return dataclasses.replace(facts, made=())
         named = self._find_named(facts.named)
         look = _Look(self._root, self._spelled, facts.made)
@@ -104,16 +110,30 @@ class PathResolver:
         writes = look.follow_all(facts.writes, doubtful=facts.writes)
         shown_reads = _shown(reads.paths)
         # What a call reads that may do anything decides what it does.
-        scripts = () if facts.certain else digests_of(Path(self._root.path), shown_reads)
+        scripts: tuple[tuple[str, str], ...] = ()
+        if facts.scripts or facts.named or not facts.certain:
+            scripts = self._find_scripts(facts, shown_reads, named)
         unresolved = dict.fromkeys(
-            (*facts.unresolved, *reads.unresolved, *reads.loose, *writes.unresolved, *writes.loose)
+            (
+                *facts.unresolved,
+                *reads.unresolved,
+                *reads.loose,
+                *writes.unresolved,
+                *writes.loose,
+                *named.unresolved,
+            )
         )
+        unresolved |= mentioned.unresolved
+        # What is said to be written is no sign of what is read.
+        mentions = [path for path in mentioned.paths if path not in writes.paths]
+        folders = reads.folders | writes.folders | named.folders | mentioned.folders
         return dataclasses.replace(
             facts,
             reads=shown_reads,
             scripts=scripts,
+            losses=self._find_losses(facts.effect, reads, writes),
             writes=_shown(writes.paths),
-            folders=_shown(reads.folders | writes.folders | named.folders),
+            folders=_shown(folders),
             links=tuple(
                 (_as_text(name), _as_text(path)) for name, path in (reads.links | writes.links).items()
             ),
@@ -126,6 +146,36 @@ class PathResolver:
             # Which file is written must be known, or nobody has been asked about it.
             certain=facts.certain and not writes.unresolved,
         )
+
+    def _find_scripts(
+        self, facts: Facts, reads: Iterable[str], named: _FollowedPaths
+    ) -> tuple[tuple[str, str], ...]:
+        """Return what a call may run, with digests: what it reads or loads, and code that it names."""
+        workspace = Path(self._root.path)
+        reads = () if facts.certain else reads
+        # Of what is only named, data and results stay out: a result differs after each run.
+        code = [
+            path
+            for path in named.paths
+            if path not in named.folders
+            and (posixpath.splitext(path)[1] in _ENDINGS_OF_PROGRAMS or is_code(workspace, path))
+        ]
+        loaded = [path for path, _ in facts.scripts]
+        return digests_of(workspace, (*reads, *code), loaded, named.folders)
+
+    def _find_losses(
+        self, effect: Effect, reads: _FollowedPaths, writes: _FollowedPaths
+    ) -> tuple[tuple[str, str], ...]:
+        """Return what a call would remove or overwrite, with stamps."""
+        if effect is Effect.READ_ONLY:
+            return ()
+        destroys = effect is Effect.DESTRUCTIVE
+        # Moved, or written into, a folder keeps what is in it.
+        lost = [path for path in writes.paths if destroys or path not in writes.folders]
+        if destroys and not lost:
+            lost = list(reads.folders)  # `find out -delete` removes what it finds
+        stamps = stamps_of(Path(self._root.path), lost)
+        return tuple((_as_text(path), stamp) for path, stamp in stamps)
 
     def _settle_patterns(self, facts: Facts, without_dashes: Facts) -> Facts:
         """Return the facts that hold, as there is a name that may be taken for an option, or is none."""
@@ -147,12 +197,57 @@ class PathResolver:
         look = _Look(self._root, self._spelled)
         named = _FollowedPaths()
         for text in texts:
-            found = look.follow_all((text,)) if _may_be_path(text) else _FollowedPaths()
-            for path in found.paths:
-                if not path.startswith(("/", "~", "$")) and look.exists(path):
-                    named.paths[path] = None
-            named.folders |= found.folders
+            if _may_be_path(text) and look.may_exist(text):
+                self._add_named(text, look, named)
+        if look.is_exhausted:
+            named.unresolved["more names than are looked at"] = None
         return named
+
+    def _find_mentioned(self, arguments: Mapping[str, Json]) -> _FollowedPaths:
+        """Return what of the workspace arguments name: as a whole, in words, or as a folder and a name."""
+        readings = readings_of(arguments)
+        look = _Look(self._root, self._spelled, max_paths=_MAX_MENTIONED)
+        named = _FollowedPaths()
+        for text in readings.wholes:
+            if _OF_A_PROCESS.match(text):
+                named.unresolved[text] = None
+            elif look.may_exist(text):
+                self._add_named(text, look, named)
+        folders = [path for path in named.folders if not path.startswith("/")]
+        folders += [text for text in readings.wholes if text.startswith("/") and self._is_around(text)]
+        pairs, is_complete = joined(folders, readings.wholes) if folders else ([], True)
+        for pair in pairs:
+            if not _GLOB.search(pair) and look.exists_beneath(pair):
+                self._add_named(pair, look, named)
+        for word in readings.words:
+            if (
+                word in readings.wholes
+                or not look.may_exist(word)
+                or (_GLOB.search(word) and "/" not in word)
+            ):
+                continue
+            of_word = _FollowedPaths()
+            self._add_named(word, look, of_word)
+            # Prose has words such as `data`: a folder counts where it is written as a path.
+            if "/" in word or not of_word.folders:
+                named.paths |= of_word.paths
+                named.folders |= of_word.folders
+        if not (readings.is_complete and is_complete) or look.is_exhausted:
+            named.unresolved["more names in its arguments than are looked at"] = None
+        return named
+
+    def _add_named(self, text: str, look: _Look, named: _FollowedPaths) -> None:
+        found = look.follow_all((text,))
+        for path in found.paths:
+            if path.startswith("/") and self._is_around(path):
+                named.paths["."] = named.folders["."] = None
+            elif not path.startswith(("/", "~", "$")) and look.exists(path):
+                named.paths[path] = None
+        named.folders |= found.folders
+
+    def _is_around(self, path: str) -> bool:
+        """Return whether an absolute path is a folder that the workspace lies in."""
+        return self._root.path.startswith(f"{posixpath.normpath(path).rstrip('/')}/")
 
 
 def is_plain_path(workspace: Path, path: str) -> bool:
@@ -203,21 +298,6 @@ def _as_text(path: str) -> str:
         return path.encode("utf-8", "backslashreplace").decode()
 
 
-def _texts(arguments: Mapping[str, Json]) -> Iterator[str]:
-    """Yield the first texts of the arguments, at any depth."""
-    waiting: list[Json] = list(arguments.values())[:_MAX_MENTIONS]
-    looked_at = 0
-    while waiting and looked_at < _MAX_MENTIONS:
-        value = waiting.pop(0)
-        looked_at += 1
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, Mapping):
-            waiting += list(value.values())[:_MAX_MENTIONS]
-        elif isinstance(value, Sequence):
-            waiting += list(value)[:_MAX_MENTIONS]
-
-
 def _may_be_path(text: str) -> bool:
     return 0 < len(text) <= _MAX_MENTION_CHARS and "\n" not in text and "\0" not in text
 
@@ -225,12 +305,15 @@ def _may_be_path(text: str) -> bool:
 class _Look:
     """One look at the workspace, which counts what it has looked at."""
 
-    def __init__(self, root: Root, spelled: str, made: Sequence[MadeName] = ()) -> None:
+    def __init__(
+        self, root: Root, spelled: str, made: Sequence[MadeName] = (), *, max_paths: int = _MAX_PATHS
+    ) -> None:
         self._root = root.path
         self._spellings = tuple(dict.fromkeys((spelled, self._root, _ALIAS)))
         # A workspace that lies at the alias itself, or below, has none.
         self._has_alias = self._relative(root.path, (_ALIAS,)) is None
-        self._paths_left = _MAX_PATHS
+        self._paths_left = max_paths
+        self._first_names: dict[str, bool] = {}
         self._parts_left = _MAX_PARTS
         self._entries_left = _MAX_ENTRIES
         self._made: MadeNames | None = None
@@ -242,6 +325,29 @@ class _Look:
     def exists(self, path: str) -> bool:
         """Return whether there is something at a path relative to the workspace."""
         return any(map(os.path.lexists, self._places(path)))
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True if there was more to look at than is allowed."""
+        return min(self._paths_left, self._parts_left, self._entries_left) < 0
+
+    def may_exist(self, text: str) -> bool:
+        """Return whether it is worth while to look for a text; nearly all texts are no paths."""
+        beneath = self._beneath(text)
+        if beneath is None and not text.startswith("/"):
+            return self.exists(text)
+        first = (text.lstrip("/") if beneath is None else beneath).partition("/")[0]
+        if first in {"", ".", ".."} or (beneath is not None and _GLOB.search(first)):
+            return True
+        place = f"/{first}" if beneath is None else f"{self._root}/{first}"
+        if place not in self._first_names:
+            self._first_names[place] = os.path.lexists(place)
+        return self._first_names[place]
+
+    def exists_beneath(self, path: str) -> bool:
+        """Return whether there is something at a path that is relative to the workspace, or absolute."""
+        place = path if path.startswith("/") else f"{self._root}/{path}"
+        return "\0" not in place and os.path.lexists(place)
 
     def has_plain_names(self, folder: str) -> bool:
         """Return whether it is certain that no name in a folder begins with a dash."""

@@ -6,13 +6,13 @@ Threat
     workspace, or runs one.
 Mechanism
     `digests_of` compares by content; what is large, by a stamp that changes with every write (inode, size and
-    time of the last change, which nobody can set). What is missing, or a folder, is noted as that. Of shell
-    scripts it follows what they load by name, one step: `source lib.sh`. `is_code` goes by what a file says
-    of itself: its rights, its first two bytes, its name. Reading is bounded, follows no link out of the
-    workspace, and opens regular files alone.
+    time of the last change, which nobody can set). What is missing, or a folder, is noted as that. What code
+    among them loads by name is followed (`workspace.loaded_names`), within bounds. `is_code` goes by what a
+    file says of itself: its rights, its first two bytes, its name. Reading is bounded, follows no link out of
+    the workspace, and opens regular files alone.
 Race window
     A file may change after the look. For a call that is asked about, the gate looks once more before it runs.
-    What a program finds by itself is not looked at: the files in a folder, modules, a Makefile.
+    What a program finds by itself is not looked at: the files in a folder, modules that are installed.
 When it fails
     What cannot be read, or lies where the sandbox may write beside the workspace, has no digest, and no
     grant is given for it.
@@ -21,14 +21,17 @@ When it fails
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import posixpath
 import re
 import shutil
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace.loaded_names import loaded_names
 from aisotools.workspace.workspace import Workspace
 
 MAX_HASHED_BYTES = 1 << 20
@@ -44,9 +47,10 @@ UNREADABLE = ""
 """In place of the digest of what cannot be compared."""
 
 _MAX_FILES = 50
+_MAX_LOADED = 1_000  # names, nearly all of which are missing in the workspace
+_MAX_PLACES = 8
 _PATTERN = re.compile(r"[*?\[]")
 _SYSTEM_FOLDERS = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/opt/", "/dev/", "/proc/", "/sys/")
-_LOADS = re.compile(rb"^[ \t]*(?:source|\.)[ \t]+([\w./+@-]+)[ \t]*(?:$|[;#&])", re.MULTILINE)
 _CODE_SUFFIXES = frozenset(
     (
         *(".sh", ".bash", ".zsh", ".ksh", ".fish", ".nu", ".ps1", ".bat", ".cmd", ".py", ".pyw", ".pyz"),
@@ -63,19 +67,38 @@ _CODE_NAMES = frozenset(
 )
 
 
-def digests_of(workspace: Path, paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Return paths, and what shell scripts among them load by name, each with a digest of its content.
+def digests_of(
+    workspace: Path, paths: Iterable[str], loaded: Iterable[str] = (), folders: Iterable[str] = ()
+) -> tuple[tuple[str, str], ...]:
+    """Return paths, and what code among them loads by name, each with a digest of its content.
 
     Args:
         workspace: The folder.
         paths: Relative to it, or absolute. What belongs to the system is left out: no sandbox changes it.
+        loaded: What the call itself loads by name, relative to the workspace.
+        folders: Folders in which that may be found as well.
     """
     look = _DigestReader(Workspace(workspace))
     wanted = [path for path in dict.fromkeys(paths) if not path.startswith(_SYSTEM_FOLDERS)]
     found = {path: look.digest(path) for path in wanted[:_MAX_FILES]}
-    loaded = [path for path in dict.fromkeys(look.loaded) if path not in found]
-    found |= {path: look.digest(path) for path in loaded[:_MAX_FILES]}
-    if max(len(wanted), len(loaded)) > _MAX_FILES:
+    places = ["", *itertools.islice((folder for folder in folders if folder != "."), _MAX_PLACES)]
+    waiting = deque(posixpath.join(place, name) for name in loaded for place in places)
+    is_complete = len(wanted) <= _MAX_FILES
+    files, names = 0, 0
+    while waiting or look.loaded:
+        waiting += look.loaded
+        look.loaded.clear()
+        path = posixpath.normpath(waiting.popleft()) if waiting else ""
+        if not path or path in found or path.startswith(("/", "../")):
+            continue
+        digest = look.digest(path)
+        files += digest != MISSING or not is_named_as_code(path)
+        names += 1
+        if files > _MAX_FILES or names > _MAX_LOADED:
+            is_complete = False
+            break
+        found[path] = digest
+    if not is_complete:
         found["..."] = UNREADABLE
     return tuple(sorted(found.items()))
 
@@ -86,12 +109,14 @@ class _DigestReader:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._bytes_left = 4 * MAX_HASHED_BYTES
-        self.loaded: list[str] = []  # what the scripts among them load
+        self.loaded: list[str] = []  # what the code among them loads
 
     def digest(self, path: str) -> str:
         """Return a digest of the content of a file, or what takes its place."""
         if path.startswith(("~", "$", "/")) or path.partition("/")[0] == "..":
             return UNREADABLE
+        if "\0" not in path and not os.path.lexists(f"{self._workspace.root}/{path}"):
+            return MISSING  # most modules are none of the workspace's, and this is cheap
         try:
             with self._workspace.open(path) as file:
                 status = os.fstat(file)
@@ -105,7 +130,11 @@ class _DigestReader:
         except (OSError, ValueError, WorkspaceError):
             return UNREADABLE
         self._bytes_left -= len(data)
-        self.loaded += (name.decode("ascii", "replace") for name in _LOADS.findall(data))
+        if is_named_as_code(path) or data.startswith(b"#!"):
+            folder = posixpath.dirname(path)
+            for name in loaded_names(data.decode("utf-8", "replace")):
+                # Beside the file, and where the call starts.
+                self.loaded += dict.fromkeys((posixpath.join(folder, name), name))
         return hashlib.sha256(data).hexdigest()
 
 
@@ -117,18 +146,19 @@ def is_code(workspace: Path, path: str) -> bool:
         path: Relative to it, or absolute. With a pattern in it, its spelling alone decides.
     """
     if _PATTERN.search(path):
-        return _is_named_as_code(path)
+        return is_named_as_code(path)
     try:
         with Workspace(workspace).open(path) as file:
             is_executable = bool(os.fstat(file).st_mode & 0o111)
-            return is_executable or os.read(file, 2) == b"#!" or _is_named_as_code(path)
+            return is_executable or os.read(file, 2) == b"#!" or is_named_as_code(path)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return False
     except (OSError, ValueError, WorkspaceError):
         return True  # nobody can tell
 
 
-def _is_named_as_code(path: str) -> bool:
+def is_named_as_code(path: str) -> bool:
+    """Return whether the name of a file is that of code for an interpreter."""
     name = posixpath.basename(path).lower()
     return name in _CODE_NAMES or posixpath.splitext(name)[1] in _CODE_SUFFIXES
 

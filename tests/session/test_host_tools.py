@@ -395,6 +395,63 @@ def test_declarations_of_host_tools_are_believed_for_reading_alone(
     assert found == wanted
 
 
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"effect": Effect.READ_ONLY, "hosts": ("example.org",)},
+        {"effect": Effect.READ_ONLY, "reads": ("https://example.org/x",)},
+        {"effect": Effect.READ_ONLY, "reads": ("bob@host:/x",)},
+        *(
+            {"effect": Effect.READ_ONLY, "commands": (c,)}
+            for c in ("curl example.org", "curl", "ssh host ls")
+        ),
+        *({"effect": Effect.READ_ONLY, "commands": (c,)} for c in ("rm out/a", "nobodyknows", "make", "git")),
+        {"effect": Effect.READ_ONLY, "commands": ("ls",) * 1_000},
+        {"writes": ("out/a",), "commands": ("curl example.org",)},
+        {"writes": ("out/a",), "commands": ("curl",)},
+        {"writes": ("out/a",), "commands": ("python3 x.py",)},
+        {"writes": ("out/a",), "commands": ("rm -r out",)},
+        {"writes": ("out/a",), "commands": ("cp x /etc/x",)},
+        *(
+            {"writes": ("out/a", path)}
+            for path in ("https://example.org/x", "C:\\x", "bob@host:/x", " ", "%A%/x")
+        ),
+    ],
+)
+async def test_what_leaves_the_machine_or_makes_no_sense_is_asked_about(
+    open_session: OpenSession, declared: dict[str, Any]
+) -> None:
+    for mode in MODES:
+        made, recorder = Plain(gather_facts=facts(**declared)), Recorder()
+        session = open_session(cast("Tool", made), policy=Policy(mode=mode), approver=recorder)
+        for origin in ("model", "program"):
+            await session.call("effects", {}, origin=origin)
+        assert not made.runs
+        assert len(recorder.requests) == (0 if mode == "plan" else 2)
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"effect": Effect.READ_ONLY},
+        {"effect": Effect.READ_ONLY, "reads": ("data/a b.csv", "/usr/share/dict/words")},
+        {"effect": Effect.READ_ONLY, "commands": ("git log --oneline", "ls -l data", "wc -l notes.md")},
+        {"writes": ("out/a", "out/100%.txt", "-rf"), "commands": ("sort notes.md", "mkdir out")},
+    ],
+)
+async def test_what_stays_here_is_free_in_auto(open_session: OpenSession, declared: dict[str, Any]) -> None:
+    made = Plain(gather_facts=facts(**declared))
+    session = open_session(cast("Tool", made), policy=Policy(mode="auto"), approver=Recorder())
+    assert not (await session.call("effects", {}, origin="model")).is_error
+    assert len(made.runs) == 1
+
+
+async def test_typing_a_call_that_reads_from_a_host_is_consent(open_session: OpenSession) -> None:
+    made = Plain(gather_facts=facts(effect=Effect.READ_ONLY, hosts=("example.org",)))
+    session = open_session(cast("Tool", made), approver=Recorder())
+    assert not (await session.call("effects", {}, origin="person")).is_error
+
+
 def test_an_explicit_effect_is_one_or_is_refused() -> None:
     for make in (langchain_tool, pydantic_ai_tool):
         made: Any = make(effect="read_only")
@@ -438,3 +495,96 @@ def test_the_bridges_pass_declarations_on(open_session: OpenSession) -> None:
     assert (first.metadata["effect"], second.metadata["effect"]) == ("read_only", None)
     again = LangChainTool(declared)
     assert again.effect is Effect.READ_ONLY
+
+
+# ---- paths in arguments
+
+
+def _ways_to_name(workspace: str) -> dict[str, list[dict[str, Any]]]:
+    """Return arguments that name `secrets/key`: those that a rule denies, and those it asks about."""
+    key = "secrets/key"
+    denied: list[dict[str, Any]] = [
+        *(
+            {"x": text}
+            for text in (key, f" {key}", f"{key}\n", f"{key}\0", f'"{key}"', f"./secrets//./{key[8:]}")
+        ),
+        *(
+            {"x": text}
+            for text in (f"/{key}", f"/workspace/{key}", f"{workspace}/{key}", f"$WORKSPACE/{key}")
+        ),
+        *({"x": f"file://{place}/{key}"} for place in (workspace, "/workspace", "localhost/workspace", "")),
+        *({"x": text} for text in ("secrets%2Fkey", "%73ecrets/key", "secrets%252Fkey", "secrets\\key")),
+        *({"x": text} for text in (f"~/../..{workspace}/{key}", "secrets/*", "sec*/k?y", "{a,secrets}/key")),
+        *(
+            {"x": text}
+            for text in (f"cat {key}", f"--file={key}", f"{key}:1", f"{key}#L1", f"@{key}", "pub/link")
+        ),
+        {"x": f'{{"path": "{key}"}}'},
+        {"x": {key: 1}},
+        {key: 1},
+        {"x": [{"y": [[key]]}]},
+        {"folder": "secrets", "name": "key"},
+        {"folder": "/workspace/secrets/", "names": ["other", "key"]},
+        {"x": {"root": workspace, "file": {"name": key}}},
+        {"folder": str(workspace.rpartition("/")[0]), "name": f"{workspace.rpartition('/')[2]}/{key}"},
+        {"x": "Please look at secrets/key. " * 30},
+    ]
+    asked: list[dict[str, Any]] = [
+        *({"x": text} for text in ("secrets", "secrets/", ".", "./", "pub/..", "pub/folder", workspace, "/")),
+        *({"x": text} for text in ("/workspace", "file:///workspace", "file:///workspace/secrets", "..")),
+        *({"x": f"/proc/{which}"} for which in (f"self/cwd/{key}", f"self/root{workspace}/{key}")),
+        {"x": [f"n{number}" for number in range(6_000)]},
+    ]
+    free: list[dict[str, Any]] = [
+        *(
+            {"x": text}
+            for text in ("notes.md", "pub", "pub/p", "a question about secrets", "", "key", "%", "~")
+        ),
+        *(
+            {"x": text}
+            for text in ("https://example.com/secrets/key", "/proc/cpuinfo", "2 + 2", "[a-z]+(b|c)*")
+        ),
+        {"x": "Prose about the folder that is called secrets, and more words after it. " * 200},
+        {"folder": "pub", "name": "key"},
+        {"secrets": 1, "limit": 20, "rows": [[1, 2.5, None]] * 1_000},
+    ]
+    return {"denied": denied, "asked": asked, "free": free}
+
+
+@pytest.mark.parametrize("kind", ["denied", "asked", "free"])
+async def test_a_rule_about_a_path_sees_it_in_arguments_however_it_is_spelt(
+    open_session: OpenSession, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    recorder = Recorder()
+    rules = [Rule(when={"paths": ["secrets/*"]}, decision=Decision.DENY, reason="No secrets.")]
+    session = open_session(policy=Policy(mode="auto", rules=rules), approver=recorder)
+    await session.start()
+    workspace = session.workspace
+    assert workspace is not None
+    for folder in ("secrets", "pub"):
+        (workspace / folder).mkdir()
+    for name in ("secrets/key", "notes.md", "pub/p", "%"):
+        (workspace / name).write_text("")
+    (workspace / "pub/link").symlink_to("../secrets/key")
+    (workspace / "pub/folder").symlink_to("../secrets")
+    made = Plain(effect=Effect.READ_ONLY)
+    session.registry.register(cast("Tool", made))
+    for arguments in _ways_to_name(str(workspace))[kind]:
+        made.runs.clear()
+        recorder.requests.clear()
+        result = await session.call("effects", arguments, origin="model")
+        found = "free" if made.runs else "asked" if recorder.requests else "denied"
+        assert (found, result.is_error) == (kind, kind != "free"), arguments
+
+
+async def test_without_a_rule_such_arguments_are_free(open_session: OpenSession) -> None:
+    recorder = Recorder()
+    session = open_session(policy=Policy(mode="auto"), approver=recorder)
+    made = Plain(effect=Effect.READ_ONLY)
+    session.registry.register(cast("Tool", made))
+    ways = _ways_to_name(str(session.workspace))
+    for arguments in (one for group in ways.values() for one in group):
+        assert not (await session.call("effects", arguments, origin="model")).is_error
+    assert len(made.runs) == sum(map(len, ways.values()))
+    assert not recorder.requests

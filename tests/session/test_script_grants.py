@@ -174,3 +174,147 @@ async def test_a_script_that_an_approved_call_of_the_batch_writes_is_asked_about
     )
     assert "other" in results[1].content
     assert len(approver.requests) == 2, "one question for each call"
+
+
+LOADED: dict[str, tuple[str, str, dict[str, str]]] = {
+    "awk -f p.awk a.txt": ("p.awk", "{print 1}", {}),
+    "awk -f prog a.txt": ("prog", "{print 1}", {}),
+    "sed -f p.sed a.txt": ("p.sed", "p", {}),
+    "jq -f p.jq x.json": ("p.jq", ".", {}),
+    "python3 -m pkg": ("pkg/__main__.py", "1", {}),
+    "python3 -m pkg.sub": ("pkg/__init__.py", "1", {"pkg/sub.py": "1"}),
+    'python3 -c "import mod"': ("mod.py", "1", {}),
+    "python3 -c \"exec(open('mod.py').read())\"": ("mod.py", "1", {}),
+    "python3 -c \"import sys; sys.path.insert(0, 'lib'); import mod\"": ("lib/mod.py", "1", {}),
+    "python3 s.py": ("mod.py", "1", {"s.py": "import mod"}),
+    "python3 d/s.py": ("d/mod.py", "1", {"d/s.py": "from mod import x"}),
+    "python3 <<E\nimport mod\nE": ("mod.py", "1", {}),
+    "perl x.pl": ("x.pl", "1;", {}),
+    "perl -Ilib -MFoo -e 1": ("lib/Foo.pm", "1;", {}),
+    "node r.js": ("m.js", "1", {"r.js": "require('./m')"}),
+    "bash one.sh": ("two.sh", "echo", {"one.sh": ". ./lib.sh", "lib.sh": "source ./two.sh"}),
+    'sqlite3 :memory: ".read q.sql"': ("q.sql", "select 1;", {}),
+    "make -f mk": ("mk", "all:\n", {}),
+    "make": ("Makefile", "all:\n", {}),
+    "env bash -c ./run.sh": ("run.sh", "echo", {}),
+}
+CELLS: dict[str, tuple[str, str, dict[str, str]]] = {
+    "import mod": ("mod.py", "1", {}),
+    "exec(open('mod.py').read())": ("mod.py", "1", {}),
+    "import runpy; runpy.run_path('s.py')": ("s.py", "1", {}),
+    "%run s.py": ("s.py", "1", {}),
+    "import subprocess; subprocess.run(['bash', 'run.sh'])": ("run.sh", "echo", {}),
+    "import pkg.sub": ("pkg/other.py", "1", {"pkg/sub.py": "from . import other"}),
+}
+
+
+@pytest.mark.parametrize(
+    ("tool", "source"), [*(("sandbox_bash", one) for one in LOADED), *(("python", one) for one in CELLS)]
+)
+async def test_a_grant_ends_when_code_that_is_loaded_is_another(
+    open_session: OpenSession, tool: str, source: str
+) -> None:
+    session, approver, workspace = await ready(open_session)
+    script, content, others = (LOADED | CELLS)[source]
+    for name, text in {"a.txt": "a", "x.json": "{}", script: content, **others}.items():
+        (workspace / name).parent.mkdir(exist_ok=True)
+        (workspace / name).write_text(text)
+    call = {"command" if tool == "sandbox_bash" else "code": source}
+    await session.call(tool, call, origin="model")
+    assert "call" in approver.requests[0].preview["remember"]
+    await session.call(tool, call, origin="model")
+    assert len(approver.requests) == 1, "the control: the grant covers the same content"
+    (workspace / script).write_text(content + "\n")
+    await session.call(tool, call, origin="model")
+    assert len(approver.requests) == 2
+    if tool == "sandbox_bash":
+        (workspace / script).write_text(content + "\n\n\n")
+        session.approver = changing = ChangesIt(workspace / script, content + "\n\n")
+        await session.call(tool, call, origin="model")
+        assert f"{script} has changed since it was shown" in changing.requests[1].reasons
+
+
+async def test_a_module_that_comes_to_stand_before_another_ends_a_grant(open_session: OpenSession) -> None:
+    session, approver, workspace = await ready(open_session)
+    (workspace / "s.py").write_text("import json\n")
+    for tool, call in (("sandbox_bash", {"command": "python3 s.py"}), ("python", {"code": "import json"})):
+        (workspace / "json.py").unlink(missing_ok=True)
+        approver.requests.clear()
+        await session.call(tool, call, origin="model")
+        await session.call(tool, call, origin="model")
+        assert len(approver.requests) == 1
+        (workspace / "json.py").write_text("")
+        await session.call(tool, call, origin="model")
+        assert len(approver.requests) == 2
+
+
+async def test_results_that_code_names_do_not_end_a_grant(open_session: OpenSession) -> None:
+    session, approver, workspace = await ready(open_session)
+    for number in range(3):
+        (workspace / "out.csv").write_text(str(number))
+        await session.call("python", {"code": "df.to_csv('out.csv')"}, origin="model")
+    assert len(approver.requests) == 1
+
+
+async def test_code_that_appears_while_a_person_thinks_is_asked_about_again(
+    open_session: OpenSession,
+) -> None:
+    session, _, workspace = await ready(open_session)
+    session.approver = changing = ChangesIt(workspace / "p.awk", "{print 1}")
+    await bash(session, "awk -f p.awk a.txt")
+    assert "p.awk is there now, and would be run" in changing.requests[1].reasons
+
+
+LOSSES: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "rm": ("sandbox_bash", {"command": "rm out/y"}, True),
+    "rm -r": ("sandbox_bash", {"command": "rm -r out"}, True),
+    "find": ("sandbox_bash", {"command": "find out -name y -delete"}, True),
+    "mv": ("sandbox_bash", {"command": "mv out/y zz"}, False),
+    "mv over": ("sandbox_bash", {"command": "mv a.txt out/y"}, False),
+    "cp over": ("sandbox_bash", {"command": "cp a.txt out/y"}, False),
+    ">": ("sandbox_bash", {"command": "echo hi > out/y"}, False),
+    "sed -i": ("sandbox_bash", {"command": "sed -i s/y/z/ out/y"}, False),
+    "delete": ("file", {"operation": "delete", "path": "out/y"}, True),
+    "delete -r": ("file", {"operation": "delete", "path": "out", "recursive": True}, True),
+    "move": ("file", {"operation": "move", "path": "out/y", "destination": "zz"}, False),
+    "copy over": ("file", {"operation": "copy", "path": "a.txt", "destination": "out/y"}, False),
+    "append": ("file", {"operation": "append", "path": "out/y", "content": "n"}, False),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+async def test_what_would_be_lost_is_compared_before_the_call(open_session: OpenSession, name: str) -> None:
+    tool, arguments, destroys = LOSSES[name]
+    session, approver, workspace = await ready(open_session)
+    for path in ("out/y", "a.txt"):
+        (workspace / path).parent.mkdir(exist_ok=True)
+        (workspace / path).write_text(path)
+    one = session.explain(ToolCall("one", tool, arguments, origin="model"))
+    assert session.explain(ToolCall("two", tool, arguments, origin="model")).digest == one.digest
+    await session.call(tool, arguments, origin="model")
+    assert len(approver.requests) == 1
+    (workspace / "out").mkdir(exist_ok=True)
+    (workspace / "out/y").write_text("precious")
+    await session.call(tool, arguments, origin="model")
+    assert len(approver.requests) == 1 + destroys, "the control: other changes are covered"
+    (workspace / "out").mkdir(exist_ok=True)
+    (workspace / "a.txt").write_text("a.txt")
+    (workspace / "out/y").write_text("precious")
+    session.grants.clear()
+    session.approver = changing = ChangesIt(workspace / "out/y", "more precious")
+    await session.call(tool, arguments, origin="model")
+    lost = [reason for request in changing.requests[1:] for reason in request.reasons if "lost" in reason]
+    assert len(changing.requests) == 2
+    assert lost[0].startswith("out")
+
+
+async def test_calls_of_one_question_expect_what_those_before_change(real_session: OpenSession) -> None:
+    session, approver, workspace = await ready(real_session)
+    (workspace / "out").mkdir()
+    commands = ("echo 1 > out/x", "echo 2 > out/x", "rm -r out")
+    calls = [
+        ToolCall(str(number), "sandbox_bash", {"command": command}, origin="model")
+        for number, command in enumerate(commands)
+    ]
+    assert not any(result.is_error for result in await session.call_many(calls))
+    assert len(approver.requests) == 3

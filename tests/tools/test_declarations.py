@@ -119,6 +119,22 @@ def test_paths_that_leave_the_workspace_are_outside(path: str) -> None:
     assert (facts.outside, facts.certain, flaw) == (True, True, "")
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("https://example.org/x", "s3://bucket/x", "file:///etc/x", "smb://host/x", "data:text/plain,x"),
+        *("host:/x", "bob@host:x", "bob@host:/x", "C:\\x", "C:/x", "c:x", "\\\\srv\\share"),
+        *("a\\..\\..\\b", " ", "\t\n", "%HOME%/x", "$OUT/x", "${OUT}/x", "a/$(x)", " https://example.org/x"),
+    ],
+)
+def test_paths_of_other_machines_and_systems_are_outside_and_uncertain(path: str) -> None:
+    facts, flaw = declared_facts(MockTool(facts=Facts(writes=("a", path))), b"{}", on_host=True)
+    assert (facts.outside, facts.certain, flaw) == (True, False, "")
+    reading = MockTool(facts=Facts(effect=Effect.READ_ONLY, reads=(path,)))
+    facts, flaw = declared_facts(reading, b"{}", on_host=True)
+    assert (facts.outside, facts.certain, flaw) == (False, False, "")
+
+
 @pytest.mark.parametrize("path", ["a", "a/../b", "./a", "..a", "a/..", "a~", ".", "a\nb", "\udcff"])
 def test_other_paths_do_not(path: str) -> None:
     facts, flaw = declared_facts(MockTool(facts=Facts(writes=(path,))), b"{}", on_host=True)

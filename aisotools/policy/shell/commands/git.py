@@ -433,10 +433,40 @@ def _changes_repository(reason: str) -> CommandVerdict:
 
 
 def _classify_checkout(words: Words) -> CommandVerdict:
-    discards = any(word.text in {"--", ".", "-f", "--force", "-p", "--ours", "--theirs"} for word in words)
+    discards = any(
+        word.text in _CHECKOUT_DISCARDS or _FILE_NAME.search(word.text or "") for word in words[1:]
+    )
+    operands = [word for word in words[1:] if not word.prefix.startswith("-")]
+    if len(operands) > 1 and not any(word.text in _CHECKOUT_CREATES for word in words[1:]):
+        discards = True  # what follows a revision is paths
     return has_effect(
         Effect.DESTRUCTIVE if discards else Effect.LOCAL_MUTATION, "git checkout replaces files"
     )
+
+
+def _discarding(name: str, options: tuple[str, ...], short: str) -> Classifier:
+    """Return a classifier of a subcommand that changes the repository, and discards work with some options.
+
+    Args:
+        name: The subcommand.
+        options: Long options that discard; git takes any unique beginning of them.
+        short: Letters of short options that discard, alone or among others.
+    """
+
+    def classify(words: Words) -> CommandVerdict:
+        texts = [word.text for word in words[1:]]
+        discards = any(
+            text is None
+            or (len(text) > 2 and any(option.startswith(text.partition("=")[0]) for option in options))
+            or (text.startswith("-") and not text.startswith("--") and not set(short).isdisjoint(text))
+            for text in texts
+        )
+        effect = Effect.DESTRUCTIVE if discards else Effect.LOCAL_MUTATION
+        return has_effect(
+            effect, f"git {name} {'discards what is there' if discards else 'moves the branch'}"
+        )
+
+    return classify
 
 
 def _classify_reset(words: Words) -> CommandVerdict:
@@ -458,7 +488,14 @@ def _classify_symbolic_ref(words: Words) -> CommandVerdict:
     return has_effect(Effect.LOCAL_MUTATION, "git symbolic-ref moves HEAD")
 
 
+_CHECKOUT_DISCARDS = frozenset(("--", ".", "-f", "--force", "-p", "--patch", "--ours", "--theirs"))
+_CHECKOUT_CREATES = frozenset(("-b", "-B", "--orphan", "-t", "--track", "--detach"))
+_FILE_NAME = re.compile(r"(?:^|/)[^/]*\.[A-Za-z]\w*$")  # a branch seldom ends like a file
+
 _CLASSIFIERS: Mapping[str, Classifier] = {
+    "switch": _discarding("switch", ("--discard-changes", "--force"), "f"),
+    "read-tree": _discarding("read-tree", ("--reset", "-u"), "u"),
+    "update-ref": _discarding("update-ref", ("--stdin", "--delete"), "d"),
     "branch": _classify_branch,
     "tag": _classify_tag,
     "remote": _classify_remote,

@@ -1,0 +1,110 @@
+"""Stamps of what a call would remove or overwrite, so that nobody approves the loss of something else.
+
+Threat
+    A card asks about `rm -r out`, and while a person thinks, results that took a day come to lie there. Or
+    `rm out/y` is allowed for this session, and `out/y` is another file the next time.
+Mechanism
+    A stamp of a file is its inode, size and time of the last change, which nobody can set; a removal that is
+    remembered binds it. Of a folder it is a digest of the stamps of all that is below, up to `MAX_ENTRIES`.
+    Nothing is read, and no link is followed.
+Race window
+    From the last comparison, right before the call, to the call itself. Undo covers what is lost then.
+When it fails
+    A folder with more entries, or one that cannot be read, has the stamp `UNKNOWN`: its call is compared by
+    the entries that were looked at, and it cannot be remembered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+MAX_ENTRIES = 3_000
+"""Files and folders that are looked at for one call; each costs some microseconds."""
+
+MAX_PATHS = 200
+"""Paths of one call that get a stamp."""
+
+UNKNOWN = "unknown"
+"""Begins the stamp of what was not looked at as a whole."""
+
+_ABSENT = "absent"
+
+
+def stamps_of(workspace: Path, paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return paths, each with a stamp of what is there.
+
+    Args:
+        workspace: The folder.
+        paths: Relative to it, or absolute.
+    """
+    look = _Look()
+    stamps: dict[str, str] = {}
+    for number, path in enumerate(dict.fromkeys(paths)):
+        if number >= MAX_PATHS:
+            stamps["..."] = UNKNOWN
+            break
+        stamps[path] = look.stamp(os.fspath(workspace / path))
+    return tuple(sorted(stamps.items()))
+
+
+def is_known(stamp: str) -> bool:
+    """Return whether a stamp is of all that is there."""
+    return not stamp.startswith(UNKNOWN)
+
+
+class _Look:
+    """One look at the workspace, which counts what it has looked at."""
+
+    def __init__(self) -> None:
+        self._entries_left = MAX_ENTRIES
+
+    def stamp(self, place: str) -> str:
+        """Return the stamp of a file, of a folder with all that is below, or of nothing."""
+        try:
+            status = os.lstat(place)
+        except (FileNotFoundError, NotADirectoryError):
+            return _ABSENT
+        except (OSError, ValueError):
+            return UNKNOWN
+        if not stat.S_ISDIR(status.st_mode):
+            return _of(status)
+        digest = hashlib.sha256()
+        is_complete = True
+        waiting = [place]
+        while waiting:
+            folder = waiting.pop()
+            try:
+                with os.scandir(folder) as entries:
+                    names = sorted(entry.name for entry in _first(entries, self._entries_left))
+            except OSError:
+                is_complete = False
+                continue
+            self._entries_left -= len(names)
+            is_complete = is_complete and self._entries_left > 0
+            for name in names:
+                inner = f"{folder}/{name}"
+                try:
+                    status = os.lstat(inner)
+                except OSError:
+                    continue  # it is gone, and its folder has another change time
+                if stat.S_ISDIR(status.st_mode):
+                    waiting.append(inner)
+                text = f"{inner[len(place) :]}\0{_of(status)}\0"
+                digest.update(text.encode("utf-8", "surrogateescape"))
+        found = digest.hexdigest()
+        return found if is_complete else f"{UNKNOWN} {found}"
+
+
+def _first(entries: Iterable[os.DirEntry[str]], count: int) -> Iterable[os.DirEntry[str]]:
+    for number, entry in enumerate(entries):
+        if number >= count:
+            return
+        yield entry
+
+
+def _of(status: os.stat_result) -> str:
+    return f"{status.st_dev} {status.st_ino} {status.st_mode} {status.st_size} {status.st_ctime_ns}"
