@@ -54,6 +54,34 @@ class LoopTicker:
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._schedule)
 
 
+class LoopTurns:
+    """Lets the event loop have its turn between pieces of work with large arguments, however many come at once."""
+
+    def __init__(self, large: int) -> None:
+        """Let it have a turn after arguments of this size."""
+        self._large = large
+        self._is_spent = False
+
+    async def wait(self) -> None:
+        """Return at once, or in a later turn of the loop if this one was spent."""
+        while self._is_spent:  # noqa: ASYNC110 - a turn of the loop is what is waited for
+            await asyncio.sleep(0)
+
+    def spend(self, size: int) -> None:
+        """Note that arguments of this size were read in this turn."""
+        if size >= self._large:
+            self._is_spent = True
+            asyncio.get_running_loop().call_soon(self._renew)
+
+    async def end(self, size: int) -> None:
+        """Go on in a later turn if arguments of this size take their time in each."""
+        self.spend(size)
+        await self.wait()
+
+    def _renew(self) -> None:
+        self._is_spent = False
+
+
 async def with_ticks(work: Coroutine[Any, Any, Result], every_s: float, tick: Callable[[], object]) -> Result:
     """Return the result of `work`; call `tick` every `every_s` seconds until then.
 

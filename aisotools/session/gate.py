@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, cast, get_args
 
-from aisotools.core.concurrency import run_to_completion
+from aisotools.core.concurrency import LoopTurns, run_to_completion
 from aisotools.core.events import CallDecided, CallEmitted, CallFinished, CallRequested, CallStarted
 from aisotools.core.exceptions import (
     ArgumentError,
@@ -94,32 +94,6 @@ def make_call(name: object, arguments: object = None, *, origin: str, call_id: o
     return ToolCall(call_id or uuid.uuid4().hex, name, checked, origin=cast("Origin", origin))
 
 
-class _LoopTurns:
-    """Lets the event loop have its turn between calls with large arguments, however many come at once."""
-
-    def __init__(self) -> None:
-        self._is_spent = False
-
-    async def wait(self) -> None:
-        """Return at once, or in a later turn of the loop if this one was spent."""
-        while self._is_spent:  # noqa: ASYNC110 - a turn of the loop is what is waited for
-            await asyncio.sleep(0)
-
-    def spend(self, size: int) -> None:
-        """Note that arguments of this size were read in this turn."""
-        if size >= _LARGE_ARGUMENTS:
-            self._is_spent = True
-            asyncio.get_running_loop().call_soon(self._renew)
-
-    async def end(self, size: int) -> None:
-        """Go on in a later turn if arguments of this size take their time in each."""
-        self.spend(size)
-        await self.wait()
-
-    def _renew(self) -> None:
-        self._is_spent = False
-
-
 class Gate:
     """Decides about calls, runs them and records them. A session has one.
 
@@ -159,7 +133,7 @@ class Gate:
         self._used_ids: set[str] = set()
         self._host_calls = HostCalls()
         self._closed_reason = ""
-        self._turns = _LoopTurns()
+        self._turns = LoopTurns(_LARGE_ARGUMENTS)
         self._trials = Trials(event_log, caps, session_key, self._refuse_if_closed)
 
     @property
