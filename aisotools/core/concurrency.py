@@ -55,7 +55,7 @@ class LoopTicker:
 
 
 class LoopTurns:
-    """Lets the event loop have its turn between pieces of work with large arguments, however many come at once."""
+    """Lets the event loop have its turn between pieces of work that take long, however many there are."""
 
     def __init__(self, large: int) -> None:
         """Let it have a turn after arguments of this size."""

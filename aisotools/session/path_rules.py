@@ -13,25 +13,39 @@ that is already running; what they have open stays open. A state that is younger
 system can tell is looked at again.
 Failure: if the sandbox cannot follow, the call does not run, and the error says why. What cannot be enforced
 at all is in `enforcement.gaps`, is printed when the policy is loaded or assigned, and stands on cards.
+
+A rule may name a path of the workspace in any way (`/workspace/secrets/*`, `~/mine/secrets/*`, `secrets/`):
+it is compared in one, relative to the workspace, or it would match nothing and nobody would notice. Another
+absolute path stays as it is, for what is read and written outside. A part `..` is refused when the rule is
+made, as no path of a call has one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
+import posixpath
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from aisotools.core.exceptions import SandboxError, as_clause
 from aisotools.core.sandboxes import Sandbox, SupportsPathRules
 from aisotools.policy.enforcement import PathEnforcement, plan_enforcement
-from aisotools.policy.globs import relative_glob, rewrite_globs
-from aisotools.policy.rules import Policy
+from aisotools.policy.rules import PATH_KEYS, Condition, Policy, Rule, path_globs
 from aisotools.workspace.path_facts import is_plain_path, is_small
 from aisotools.workspace.protected import ProtectedFiles
+
+_VARIABLE = re.compile(r"\$(?:WORKSPACE|\{WORKSPACE\})(?=/|$)")
+_ALIAS = "/workspace"
+
+Rewrite = Callable[[str], Sequence[str]]
+"""Returns the globs that stand for one."""
 
 _log = logging.getLogger(__name__)
 
@@ -215,3 +229,59 @@ class PathRules:
 
 def _demands(enforcement: PathEnforcement) -> tuple[tuple[str, ...], ...]:
     return enforcement.unreadable, enforcement.unwritable, enforcement.put_back
+
+
+# ---- globs in the one form in which paths are compared: relative to the workspace
+
+
+def relative_glob(glob: str, workspaces: Sequence[str], home: str) -> str:
+    """Return a glob relative to the workspace; one of a path elsewhere as it is.
+
+    Args:
+        glob: As it stands in a rule.
+        workspaces: Paths of the workspace, without a slash at the end.
+        home: The folder that `~` stands for; empty if it is not known.
+    """
+    text = _VARIABLE.sub(_ALIAS, glob)
+    if home and (text == "~" or text.startswith("~/")):
+        text = f"{home.rstrip('/')}{text[1:]}"
+    if text.startswith("/"):
+        text = re.sub(r"/(?:\.?/)+", "/", f"{text}/" if text.endswith("/.") else text)
+        for workspace in (*workspaces, _ALIAS):
+            if text.rstrip("/") == workspace:
+                return "*" if text.endswith("/") else "."
+            if text.startswith(f"{workspace}/"):
+                text = text[len(workspace) + 1 :]
+                break
+        else:
+            return glob
+    is_folder = text.endswith(("/", "/."))
+    path = posixpath.normpath(text) if text else text
+    if path == ".":
+        return "*" if is_folder else path
+    return f"{path}/*" if is_folder else path
+
+
+def rewrite_globs(policy: Policy, rewrite: Rewrite) -> Policy:
+    """Return a policy, and its bounds, with other globs in rules about paths; itself if none is another."""
+    rules = [_rewrite_rule(rule, rewrite) for rule in policy.rules]
+    bounds = tuple(rewrite_globs(bound, rewrite) for bound in policy.bounds)
+    if all(map(_is_same, rules, policy.rules)) and all(map(_is_same, bounds, policy.bounds)):
+        return policy
+    return dataclasses.replace(policy, rules=tuple(rules), bounds=bounds)
+
+
+def _is_same(one: object, other: object) -> bool:
+    return one is other
+
+
+def _rewrite_rule(rule: Rule, rewrite: Rewrite) -> Rule:
+    written = path_globs(rule)
+    rewritten = [(key, new) for key, glob in written for new in rewrite(glob)]
+    if rewritten == written or not isinstance(rule.when, Condition):
+        return rule
+    expected: dict[str, Any] = dict(rule.when.expected)
+    for key in PATH_KEYS & expected.keys():
+        expected[key] = [glob for name, glob in rewritten if name == key]
+    # The examples were checked against the rule as it was written.
+    return dataclasses.replace(rule, when=Condition(expected), match=(), not_match=())

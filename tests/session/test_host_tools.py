@@ -418,7 +418,7 @@ def test_declarations_of_host_tools_are_believed_for_reading_alone(
         ),
     ],
 )
-async def test_what_leaves_the_machine_or_makes_no_sense_is_asked_about(
+async def test_a_declaration_that_leaves_the_machine_or_makes_no_sense_is_asked_about(
     open_session: OpenSession, declared: dict[str, Any]
 ) -> None:
     for mode in MODES:
@@ -439,7 +439,9 @@ async def test_what_leaves_the_machine_or_makes_no_sense_is_asked_about(
         {"writes": ("out/a", "out/100%.txt", "-rf"), "commands": ("sort notes.md", "mkdir out")},
     ],
 )
-async def test_what_stays_here_is_free_in_auto(open_session: OpenSession, declared: dict[str, Any]) -> None:
+async def test_a_declaration_that_stays_here_is_free_in_auto(
+    open_session: OpenSession, declared: dict[str, Any]
+) -> None:
     made = Plain(gather_facts=facts(**declared))
     session = open_session(cast("Tool", made), policy=Policy(mode="auto"), approver=Recorder())
     assert not (await session.call("effects", {}, origin="model")).is_error

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aisotools.core.types import Decision, Effect, Facts, ToolCall
-from aisotools.policy.globs import relative_glob, rewrite_globs
 from aisotools.policy.rules import Policy, Rule
+from aisotools.session.path_rules import relative_glob, rewrite_globs
 
 CALL = ToolCall("1", "sandbox_bash", {}, origin="model")
 
