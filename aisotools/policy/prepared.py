@@ -13,6 +13,8 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from pydantic_core import from_json
+
 from aisotools.core.protocols import Tool, ToolPayload
 from aisotools.core.types import Decision, Effect, Facts, Json, RunsIn, ToolCall, ToolResult
 from aisotools.policy.quoted import quoted_texts
@@ -27,7 +29,7 @@ from aisotools.tools.adapter import (
     version_of,
 )
 from aisotools.tools.declarations import declared_facts
-from aisotools.tools.validation import encode_arguments, fresh_arguments
+from aisotools.tools.validation import EncodedArguments, encode_arguments, fresh_arguments
 
 _CODE_ARGUMENT = "code"
 """The argument in which tools get code to run, as `python` does."""
@@ -90,7 +92,7 @@ class PreparedCall:
     @property
     def arguments(self) -> dict[str, Json]:
         """A fresh copy of the validated arguments: changing it changes neither the decision nor the call."""
-        return fresh_arguments(self.encoded_arguments)
+        return _fresh(self.encoded_arguments)
 
     @property
     def call(self) -> ToolCall:
@@ -159,7 +161,7 @@ def prepare_call(
     # Everyone who is asked gets arguments of their own, so that nobody can change what the others see.
     try:
         if builtin is not None or (payload is None and is_own_host_tool(tool)):
-            facts = dataclasses.replace(gather_facts(tool, fresh_arguments(encoded)), basis="analysis")
+            facts = dataclasses.replace(gather_facts(tool, _fresh(encoded)), basis="analysis")
         else:
             facts, flaw = declared_facts(tool, encoded, on_host=payload is None)
             # No tool says what code does that it is given to run; what it names is seen all the same.
@@ -203,7 +205,7 @@ def prepare_call(
         reason = f"its effects could not be determined ({type(error).__name__}: {error}); fix its classify()"
         evaluation = Evaluation(Decision.DENY, reasons=(reason,))
     else:
-        evaluation = policy.check(dataclasses.replace(call, arguments=fresh_arguments(encoded)), facts)
+        evaluation = policy.check(dataclasses.replace(call, arguments=_fresh(encoded)), facts)
         if resolve_paths is not None and not is_resolved and evaluation.decision is Decision.ASK:
             facts, look_again = (
                 dataclasses.replace(look(), effect=facts.effect, undoable=facts.undoable),
@@ -224,7 +226,7 @@ def prepare_call(
         payload=payload,
         original=call,
         encoded_arguments=encoded,
-        deadline_s=deadline_of(tool, fresh_arguments(encoded)),
+        deadline_s=deadline_of(tool, _fresh(encoded)),
         facts=facts,
         effect=effect,
         evaluation=evaluation,
@@ -236,8 +238,16 @@ def prepare_call(
     )
 
 
+def _fresh(encoded: bytes) -> dict[str, Json]:
+    """Return arguments that nobody else has."""
+    if isinstance(encoded, EncodedArguments):
+        return fresh_arguments(encoded)
+    small: dict[str, Json] = from_json(encoded)
+    return small
+
+
 def _resolve_facts(resolve_paths: PathsResolver, facts: Facts, encoded_arguments: bytes | None) -> Facts:
-    return resolve_paths(facts, None if encoded_arguments is None else fresh_arguments(encoded_arguments))
+    return resolve_paths(facts, None if encoded_arguments is None else _fresh(encoded_arguments))
 
 
 def call_digest(tool: Tool, encoded_arguments: bytes, level: str, facts: Facts) -> str:

@@ -110,11 +110,6 @@ class _LoopTurns:
             self._is_spent = True
             asyncio.get_running_loop().call_soon(self._renew)
 
-    async def end(self, size: int) -> None:
-        """Go on in a later turn if arguments of this size take their time in each."""
-        self.spend(size)
-        await self.wait()
-
     def _renew(self) -> None:
         self._is_spent = False
 
@@ -517,7 +512,8 @@ class Gate:
             return decision
         prepared = decision.prepared
         call = prepared.call
-        await self._turns.end(len(prepared.encoded_arguments))
+        self._turns.spend(len(prepared.encoded_arguments))  # another turn, if it takes its time in each
+        await self._turns.wait()
         self._event_log.add(
             CallDecided,
             call.id,
@@ -590,7 +586,8 @@ class Gate:
         timeout_s: float,
         session_tool: TransferTool | None,
     ) -> ToolResult:
-        await self._turns.end(len(prepared.encoded_arguments))
+        self._turns.spend(len(prepared.encoded_arguments))  # another turn, if it takes its time in each
+        await self._turns.wait()
         # Once more: the record of the start may have failed, or one of another call while guards were waited
         # for. What is not in the ledger must not happen.
         if refused := self._refuse_if_closed(call):
