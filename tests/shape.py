@@ -196,6 +196,7 @@ IMPORTS_BY_NAME: Mapping[str, str] = {
     "": _PUBLIC_NAMES,
     "testing": _PUBLIC_NAMES,
     "builtin": "imports the modules in its own table",
+    "tools.adapter": "imports what a built-in tool is registered with, from a package above this one",
     "cli.tools": "imports what the user names with --tools",
     "sandbox.process.forkserver": "imports the modules of tools that the host names",
     "sandbox.process.preload": "imports the libraries that the user names in AISOTOOLS_PRELOAD",

@@ -21,7 +21,7 @@ none runs unseen for as long as an idle sandbox does. Displays, and the reading 
 have modules of their own. Which state of the variables a call has found, and in which call it was made, is
 noted; before an undo it is known which calls it takes and whether the variables from before them are kept.
 That rules are enforced as they are now is seen before each call; what a call would remove or run has a
-stamp."""
+stamp. What a tool's facts come from is imported in a thread, and large arguments are parsed once."""
 
 
 def test_the_path_of_a_call_is_two_thirds_of_the_first_version() -> None:

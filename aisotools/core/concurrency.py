@@ -131,12 +131,17 @@ async def in_steps(work: Generator[None, None, Result], step_s: float = STEP_S) 
     """
     resumed_s = time.monotonic()
     while True:
+        is_paused = gc.isenabled()
+        if is_paused:
+            gc.disable()
         try:
-            with gc_paused():
-                next(work)
+            next(work)
         except StopIteration as ended:
             result: Result = ended.value
             return result
+        finally:
+            if is_paused:
+                gc.enable()
         if time.monotonic() - resumed_s >= step_s:
             await asyncio.sleep(0)
             resumed_s = time.monotonic()

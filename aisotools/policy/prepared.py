@@ -14,6 +14,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from pydantic_core import from_json
+
 from aisotools.core.protocols import Tool, ToolPayload
 from aisotools.core.types import Decision, Effect, Facts, Json, RunsIn, ToolCall, ToolResult
 from aisotools.policy.quoted import quoted_texts
@@ -28,7 +30,7 @@ from aisotools.tools.adapter import (
     version_of,
 )
 from aisotools.tools.declarations import declared_facts
-from aisotools.tools.validation import encode_arguments, fresh_arguments
+from aisotools.tools.validation import EncodedArguments, encode_arguments, fresh_arguments
 from aisotools.workspace.loaded_names import loaded_names
 
 _CODE_ARGUMENT = "code"
@@ -100,7 +102,7 @@ class PreparedCall:
     @property
     def arguments(self) -> dict[str, Json]:
         """A fresh copy of the validated arguments: changing it changes neither the decision nor the call."""
-        return fresh_arguments(self.encoded_arguments)
+        return _fresh(self.encoded_arguments)
 
     @property
     def changes_variables(self) -> bool:
@@ -179,7 +181,7 @@ def prepare_call(
     # Everyone who is asked gets arguments of their own, so that nobody can change what the others see.
     try:
         if builtin is not None or (payload is None and is_own_host_tool(tool)):
-            facts = dataclasses.replace(gather_facts(tool, fresh_arguments(encoded)), basis="analysis")
+            facts = dataclasses.replace(gather_facts(tool, _fresh(encoded)), basis="analysis")
         else:
             facts, flaw = declared_facts(tool, encoded, on_host=payload is None)
             if payload is None and facts.commands:
@@ -231,7 +233,7 @@ def prepare_call(
         reason = f"its effects could not be determined ({type(error).__name__}: {error}); fix its classify()"
         evaluation = Evaluation(Decision.DENY, reasons=(reason,))
     else:
-        evaluation = policy.check(dataclasses.replace(call, arguments=fresh_arguments(encoded)), facts)
+        evaluation = policy.check(dataclasses.replace(call, arguments=_fresh(encoded)), facts)
         if resolve_paths is not None and not is_resolved and evaluation.decision is Decision.ASK:
             facts, look_again = (
                 dataclasses.replace(look(), effect=facts.effect, undoable=facts.undoable),
@@ -252,7 +254,7 @@ def prepare_call(
         payload=payload,
         original=call,
         encoded_arguments=encoded,
-        deadline_s=deadline_of(tool, fresh_arguments(encoded)),
+        deadline_s=deadline_of(tool, _fresh(encoded)),
         facts=facts,
         effect=effect,
         evaluation=evaluation,
@@ -262,6 +264,14 @@ def prepare_call(
         needs_reader=is_believed and effect is Effect.READ_ONLY,
         look_again=look_again,
     )
+
+
+def _fresh(encoded: bytes) -> dict[str, Json]:
+    """Return arguments that nobody else has."""
+    if isinstance(encoded, EncodedArguments):
+        return fresh_arguments(encoded)
+    small: dict[str, Json] = from_json(encoded)
+    return small
 
 
 def _with_commands(facts: Facts) -> Facts:
@@ -295,7 +305,7 @@ def _joined(names: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _resolve_facts(resolve_paths: PathsResolver, facts: Facts, encoded_arguments: bytes | None) -> Facts:
-    arguments = None if encoded_arguments is None else fresh_arguments(encoded_arguments)
+    arguments = None if encoded_arguments is None else _fresh(encoded_arguments)
     if arguments and isinstance(code := arguments.get(_CODE_ARGUMENT), str) and _CODE_SIGNS.search(code):
         del arguments[_CODE_ARGUMENT]  # of code, what stands in quotes counts
     return resolve_paths(facts, arguments)

@@ -497,7 +497,8 @@ class Gate:
             return decision
         prepared = decision.prepared
         call = prepared.call
-        await self._turns.end(len(prepared.encoded_arguments))
+        self._turns.spend(len(prepared.encoded_arguments))  # another turn, if it takes its time in each
+        await self._turns.wait()
         self._event_log.add(
             CallDecided,
             call.id,
@@ -570,7 +571,8 @@ class Gate:
         timeout_s: float,
         session_tool: TransferTool | None,
     ) -> ToolResult:
-        await self._turns.end(len(prepared.encoded_arguments))
+        self._turns.spend(len(prepared.encoded_arguments))  # another turn, if it takes its time in each
+        await self._turns.wait()
         # Once more: the record of the start may have failed, or one of another call while guards were waited
         # for. What is not in the ledger must not happen.
         if refused := self._refuse_if_closed(call):

@@ -10,7 +10,7 @@ import difflib
 import reprlib
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any, Self
+from typing import Any
 
 from aisotools.core.exceptions import ArgumentError, ToolError
 from aisotools.core.types import Json
@@ -58,32 +58,29 @@ def short_repr(value: object) -> str:
         return f"a value of type {type(value).__name__}"
 
 
+_LARGE_BYTES = 1 << 14
+"""From this size on a copy of parsed arguments takes less than to parse them again."""
+
+
 class EncodedArguments(bytes):
-    """Arguments as JSON, parsed once.
+    """Large arguments as JSON, parsed once.
 
     Parsing megabytes of escaped text takes ten milliseconds, and a call's arguments are read ten times.
+
+    Attributes:
+        parsed: What they were parsed to. Nobody may change it.
     """
 
-    _parsed: dict[str, Any]
-
-    def __new__(cls, encoded: bytes, parsed: dict[str, Any]) -> Self:
-        """Return JSON together with the value that it was parsed to."""
-        made = super().__new__(cls, encoded)
-        made._parsed = parsed
-        return made
-
-    def fresh(self) -> dict[str, Any]:
-        """Return arguments that nobody else has: changing them changes nothing else."""
-        copied: dict[str, Any] = _copy(self._parsed)
-        return copied
+    parsed: dict[str, Any]
 
 
 def fresh_arguments(encoded: bytes) -> dict[str, Any]:
-    """Return the arguments of any JSON, with lists and objects that nobody else has."""
+    """Return arguments from JSON, with lists and objects that nobody else has."""
     from pydantic_core import from_json
 
     if isinstance(encoded, EncodedArguments):
-        return encoded.fresh()
+        copied: dict[str, Any] = _copy(encoded.parsed)
+        return copied
     arguments: dict[str, Any] = from_json(encoded)
     return arguments
 
@@ -95,8 +92,11 @@ def _copy(value: Any) -> Any:
     return [*map(_copy, value)] if type(value) is list else value
 
 
-def encode_arguments(tool: str, arguments: Mapping[str, Any]) -> EncodedArguments:
+def encode_arguments(tool: str, arguments: Mapping[str, Any]) -> bytes:
     """Encode arguments as JSON. These bytes are what is decided about, shown and run.
+
+    Returns:
+        The JSON, for `fresh_arguments`.
 
     Raises:
         ArgumentError: If they have no JSON form, or exceed `MAX_ARGUMENT_BYTES`.
@@ -105,12 +105,17 @@ def encode_arguments(tool: str, arguments: Mapping[str, Any]) -> EncodedArgument
 
     try:
         encoded = to_json(dict(arguments))
-        if len(encoded) <= MAX_ARGUMENT_BYTES:
-            # Encoding accepts deeper nesting than decoding does.
-            return EncodedArguments(encoded, from_json(encoded))
+        # Encoding accepts deeper nesting than decoding does.
+        parsed = from_json(encoded) if len(encoded) <= MAX_ARGUMENT_BYTES else {}
     except (ValueError, TypeError, RecursionError) as error:
         raise not_json_error(tool, error) from None
-    raise _too_large_error(tool, f"{len(encoded):,} bytes as JSON")
+    if len(encoded) > MAX_ARGUMENT_BYTES:
+        raise _too_large_error(tool, f"{len(encoded):,} bytes as JSON")
+    if len(encoded) < _LARGE_BYTES:
+        return encoded
+    large = EncodedArguments(encoded)
+    large.parsed = parsed
+    return large
 
 
 _CHARS_PER_VALUE = 100  # reading one value takes about as long as this much text
@@ -340,7 +345,7 @@ def validate_against_untrusted(
 
 
 def _plain(tool: str, arguments: Mapping[str, Any]) -> dict[str, Json]:
-    return encode_arguments(tool, arguments).fresh()
+    return fresh_arguments(encode_arguments(tool, arguments))
 
 
 def _validate(

@@ -116,7 +116,7 @@ async def test_a_worker_that_lies_is_not_believed(session: Session, kind: str, d
 @pytest.mark.parametrize(
     "value", [5, "text", "/\n", "x" * 100 + "\n", "bytes/\n" + "QQ==" * (1 << 19), "bytes/\n\u20ac"]
 )
-async def test_a_reply_that_is_no_payload_is_refused(value: Any) -> None:
+async def test_a_value_that_is_no_payload_is_refused(value: Any) -> None:
     """Padding between two pieces that are decoded one after the other is no base64 either."""
     received = await GetVariable("x").receive(ToolResult(content="", value=value))
     assert received.is_error
