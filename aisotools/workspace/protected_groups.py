@@ -15,7 +15,7 @@ of a module (`tasks/__init__.py`), and what GNU make would make a file of (`Make
   installs something writes both, and many are too large to be copied and put back. README says so;
 - text for models (`AGENTS.md`, `CLAUDE.md`, `.cursorrules`): no program executes it;
 - settings that run nothing and load nothing (`ruff.toml`, `.editorconfig`, `.clang-format`, `.nvmrc`);
-- names that ordinary files and folders have as well (`project.json`, `box.json`, `pipeline.yaml`; `BUILD`,
+- names that ordinary files and folders have as well (`project.json`, `box.json`, `pipeline.yaml`, `workspace.yaml`; `BUILD`,
   `WORKSPACE`, `DEPS`, Go's `tools.go`, `config.toml`): refusing them would refuse ordinary work. For the same reason `tools/bazel` and
   its like are protected in their folder only. The hooks of a Subversion server (`hooks/pre-commit`) have the
   names of scripts that projects keep for git, and run only where the server's repository lies in there.
@@ -86,7 +86,7 @@ PROTECTED_GROUPS = (
             bumpver.toml poe_tasks.toml poe_tasks.yaml poe_tasks.json duties.py *.egg *.egg-link
         """,
         folders=".eggs",
-        paths="*.egg-info/entry_points.txt *.dist-info/entry_points.txt *.egg/egg-info/pkg-info",
+        paths=".pixi/config.toml *.egg-info/entry_points.txt *.dist-info/entry_points.txt *.egg/egg-info/pkg-info",
     ),
     _group(
         "checkers, language servers, debuggers, documentation and servers of Python",
@@ -98,8 +98,8 @@ PROTECTED_GROUPS = (
             .kedro.yml .prospector.* .pyre_configuration .sqlfluff .pythonstartup publishconf.py
             _quarto.yml celeryconfig.py scrapy.cfg alembic.ini luigi.toml dvcfile mlproject meltano.yml
             _quarto-*.yml _metadata.yml _extension.yml _environment _environment.local _environment-*
-            dbt_project.yml profiles.yml nextflow.config nf-test.config .importlinter _config.yaml
-            _config.toml _quarto.yaml _quarto-*.yaml _metadata.yaml _extension.yaml pyrefly.toml
+            dbt_project.yml profiles.yml dagster_cloud.yaml ploomber.yaml nextflow.config
+            nf-test.config .importlinter _config.yaml _config.toml _quarto.yaml _quarto-*.yaml _metadata.yaml _extension.yaml pyrefly.toml
         """,
         folders=".jedi .ropeproject profiles/default",
         paths=".dvc/config",
@@ -234,7 +234,7 @@ PROTECTED_GROUPS = (
             policyfile.rb .kitchen.yml .kitchen.yaml .watchr guardfile thorfile *.thor
             .rubocop.yml .rubocop_todo.yml .erb_lint.yml .yardopts .overcommit.yml brewfile podfile
             dangerfile dangerfile.* berksfile puppetfile .autotest .rspec-local .kitchen.local.yml
-            kitchen.yml kitchen.local.yml packwerk.yml .mutant.yml mutant.yml
+            kitchen.yml kitchen.local.yml packwerk.yml .mutant.yml mutant.yml config.ru
         """,
         folders="fastlane _plugins .bundle .chef",
     ),
