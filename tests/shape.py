@@ -203,7 +203,6 @@ IMPORTS_BY_NAME: Mapping[str, str] = {
     "sandbox.worker.worker": _TOOL_OF_A_CALL,
     "integrations.jupyter_gateway.payload": _TOOL_OF_A_CALL,
     "testing.fakes": _TOOL_OF_A_CALL,
-    "tools.adapter": "imports what the table of built-in tools names, in a thread, before it is needed",
 }
 """By module, why it imports modules whose names are computed."""
 

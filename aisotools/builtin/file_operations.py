@@ -7,6 +7,7 @@ fails into messages that name the path and the next step; other tools use it too
 from __future__ import annotations
 
 import difflib
+import errno
 import itertools
 import os
 import posixpath
@@ -23,6 +24,7 @@ from aisotools.core.exceptions import ToolError, WorkspaceError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import CAP
 from aisotools.core.types import Json, ToolResult
+from aisotools.workspace.checkpoints.restore import remove_tree
 from aisotools.workspace.dirfd import Entry, kind_of
 from aisotools.workspace.paths import ResolvedPath, printable, shown
 from aisotools.workspace.workspace import Workspace
@@ -411,17 +413,25 @@ def delete(workspace: Workspace, path: str, *, recursive: bool) -> ToolResult:
     with workspace.locate(where, follow=False) as resolved:
         status = _lstat(resolved)
         _require_folder_for_slash(path, status)
-        count = 1
+        count, is_all = 1, True
         if not stat.S_ISDIR(status.st_mode):
             resolved.unlink()
         elif recursive:
-            count = 1 + sum(len(folder.entries) for folder in workspace.walk(where))
-            # rmtree by descriptor: it follows no link that is put in its way.
-            shutil.rmtree(resolved.name, dir_fd=resolved.directory)
+            for below in workspace.walk(where):
+                count += len(below.entries)
+                is_all = is_all and below.error is None
+            try:
+                # rmtree by descriptor: it follows no link that is put in its way.
+                shutil.rmtree(resolved.name, dir_fd=resolved.directory)
+            except (RecursionError, OSError) as error:
+                if isinstance(error, OSError) and error.errno != errno.EMFILE:
+                    raise
+                # Code can nest folders deeper than any path leads, and must be able to get rid of them.
+                remove_tree(resolved.directory, (resolved.name,))
         else:
             _delete_empty_folder(workspace, where, resolved)
     kind = kind_of(status)
-    contents = f" with {count - 1:,} entries" if count > 1 else ""
+    contents = f" with {'' if is_all else 'at least '}{count - 1:,} entries" if count > 1 else ""
     return ToolResult.json(
         {"success": True, "path": shown(where), "kind": kind, "deleted": count},
         f"Deleted the {kind} {printable(where)}{contents}.",

@@ -73,11 +73,6 @@ class LoopTurns:
             self._is_spent = True
             asyncio.get_running_loop().call_soon(self._renew)
 
-    async def end(self, size: int) -> None:
-        """Go on in a later turn if arguments of this size take their time in each."""
-        self.spend(size)
-        await self.wait()
-
     def _renew(self) -> None:
         self._is_spent = False
 

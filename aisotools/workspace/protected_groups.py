@@ -9,18 +9,17 @@ of a module (`tasks/__init__.py`), and what GNU make would make a file of (`Make
   here, since it may give a container any folder of the host, and all rights;
 - lists of dependencies alone (`requirements.txt`, `environment.yml`, `go.mod`, lock files): what they list
   runs when a person installs it, which is what they asked for. A manifest that can name commands is here;
-- the source of a program (`manage.py`, `main.tf`, `BUILD`, `BUCK`, `test_x.py`, libraries in
-  `node_modules`), and what a build wrote from it (`target`, `dist`): running them is what the person asks
-  for;
+- the source of a program (`manage.py`, `main.tf`, `BUILD`, `BUCK`, `test_x.py`, libraries in `node_modules`),
+  and what a build wrote from it (`target`, `dist`): running them is what the person asks for;
 - the programs of an environment (`.venv/bin`, `node_modules/.bin`), which run the modules beside them: what
   installs something writes both, and many are too large to be copied and put back. README says so;
 - text for models (`AGENTS.md`, `CLAUDE.md`, `.cursorrules`): no program executes it;
 - settings that run nothing and load nothing (`ruff.toml`, `.editorconfig`, `.clang-format`, `.nvmrc`);
-- names that ordinary files and folders have as well (`project.json`, `box.json`, `pipeline.yaml`; `BUILD`,
-  `WORKSPACE`, `DEPS`, Go's `tools.go`, `config.toml`): refusing them would refuse ordinary work. For the
-  same reason `tools/bazel` and its like are protected in their folder only. The hooks of a Subversion server
-  (`hooks/pre-commit`) have the
-  names of scripts that projects keep for git, and run only where the server's repository lies in there.
+- names that ordinary files and folders have as well (`project.json`, `box.json`, `pipeline.yaml`,
+  `workspace.yaml`; `BUILD`, `WORKSPACE`, `DEPS`, Go's `tools.go`, `config.toml`): refusing them would refuse
+  ordinary work. For the same reason `tools/bazel` and its like are protected in their folder only. The hooks
+  of a Subversion server (`hooks/pre-commit`) have the names of scripts that projects keep for git, and run
+  only where the server's repository lies in there.
 """
 
 from __future__ import annotations
@@ -88,7 +87,10 @@ PROTECTED_GROUPS = (
             bumpver.toml poe_tasks.toml poe_tasks.yaml poe_tasks.json duties.py *.egg *.egg-link
         """,
         folders=".eggs",
-        paths="*.egg-info/entry_points.txt *.dist-info/entry_points.txt *.egg/egg-info/pkg-info",
+        paths="""
+            .pixi/config.toml *.egg-info/entry_points.txt *.dist-info/entry_points.txt
+            *.egg/egg-info/pkg-info
+        """,
     ),
     _group(
         "checkers, language servers, debuggers, documentation and servers of Python",
@@ -100,8 +102,9 @@ PROTECTED_GROUPS = (
             .kedro.yml .prospector.* .pyre_configuration .sqlfluff .pythonstartup publishconf.py
             _quarto.yml celeryconfig.py scrapy.cfg alembic.ini luigi.toml dvcfile mlproject meltano.yml
             _quarto-*.yml _metadata.yml _extension.yml _environment _environment.local _environment-*
-            dbt_project.yml profiles.yml nextflow.config nf-test.config .importlinter _config.yaml
-            _config.toml _quarto.yaml _quarto-*.yaml _metadata.yaml _extension.yaml pyrefly.toml
+            dbt_project.yml profiles.yml dagster_cloud.yaml ploomber.yaml nextflow.config
+            nf-test.config .importlinter _config.yaml _config.toml _quarto.yaml _quarto-*.yaml
+            _metadata.yaml _extension.yaml pyrefly.toml
         """,
         folders=".jedi .ropeproject profiles/default",
         paths=".dvc/config",
@@ -236,7 +239,7 @@ PROTECTED_GROUPS = (
             policyfile.rb .kitchen.yml .kitchen.yaml .watchr guardfile thorfile *.thor
             .rubocop.yml .rubocop_todo.yml .erb_lint.yml .yardopts .overcommit.yml brewfile podfile
             dangerfile dangerfile.* berksfile puppetfile .autotest .rspec-local .kitchen.local.yml
-            kitchen.yml kitchen.local.yml packwerk.yml .mutant.yml mutant.yml
+            kitchen.yml kitchen.local.yml packwerk.yml .mutant.yml mutant.yml config.ru
         """,
         folders="fastlane _plugins .bundle .chef",
     ),

@@ -97,6 +97,19 @@ def test_nothing_outside_is_touched(root: Path, path: str) -> None:
     assert tree(outside) == {"passwd": b"somebody"}
 
 
+def test_folders_deeper_than_any_path_are_deleted(root: Path) -> None:
+    """Code that a call ran can make them, and no call can watch the workspace until they are gone."""
+    here = os.open(root, os.O_RDONLY)
+    for _ in range(2500):
+        os.mkdir("d" * 50, dir_fd=here)
+        below = os.open("d" * 50, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    assert "with at least 200 entries" in do(root, "delete", "d" * 50, recursive=True).content
+    assert not (root / ("d" * 50)).exists()
+
+
 def test_a_trailing_slash_asks_for_a_folder(root: Path) -> None:
     assert "asks for a folder" in refused(root, "delete", "a/")
     do(root, "delete", "d/", recursive=True)

@@ -1,11 +1,13 @@
 """Disk space that a sandbox has taken: what was written in its folders since it began.
 
 - Threat: space in places that a look does not reach. Files below very many folders, or in a folder that was
-  made impossible to enter; hundreds of thousands of names; further names of a file that make it look shared;
+  made impossible to enter; hundreds of thousands of names; files without content, of which a file system has
+  only so many; further names of a file that make it look shared;
   folders, which take blocks of their own; files that have no name any more, and are open, mapped, or on their
   way through a socket.
 - Mechanism: a walk by descriptors, at any depth, with bounds on what is open at once and what is looked at.
-  Each file counts once and whole, under whichever names, folders like files. Where something cannot be looked
+  Each file counts once and whole, under whichever names, folders like files, and one that takes no block as
+  one block: a file system has room for so many files. Where something cannot be looked
   at, what counts is at least the space that the file systems have lost since the start, whoever took it: so
   nothing is gained by hiding, and a large workspace alone is no alarm.
 - Race: what is moved while it is walked may count twice or not at all in one walk; the next one comes.
@@ -37,16 +39,18 @@ _MAX_LINKED = 100_000
 _MAX_MAPS_BYTES = 64 << 20
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BLOCK_BYTES = 512
+# What a file without content counts for. Disks have room for one file for each 16 KiB, usually.
+_FILE_BYTES = 4096
 _FILE_CLOCK = 5 if sys.platform == "linux" else time.CLOCK_REALTIME  # CLOCK_REALTIME_COARSE
 
 
 def free_bytes(folder: str) -> int:
-    """Return the free space of the file system of a folder; 0 if it cannot be asked."""
+    """Return the free space of a folder's file system, with that of free files; 0 if it cannot be asked."""
     try:
         status = os.statvfs(folder)
     except OSError:
         return 0
-    return status.f_bfree * status.f_frsize
+    return status.f_bfree * status.f_frsize + status.f_ffree * _FILE_BYTES
 
 
 class DiskUsage:
@@ -200,7 +204,7 @@ class _DiskWalk:
                 self.saw_all = False  # instead of counting one file many times
                 return
             self._linked.add(identity)
-        self.total += status.st_blocks * _BLOCK_BYTES
+        self.total += status.st_blocks * _BLOCK_BYTES or _FILE_BYTES
 
     # -- files without names
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.sandbox.host import disk_usage
-from aisotools.sandbox.host.disk_usage import DiskUsage
+from aisotools.sandbox.host.disk_usage import DiskUsage, free_bytes
 from aisotools.sandbox.limits import Limits
 from tests.waiting import file_times_advance
 
@@ -242,6 +243,31 @@ def test_a_mapped_file_whose_size_nobody_tells_counts_as_what_the_disk_has_lost(
         assert disk.used_bytes(os.getpid()) == 5 * MIB
     with running("import mmap; shared = mmap.mmap(-1, 1 << 20)", tmp_path):
         assert disk.used_bytes(os.getpid()) < MIB
+
+
+@pytest.mark.parametrize("kind", ["files", "links", "sockets"])
+def test_files_without_content_take_space(tmp_path: Path, kind: str) -> None:
+    """Of them a file system has only so many, for all programs."""
+    disk = watch(tmp_path)
+    for number in range(500):
+        name = tmp_path / str(number)
+        if kind == "links":
+            name.symlink_to("x")
+        else:
+            os.mknod(name, stat.S_IFREG if kind == "files" else stat.S_IFSOCK)
+    assert sum(file.lstat().st_blocks for file in tmp_path.iterdir()) == 0, "their size tells nothing"
+    assert disk.used_bytes(0) == 500 * 4096
+
+
+def test_free_files_are_part_of_what_a_disk_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    status = os.statvfs(tmp_path)
+    values = [*status]
+    values[2:6] = [1 << 20, 100_000, 100_000, 50_000]  # blocks, and free ones; files
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result([4096, 4096, *values[2:]]))
+    full = free_bytes(str(tmp_path))
+    values[6] = values[6] + 1000
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result([4096, 4096, *values[2:]]))
+    assert free_bytes(str(tmp_path)) - full == 1000 * 4096
 
 
 # ---- honest work
