@@ -56,6 +56,7 @@ READING = [
     "cp -P pub/* empty; cat empty/d/key",
     "cp --parents -P pub/d empty; ln -s ../secrets empty/secrets; cat empty/pub/d/key",
     "mkdir y; cp -P pub/l y/; cat y/l",
+    "cp -rL pub y; cat y/l",
     "mv pub p2; cat p2/l",
     "mv pub/l pub/y; cat pub/y",
     "mv pub/d empty/e; cat empty/e/key",

@@ -165,8 +165,11 @@ _READS_FILES = ("-F", "--fi", "--blob", "--templ")
 _LOGS = name_set("log reflog shortlog status")
 _COMMITS = name_set("add commit")
 _COMMIT_OPTIONS = re.compile(
-    r"-(?:[aqAus]+|a?m.*)|--(?:message(?:=.*)?|all|amend|no-edit|quiet|allow-empty|signoff|update)", re.DOTALL
+    r"-(?:[aqAus]+|[aqAus]*m.*)|--(?:message(?:=.*)?|all|amend|no-edit|quiet|allow-empty|signoff|update)",
+    re.DOTALL,
 )
+_TAKES_MESSAGES = name_set("commit merge notes stash tag")
+_MESSAGE = re.compile(r"-[aqAskuf]*m|--message")
 _OPTIONS_WITHOUT_CONTENT = frozenset(
     option.rstrip(":?")
     for option in f"{_LOG_ONLY} --stat --shortstat --numstat --name-only --name-status --summary --dirstat "
@@ -244,7 +247,14 @@ def _recorded_paths(subcommand: str, words: Words) -> tuple[str, ...]:
     if _shows_no_content(subcommand, known[0] if known else "", options):
         return ()
     named = [path for text in before for path in _paths_at_revision(text)]
-    operands = [text for text in before if not text.startswith("-") and ":" not in text]
+    messages = _positions_of_messages(before) if subcommand in _TAKES_MESSAGES else set()
+    operands = [
+        text
+        for position, text in enumerate(before)
+        if not text.startswith("-") and ":" not in text and position not in messages
+    ]
+    if subcommand == "stash" and known[:1] == ["push"] == operands[:1]:
+        del operands[0]
     has_plain_options = all(
         _SHORT_WITHIN_PATHS.fullmatch(option) or option.partition("=")[0] in _OPTIONS_WITHOUT_CONTENT
         for option in options
@@ -260,6 +270,11 @@ def _recorded_paths(subcommand: str, words: Words) -> tuple[str, ...]:
     if any(path.startswith(":") for path in paths):  # a pattern of git's own
         is_limited = False
     return tuple(dict.fromkeys(paths if is_limited else (*paths, *_ANYTHING_RECORDED)))
+
+
+def _positions_of_messages(words: list[str]) -> set[int]:
+    """Return where the values of `-m` and `--message` stand that are words of their own."""
+    return {position for position, text in enumerate(words, 1) if _MESSAGE.fullmatch(text)}
 
 
 def _shows_no_content(subcommand: str, action: str, options: list[str]) -> bool:

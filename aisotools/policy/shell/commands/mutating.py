@@ -46,7 +46,11 @@ def _classify_cp(words: Words) -> CommandVerdict:
     sources, targets = copy_targets(parsed)
     is_link = words[0].display.endswith("cp") and parsed.has("-s", "--symbolic-link")
     made = CommandVerdict(made=made_names(parsed, is_link=is_link))
-    return merge([_writes_files(words), option_verdict(parsed), *map(reads, sources), *targets, made])
+    verdicts = [_writes_files(words), option_verdict(parsed), *map(reads, sources), *targets, made]
+    if parsed.has("-L", "--dereference", "-H") and parsed.has("-r", "-R", "-a", "--recursive", "--archive"):
+        # What links below a folder lead to is copied as well.
+        verdicts += [CommandVerdict(unresolved=(source.display,)) for source in sources]
+    return merge(verdicts)
 
 
 def _classify_ln(words: Words) -> CommandVerdict:
