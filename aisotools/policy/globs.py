@@ -21,8 +21,8 @@ from aisotools.policy.rules import PATH_KEYS, Condition, Policy, Rule, path_glob
 _VARIABLE = re.compile(r"\$(?:WORKSPACE|\{WORKSPACE\})(?=/|$)")
 _ALIAS = "/workspace"
 
-Rewrite = Callable[[str], Sequence[str]]
-"""Returns the globs that stand for one."""
+Rewrite = Callable[[Rule, str], Sequence[str]]
+"""Returns the globs that stand for one of a rule."""
 
 
 def relative_glob(glob: str, workspaces: Sequence[str], home: str) -> str:
@@ -66,9 +66,14 @@ def _is_same(one: object, other: object) -> bool:
     return one is other
 
 
+def glob_below(glob: str, path: str, real: str) -> str:
+    """Return the glob for what a path leads to: of a glob that names it, or all that is in it."""
+    return f"{real}{glob[len(path) :]}"
+
+
 def _rewrite_rule(rule: Rule, rewrite: Rewrite) -> Rule:
     written = path_globs(rule)
-    rewritten = [(key, new) for key, glob in written for new in rewrite(glob)]
+    rewritten = [(key, new) for key, glob in written for new in rewrite(rule, glob)]
     if rewritten == written or not isinstance(rule.when, Condition):
         return rule
     expected: dict[str, Any] = dict(rule.when.expected)

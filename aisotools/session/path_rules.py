@@ -18,19 +18,22 @@ at all is in `enforcement.gaps`, is printed when the policy is loaded or assigne
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import time
 from collections.abc import Mapping
 from functools import partial
+from glob import escape
 from pathlib import Path
 
 from aisotools.core.exceptions import SandboxError, as_clause
 from aisotools.core.sandboxes import Sandbox, SupportsPathRules
-from aisotools.policy.enforcement import PathEnforcement, plan_enforcement
-from aisotools.policy.globs import relative_glob, rewrite_globs
-from aisotools.policy.rules import Policy
-from aisotools.workspace.path_facts import is_plain_path, is_small
+from aisotools.core.types import Decision
+from aisotools.policy.enforcement import Gap, PathEnforcement, fixed_path, plan_enforcement
+from aisotools.policy.globs import glob_below, relative_glob, rewrite_globs
+from aisotools.policy.rules import Policy, Rule
+from aisotools.workspace.path_facts import find_hard_links, is_plain_path, is_small, real_path
 from aisotools.workspace.protected import ProtectedFiles
 
 _log = logging.getLogger(__name__)
@@ -94,11 +97,12 @@ class PathRules:
         self._policy = policy
         self.has_any |= policy.concerns_paths
         # Race: looked at before the plan is made, so that what changes meanwhile is found by the next look.
-        paths = self._name_paths(rewrite_globs(policy, self._spell))
+        self._missing: dict[str, int] = {}
+        followed = rewrite_globs(policy, self._rewrite)
+        paths = self._name_paths(followed)
         self._stamps = self._look(dict.fromkeys(paths))
-        self._followed = policy = rewrite_globs(policy, self._spell)
-        self.enforcement = self._plan(policy)
-        return policy
+        self._followed, self.enforcement = followed, self._plan(followed)
+        return followed
 
     def announce(self) -> None:
         """Print which rules are not enforced, those that were not printed before."""
@@ -168,7 +172,20 @@ class PathRules:
                 replaced.append(path)
         return sorted(replaced)
 
-    def _spell(self, glob: str) -> tuple[str, ...]:
+    def _rewrite(self, rule: Rule, glob: str) -> tuple[str, ...]:
+        """Return a rule's glob with those of what it leads to by links, and of its files' further names."""
+        spelled = self._spell(glob)
+        path = "" if rule.decision is Decision.ALLOW else fixed_path(spelled)
+        real = real_path(self._workspace, path) if path else None
+        if real is None:
+            return (spelled,)  # a rule that allows something never allows more than it says
+        names, missing = find_hard_links(self._workspace, real)
+        if missing > 0:
+            self._missing[spelled] = missing
+        aliases = [glob_below(spelled, path, real), *map(escape, names)]
+        return tuple(dict.fromkeys((spelled, *aliases)))
+
+    def _spell(self, glob: str) -> str:
         """Return a glob relative to the workspace, also if it has links on the way to it."""
         spelled = relative_glob(glob, (str(self._workspace),), self._home)
         folder = spelled.split("*", 1)[0].split("?", 1)[0].split("[", 1)[0].rpartition("/")[0]
@@ -176,22 +193,33 @@ class PathRules:
             real = os.path.realpath(folder)
             spelled = relative_glob(f"{real}{spelled[len(folder) :]}", (str(self._workspace),), "")
             if spelled.startswith("/"):
-                return (glob,)
-        return (spelled,)
+                return glob
+        return spelled
 
     def _plan(self, policy: Policy) -> PathEnforcement:
-        return plan_enforcement(
+        plan = plan_enforcement(
             [policy],
             self._level,
             partial(is_plain_path, self._workspace),
             can_copy=partial(is_small, self._workspace),
+            leads_to=partial(real_path, self._workspace),
         )
+        gaps = [
+            Gap(key, glob, f"files of {glob!r} have {count} further names (hard links) that were not found")
+            for key, glob in plan.globs | plan.reading_globs
+            if (count := self._missing.get(glob))
+        ]
+        return dataclasses.replace(plan, gaps=(*plan.gaps, *gaps)) if gaps else plan
 
     def _name_paths(self, policy: Policy) -> list[str]:
         """Return the paths that rules deny, and the folders above them."""
-        plan = plan_enforcement([policy], self._level, lambda _path: True)
-        paths = []
-        for path in (*plan.unreadable, *plan.unwritable):
+        is_there, leads_to = partial(is_plain_path, self._workspace), partial(real_path, self._workspace)
+        plans = (
+            plan_enforcement([policy], self._level, is_there),
+            plan_enforcement([policy], self._level, is_there, leads_to=leads_to),
+        )
+        paths: list[str] = []
+        for path in (path for plan in plans for path in (*plan.unreadable, *plan.unwritable)):
             names = path.split("/")
             paths += ["/".join(names[:depth]) for depth in range(1, len(names) + 1)]
         return paths
