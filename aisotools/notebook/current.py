@@ -85,7 +85,8 @@ class AisoTools(Configurable):
     try_unknown_commands: Any = Bool(
         True,
         help="Whether a shell command that nobody knows is tried without the right to change anything, and "
-        "asked about only if that fails. False asks at once.",
+        "asked about only if that fails. Levels `confined` and `isolated` can do so, on Linux 6.12 or "
+        "newer; elsewhere it is asked about at once. So it is with False.",
     ).tag(config=True)
     trust_output: Any = Bool(
         False,

@@ -22,6 +22,7 @@ from aisotools.core.types import Decision, Facts
 from aisotools.policy.rules import Condition, Policy, Rule, normalize_path, path_globs
 
 _PATTERN = re.compile(r"[*?\[]")
+_ESCAPED = re.compile(r"\[([*?\[])\]")
 _HIDING_LEVELS = frozenset(("isolated",))
 """Levels with a root of their own, in which paths can be hidden."""
 
@@ -93,6 +94,7 @@ def plan_enforcement(
     is_there: Callable[[str], bool],
     *,
     can_copy: Callable[[str], bool] = lambda _path: True,
+    leads_to: Callable[[str], str | None] = lambda path: path,
 ) -> PathEnforcement:
     """Return what a sandbox of this level is to enforce.
 
@@ -101,6 +103,8 @@ def plan_enforcement(
         level: The sandbox's level.
         is_there: Returns whether a path in the workspace exists and has no link on the way.
         can_copy: Returns whether what is at a path is little enough to be copied, so that it can be put back.
+        leads_to: Returns the path in the workspace that a path leads to, with links followed; None if it
+            leads out of it.
     """
     unreadable: dict[str, None] = {}
     unwritable: dict[str, None] = {}
@@ -114,9 +118,12 @@ def plan_enforcement(
             if key != "writes":
                 sentence = f"what a repository of git has recorded of {glob!r} can be read from its objects"
                 repository_gaps[sentence] = None
-            path = _fixed_path(glob) if _is_plain(rule) else ""
+            named = fixed_path(glob) if _is_plain(rule) else ""
+            path = leads_to(named) if named else ""
             if not path:
                 reason = _why_not_fixed(glob) if _is_plain(rule) else "it has further conditions"
+                if named:
+                    reason = "it is a link, or has one on the way, that leads out of the workspace"
                 gaps[Gap(key, glob, _gap_sentence(glob, reason))] = None
                 continue
             (unwritable if key == "writes" else unreadable)[path] = None
@@ -175,10 +182,11 @@ def _why_not_fixed(glob: str) -> str:
     return "it is neither a path nor a folder followed by /*"
 
 
-def _fixed_path(glob: str) -> str:
+def fixed_path(glob: str) -> str:
     """Return the path that a glob names with all that is in it; empty for any other glob."""
     fixed = re.sub(r"/\*\*?$", "", glob)
-    path = normalize_path(fixed)
-    if _PATTERN.search(fixed) or path in {"", "."} or path.startswith(("/", "~", "$", "../")) or path == "..":
+    path = normalize_path(_ESCAPED.sub(r"\1", fixed))
+    is_pattern = _PATTERN.search(_ESCAPED.sub("", fixed))
+    if is_pattern or path in {"", "."} or path.startswith(("/", "~", "$", "../")) or path == "..":
         return ""
     return path

@@ -13,11 +13,6 @@ that is already running; what they have open stays open. A state that is younger
 system can tell is looked at again.
 Failure: if the sandbox cannot follow, the call does not run, and the error says why. What cannot be enforced
 at all is in `enforcement.gaps`, is printed when the policy is loaded or assigned, and stands on cards.
-
-A rule may name a path of the workspace in any way (`/workspace/secrets/*`, `~/mine/secrets/*`, `secrets/`):
-it is compared in one, relative to the workspace, or it would match nothing and nobody would notice. Another
-absolute path stays as it is, for what is read and written outside. A part `..` is refused when the rule is
-made, as no path of a call has one.
 """
 
 from __future__ import annotations
@@ -26,26 +21,20 @@ import asyncio
 import dataclasses
 import logging
 import os
-import posixpath
-import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
+from glob import escape
 from pathlib import Path
-from typing import Any
 
 from aisotools.core.exceptions import SandboxError, as_clause
 from aisotools.core.sandboxes import Sandbox, SupportsPathRules
-from aisotools.policy.enforcement import PathEnforcement, plan_enforcement
-from aisotools.policy.rules import PATH_KEYS, Condition, Policy, Rule, path_globs
-from aisotools.workspace.path_facts import is_plain_path, is_small
+from aisotools.core.types import Decision
+from aisotools.policy.enforcement import Gap, PathEnforcement, fixed_path, plan_enforcement
+from aisotools.policy.globs import glob_below, relative_glob, rewrite_globs
+from aisotools.policy.rules import Policy, Rule
+from aisotools.workspace.path_facts import find_hard_links, is_plain_path, is_small, real_path
 from aisotools.workspace.protected import ProtectedFiles
-
-_VARIABLE = re.compile(r"\$(?:WORKSPACE|\{WORKSPACE\})(?=/|$)")
-_ALIAS = "/workspace"
-
-Rewrite = Callable[[str], Sequence[str]]
-"""Returns the globs that stand for one."""
 
 _log = logging.getLogger(__name__)
 
@@ -108,11 +97,12 @@ class PathRules:
         self._policy = policy
         self.has_any |= policy.concerns_paths
         # Race: looked at before the plan is made, so that what changes meanwhile is found by the next look.
-        paths = self._name_paths(rewrite_globs(policy, self._spell))
+        self._missing: dict[str, int] = {}
+        followed = rewrite_globs(policy, self._rewrite)
+        paths = self._name_paths(followed)
         self._stamps = self._look(dict.fromkeys(paths))
-        self._followed = policy = rewrite_globs(policy, self._spell)
-        self.enforcement = self._plan(policy)
-        return policy
+        self._followed, self.enforcement = followed, self._plan(followed)
+        return followed
 
     def announce(self) -> None:
         """Print which rules are not enforced, those that were not printed before."""
@@ -182,7 +172,20 @@ class PathRules:
                 replaced.append(path)
         return sorted(replaced)
 
-    def _spell(self, glob: str) -> tuple[str, ...]:
+    def _rewrite(self, rule: Rule, glob: str) -> tuple[str, ...]:
+        """Return a rule's glob with those of what it leads to by links, and of its files' further names."""
+        spelled = self._spell(glob)
+        path = "" if rule.decision is Decision.ALLOW else fixed_path(spelled)
+        real = real_path(self._workspace, path) if path else None
+        if real is None:
+            return (spelled,)  # a rule that allows something never allows more than it says
+        names, missing = find_hard_links(self._workspace, real)
+        if missing > 0:
+            self._missing[spelled] = missing
+        aliases = [glob_below(spelled, path, real), *map(escape, names)]
+        return tuple(dict.fromkeys((spelled, *aliases)))
+
+    def _spell(self, glob: str) -> str:
         """Return a glob relative to the workspace, also if it has links on the way to it."""
         spelled = relative_glob(glob, (str(self._workspace),), self._home)
         folder = spelled.split("*", 1)[0].split("?", 1)[0].split("[", 1)[0].rpartition("/")[0]
@@ -190,22 +193,33 @@ class PathRules:
             real = os.path.realpath(folder)
             spelled = relative_glob(f"{real}{spelled[len(folder) :]}", (str(self._workspace),), "")
             if spelled.startswith("/"):
-                return (glob,)
-        return (spelled,)
+                return glob
+        return spelled
 
     def _plan(self, policy: Policy) -> PathEnforcement:
-        return plan_enforcement(
+        plan = plan_enforcement(
             [policy],
             self._level,
             partial(is_plain_path, self._workspace),
             can_copy=partial(is_small, self._workspace),
+            leads_to=partial(real_path, self._workspace),
         )
+        gaps = [
+            Gap(key, glob, f"files of {glob!r} have {count} further names (hard links) that were not found")
+            for key, glob in plan.globs | plan.reading_globs
+            if (count := self._missing.get(glob))
+        ]
+        return dataclasses.replace(plan, gaps=(*plan.gaps, *gaps)) if gaps else plan
 
     def _name_paths(self, policy: Policy) -> list[str]:
         """Return the paths that rules deny, and the folders above them."""
-        plan = plan_enforcement([policy], self._level, lambda _path: True)
-        paths = []
-        for path in (*plan.unreadable, *plan.unwritable):
+        is_there, leads_to = partial(is_plain_path, self._workspace), partial(real_path, self._workspace)
+        plans = (
+            plan_enforcement([policy], self._level, is_there),
+            plan_enforcement([policy], self._level, is_there, leads_to=leads_to),
+        )
+        paths: list[str] = []
+        for path in (path for plan in plans for path in (*plan.unreadable, *plan.unwritable)):
             names = path.split("/")
             paths += ["/".join(names[:depth]) for depth in range(1, len(names) + 1)]
         return paths
@@ -229,59 +243,3 @@ class PathRules:
 
 def _demands(enforcement: PathEnforcement) -> tuple[tuple[str, ...], ...]:
     return enforcement.unreadable, enforcement.unwritable, enforcement.put_back
-
-
-# ---- globs in the one form in which paths are compared: relative to the workspace
-
-
-def relative_glob(glob: str, workspaces: Sequence[str], home: str) -> str:
-    """Return a glob relative to the workspace; one of a path elsewhere as it is.
-
-    Args:
-        glob: As it stands in a rule.
-        workspaces: Paths of the workspace, without a slash at the end.
-        home: The folder that `~` stands for; empty if it is not known.
-    """
-    text = _VARIABLE.sub(_ALIAS, glob)
-    if home and (text == "~" or text.startswith("~/")):
-        text = f"{home.rstrip('/')}{text[1:]}"
-    if text.startswith("/"):
-        text = re.sub(r"/(?:\.?/)+", "/", f"{text}/" if text.endswith("/.") else text)
-        for workspace in (*workspaces, _ALIAS):
-            if text.rstrip("/") == workspace:
-                return "*" if text.endswith("/") else "."
-            if text.startswith(f"{workspace}/"):
-                text = text[len(workspace) + 1 :]
-                break
-        else:
-            return glob
-    is_folder = text.endswith(("/", "/."))
-    path = posixpath.normpath(text) if text else text
-    if path == ".":
-        return "*" if is_folder else path
-    return f"{path}/*" if is_folder else path
-
-
-def rewrite_globs(policy: Policy, rewrite: Rewrite) -> Policy:
-    """Return a policy, and its bounds, with other globs in rules about paths; itself if none is another."""
-    rules = [_rewrite_rule(rule, rewrite) for rule in policy.rules]
-    bounds = tuple(rewrite_globs(bound, rewrite) for bound in policy.bounds)
-    if all(map(_is_same, rules, policy.rules)) and all(map(_is_same, bounds, policy.bounds)):
-        return policy
-    return dataclasses.replace(policy, rules=tuple(rules), bounds=bounds)
-
-
-def _is_same(one: object, other: object) -> bool:
-    return one is other
-
-
-def _rewrite_rule(rule: Rule, rewrite: Rewrite) -> Rule:
-    written = path_globs(rule)
-    rewritten = [(key, new) for key, glob in written for new in rewrite(glob)]
-    if rewritten == written or not isinstance(rule.when, Condition):
-        return rule
-    expected: dict[str, Any] = dict(rule.when.expected)
-    for key in PATH_KEYS & expected.keys():
-        expected[key] = [glob for name, glob in rewritten if name == key]
-    # The examples were checked against the rule as it was written.
-    return dataclasses.replace(rule, when=Condition(expected), match=(), not_match=())

@@ -25,6 +25,7 @@ import os
 import posixpath
 import re
 import stat
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -46,6 +47,7 @@ _MAX_PARTS = 10_000  # of all paths of a call; each may cost a system call
 _MAX_MATCHES = 500
 _MAX_ENTRIES = 5_000  # looked at for all patterns of a call: some milliseconds of the event loop
 _MAX_MENTIONED = 150
+_MAX_SEARCHED = 20_000  # for further names of denied files, and only if there are any
 _MAX_COPIED = 2_000  # files and folders: each costs a look around every call
 _MAX_COPIED_BYTES = 16 << 20
 _MAX_MENTION_CHARS = 1_000
@@ -261,6 +263,54 @@ def is_plain_path(workspace: Path, path: str) -> bool:
         except (OSError, ValueError):
             return False
     return True
+
+
+def real_path(workspace: Path, path: str) -> str | None:
+    """Return the relative path that one in the workspace leads to; None if links lead out of it."""
+    root = os.path.realpath(workspace)
+    try:
+        real, _ = follow_path(f"{root}/{path}", os.readlink)
+    except (OSError, ValueError):
+        return None
+    return real[len(root) + 1 :] if real.startswith(f"{root}/") else None
+
+
+def find_hard_links(workspace: Path, path: str) -> tuple[list[str], int]:
+    """Return further names of the files at a path, or below it, and how many were not found.
+
+    The search looks at some thousands of files, those near the top first.
+    """
+    root = os.path.realpath(workspace)
+    inside: dict[tuple[int, int], int] = {}
+    for _, status in _walk_files(f"{root}/{path}", _MAX_COPIED):
+        if status.st_nlink > 1:
+            key = status.st_dev, status.st_ino
+            inside[key] = inside.get(key, status.st_nlink) - 1
+    names = []
+    if inside:
+        for place, status in _walk_files(root, _MAX_SEARCHED):
+            name, key = place[len(root) + 1 :], (status.st_dev, status.st_ino)
+            if key in inside and not is_within(name, path):
+                names.append(name)
+                inside[key] -= 1
+    return names, sum(inside.values())
+
+
+def _walk_files(place: str, most: int) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the regular files at a place and below, the upper ones first, and at most so many entries."""
+    waiting = deque([place])
+    while waiting and most > 0:
+        most -= 1
+        place = waiting.popleft()
+        try:
+            status = os.lstat(place)
+            if stat.S_ISREG(status.st_mode):
+                yield place, status
+            elif stat.S_ISDIR(status.st_mode):
+                with os.scandir(place) as entries:
+                    waiting.extend(itertools.islice((entry.path for entry in entries), most))
+        except OSError:
+            continue  # what cannot be looked at is not found
 
 
 def is_small(workspace: Path, path: str) -> bool:

@@ -63,6 +63,20 @@ def test_rules_that_ask_or_allow_and_functions_are_no_matter_of_the_sandbox() ->
     assert (plan.unreadable, plan.not_enforced) == ((), ())
 
 
+def test_a_name_with_characters_of_patterns_can_be_written_in_brackets() -> None:
+    policy = Policy(rules=[deny(paths=["a[[]1]", "b[*]c/*", "d[ab]"])])
+    assert plan_enforcement([policy], "isolated", lambda _path: True).unreadable == ("a[1]", "b*c")
+
+
+def test_a_link_is_enforced_where_it_leads_and_a_gap_where_that_is_outside() -> None:
+    ends = {"in": "secrets", "out": None}
+    policy = Policy(rules=[deny(paths=["in/*", "out/*"])])
+    plan = plan_enforcement([policy], "isolated", lambda _path: True, leads_to=ends.__getitem__)
+    assert plan.unreadable == ("secrets",)
+    assert plan.globs == {("paths", "in/*")}
+    assert "leads out of the workspace" in plan.not_enforced[0]
+
+
 def test_bounds_count_as_well() -> None:
     policy = Policy().narrowed(Policy(rules=[deny(paths="a")]))
     assert plan_enforcement([policy], "isolated", lambda _path: True).unreadable == ("a",)

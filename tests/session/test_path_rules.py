@@ -43,6 +43,8 @@ KEY = "secrets/key"
 
 Call = tuple[str, dict[str, Any]]
 
+DENYING = Policy(rules=[Rule(when={"reads": "secrets/*"}, decision=Decision.DENY)])
+
 
 def spellings(path: str) -> list[str]:
     """Ways to name a path of the workspace in a shell."""
@@ -540,17 +542,57 @@ async def test_git_shows_nothing_of_what_a_rule_denies_unasked(
     assert SECRET in shown.content, "the control: once it is allowed, git shows it"
 
 
-async def test_a_path_of_a_rule_that_is_a_link_stops_the_worker(
-    real_session: OpenSession, tmp_path: Path
+@pytest.mark.parametrize("glob", ["link/*", "file", "other/up/*", "link/key"])
+async def test_a_rule_on_a_link_is_enforced_on_what_it_leads_to(
+    real_session: OpenSession, tmp_path: Path, glob: str
 ) -> None:
     needs("isolated")
     workspace = tmp_path / "workspace"
     lay_out(workspace)
-    rule = Rule(when={"reads": "link/*"}, decision=Decision.DENY)
+    rule = Rule(when={"reads": glob}, decision=Decision.DENY)
     session = real_session(policy=Policy(mode="auto", rules=[rule]), level="isolated", approver=AllowAll())
-    result = await call(session, "python", {"code": "1"})
-    assert "there is a link or a file on the way" in result.content
-    assert "link on the way" in session.not_enforced[0]
+    result = await call(session, "python", {"code": "print(open('secr' + 'ets/key').read())"})
+    assert "PermissionError" in result.content
+    assert session.not_enforced == ()
+    assert (await call(session, "sandbox_bash", {"command": "cat secrets/key"})).error_kind == "denied"
+
+
+async def test_a_rule_on_a_link_that_leads_out_is_a_gap_and_the_session_starts(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    needs("isolated")
+    lay_out(tmp_path / "workspace")
+    (tmp_path / "workspace" / "out").symlink_to("/usr")
+    rule = Rule(when={"reads": "out/*"}, decision=Decision.DENY)
+    session = real_session(policy=Policy(mode="auto", rules=[rule]), level="isolated", approver=AllowAll())
+    assert not (await call(session, "python", {"code": "1"})).is_error
+    assert "that leads out of the workspace" in session.not_enforced[0]
+
+
+@pytest.mark.parametrize("level", ["isolated", "confined"])
+async def test_a_hard_link_is_denied_like_the_file(
+    real_session: OpenSession, tmp_path: Path, level: str
+) -> None:
+    needs(level)
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    (workspace / "pub").mkdir()
+    (workspace / "pub" / "hard[1]").hardlink_to(workspace / KEY)
+    session = real_session(policy=DENYING, level=level, approver=AllowAll())
+    for command in ("cat pub/hard*", "ln pub/hard* x; cat x", "grep -r . pub", "grep -r . ."):
+        assert SECRET not in (await call(session, "sandbox_bash", {"command": command})).content, command
+    read = await call(session, "file", {"operation": "read", "path": "pub/hard[1]"})
+    assert read.error_kind == "denied"
+    assert all("hard links" not in one for one in session.not_enforced)
+
+
+async def test_a_hard_link_that_is_not_found_is_a_gap(real_session: OpenSession, tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    (tmp_path / "elsewhere").hardlink_to(workspace / KEY)
+    session = real_session(policy=DENYING, approver=AllowAll())
+    await call(session, "python", {"code": "1"})
+    assert any("1 further names (hard links) that were not found" in one for one in session.not_enforced)
 
 
 async def test_a_question_about_code_says_what_is_not_enforced(
@@ -701,9 +743,6 @@ def connected(folder: Path, policy: Policy) -> tuple[PathRules, Following, Path]
     rules.follow(policy)
     rules.connect(sandbox, ProtectedFiles(workspace, folder / "quarantine"))
     return rules, sandbox, workspace
-
-
-DENYING = Policy(rules=[Rule(when={"reads": "secrets/*"}, decision=Decision.DENY)])
 
 
 async def test_the_sandbox_has_to_follow_only_what_has_changed(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aisotools.core.types import Decision, Effect, Facts, ToolCall
+from aisotools.policy.globs import glob_below, relative_glob, rewrite_globs
 from aisotools.policy.rules import Policy, Rule
-from aisotools.session.path_rules import relative_glob, rewrite_globs
 
 CALL = ToolCall("1", "sandbox_bash", {}, origin="model")
 
@@ -52,11 +52,11 @@ def deny(**when: object) -> Rule:
 
 def test_rules_and_bounds_are_rewritten_and_what_stays_is_the_same_object() -> None:
     plain = Policy(rules=[deny(paths="a"), deny(commands="/workspace/x")])
-    assert rewrite_globs(plain, lambda glob: (relative_glob(glob, (), ""),)) is plain
+    assert rewrite_globs(plain, lambda _rule, glob: (relative_glob(glob, (), ""),)) is plain
     policy = Policy(mode="auto", rules=[deny(paths=["/workspace/a", "b/"], origin="model")]).narrowed(
         Policy(mode="auto", rules=[deny(reads="./c")])
     )
-    rewritten = rewrite_globs(policy, lambda glob: (relative_glob(glob, (), ""),))
+    rewritten = rewrite_globs(policy, lambda _rule, glob: (relative_glob(glob, (), ""),))
     for path in ("a", "b/x", "c"):
         facts = Facts(effect=Effect.READ_ONLY, reads=(path,))
         assert rewritten.check(CALL, facts).decision is Decision.DENY, path
@@ -71,3 +71,8 @@ def test_a_part_that_no_path_has_is_refused_with_what_would_do(glob: str, key: s
     assert repr(glob) in str(refused.value)
     assert f"when.{key}" in str(refused.value)
     deny(paths="..data/x..y")
+
+
+def test_a_glob_is_moved_to_what_its_path_leads_to() -> None:
+    assert glob_below("link/*", "link", "secrets") == "secrets/*"
+    assert glob_below("link", "link", "secrets/key") == "secrets/key"

@@ -1,0 +1,83 @@
+"""The globs of rules about paths, in the one form in which paths are compared: relative to the workspace.
+
+Threat: a rule denies `/workspace/secrets/*`, `~/project/secrets/*` or `secrets/`, and matches nothing, since
+the paths of calls are relative to the workspace and have no slash at the end. Nobody notices.
+Mechanism: when a policy meets a workspace, each spelling of a path in it becomes the relative one. Another
+absolute path stays as it is, for what is read and written outside.
+Race window: none for texts. What links lead to is looked up by whoever calls, at the time of the call.
+Failure: a part `..` is refused when the rule is made (`policy.rules`), as no path of a call has one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from aisotools.policy.rules import PATH_KEYS, Condition, Policy, Rule, path_globs
+
+_VARIABLE = re.compile(r"\$(?:WORKSPACE|\{WORKSPACE\})(?=/|$)")
+_ALIAS = "/workspace"
+
+Rewrite = Callable[[Rule, str], Sequence[str]]
+"""Returns the globs that stand for one of a rule."""
+
+
+def relative_glob(glob: str, workspaces: Sequence[str], home: str) -> str:
+    """Return a glob relative to the workspace; one of a path elsewhere as it is.
+
+    Args:
+        glob: As it stands in a rule.
+        workspaces: Paths of the workspace, without a slash at the end.
+        home: The folder that `~` stands for; empty if it is not known.
+    """
+    text = _VARIABLE.sub(_ALIAS, glob)
+    if home and (text == "~" or text.startswith("~/")):
+        text = f"{home.rstrip('/')}{text[1:]}"
+    if text.startswith("/"):
+        text = re.sub(r"/(?:\.?/)+", "/", f"{text}/" if text.endswith("/.") else text)
+        for workspace in (*workspaces, _ALIAS):
+            if text.rstrip("/") == workspace:
+                return "*" if text.endswith("/") else "."
+            if text.startswith(f"{workspace}/"):
+                text = text[len(workspace) + 1 :]
+                break
+        else:
+            return glob
+    is_folder = text.endswith(("/", "/."))
+    path = posixpath.normpath(text) if text else text
+    if path == ".":
+        return "*" if is_folder else path
+    return f"{path}/*" if is_folder else path
+
+
+def rewrite_globs(policy: Policy, rewrite: Rewrite) -> Policy:
+    """Return a policy, and its bounds, with other globs in rules about paths; itself if none is another."""
+    rules = [_rewrite_rule(rule, rewrite) for rule in policy.rules]
+    bounds = tuple(rewrite_globs(bound, rewrite) for bound in policy.bounds)
+    if all(map(_is_same, rules, policy.rules)) and all(map(_is_same, bounds, policy.bounds)):
+        return policy
+    return dataclasses.replace(policy, rules=tuple(rules), bounds=bounds)
+
+
+def _is_same(one: object, other: object) -> bool:
+    return one is other
+
+
+def glob_below(glob: str, path: str, real: str) -> str:
+    """Return the glob for what a path leads to: of a glob that names it, or all that is in it."""
+    return f"{real}{glob[len(path) :]}"
+
+
+def _rewrite_rule(rule: Rule, rewrite: Rewrite) -> Rule:
+    written = path_globs(rule)
+    rewritten = [(key, new) for key, glob in written for new in rewrite(rule, glob)]
+    if rewritten == written or not isinstance(rule.when, Condition):
+        return rule
+    expected: dict[str, Any] = dict(rule.when.expected)
+    for key in PATH_KEYS & expected.keys():
+        expected[key] = [glob for name, glob in rewritten if name == key]
+    # The examples were checked against the rule as it was written.
+    return dataclasses.replace(rule, when=Condition(expected), match=(), not_match=())
