@@ -521,7 +521,9 @@ class Policy:
     def _check_mode(self, call: ToolCall, facts: Facts) -> Evaluation:
         effect = assumed_effect(facts)
         if effect is Effect.READ_ONLY:
-            return self._check_reading(call, facts)
+            if facts.hosts and facts.runs_in == "host" and call.origin != "person":
+                return self._check_reading(facts)
+            return Evaluation(Decision.ALLOW, reasons=("it only reads",))
         if facts.basis == "nothing":
             return self._check_unknown(facts)
         label = EFFECT_LABELS[effect] if effect is Effect.DESTRUCTIVE else f"a {EFFECT_LABELS[effect]}"
@@ -537,10 +539,8 @@ class Policy:
             )
         return Evaluation(Decision.ASK, reasons=(f"it is {label}",))
 
-    def _check_reading(self, call: ToolCall, facts: Facts) -> Evaluation:
-        """Decide about a call that only reads. What it sends to a host leaves the machine."""
-        if not facts.hosts or facts.runs_in == "sandbox" or call.origin == "person":
-            return Evaluation(Decision.ALLOW, reasons=("it only reads",))
+    def _check_reading(self, facts: Facts) -> Evaluation:
+        """Decide about a call on the host that reads from hosts: what it sends there leaves the machine."""
         hosts = ", ".join(facts.hosts)
         if self.mode == "plan":
             reason = f"mode plan allows only reading what is here, and this talks to {hosts}"

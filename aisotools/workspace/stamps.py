@@ -41,7 +41,7 @@ def stamps_of(workspace: Path, paths: Iterable[str]) -> tuple[tuple[str, str], .
         workspace: The folder.
         paths: Relative to it, or absolute.
     """
-    look = _StampWalk()
+    look = _StampReader()
     stamps: dict[str, str] = {}
     for number, path in enumerate(dict.fromkeys(paths)):
         if number >= MAX_PATHS:
@@ -56,7 +56,7 @@ def is_known(stamp: str) -> bool:
     return not stamp.startswith(UNKNOWN)
 
 
-class _StampWalk:
+class _StampReader:
     """One look at the workspace, which counts what it has looked at."""
 
     def __init__(self) -> None:

@@ -418,7 +418,7 @@ def test_declarations_of_host_tools_are_believed_for_reading_alone(
         ),
     ],
 )
-async def test_a_declaration_that_leaves_the_machine_or_makes_no_sense_is_asked_about(
+async def test_a_declaration_of_hosts_or_of_nonsense_is_asked_about(
     open_session: OpenSession, declared: dict[str, Any]
 ) -> None:
     for mode in MODES:
@@ -439,7 +439,7 @@ async def test_a_declaration_that_leaves_the_machine_or_makes_no_sense_is_asked_
         {"writes": ("out/a", "out/100%.txt", "-rf"), "commands": ("sort notes.md", "mkdir out")},
     ],
 )
-async def test_a_declaration_that_stays_here_is_free_in_auto(
+async def test_calls_that_stay_here_are_free_in_auto(
     open_session: OpenSession, declared: dict[str, Any]
 ) -> None:
     made = Plain(gather_facts=facts(**declared))
@@ -557,7 +557,7 @@ def _ways_to_name(workspace: str) -> dict[str, list[dict[str, Any]]]:
 async def test_a_rule_about_a_path_sees_it_in_arguments_however_it_is_spelt(
     open_session: OpenSession, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("HOME", "/srv/home")
     recorder = Recorder()
     rules = [Rule(when={"paths": ["secrets/*"]}, decision=Decision.DENY, reason="No secrets.")]
     session = open_session(policy=Policy(mode="auto", rules=rules), approver=recorder)

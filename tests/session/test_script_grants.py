@@ -283,9 +283,7 @@ LOSSES: dict[str, tuple[str, dict[str, Any], bool]] = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-async def test_files_that_would_be_lost_are_compared_before_the_call(
-    open_session: OpenSession, name: str
-) -> None:
+async def test_losses_are_compared_before_the_call(open_session: OpenSession, name: str) -> None:
     tool, arguments, destroys = LOSSES[name]
     session, approver, workspace = await ready(open_session)
     for path in ("out/y", "a.txt"):

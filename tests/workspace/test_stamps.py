@@ -52,13 +52,13 @@ def test_a_change_of_a_file_changes_its_stamp_and_that_of_its_folder(
     assert all(one != other for one, other in zip(before, after, strict=True))
 
 
-def test_a_file_far_below_changes_the_stamp_of_a_folder(workspace: Path) -> None:
+def test_a_new_file_far_below_changes_the_stamp_of_a_folder(workspace: Path) -> None:
     before = stamp(workspace, "out")
     (workspace / "out" / "deep" / "new").write_text("")
     assert stamp(workspace, "out") != before
 
 
-def test_absent_files_have_a_stamp_and_links_are_not_followed(workspace: Path) -> None:
+def test_missing_files_have_a_stamp_and_links_are_not_followed(workspace: Path) -> None:
     assert stamp(workspace, "missing") == stamp(workspace, "out/a/x")
     (workspace / "link").symlink_to("out")
     before = stamp(workspace, "link")
