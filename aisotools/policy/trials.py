@@ -52,8 +52,7 @@ _RUN_WHAT_THEY_FIND = frozenset(_NAMES.split())
 
 _TARGET = re.compile(r"^[a-z0-9_]+-(?:[a-z0-9_]+-)?(?:linux|w64)-(?:gnu|musl|mingw)\w*-")
 _VARIANT = re.compile(r"(?:-(?:dbg|debug|dev|nox|gtk|lucid|jit)|\.(?:basic|tiny|nox|gtk3?|athena|real|bin))$")
-_VERSION = re.compile(r"[-_.]?v?[0-9][0-9a-z.+~_-]*$")
-"""What follows the name of a program when several versions of it are installed."""
+_OF_A_VERSION = frozenset("0123456789abcdefghijklmnopqrstuvwxyz.+~_-")
 _PLACES_OUTSIDE = ("/", "~")
 
 
@@ -124,7 +123,19 @@ def _runs_what_it_finds(name: str) -> bool:
     """Return whether a program is in the list, also by a name with a version or a target in it."""
     # Case: `tclsh8.6`, `x86_64-linux-gnu-gcc-12`, `python3.11-dbg`, `vim.tiny`, `guile-3.0`.
     plain = _VARIANT.sub("", _TARGET.sub("", name))
-    return not _RUN_WHAT_THEY_FIND.isdisjoint((name, plain, _VERSION.sub("", plain)))
+    return not _RUN_WHAT_THEY_FIND.isdisjoint((name, plain, _without_version(plain)))
+
+
+def _without_version(name: str) -> str:
+    """Return the name of a program without what follows it when several versions of it are installed."""
+    begin = len(name)
+    while begin and name[begin - 1] in _OF_A_VERSION:
+        begin -= 1
+    digit = next((at for at in range(begin, len(name)) if name[at].isdigit()), len(name))
+    if digit == len(name):
+        return name
+    before = name[:digit].removesuffix("v")
+    return before[:-1] if before[-1:] in {"-", "_", "."} else before
 
 
 def _paths_in(words: tuple[str, ...]) -> Iterator[str]:

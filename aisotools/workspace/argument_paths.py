@@ -30,17 +30,17 @@ from pydantic_core import from_json
 
 from aisotools.core.types import Json
 
-MAX_VALUES = 5_000
+MAX_VALUES = 1_000
 """Values of the arguments that are looked at, keys of objects included."""
 
-MAX_CHARS = 1 << 18
+MAX_CHARS = 1 << 16
 """Characters of all texts together that are looked at."""
 
 MAX_PATH_CHARS = 4_096
 """Longer texts are no path as a whole; the words in them may be."""
 
-_MAX_WORDS = 1_500
-_MAX_JOINED = 5_000
+_MAX_WORDS = 1_000
+_MAX_JOINED = 1_000
 _FEW_WORDS = 20  # a command, not prose: words without a slash or a dot count as names as well
 _MAX_DECODED = 3
 _BLANKS_AND_QUOTES = " \t\r\n\f\v\0'\"`<>()[]{},;"

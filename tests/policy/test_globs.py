@@ -25,9 +25,9 @@ CALL = ToolCall("1", "sandbox_bash", {}, origin="model")
         ("$WORKSPACE/a", "a"),
         ("${WORKSPACE}/a/**", "a/**"),
         ("$WORKSPACES/a", "$WORKSPACES/a"),
-        ("/home/me/project/secrets/*", "secrets/*"),
-        ("/home/me/project/", "*"),
-        ("/home/me/projects/x", "/home/me/projects/x"),
+        ("/home/someone/project/secrets/*", "secrets/*"),
+        ("/home/someone/project/", "*"),
+        ("/home/someone/projects/x", "/home/someone/projects/x"),
         ("~/project/secrets/*", "secrets/*"),
         ("~/project/./secrets/", "secrets/*"),
         ("~/other/*", "~/other/*"),
@@ -43,7 +43,7 @@ CALL = ToolCall("1", "sandbox_bash", {}, origin="model")
     ],
 )
 def test_each_spelling_of_a_path_in_the_workspace_becomes_the_relative_one(glob: str, relative: str) -> None:
-    assert relative_glob(glob, ("/home/me/project",), "/home/me") == relative
+    assert relative_glob(glob, ("/home/someone/project",), "/home/someone") == relative
 
 
 def deny(**when: object) -> Rule:

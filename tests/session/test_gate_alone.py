@@ -490,7 +490,7 @@ async def test_a_tool_of_the_session_has_caps_of_its_own_and_receives_the_result
     class Own(MockTool):
         caps = OutputCaps(value_bytes=7)
 
-        def receive(self, result: ToolResult) -> ToolResult:
+        async def receive(self, result: ToolResult) -> ToolResult:
             return ToolResult.text(f"received {result.content}")
 
     rig, sandbox = with_sandbox(ToolResult.text("out"))

@@ -341,7 +341,7 @@ async def test_calls_of_a_batch_see_what_those_before_have_made(
     (workspace / "secrets" / "key").write_text("TOPSECRET\n")
     session = real_session(approver=Changing(), policy=Policy(mode="auto", rules=rules))
     calls = [
-        ToolCall("c1", "python", {"code": "import os; os.symlink('secrets/key', 'here')"}, origin="model"),
+        ToolCall("c1", "python", {"code": "import os; os.symlink('secr' 'ets/key', 'here')"}, origin="model"),
         ToolCall("c2", "sandbox_bash", {"command": "cat here"}, origin="model"),
     ]
     _, second = await session.call_many(calls)

@@ -89,10 +89,10 @@ def test_prose_is_no_list_of_names() -> None:
 
 
 def test_home_and_variables_of_this_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/srv/home")
+    monkeypatch.setenv("HOME", "/srv/homes")
     monkeypatch.setenv("PLACE", "/srv/place")
     wholes = readings_of({"a": "~/x", "b": "$PLACE/y", "c": "${PLACE}/z", "d": "$UNKNOWN_PLACE/q"}).wholes
-    assert {"/srv/home/x", "/srv/place/y", "/srv/place/z", "$UNKNOWN_PLACE/q"} <= set(wholes)
+    assert {"/srv/homes/x", "/srv/place/y", "/srv/place/z", "$UNKNOWN_PLACE/q"} <= set(wholes)
 
 
 @pytest.mark.parametrize(

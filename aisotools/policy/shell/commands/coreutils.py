@@ -222,14 +222,6 @@ COMMANDS = (
         allow_patterns=True,
     ),
     CommandSpec(names="date", classify=_classify_date),
-    CommandSpec(
-        names="ptx",
-        options="-ACRTfrt -b:r -i:r -o:r -w: -g: -M: -F: -S: -W: -G!u --auto-reference --break-file:r "
-        "--flag-truncation: --ignore-case --gap-size: --ignore-file:r --macro-name: --only-file:r "
-        "--references --right-side-refs --sentence-regexp: --traditional!u --typeset-mode --width: "
-        "--word-regexp: --format:",
-        allow_patterns=True,
-    ),
     CommandSpec(names="patch", classify=_classify_patch, info_arguments="--help --version -v"),
     CommandSpec(names="compgen", classify=_classify_compgen, info_arguments=""),
     CommandSpec(
