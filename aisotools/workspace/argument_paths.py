@@ -30,17 +30,20 @@ from pydantic_core import from_json
 
 from aisotools.core.types import Json
 
-MAX_VALUES = 1_000
+MAX_VALUES = 5_000
 """Values of the arguments that are looked at, keys of objects included."""
 
-MAX_CHARS = 1 << 16
+MAX_CHARS = 1 << 18
 """Characters of all texts together that are looked at."""
+
+MAX_TEXTS = 500
+"""Different texts that are looked at: each is split and looked for."""
 
 MAX_PATH_CHARS = 4_096
 """Longer texts are no path as a whole; the words in them may be."""
 
-_MAX_WORDS = 1_000
-_MAX_JOINED = 1_000
+_MAX_WORDS = 1_500
+_MAX_JOINED = 5_000
 _FEW_WORDS = 20  # a command, not prose: words without a slash or a dot count as names as well
 _MAX_DECODED = 3
 _BLANKS_AND_QUOTES = " \t\r\n\f\v\0'\"`<>()[]{},;"
@@ -92,7 +95,7 @@ def readings_of(arguments: Mapping[str, Json]) -> Readings:
         elif isinstance(value, str) and value not in seen:
             seen.add(value)
             chars_left -= len(value)
-            if chars_left < 0:
+            if chars_left < 0 or len(seen) > MAX_TEXTS:
                 found.is_complete = False
                 break
             # A key such as `data` is a word of some format more often than a folder.
