@@ -11,6 +11,7 @@ Failure: a part `..` is refused when the rule is made (`policy.rules`), as no pa
 from __future__ import annotations
 
 import dataclasses
+import operator
 import posixpath
 import re
 from collections.abc import Callable, Sequence
@@ -57,13 +58,9 @@ def rewrite_globs(policy: Policy, rewrite: Rewrite) -> Policy:
     """Return a policy, and its bounds, with other globs in rules about paths; itself if none is another."""
     rules = [_rewrite_rule(rule, rewrite) for rule in policy.rules]
     bounds = tuple(rewrite_globs(bound, rewrite) for bound in policy.bounds)
-    if all(map(_is_same, rules, policy.rules)) and all(map(_is_same, bounds, policy.bounds)):
+    if all(map(operator.is_, rules, policy.rules)) and all(map(operator.is_, bounds, policy.bounds)):
         return policy
     return dataclasses.replace(policy, rules=tuple(rules), bounds=bounds)
-
-
-def _is_same(one: object, other: object) -> bool:
-    return one is other
 
 
 def glob_below(glob: str, path: str, real: str) -> str:

@@ -29,7 +29,7 @@ from aisotools.tools.adapter import (
     validate_arguments,
     version_of,
 )
-from aisotools.tools.declarations import declared_facts
+from aisotools.tools.declarations import declared_facts, unite_names
 from aisotools.tools.validation import EncodedArguments, encode_arguments, fresh_arguments
 from aisotools.workspace.loaded_names import loaded_names
 
@@ -289,19 +289,15 @@ def _with_commands(facts: Facts) -> Facts:
         facts = dataclasses.replace(
             facts,
             effect=max(facts.effect, found.effect, with_argument.effect),
-            writes=_joined(facts.writes, found.writes),
-            unresolved=_joined(facts.unresolved, found.unresolved),
+            writes=unite_names(facts.writes, found.writes),
+            unresolved=unite_names(facts.unresolved, found.unresolved),
             # What they read counts for rules; the author says what the call reads.
-            named=_joined(facts.named, (*found.reads, *found.named)),
-            hosts=_joined(facts.hosts, (*found.hosts, *with_argument.hosts)),
+            named=unite_names(facts.named, (*found.reads, *found.named)),
+            hosts=unite_names(facts.hosts, (*found.hosts, *with_argument.hosts)),
             outside=facts.outside or found.outside,
             certain=facts.certain and found.certain and with_argument.certain,
         )
     return facts
-
-
-def _joined(names: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*names, *others)))
 
 
 def _resolve_facts(resolve_paths: PathsResolver, facts: Facts, encoded_arguments: bytes | None) -> Facts:

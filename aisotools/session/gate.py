@@ -592,8 +592,7 @@ class Gate:
                 changes_variables=not prepared.only_touches_files,
                 starts_task=prepared.facts.background,
             )
-            rules = env.path_rules
-            done = await rules.enforce(call.name) if rules and rules.has_any else ""
+            done = await env.enforce_rules(call.name)
             result = await env.sandbox.call(request)
             if done:
                 result = dataclasses.replace(result, content=f"{result.content}\n{done}".lstrip("\n"))

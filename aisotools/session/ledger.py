@@ -92,6 +92,7 @@ class Ledger:
         self._position = (0, "")
         self._sealing = threading.Lock()
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._opened = os.fstat(self._descriptor)
         self._size = 0
         # Race: two sessions of one name; a second writer would break the chain of records. The lock is free
         # when its process ends, however it ends.
@@ -185,7 +186,7 @@ class Ledger:
         self._size += written
         try:
             status = self.path.stat()
-            is_whole = os.path.samestat(status, os.fstat(self._descriptor)) and status.st_size == self._size
+            is_whole = os.path.samestat(status, self._opened) and status.st_size == self._size
         except OSError:
             is_whole = False
         if not is_whole:
@@ -201,7 +202,7 @@ class Ledger:
             what = "is gone" if error.errno == errno.ENOENT else f"cannot be found ({error.strerror})"
         else:
             what = f"has {status.st_size:,} bytes where {self._size:,} were written"
-            if not os.path.samestat(status, os.fstat(self._descriptor)):
+            if not os.path.samestat(status, self._opened):
                 what = "is another file now"
         return (
             f"The ledger {self.path} {what}: another program has changed it. Close this session. To go on "

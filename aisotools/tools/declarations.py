@@ -161,19 +161,20 @@ def _agreed(first: DeclaredFacts, second: DeclaredFacts) -> DeclaredFacts:
         outside=one.outside or other.outside,
         certain=False,
         background=one.background or other.background,
-        reads=_joined(one.reads, other.reads),
-        writes=_joined(one.writes, other.writes),
-        folders=_joined(one.folders, other.folders),
-        unresolved=_joined(one.unresolved, other.unresolved),
-        recorded=_joined(one.recorded, other.recorded),
-        hosts=_joined(one.hosts, other.hosts),
-        commands=_joined(one.commands, other.commands),
+        reads=unite_names(one.reads, other.reads),
+        writes=unite_names(one.writes, other.writes),
+        folders=unite_names(one.folders, other.folders),
+        unresolved=unite_names(one.unresolved, other.unresolved),
+        recorded=unite_names(one.recorded, other.recorded),
+        hosts=unite_names(one.hosts, other.hosts),
+        commands=unite_names(one.commands, other.commands),
     )
     flaw = first.flaw or second.flaw or "it was declared twice for the same arguments, each time differently"
     return DeclaredFacts(facts, flaw)
 
 
-def _joined(names: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+def unite_names(names: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of both, each once, in the order in which they come."""
     return tuple(dict.fromkeys((*names, *others)))
 
 

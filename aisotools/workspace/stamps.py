@@ -17,6 +17,7 @@ When it fails
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import stat
 from collections.abc import Iterable
@@ -79,7 +80,7 @@ class _StampReader:
             folder = waiting.pop()
             try:
                 with os.scandir(folder) as entries:
-                    names = sorted(entry.name for entry in _first(entries, self._entries_left))
+                    names = sorted(entry.name for entry in itertools.islice(entries, self._entries_left))
             except OSError:
                 is_complete = False
                 continue
@@ -97,13 +98,6 @@ class _StampReader:
                 digest.update(text.encode("utf-8", "surrogateescape"))
         found = digest.hexdigest()
         return found if is_complete else f"{UNKNOWN} {found}"
-
-
-def _first(entries: Iterable[os.DirEntry[str]], count: int) -> Iterable[os.DirEntry[str]]:
-    for number, entry in enumerate(entries):
-        if number >= count:
-            return
-        yield entry
 
 
 def _of(status: os.stat_result) -> str:

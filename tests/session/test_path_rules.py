@@ -221,14 +221,13 @@ def needs(level: str) -> None:
 
 
 class Questions:
-    """Denies, and counts what was asked."""
+    """Denies, and keeps what was asked."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.asked: list[ApprovalRequest] = []
 
     async def ask(self, request: ApprovalRequest) -> Approval:
-        del request
-        self.count += 1
+        self.asked.append(request)
         return Approval("deny")
 
 
@@ -599,18 +598,14 @@ async def test_a_question_about_code_says_what_is_not_enforced(
     real_session: OpenSession, tmp_path: Path
 ) -> None:
     needs("confined")
-    asked: list[ApprovalRequest] = []
-
-    class Approver:
-        async def ask(self, request: ApprovalRequest) -> Approval:
-            asked.append(request)
-            return Approval("deny")
-
+    approver = Questions()
     lay_out(tmp_path / "workspace")
     rule = Rule(when={"reads": "secrets/*"}, decision=Decision.DENY)
-    session = real_session(policy=Policy(rules=[rule]), level="confined", approver=Approver())
+    session = real_session(policy=Policy(rules=[rule]), level="confined", approver=approver)
     await call(session, "python", {"code": "1"})
-    assert any("the sandbox can reach 'secrets/*' all the same" in reason for reason in asked[0].reasons)
+    assert any(
+        "the sandbox can reach 'secrets/*' all the same" in reason for reason in approver.asked[0].reasons
+    )
 
 
 # ---- commands that name what a rule denies, whatever they do with it

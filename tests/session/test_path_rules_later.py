@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from aisotools.core.types import Approval, ApprovalRequest, Decision
+from aisotools.core.types import Decision
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.rules import Policy, Rule
 from aisotools.session.session import Session
 from tests.conftest import OpenSession
-from tests.session.test_path_rules import call, needs
+from tests.session.test_path_rules import Questions, call, needs
 from tests.waiting import eventually
 
 SECRET = "TOPSECRET-91c2"
@@ -259,21 +259,15 @@ async def test_a_policy_that_is_assigned_later_holds_for_readers_and_is_put_back
 
 async def test_the_card_follows_the_policy_of_the_moment(real_session: OpenSession, tmp_path: Path) -> None:
     needs("confined")
-    asked: list[ApprovalRequest] = []
-
-    class Approver:
-        async def ask(self, request: ApprovalRequest) -> Approval:
-            asked.append(request)
-            return Approval("deny")
-
+    approver = Questions()
     lay_out(tmp_path / "workspace")
-    session = real_session(policy=Policy(), level="confined", approver=Approver())
+    session = real_session(policy=Policy(), level="confined", approver=approver)
     await call(session, "python", {"code": "1"})
     session.policy = Policy(rules=[Rule(when={"paths": "secrets/*"}, decision=Decision.DENY)])
     await call(session, "python", {"code": "1"})
     session.policy = Policy()
     await call(session, "python", {"code": "1"})
-    listed = [any("secrets/*" in reason for reason in request.reasons) for request in asked]
+    listed = [any("secrets/*" in reason for reason in request.reasons) for request in approver.asked]
     assert listed == [False, True, False]
 
 

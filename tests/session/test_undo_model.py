@@ -193,6 +193,16 @@ class History:
             self.model.redo(count, keeps=keeps)
 
 
+async def played(history: History, length: int, name: str) -> History:
+    """Run a history and close its session; what is different is an error that names the history."""
+    try:
+        await history.run(length)
+    except AssertionError as error:
+        raise AssertionError(name) from error
+    await history.session.close()
+    return history
+
+
 async def play(open_session: OpenSession, seed: int, count: int, length: int) -> list[History]:
     """Run random histories on the fake sandbox, each in a session and a workspace of its own."""
     histories = []
@@ -218,12 +228,7 @@ async def play(open_session: OpenSession, seed: int, count: int, length: int) ->
             return bool(sandbox.variables.evict(call_id, "the snapshots together took too much memory"))
 
         history = History(draw, session, look, act, evict)
-        try:
-            await history.run(length)
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}, history {number}") from error
-        histories.append(history)
-        await session.close()
+        histories.append(await played(history, length, f"seed {seed}, history {number}"))
     return histories
 
 
@@ -284,12 +289,7 @@ async def play_real(real_session: OpenSession, seed: int, count: int, length: in
             return True
 
         history = History(random.Random(f"real {seed}-{number}"), session, look, act, evict)
-        try:
-            await history.run(length)
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}, history {number}") from error
-        histories.append(history)
-        await session.close()
+        histories.append(await played(history, length, f"seed {seed}, history {number}"))
     return histories
 
 
