@@ -258,7 +258,9 @@ class UndoChoice:
         if self._why_not_kept is None:
             variables = "variables are not kept by this sandbox"
         else:
-            numbers = [number for number in range(1, length + 1) if self._reaches(number)]
+            # Steps of an earlier session are undone in the files alone: it ended, and its variables with it.
+            own = max((n for n, step in enumerate(self.steps, 1) if step.call_id in self._states), default=0)
+            numbers = [number for number in range(1, own + 1) if not self.find_restore(number).problem]
             if numbers:
                 variables = f"for variables {_count(numbers[-1])}, to before {self.steps[numbers[-1] - 1]}"
                 gaps = numbers[-1] - len(numbers)
@@ -266,10 +268,6 @@ class UndoChoice:
             else:
                 variables = "no earlier state of the variables is kept"
         return f"Undo reaches back {files}, for files; {variables}.{dropped}"
-
-    def _reaches(self, count: int) -> bool:
-        own = any(step.call_id in self._states for step in self.steps[:count])
-        return own and not self.find_restore(count).problem
 
     def _describe_dropped(self) -> str:
         if not self._dropped or self._direction == "redo":

@@ -295,3 +295,13 @@ def test_reach_is_said_for_files_and_for_variables(bench: Bench) -> None:
     bench.reasons |= {"a": "thinned", "b": "thinned", "c": "thinned"}
     assert bench.choice().describe().endswith("for files; no earlier state of the variables is kept.")
     assert bench.choice(can_keep=False).describe().endswith("variables are not kept by this sandbox.")
+
+
+def test_reach_for_variables_ends_with_the_calls_of_this_session(bench: Bench) -> None:
+    bench.call(*map(checkpoint, "ab"), own=False)
+    assert bench.choice().describe().endswith("(a), for files; no earlier state of the variables is kept.")
+    bench.call(*map(checkpoint, "cd"))
+    assert bench.choice().describe() == (
+        "Undo reaches back 4 calls, to before python (a), for files; for variables 2 calls, to before "
+        "python (c)."
+    )
