@@ -18,7 +18,7 @@ import asyncio
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from traitlets import Bool, Enum, Float, Int, List, TraitError, TraitType, Unicode
 from traitlets.config import Configurable
@@ -29,9 +29,11 @@ from aisotools.core.types import ToolResult
 from aisotools.policy.config import user_file, user_policy, user_settings
 from aisotools.sandbox.confinement import levels
 from aisotools.sandbox.limits import Limits
-from aisotools.session.session import Session
 from aisotools.tools.adapter import source_of
 from aisotools.tools.registry import ToolRegistry
+
+if TYPE_CHECKING:
+    from aisotools.session.session import Session
 
 _MODES = ("plan", "safe", "auto")
 _LIMIT_NAMES = tuple(field.name for field in dataclasses.fields(Limits))
@@ -203,6 +205,9 @@ def current_session() -> Session:
     """
     global _session  # noqa: PLW0603 - one per notebook is the point
     if _session is None or _session.closed:
+        # Most of the package: it comes with the first use, not with `%load_ext`.
+        from aisotools.session.session import Session
+
         settings = current_settings()
         _session = Session(**settings.session_options())
         if settings.toolset is not None:

@@ -16,10 +16,10 @@ from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
 from aisotools.core.types import Effect
 from aisotools.notebook.current import current_session
 from aisotools.policy.prompts import visible
-from aisotools.session.session import Session
 
 if TYPE_CHECKING:
     from aisotools.integrations.mcp.api import McpServer
+    from aisotools.session.session import Session
 
 
 USAGE = (

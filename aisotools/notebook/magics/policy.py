@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
@@ -23,8 +23,10 @@ from aisotools.policy.grants import Grant
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.prompts import EFFECT_LABELS, LINKS_LABEL, UNKNOWN_LABEL, describe_links
 from aisotools.policy.rules import Condition, Mode, Policy, Rule
-from aisotools.session.session import Session
 from aisotools.workspace.protected_groups import PROTECTED_GROUPS, ProtectedGroup
+
+if TYPE_CHECKING:
+    from aisotools.session.session import Session
 
 _PROTECTION = (
     "No call may write files that programs outside the sandbox run or obey merely because they are there, in "

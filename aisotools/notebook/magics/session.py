@@ -6,7 +6,7 @@ import ast
 import asyncio
 import json
 import shlex
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
@@ -21,10 +21,12 @@ from aisotools.notebook.render import html
 from aisotools.notebook.render.listing import status_bundle, tool_bundle, tools_bundle
 from aisotools.notebook.trace.view import last_trace, trace_bundle
 from aisotools.sandbox.confinement.detect import PROTECTS
-from aisotools.session.session import Session
 from aisotools.tools.export import PROVIDERS, Provider
 from aisotools.tools.function import FunctionTool, tool
 from aisotools.tools.registry import ToolRegistry
+
+if TYPE_CHECKING:
+    from aisotools.session.session import Session
 
 # The event loop holds tasks weakly; one that nobody awaits could be collected while it runs.
 _background_tasks: set[asyncio.Task[Any]] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
@@ -14,8 +14,10 @@ from aisotools.notebook.current import current_session
 from aisotools.notebook.render import html
 from aisotools.notebook.render.text import KEEP, one_line, shorten
 from aisotools.policy.prompts import visible
-from aisotools.session.history import VariablesChoice
 from aisotools.workspace.diff import Changes, PathChange
+
+if TYPE_CHECKING:
+    from aisotools.session.history import VariablesChoice
 
 _USAGE = {
     "undo": "%undo [N | --to CALL] [--files] [--force]",

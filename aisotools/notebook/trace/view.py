@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from aisotools.core.concurrency import with_ticks
 from aisotools.core.events import CallOutput, SessionEvent
@@ -20,8 +20,10 @@ from aisotools.notebook.render import html
 from aisotools.notebook.render.results import render_result
 from aisotools.notebook.render.text import TerminalScreen, bar_in, shorten
 from aisotools.notebook.trace.model import ItemState, Op, Trace, TraceItem
-from aisotools.session.session import Session
 from aisotools.tools.registry import ToolRegistry
+
+if TYPE_CHECKING:
+    from aisotools.session.session import Session
 
 MAX_STORED_CHARS = 64 << 10
 """Longest HTML, and longest text, stored for one run."""
