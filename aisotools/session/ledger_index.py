@@ -64,6 +64,10 @@ class LedgerIndex:
         Raises:
             LedgerError: If the index was changed, or is gone though a ledger was written with one.
         """
+        return {name: IndexEntry(*entry) for name, entry in self._read().items()}
+
+    def _read(self) -> dict[str, Any]:
+        """Return the count and the last MAC of each ledger; see `read`."""
         try:
             content = self._path.read_bytes()
         except FileNotFoundError:
@@ -76,16 +80,17 @@ class LedgerIndex:
         ledgers: Any = parsed.get("ledgers") if parsed is not None else None
         if not isinstance(ledgers, dict) or content != self._text(ledgers):
             raise LedgerError(f"the index {self._path} was changed")
-        return {name: IndexEntry(*entry) for name, entry in ledgers.items()}
+        return ledgers
 
     def check(self, name: str, macs: Sequence[str]) -> list[str]:
         """Return what is wrong with a ledger whose records have these MACs, in words."""
         try:
-            entry = self.read().get(name)
+            known = self._read().get(name)
         except LedgerError as error:
             return [str(error)]
-        if entry is None:
+        if known is None:
             return []
+        entry = IndexEntry(*known)
         if entry.count > len(macs):
             gone = entry.count - len(macs)
             return [
@@ -116,14 +121,12 @@ class LedgerIndex:
             with self._locked() as is_locked:
                 if not is_locked:
                     return False
-                entries = self.read()
-                if entry is None and name not in entries:
+                ledgers = self._read()
+                if entry is not None:
+                    ledgers[name] = [entry.count, entry.last]
+                elif ledgers.pop(name, None) is None:
                     return False
-                if entry is None:
-                    del entries[name]
-                else:
-                    entries[name] = entry
-                self._write({key: [one.count, one.last] for key, one in entries.items()})
+                self._write(ledgers)
                 return True
         except OSError as error:
             raise LedgerError(f"The index {self._path} cannot be written: {error.strerror}.") from error

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceRefused
 from aisotools.workspace.host_variables import why_variables_refuse
-from aisotools.workspace.real_paths import leads_into, lies_to, resolve
+from aisotools.workspace.real_paths import leads_into, lies_to, list_links, resolve
 
 _ENDINGS = tuple(
     start + suffix for start in ("", "/__init__") for suffix in importlib.machinery.all_suffixes()
@@ -41,6 +41,7 @@ def refuse_host_files(
     *,
     loaded: Iterable[tuple[str, str]],
     roots: Collection[str],
+    known: dict[str, str] | None = None,
 ) -> None:
     """Raise if this process or the next one of the person would run a file of `workspace` by itself.
 
@@ -49,6 +50,7 @@ def refuse_host_files(
         environ: Where the variables are looked up that name such files.
         loaded: Name and absolute path of modules of this process.
         roots: Real paths of folders in which modules are looked up by name, and in which the workspace lies.
+        known: Real paths that were found just now; see `resolve`.
 
     Raises:
         WorkspaceRefused: Saying why, and what would do.
@@ -73,17 +75,43 @@ def refuse_host_files(
     for file, description in _startup_files(environ):
         if leads_into(file, {real}):
             raise WorkspaceRefused(f"{refusal}it contains {description} ({file}). {advice}")
-    known: dict[str, str] = {}
-    for name, file in loaded:
-        path = resolve(file, known)
-        if not (path.startswith(f"{real}/") or file.startswith(f"{real}/")):
-            continue
+    for name, file, path in _modules_within(real, loaded, {} if known is None else known):
         stems = [f"{root.rstrip('/')}/{name.replace('.', '/')}" for root in roots]
         if not any(path == stem + ending for stem in stems for ending in _ENDINGS):
             raise WorkspaceRefused(
                 f"{refusal}it contains the module {name} ({file}), which this process has loaded by its "
                 f"path. {advice}"
             )
+
+
+def _modules_within(
+    workspace: str, loaded: Iterable[tuple[str, str]], known: dict[str, str]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the name, path and real path of each module whose path or real path lies in the workspace.
+
+    Args:
+        workspace: Its real path.
+        loaded: Names and absolute paths of modules.
+        known: See `resolve`.
+    """
+    inside = f"{workspace}/"
+    folders: dict[str, list[tuple[str, str]]] = {}
+    for name, file in loaded:
+        folders.setdefault(file.rpartition("/")[0], []).append((name, file))
+    for folder, found in folders.items():
+        modules = found
+        # A module lies where its folder does, unless it is a link: hundreds share the folders of a few dozen.
+        if not f"{folder}/".startswith(inside) and not f"{resolve(folder or '/', known)}/".startswith(inside):
+            try:
+                links = list_links(folder or "/")
+            except OSError:  # gone, or not for this user to list
+                links = None
+            if links is not None:
+                modules = [one for one in found if one[1].rpartition("/")[2] in links]
+        for name, file in modules:
+            path = resolve(file, known)
+            if path.startswith(inside) or file.startswith(inside):
+                yield name, file, path
 
 
 def _pycache_prefixes(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -44,7 +44,7 @@ from typing import Any, NamedTuple
 
 from aisotools.core.exceptions import WorkspaceRefused
 from aisotools.workspace.host_files import refuse_host_files
-from aisotools.workspace.real_paths import leads_into, lies_to, resolve
+from aisotools.workspace.real_paths import leads_into, lies_to, list_links, resolve
 
 OWN_IMPORTS = frozenset(
     {
@@ -130,7 +130,7 @@ def refuse_import_root(workspace: Path, environ: Mapping[str, str] | None = None
                 f"{refusal}sys.path has the entry {entry!r}, which is no text. Python imports nothing from "
                 "it, and importlib.metadata fails. Take it out, or decode it with os.fsdecode."
             )
-    environ = os.environ if environ is None else environ
+    environ = dict(os.environ if environ is None else environ)  # hundreds of names are looked up
     roots = list(_import_roots(environ))
     for root, description in roots:
         relation = lies_to(real, root)
@@ -153,11 +153,12 @@ def refuse_import_root(workspace: Path, environ: Mapping[str, str] | None = None
                 f"Use a folder of another name, such as {str(would_do)!r}."
             )
     around = [root for root, _ in roots if lies_to(real, root)]
-    _refuse_search_folders(real, around, refusal)
-    refuse_host_files(workspace, environ, loaded=_list_loaded().files, roots=around)
+    known: dict[str, str] = {}
+    _refuse_search_folders(real, around, refusal, known)
+    refuse_host_files(workspace, environ, loaded=_list_loaded().files, roots=around, known=known)
 
 
-def _refuse_search_folders(workspace: str, roots: Sequence[str], refusal: str) -> None:
+def _refuse_search_folders(workspace: str, roots: Sequence[str], refusal: str, known: dict[str, str]) -> None:
     """Raise if a loaded package looks for its modules in the workspace, by its `__path__`.
 
     Args:
@@ -165,11 +166,11 @@ def _refuse_search_folders(workspace: str, roots: Sequence[str], refusal: str) -
         roots: Real paths of the import roots that the workspace lies in. A part of a namespace there is a
             plain folder, which may have folders for other things.
         refusal: How the message begins.
+        known: See `resolve`.
 
     Raises:
         WorkspaceRefused: Saying which one.
     """
-    known: dict[str, str] = {}
     for package in _list_loaded().packages:
         for entry in _list_entries(package):
             folder = resolve(entry, known)
@@ -225,14 +226,15 @@ def _links_in(root: str) -> Iterator[tuple[str, str]]:
     strict = root.rpartition("/")[2].startswith("__editable__.")
     folders = [root]
     while folders:
+        folder = folders.pop()
         try:
-            with os.scandir(folders.pop()) as entries:
-                for entry in entries:
-                    if entry.is_symlink():
-                        if entry.name.endswith((*_SUFFIXES, ".pth")) or entry.is_dir():
-                            yield entry.path, os.path.realpath(entry.path)
-                    elif strict and entry.is_dir():
-                        folders.append(entry.path)
+            for name in list_links(folder):
+                path = f"{folder.rstrip('/')}/{name}"
+                if name.endswith((*_SUFFIXES, ".pth")) or Path(path).is_dir():
+                    yield path, os.path.realpath(path)
+            if strict:
+                with os.scandir(folder) as entries:
+                    folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError:  # no folder, or a link in a circle
             continue
 

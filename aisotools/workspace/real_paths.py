@@ -1,6 +1,6 @@
 """How real paths lie to each other. They are texts, as many are compared at each look at a workspace.
 
-Also: what is on the way of a path, and by which other paths a folder can be reached.
+Also: what is on the way of a path, which links a folder has, and by which other paths it can be reached.
 """
 
 from __future__ import annotations
@@ -8,12 +8,15 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
 from collections.abc import Callable, Set as AbstractSet
 from pathlib import Path
 
 from aisotools.workspace.paths import MAX_LINKS
 
 _MOST_PLACES = 64  # by which one folder is looked for; there are more only where somebody mounts in a loop
+_MOST_LISTINGS = 4096
+_SETTLED_NS = 1_000_000_000  # beyond the granularity of any clock of a file system
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
@@ -70,6 +73,39 @@ def resolve(path: str, known: dict[str, str]) -> str:
             real = f"{resolve(parent, known).rstrip('/')}/{name}"
         known[path] = real
     return real
+
+
+_listings: dict[str, tuple[tuple[int, ...], frozenset[str]]] = {}
+"""By folder: what tells that nothing was added, removed or replaced in it, and the names of its links."""
+
+
+def list_links(folder: str, now_ns: Callable[[], int] = time.time_ns) -> frozenset[str]:
+    """Return the names of the links in a folder.
+
+    They are remembered for as long as the folder is unchanged: the folders of a process's modules are looked
+    at again and again.
+
+    Args:
+        folder: Its path.
+        now_ns: Returns the time since the epoch.
+
+    Raises:
+        OSError: It cannot be listed.
+    """
+    found = os.stat(folder)  # noqa: PTH116 - a text, as everything here
+    state = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
+    last = _listings.get(folder)
+    if last is not None and last[0] == state:
+        return last[1]
+    began_ns = now_ns()
+    with os.scandir(folder) as entries:
+        links = frozenset(entry.name for entry in entries if entry.is_symlink())
+    # Race: what is changed within one tick of the clock after this listing leaves the same times behind.
+    if began_ns - max(found.st_mtime_ns, found.st_ctime_ns) > _SETTLED_NS:
+        if len(_listings) >= _MOST_LISTINGS:
+            _listings.clear()
+        _listings[folder] = state, links
+    return links
 
 
 def follow_path(path: str, read_link: Callable[[str], str] = os.readlink) -> tuple[str, list[str]]:

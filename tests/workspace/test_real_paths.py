@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
 
-from aisotools.workspace.real_paths import find_places, follow_path, leads_into, lies_to, parents, resolve
+from aisotools.workspace import real_paths
+from aisotools.workspace.real_paths import (
+    find_places,
+    follow_path,
+    leads_into,
+    lies_to,
+    list_links,
+    parents,
+    resolve,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +70,44 @@ def test_a_resolved_path_has_no_links_and_is_remembered(tmp_path: Path) -> None:
     assert known[path] == f"{tmp_path}/folder/file"
     assert resolve(f"{tmp_path}/folder/../link", known) == f"{tmp_path}/folder"
     assert resolve("/", known) == "/"
+
+
+def test_links_of_a_folder_are_listed_again_when_it_has_changed(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "one").symlink_to("file")
+
+    def later_ns() -> int:
+        return time.time_ns() + 10**10
+
+    assert list_links(str(tmp_path), later_ns) == {"one"}
+    listing = real_paths._listings[str(tmp_path)]
+    assert list_links(str(tmp_path), later_ns) == {"one"}
+    assert real_paths._listings[str(tmp_path)] is listing, "an unchanged folder is not listed twice"
+    _wait_for_another_tick(tmp_path)
+    (tmp_path / "file").unlink()
+    (tmp_path / "file").symlink_to("elsewhere")
+    assert list_links(str(tmp_path), later_ns) == {"one", "file"}
+    with pytest.raises(FileNotFoundError):
+        list_links(f"{tmp_path}/nothing", later_ns)
+
+
+def test_a_link_that_is_made_within_one_tick_of_the_clock_is_found(tmp_path: Path) -> None:
+    for number in range(20):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert list_links(str(folder)) == frozenset()
+        (folder / "link").symlink_to("elsewhere")
+        assert list_links(str(folder)) == {"link"}, "the times of the folder alone do not tell"
+
+
+def _wait_for_another_tick(folder: Path) -> None:
+    """Return when the clock of the file system shows another time than the folder has."""
+    probe = folder.with_name(f"{folder.name}-probe")
+    while True:
+        probe.touch()
+        os.utime(probe)
+        if probe.stat().st_ctime_ns > folder.stat().st_ctime_ns:
+            return
 
 
 def test_links_on_the_way_of_a_path_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
