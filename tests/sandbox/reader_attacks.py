@@ -1,10 +1,9 @@
 """What a tool that says it only reads might try all the same, each with a control that works.
 
 Run as a program by tests, as the user to try it as: `python -m tests.sandbox.reader_attacks HOW LEVEL MODE
-FOLDER` prints as JSON what each attempt achieved. HOW is `together`, where each attempt has a child of its own
-of one reader, or `apart`, where each has a reader of its own, which takes twenty times as long.
-`python -m tests.sandbox.reader_attacks outside FOLDER` prints which of those work without a sandbox that no
-worker may make.
+FOLDER` prints as JSON what each attempt achieved. HOW is `together`, where each attempt is made by a child of
+one reader, or `apart`, where each has a reader of its own, which takes ten times as long. With the arguments
+`outside FOLDER` it prints which of those work without a sandbox that no worker may make.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -700,7 +699,7 @@ async def run_apart(level: str, mode: Any, folder: Path) -> dict[str, dict[str, 
                 ("changing", 2 * number + 1, (attempt_changing,)),
             ):
                 found.setdefault(name, {})[what] = await _run_one(
-                    session, folder, mode, attack, own, tools, results, tried
+                    session, attack, own, *tools, folder=folder, mode=mode, results=results, tried=tried
                 )
             found[name] |= {"results": results, "tried": all(tried)}
     return found
@@ -713,11 +712,11 @@ async def _python(session: Session, code: str) -> ToolResult:
 
 async def _run_one(
     session: Session,
-    folder: Path,
-    mode: Any,
     attack: Attack,
     number: int,
-    tools: Iterable[FunctionTool[..., Any]],
+    *tools: FunctionTool[..., Any],
+    folder: Path,
+    mode: Any,
     results: list[str],
     tried: list[bool],
 ) -> Any:
@@ -809,7 +808,14 @@ async def run_together(level: str, mode: Any, folder: Path) -> dict[str, dict[st
             if one.ends_worker:
                 results: list[str] = []
                 found[name]["changing"] = await _run_one(
-                    session, folder, mode, one, next(ids), (attempt_changing,), results, []
+                    session,
+                    one,
+                    next(ids),
+                    attempt_changing,
+                    folder=folder,
+                    mode=mode,
+                    results=results,
+                    tried=[],
                 )
                 found[name]["results"] += results
     return found

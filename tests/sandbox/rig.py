@@ -171,11 +171,11 @@ def processes_of(workspace: Path) -> list[str]:
     found = []
     inside, own, marker = f"{workspace}/", str(os.getpid()), os.fsencode(workspace)
     # Plain system calls: this looks at every process of the machine, after each test that has a sandbox.
-    for pid in os.listdir("/proc"):
+    for pid in os.listdir("/proc"):  # noqa: PTH208 - see above
         if not pid.isdigit() or pid == own:
             continue
         try:
-            where = os.readlink(f"/proc/{pid}/cwd")  # noqa: PTH115
+            where = os.readlink(f"/proc/{pid}/cwd")  # noqa: PTH115 - see above
             if f"{where}/".startswith(inside) or marker in _read(f"/proc/{pid}/environ"):
                 command = _read(f"/proc/{pid}/cmdline")
                 found.append(f"{pid}: {command.replace(bytes(1), b' ').decode()}")

@@ -319,9 +319,9 @@ class Supervisor:
         """Kill everything below, remove the scratch folder, report both, and exit."""
         me = os.getpid()
         watch = tree.OrphanWatch([pid for pid in (me, self._init) if pid])
-        # The kernel's lists of children cost in proportion to the tree, a table to all of the machine. So they
-        # say whom to kill while they name anybody. Race: a list misses what moves to another parent while it
-        # is read. That nobody is left is for the table to say, and for it alone.
+        # The kernel's lists of children cost in proportion to the tree, a table to all of the machine. So the
+        # lists say whom to kill while they name anybody. Race: a list misses what moves to another parent
+        # while it is read. That nobody is left is for the table to say, and for it alone.
         tree.kill_all(
             lambda: _running_now(me) or tree.below(me, tree.table()), within_s=_END_TIMEOUT_S, watch=watch
         )
