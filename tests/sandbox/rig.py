@@ -169,18 +169,30 @@ async def rig(
 def processes_of(workspace: Path) -> list[str]:
     """What still runs there: as its working folder, or told by its environment."""
     found = []
-    for process in Path("/proc").iterdir():
-        if not process.name.isdigit() or process.name == str(os.getpid()):
+    inside, own, marker = f"{workspace}/", str(os.getpid()), os.fsencode(workspace)
+    # Plain system calls: this looks at every process of the machine, after each test that has a sandbox.
+    for pid in os.listdir("/proc"):  # noqa: PTH208 - see above
+        if not pid.isdigit() or pid == own:
             continue
         try:
-            where = (process / "cwd").readlink()
-            environ = (process / "environ").read_bytes()
-            command = (process / "cmdline").read_bytes()
+            where = os.readlink(f"/proc/{pid}/cwd")  # noqa: PTH115 - see above
+            if f"{where}/".startswith(inside) or marker in _read(f"/proc/{pid}/environ"):
+                command = _read(f"/proc/{pid}/cmdline")
+                found.append(f"{pid}: {command.replace(bytes(1), b' ').decode()}")
         except OSError:
             continue
-        if where.is_relative_to(workspace) or str(workspace).encode() in environ:
-            found.append(f"{process.name}: {command.replace(bytes(1), b' ').decode()}")
     return found
+
+
+def _read(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        content = b""
+        while part := os.read(descriptor, 1 << 17):
+            content += part
+        return content
+    finally:
+        os.close(descriptor)
 
 
 def sleepers(workspace: Path) -> list[str]:

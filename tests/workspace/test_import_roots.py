@@ -622,8 +622,9 @@ def test_a_folder_that_an_editable_install_maps_to_is_refused(
 SCRIPT = textwrap.dedent("""
     import asyncio, sys
     from aisotools import Session
+    from aisotools.testing import FakeSandbox  # what is refused is refused before there is one
     async def main():
-        async with Session(sys.argv[1], level="confined") as session:
+        async with Session(sys.argv[1], sandbox=FakeSandbox) as session:
             await session.start()
             print("opened")
     try:

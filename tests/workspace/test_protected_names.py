@@ -243,9 +243,15 @@ def test_characters_that_nobody_sees_are_left_out() -> None:
     ignorable: set[int] = set()
     for span in IGNORABLE.split():
         ignorable.update(range(ord(span[0]), ord(span[-1]) + 1))
-    for code in range(128, sys.maxunicode + 1):
+    codes = range(128, sys.maxunicode + 1)
+    # Many lines at once take an eighth of the time; no character becomes a line end.
+    folded: list[str] = []
+    for start in range(0, len(codes), 1 << 12):
+        names = "\n".join(f"é{chr(code)}x" for code in codes[start : start + (1 << 12)])
+        folded += fold_name(names).split("\n")
+    for code, name in zip(codes, folded, strict=True):
         category = unicodedata.category(chr(code))
-        left_out = fold_name(f"é{chr(code)}x") == "éx"
+        left_out = name == "éx"
         if category != "Cn":
             assert left_out == (category == "Cf" or code in ignorable), hex(code)
         elif left_out:

@@ -245,8 +245,7 @@ class Supervisor:
         exempt = {*request["keep"], self._init}
 
         def running() -> set[int]:
-            # A zombie is still in its parent's list of children; `parent_of` is 0 for it.
-            return {pid for pid in tree.descendants(os.getpid()) - exempt if tree.parent_of(pid)}
+            return _running_now(os.getpid()) - exempt
 
         if op == "sweep":
             self._sweep(request)
@@ -320,7 +319,12 @@ class Supervisor:
         """Kill everything below, remove the scratch folder, report both, and exit."""
         me = os.getpid()
         watch = tree.OrphanWatch([pid for pid in (me, self._init) if pid])
-        tree.kill_all(lambda: tree.below(me, tree.table()), within_s=_END_TIMEOUT_S, watch=watch)
+        # The kernel's lists of children cost in proportion to the tree, a table to all of the machine. So the
+        # lists say whom to kill while they name anybody. Race: a list misses what moves to another parent
+        # while it is read. That nobody is left is for the table to say, and for it alone.
+        tree.kill_all(
+            lambda: _running_now(me) or tree.below(me, tree.table()), within_s=_END_TIMEOUT_S, watch=watch
+        )
         # Two messages: the host may start the next worker when no process is left, and removing a large
         # folder can take seconds.
         self._send({"op": "ended"})
@@ -333,6 +337,12 @@ class Supervisor:
             self._control.send(to_json(message))
         except (BrokenPipeError, ConnectionResetError):
             return  # the host is gone: there is nobody to tell, and the tree is about to end
+
+
+def _running_now(root: int) -> set[int]:
+    """Return what the kernel lists below a process and has not ended."""
+    # A zombie is still in its parent's list of children; `parent_of` is 0 for it.
+    return {pid for pid in tree.descendants(root) if tree.parent_of(pid)}
 
 
 def _running_below(

@@ -459,7 +459,7 @@ async def test_memory_ends_the_reader_and_not_the_worker(tmp_path: Path) -> None
 
 
 async def test_processor_time_ends_the_reader_and_not_the_worker(tmp_path: Path) -> None:
-    async with rig(tmp_path, Limits(cpu_s=2)) as r:
+    async with rig(tmp_path, Limits(cpu_s=1)) as r:
         result = await read(r, work, code="while True: pass", timeout_s=60)
         assert result.is_error
         assert result.metadata.get("limit") == "cpu_s", result.content
