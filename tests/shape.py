@@ -311,7 +311,9 @@ def _dotted(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def _imports(nodes: Iterable[tuple[ast.AST, bool]], package: str, known: AbstractSet[str]) -> Iterator[Import]:
+def _imports(
+    nodes: Iterable[tuple[ast.AST, bool]], package: str, known: AbstractSet[str]
+) -> Iterator[Import]:
     for node, lazy in nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
