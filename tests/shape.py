@@ -12,7 +12,7 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -237,7 +237,7 @@ class Import:
     lazy: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Module:
     """One source file.
 
@@ -246,17 +246,33 @@ class Module:
         path: Its path.
         source: Its text.
         tree: The same, parsed.
-        imports: What it imports when it runs.
-        mentions: Modules of the package that it knows without importing them: for type checkers alone, or by
-            their names in texts, which something else may import.
+        known: The full names of all modules of its package.
     """
 
     name: str
     path: str
     source: str
     tree: ast.Module
-    imports: tuple[Import, ...]
-    mentions: tuple[Import, ...]
+    known: AbstractSet[str]
+
+    @functools.cached_property
+    def imports(self) -> tuple[Import, ...]:
+        """What it imports when it runs."""
+        return tuple(_imports(running(self.tree), self._package, self.known))
+
+    @functools.cached_property
+    def mentions(self) -> tuple[Import, ...]:
+        """Modules of the package that it knows without importing them.
+
+        For type checkers alone, or by their names in texts, which something else may import.
+        """
+        found = _imports(_for_type_checkers(self.tree), self._package, self.known)
+        return (*found, *_named_in_texts(self.tree, self.known))
+
+    @property
+    def _package(self) -> str:
+        dotted = _dotted(self.path)
+        return dotted if self.is_root else dotted.rpartition(".")[0]
 
     @property
     def is_root(self) -> bool:
@@ -280,12 +296,8 @@ def parse(sources: Mapping[str, str]) -> Package:
     known = set(names.values())
     modules = {}
     for path, source in sources.items():
-        tree = ast.parse(source, path)
-        package = names[path] if path.endswith("/__init__.py") else names[path].rpartition(".")[0]
-        imports = tuple(_imports(running(tree), package, known))
-        mentions = (*_imports(_for_type_checkers(tree), package, known), *_named_in_texts(tree, known))
         name = names[path].partition(".")[2]
-        modules[name] = Module(name, path, source, tree, imports, mentions)
+        modules[name] = Module(name, path, source, ast.parse(source, path), known)
     return modules
 
 
@@ -299,7 +311,9 @@ def _dotted(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def _imports(nodes: Iterable[tuple[ast.AST, bool]], package: str, known: set[str]) -> Iterator[Import]:
+def _imports(
+    nodes: Iterable[tuple[ast.AST, bool]], package: str, known: AbstractSet[str]
+) -> Iterator[Import]:
     for node, lazy in nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -324,7 +338,7 @@ def _for_type_checkers(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
 _MODULE_NAME = re.compile(rf"\b{ROOT}(?:\.\w+)+")
 
 
-def _named_in_texts(tree: ast.Module, known: set[str]) -> Iterator[Import]:
+def _named_in_texts(tree: ast.Module, known: AbstractSet[str]) -> Iterator[Import]:
     """Yield the modules of the package that texts name; docstrings may speak of anything."""
     docstrings = {id(node.value) for node in nodes_of(tree) if isinstance(node, ast.Expr)}
     for node in nodes_of(tree):
@@ -348,7 +362,7 @@ def _is_import_by_name(node: ast.Call) -> bool:
     return literal and called in {"import_module", "__import__"}
 
 
-def _defined_in(written: str, known: set[str]) -> str | None:
+def _defined_in(written: str, known: AbstractSet[str]) -> str | None:
     """The known module that `written` names or lies in, without the package's own name."""
     if written.partition(".")[0] != ROOT:
         return None

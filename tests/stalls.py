@@ -5,7 +5,8 @@ threads hold the interpreter's lock. So it does while a timer is due and another
 is left out is the time for which the thread of the loop, or another thread that may hold that lock, could run
 and had no processor. The kernel counts that for each thread: it says how busy the machine is. What the thread
 of the loop has computed always counts. What other tests have left in memory does not: to look through all of
-it for garbage takes tens of milliseconds, and no session has it.
+it for garbage takes tens of milliseconds, and no session has it. So it is frozen, and what was frozen before
+(all that pytest has collected) stays so: to look through that takes a second.
 """
 
 from __future__ import annotations

@@ -233,9 +233,9 @@ async def play(open_session: OpenSession, seed: int, count: int, length: int) ->
 
 
 async def test_random_histories_are_as_in_the_reference(open_session: OpenSession) -> None:
-    histories = [*await play(open_session, 1, 175, 6), *await play(open_session, 2, 25, 24)]
-    assert sum(history.moved for history in histories) > 150
-    assert sum(history.refused for history in histories) > 40, "and some are refused"
+    histories = [*await play(open_session, 1, 50, 6), *await play(open_session, 2, 10, 24)]
+    assert sum(history.moved for history in histories) > 50
+    assert sum(history.refused for history in histories) > 15, "and some are refused"
     thinned = [
         event
         for history in histories

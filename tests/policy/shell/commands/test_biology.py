@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-import pytest
-
 from aisotools.policy.shell.commands.biology import COMMANDS
-from tests.policy.shell.commands.verdicts import judged
+from tests.policy.shell.commands.verdicts import wrong_effects
+
+EFFECTS = [
+    ("samtools view a.bam", "read_only"),
+    ("samtools view -o b a.bam", "local_mutation"),
+    ("samtools view https://h/a.bam", "remote_action"),
+    ("samtools view a.cram", "local_mutation?"),
+    ("samtools view $x", "local_mutation?"),
+    ("samtools view d/$x.bam", "read_only"),
+    ("samtools index a", "local_mutation?"),
+    ("samtools sort --help", "read_only"),
+    ("bcftools view -H a", "read_only"),
+    ("bcftools index a", "local_mutation?"),
+    ("bcftools index -n a", "read_only"),
+    ("bedtools merge -i a", "read_only"),
+    ("bedtools getfasta -fi a -bed b", "local_mutation?"),
+    ("seqkit stats a", "read_only"),
+    ("seqkit seq -o b a", "local_mutation"),
+    ("seqtk comp a", "read_only"),
+    ("tabix a chr1:1-2", "read_only"),
+    ("tabix a", "local_mutation?"),
+    ("vcftools --vcf a --freq --stdout", "read_only"),
+    ("vcftools --vcf a --freq", "local_mutation?"),
+    ("bigWigToBedGraph a stdout", "read_only"),
+    ("bigWigToBedGraph a b", "local_mutation"),
+    ("bwa", "read_only"),
+    ("bwa index a", "local_mutation?"),
+    ("blastn -query a", "local_mutation?"),
+    ("singularity inspect a", "read_only"),
+    ("singularity exec a ls", "local_mutation?"),
+]
 
 
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        ("samtools view a.bam", "read_only"),
-        ("samtools view -o b a.bam", "local_mutation"),
-        ("samtools view https://h/a.bam", "remote_action"),
-        ("samtools view a.cram", "local_mutation?"),
-        ("samtools view $x", "local_mutation?"),
-        ("samtools view d/$x.bam", "read_only"),
-        ("samtools index a", "local_mutation?"),
-        ("samtools sort --help", "read_only"),
-        ("bcftools view -H a", "read_only"),
-        ("bcftools index a", "local_mutation?"),
-        ("bcftools index -n a", "read_only"),
-        ("bedtools merge -i a", "read_only"),
-        ("bedtools getfasta -fi a -bed b", "local_mutation?"),
-        ("seqkit stats a", "read_only"),
-        ("seqkit seq -o b a", "local_mutation"),
-        ("seqtk comp a", "read_only"),
-        ("tabix a chr1:1-2", "read_only"),
-        ("tabix a", "local_mutation?"),
-        ("vcftools --vcf a --freq --stdout", "read_only"),
-        ("vcftools --vcf a --freq", "local_mutation?"),
-        ("bigWigToBedGraph a stdout", "read_only"),
-        ("bigWigToBedGraph a b", "local_mutation"),
-        ("bwa", "read_only"),
-        ("bwa index a", "local_mutation?"),
-        ("blastn -query a", "local_mutation?"),
-        ("singularity inspect a", "read_only"),
-        ("singularity exec a ls", "local_mutation?"),
-    ],
-)
-def test_effect_and_certainty(command: str, expected: str) -> None:
-    assert judged(COMMANDS, command) == expected
+def test_effect_and_certainty() -> None:
+    assert wrong_effects(COMMANDS, EFFECTS) == {}

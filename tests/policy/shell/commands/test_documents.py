@@ -2,53 +2,49 @@
 
 from __future__ import annotations
 
-import pytest
-
 from aisotools.policy.shell.commands.documents import COMMANDS
-from tests.policy.shell.commands.verdicts import judged
+from tests.policy.shell.commands.verdicts import wrong_effects
+
+EFFECTS = [
+    ("less a", "read_only"),
+    ("less +G a", "read_only"),
+    ("less '+!x' a", "local_mutation?"),
+    ("less -o x a", "local_mutation"),
+    ("more a", "read_only"),
+    ("bat -p a", "read_only"),
+    ("bat cache --build", "local_mutation?"),
+    ("man ls", "read_only"),
+    ("man -P ./x ls", "local_mutation?"),
+    ("pdftotext a -", "read_only"),
+    ("pdftotext a", "local_mutation?"),
+    ("pdftotext a b", "local_mutation"),
+    ("pandoc a -t plain", "read_only"),
+    ("pandoc a -o b", "local_mutation?"),
+    ("pandoc -t ./x.lua a", "local_mutation?"),
+    ("exiftool -s a", "read_only"),
+    ("exiftool -Artist=me a", "local_mutation?"),
+    ("exiftool -if x a", "local_mutation?"),
+    ("identify a.png", "read_only"),
+    ("identify 'msl:x'", "local_mutation?"),
+    ("ffprobe a.mp4", "read_only"),
+    ("ffprobe http://h/a", "remote_action"),
+    ("ffmpeg -version", "read_only"),
+    ("ffmpeg -i a b", "local_mutation?"),
+    ("csvlook a", "read_only"),
+    ("csvsql --query 'select 1' a", "read_only"),
+    ("csvsql --query 'drop table a' a", "local_mutation?"),
+    ("mlr --csv put '$z = 1' a", "read_only"),
+    ("mlr --csv put 'tee > \"x\", $*' a", "local_mutation?"),
+    ("mlr -I --csv cat a", "local_mutation?"),
+    ("xsv stats a", "read_only"),
+    ("xsv index a", "local_mutation?"),
+    ("parquet-tools schema a", "read_only"),
+    ("parquet-tools schema s3://b/a", "remote_action"),
+    ("h5dump -H a", "read_only"),
+    ("h5dump -o x a", "local_mutation"),
+    ("ncdump -h a", "read_only"),
+]
 
 
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        ("less a", "read_only"),
-        ("less +G a", "read_only"),
-        ("less '+!x' a", "local_mutation?"),
-        ("less -o x a", "local_mutation"),
-        ("more a", "read_only"),
-        ("bat -p a", "read_only"),
-        ("bat cache --build", "local_mutation?"),
-        ("man ls", "read_only"),
-        ("man -P ./x ls", "local_mutation?"),
-        ("pdftotext a -", "read_only"),
-        ("pdftotext a", "local_mutation?"),
-        ("pdftotext a b", "local_mutation"),
-        ("pandoc a -t plain", "read_only"),
-        ("pandoc a -o b", "local_mutation?"),
-        ("pandoc -t ./x.lua a", "local_mutation?"),
-        ("exiftool -s a", "read_only"),
-        ("exiftool -Artist=me a", "local_mutation?"),
-        ("exiftool -if x a", "local_mutation?"),
-        ("identify a.png", "read_only"),
-        ("identify 'msl:x'", "local_mutation?"),
-        ("ffprobe a.mp4", "read_only"),
-        ("ffprobe http://h/a", "remote_action"),
-        ("ffmpeg -version", "read_only"),
-        ("ffmpeg -i a b", "local_mutation?"),
-        ("csvlook a", "read_only"),
-        ("csvsql --query 'select 1' a", "read_only"),
-        ("csvsql --query 'drop table a' a", "local_mutation?"),
-        ("mlr --csv put '$z = 1' a", "read_only"),
-        ("mlr --csv put 'tee > \"x\", $*' a", "local_mutation?"),
-        ("mlr -I --csv cat a", "local_mutation?"),
-        ("xsv stats a", "read_only"),
-        ("xsv index a", "local_mutation?"),
-        ("parquet-tools schema a", "read_only"),
-        ("parquet-tools schema s3://b/a", "remote_action"),
-        ("h5dump -H a", "read_only"),
-        ("h5dump -o x a", "local_mutation"),
-        ("ncdump -h a", "read_only"),
-    ],
-)
-def test_effect_and_certainty(command: str, expected: str) -> None:
-    assert judged(COMMANDS, command) == expected
+def test_effect_and_certainty() -> None:
+    assert wrong_effects(COMMANDS, EFFECTS) == {}

@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-import pytest
-
 from aisotools.policy.shell.commands.services import COMMANDS
-from tests.policy.shell.commands.verdicts import judged
+from tests.policy.shell.commands.verdicts import wrong_effects
+
+EFFECTS = [
+    ("docker --debug ps", "read_only"),
+    ("docker --context x ps", "remote_action?"),
+    ("docker compose ps", "read_only"),
+    ("docker compose up", "remote_action?"),
+    ("docker run a --help", "remote_action?"),
+    ("docker run --help", "read_only"),
+    ("tmux ls", "read_only"),
+    ("tmux ls ';' kill-server", "local_mutation?"),
+    ("screen -ls", "read_only"),
+    ("screen -X quit", "local_mutation?"),
+    ("squeue", "read_only"),
+    ("scontrol show job 1", "read_only"),
+    ("scontrol update job=1", "remote_action?"),
+    ("module list", "read_only"),
+    ("module load x", "local_mutation?"),
+    ("service a status", "read_only"),
+    ("service a stop", "local_mutation?"),
+    ("openssl sha256 a", "read_only"),
+    ("openssl dgst -out x a", "local_mutation?"),
+    ("openssl dgst -engine ./x a", "local_mutation?"),
+    ("openssl s_client -connect h:443", "remote_action?"),
+    ("ssh-keygen -lf a", "read_only"),
+    ("ssh-keygen -t rsa", "local_mutation?"),
+    ("gpg --list-keys", "read_only"),
+    ("gpg -d a", "local_mutation?"),
+]
 
 
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        ("docker --debug ps", "read_only"),
-        ("docker --context x ps", "remote_action?"),
-        ("docker compose ps", "read_only"),
-        ("docker compose up", "remote_action?"),
-        ("docker run a --help", "remote_action?"),
-        ("docker run --help", "read_only"),
-        ("tmux ls", "read_only"),
-        ("tmux ls ';' kill-server", "local_mutation?"),
-        ("screen -ls", "read_only"),
-        ("screen -X quit", "local_mutation?"),
-        ("squeue", "read_only"),
-        ("scontrol show job 1", "read_only"),
-        ("scontrol update job=1", "remote_action?"),
-        ("module list", "read_only"),
-        ("module load x", "local_mutation?"),
-        ("service a status", "read_only"),
-        ("service a stop", "local_mutation?"),
-        ("openssl sha256 a", "read_only"),
-        ("openssl dgst -out x a", "local_mutation?"),
-        ("openssl dgst -engine ./x a", "local_mutation?"),
-        ("openssl s_client -connect h:443", "remote_action?"),
-        ("ssh-keygen -lf a", "read_only"),
-        ("ssh-keygen -t rsa", "local_mutation?"),
-        ("gpg --list-keys", "read_only"),
-        ("gpg -d a", "local_mutation?"),
-    ],
-)
-def test_effect_and_certainty(command: str, expected: str) -> None:
-    assert judged(COMMANDS, command) == expected
+def test_effect_and_certainty() -> None:
+    assert wrong_effects(COMMANDS, EFFECTS) == {}
