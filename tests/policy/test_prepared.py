@@ -431,7 +431,7 @@ def test_that_nothing_enforces_what_a_tool_on_the_host_declares_is_a_reason() ->
 
 
 @pytest.mark.parametrize("mode", ["safe", "plan"])
-def test_what_is_wrong_with_a_declaration_is_a_reason_where_the_call_is_not_allowed(mode: Any) -> None:
+def test_flaw_of_a_declaration_is_a_reason_where_the_call_is_not_allowed(mode: Any) -> None:
     flawed = MockTool(facts=Facts(writes=("a\0b",)))
     (flaw,) = [reason for reason in reasons(flawed, mode) if "which is none" in reason]
     assert flaw not in reasons(MockTool(facts=Facts(writes=("a",))), mode)
@@ -543,7 +543,7 @@ def enforced_for(one: Tool, **arguments: Any) -> frozenset[tuple[str, str]]:
     ).facts.enforced
 
 
-def test_what_the_sandbox_enforces_holds_in_it_and_more_of_it_for_commands_that_only_read() -> None:
+def test_rules_hold_in_the_sandbox_and_more_of_them_for_commands_that_only_read() -> None:
     assert enforced_for(sandbox_bash, command="cat a") == ENFORCED | FOR_READING
     assert enforced_for(sandbox_bash, command="touch a") == ENFORCED
     assert enforced_for(sandbox_bash, command="made-up-program a") == ENFORCED
@@ -613,7 +613,7 @@ def test_paths_are_looked_at_again_where_they_were_resolved() -> None:
     assert prepare_call(MockTool(), call(), Policy(), "confined").look_again is None
 
 
-def test_what_is_resolved_for_the_question_alone_is_not_milder_than_what_was_decided() -> None:
+def test_facts_resolved_for_the_question_alone_are_not_milder_than_what_was_decided() -> None:
     def resolve(facts: Facts, arguments: Mapping[str, Json] | None) -> Facts:
         del arguments
         return dataclasses.replace(facts, effect=Effect.READ_ONLY, reads=("resolved",), undoable=True)

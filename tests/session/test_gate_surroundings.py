@@ -36,7 +36,7 @@ def test_a_call_gets_an_id_and_no_arguments_unless_they_are_given() -> None:
     assert odd == ["no", "object"], "what a model could get wrong is the gate's to refuse"
 
 
-def test_what_is_no_call_is_a_mistake_of_the_program() -> None:
+def test_mistakes_of_the_program_in_a_call_are_raised() -> None:
     with pytest.raises(TypeError, match="name of a tool is text, not int"):
         make_call(7, origin="program")
     with pytest.raises(ValueError, match="origin='nobody': use one of"):
@@ -73,7 +73,7 @@ class Noting(PathRules):
 @pytest.mark.parametrize(
     ("level", "for_all", "for_commands"), [("isolated", True, True), ("confined", False, True)]
 )
-async def test_what_the_sandbox_enforces_of_the_rules_is_known_when_a_call_is_decided(
+async def test_rules_that_the_sandbox_enforces_are_known_when_a_call_is_decided(
     tmp_path: Path, level: str, for_all: bool, for_commands: bool
 ) -> None:
     (tmp_path / "secrets").mkdir()
@@ -207,7 +207,7 @@ async def test_the_very_same_call_is_asked_about_only_if_it_follows_at_once() ->
     assert rig.trials == [True, True]
 
 
-async def test_what_follows_a_change_in_a_batch_is_asked_about_and_not_tried_before_it() -> None:
+async def test_commands_after_a_change_in_a_batch_are_asked_about_and_not_tried_before_it() -> None:
     """A trial would look at what is there before the change; and the change may be denied."""
     approver = ScriptedApprover([Approval("deny")] * 3)
     rig = Trying(printed("three"), changing(), approver=approver)

@@ -53,7 +53,7 @@ async def test_without_rules_nothing_is_enforced_and_nothing_is_left_open(tmp_pa
     assert not env.has_readers, "unless somebody has found that it can hold them"
 
 
-async def test_what_the_sandbox_does_not_enforce_is_said_of_each_rule(tmp_path: Path) -> None:
+async def test_gaps_are_said_of_each_rule_that_the_sandbox_does_not_enforce(tmp_path: Path) -> None:
     rules = PathRules(tmp_path, "confined")
     rules.follow(DENYING)
     env = environment(tmp_path, rules)
@@ -96,7 +96,7 @@ async def test_rules_are_enforced_before_a_call_once_there_are_any(tmp_path: Pat
     assert rules.names == ("read", "write")
 
 
-async def test_what_another_policy_leaves_open_is_printed_once(
+async def test_gaps_of_another_policy_are_printed_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rules = PathRules(tmp_path, "confined")
