@@ -251,7 +251,12 @@ class Turns:
 async def test_large_calls_leave_turns_of_the_loop_to_others_between_their_steps(many: bool) -> None:
     """However many are made at once: each step of one reads hundreds of kilobytes, and the page waits."""
     turns = Turns()
-    steps: dict[str, list[int]] = {"request": [], "classify": [], "decision": [], "run": []}
+    steps: dict[str, list[int]] = {"copy": [], "request": [], "classify": [], "decision": [], "run": []}
+
+    class Copied(dict[str, Json]):
+        def __deepcopy__(self, memo: object) -> dict[str, Json]:
+            steps["copy"].append(turns.number)
+            return dict(self)
 
     def classify(arguments: Mapping[str, Json]) -> Facts:
         steps["classify"].append(turns.number)
@@ -268,7 +273,7 @@ async def test_large_calls_leave_turns_of_the_loop_to_others_between_their_steps
     mock.gather_facts = classify
     rig = Rig(mock)
     rig.log.subscribe(on_event, (CallRequested, CallDecided))
-    calls = [rig.call("read", LARGE) for _ in range(4)]
+    calls = [rig.call("read", Copied(LARGE)) for _ in range(4)]
     if many:
         await rig.gate.run_many(calls, rig.env)
     else:

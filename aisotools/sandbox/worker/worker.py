@@ -571,7 +571,7 @@ class Worker:
             self._put_back()
         if call.holds_main_thread:
             self._holder, self._recorder.main = call.number, call.record
-            # Signal: an earlier call may have ignored it. Then Stop could only end the worker, with all it has.
+            # Signal: an earlier call may have ignored it. Then Stop could only end the whole worker.
             signal.signal(signal.SIGINT, self._on_interrupt)
         try:
             pieces = await self._drive(self._execute(call), call.number)
