@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -132,7 +133,7 @@ def test_target_of_a_link_comes_back_and_a_long_one_is_stored(length: int, kind:
 
 
 def test_node_is_sealed_only_if_it_was_looked_through() -> None:
-    status = os.stat("/")
+    status = Path("/").stat()
     plain, sealed = unkept_node("it is too deep", status), unkept_node("it is too deep", status, "digest")
     assert (plain.is_sealed, sealed.is_sealed) == (False, True)
     assert not Node("file", content="a;b;c").is_sealed
