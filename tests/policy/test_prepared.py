@@ -153,6 +153,7 @@ def test_a_ticket_holds_what_was_decided() -> None:
     assert prepared.call == call(x=[1])
     assert (prepared.effect, prepared.deadline_s, prepared.payload) == (Effect.READ_ONLY, 3.0, None)
     assert (prepared.facts.runs_in, prepared.facts.level) == ("host", "guarded")
+    assert (prepared.is_tried, prepared.trial) == (False, {}), "that takes more than the call"
     assert prepared.evaluation.decision is Decision.ALLOW
 
 
