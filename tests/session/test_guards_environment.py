@@ -240,5 +240,10 @@ def test_the_block_of_imports_stays_before_finders_that_came_later(
         watch.check()
         assert sys.meta_path[0] is block
         assert later in sys.meta_path
+        sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]  # the same
+        sys.path.append(str(workspace))
+        with pytest.raises(WorkspaceRefused):
+            watch.check()
+        assert sys.meta_path[0] is block, "the session stays open although the call is refused"
     finally:
         release()
