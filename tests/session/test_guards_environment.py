@@ -232,7 +232,7 @@ def test_the_block_of_imports_stays_before_finders_that_came_later(
     try:
         block = sys.meta_path[0]
         later = Finder()
-        sys.meta_path.insert(0, later)  # type: ignore[arg-type]  # it finds nothing
+        sys.meta_path.insert(0, later)
         watch = ImportRootWatch(workspace, {})
         assert sys.meta_path[0] is block
         sys.meta_path.remove(block)
@@ -240,7 +240,7 @@ def test_the_block_of_imports_stays_before_finders_that_came_later(
         watch.check()
         assert sys.meta_path[0] is block
         assert later in sys.meta_path
-        sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]  # the same
+        sys.meta_path.insert(0, Finder())
         sys.path.append(str(workspace))
         with pytest.raises(WorkspaceRefused):
             watch.check()

@@ -1146,7 +1146,12 @@ def test_paths_of_a_move_are_whole_up_to_their_limit(rig: Rig, monkeypatch: pyte
     names = [f"{letter}{'x' * 200}" for letter in "abcdef"]
     limit = 4 * sys.getsizeof(names[0])
     monkeypatch.setattr("aisotools.workspace.checkpoints.timeline._PathList", lambda: _PathList(limit))
-    rig.step(lambda: [(rig.root / name).touch() for name in names])
+
+    def make() -> None:
+        for name in names:
+            (rig.root / name).touch()
+
+    rig.step(make)
     assert len(set(rig.move().removed) & set(names)) == 4
 
 
