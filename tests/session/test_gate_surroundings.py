@@ -283,4 +283,5 @@ async def test_large_calls_leave_turns_of_the_loop_to_others_between_their_steps
     turns.stop()
     assert {kind: len(set(numbers)) for kind, numbers in steps.items()} == dict.fromkeys(steps, 4)
     assert not set(steps["request"]) & set(steps["classify"])
-    assert all(decided < ran for decided, ran in zip(steps["decision"], steps["run"], strict=True))
+    turn_pairs = zip(steps["decision"], steps["run"], strict=True)
+    assert all(recorded < begun for recorded, begun in turn_pairs)
