@@ -48,7 +48,7 @@ def _detect() -> Detection:
 
 def _exec(command: Sequence[str]) -> int:
     """Replace this process, so that signals and the terminal belong to the new program."""
-    # Buffered output would be lost.
+    # The buffer belongs to this program, which ends here without `atexit`: what is still in it would be lost.
     sys.stdout.flush()
     os.execv(command[0], list(command))
 

@@ -69,7 +69,9 @@ class LoopTurns:
 
     def spend(self, size: int) -> None:
         """Note that arguments of this size were read in this turn."""
-        if size >= self._large:
+        # Race: several tasks may spend the same turn. One renewal for all of them: a second one would come
+        # in the next turn after the first task has spent that, and let the second task in as well.
+        if size >= self._large and not self._is_spent:
             self._is_spent = True
             asyncio.get_running_loop().call_soon(self._renew)
 

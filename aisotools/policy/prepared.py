@@ -90,14 +90,14 @@ class PreparedCall:
     effect: Effect
     evaluation: Evaluation
     digest: str
-    only_touches_files: bool = False
-    own_path: str = ""
-    needs_reader: bool = False
+    only_touches_files: bool
+    own_path: str
+    needs_reader: bool
     contents: Mapping[str, str] = field(default_factory=dict)
     expected: tuple[str, ...] = ()
     is_tried: bool = False
-    trial: Mapping[str, Json] = field(default_factory=dict, compare=False)
-    look_again: Callable[[], Facts] | None = field(default=None, compare=False, repr=False)
+    trial: Mapping[str, Json] = field(default_factory=dict)
+    look_again: Callable[[], Facts] | None = field(repr=False)
 
     @property
     def arguments(self) -> dict[str, Json]:

@@ -255,7 +255,6 @@ class Gate:
         """Record the request. Return the call with arguments that its caller cannot change any more."""
         await load_analysis(self.registry.get(call.name))
         arguments: Mapping[str, Json] = {}
-        size = 0
         try:
             size = check_size(call.name, call.arguments)
             self._turns.spend(size)

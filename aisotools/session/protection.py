@@ -317,7 +317,9 @@ class Protection:
             is_news = self._unrecorded.any or self._problem not in {"", self._recorded_problem}
             if is_news and time.monotonic() >= self._record_s:
                 self._record_s = time.monotonic() + _REPORT_S
-                with suppress(RuntimeError):  # the loop is closed: the log has it
+                # Race: the loop was closed since it was asked above. No event can be recorded any more, and
+                # what was put back is in the log already.
+                with suppress(RuntimeError):
                     loop.call_soon_threadsafe(self._record)
 
     def _may_look(self) -> bool:

@@ -13,6 +13,7 @@ from aisotools.core import concurrency
 from aisotools.core.concurrency import (
     TICK_S,
     LoopTicker,
+    LoopTurns,
     at_once,
     gc_paused,
     in_steps,
@@ -152,6 +153,34 @@ async def test_cancelled_waiting_with_ticks_ends_after_the_work() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert ended == [True]
+
+
+# ---- turns
+
+
+async def test_a_turn_that_was_spent_lets_in_one_task_at_a_time() -> None:
+    """Also when several spend one turn together, each before it waits for the next."""
+    turns, entered, number = LoopTurns(10), [], 0
+
+    async def work() -> None:
+        turns.spend(10)
+        await turns.wait()
+        entered.append(number)
+        turns.spend(10)
+
+    tasks = [asyncio.ensure_future(work()) for _ in range(3)]
+    while not all(task.done() for task in tasks):
+        await asyncio.sleep(0)
+        number += 1
+    assert len(set(entered)) == 3
+
+
+async def test_small_work_spends_no_turn() -> None:
+    turns = LoopTurns(10)
+    turns.spend(9)
+    waiting = turns.wait()
+    with pytest.raises(StopIteration):
+        waiting.send(None)
 
 
 # ---- steps

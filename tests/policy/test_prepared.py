@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from aisotools.builtin.conversation import todo
 from aisotools.builtin.files import sandbox_read, sandbox_write
 from aisotools.builtin.python import python, variables
 from aisotools.builtin.shell import sandbox_bash
@@ -15,7 +16,7 @@ from aisotools.builtin.tasks import task_list
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.protocols import Tool, ToolPayload
 from aisotools.core.types import Decision, Effect, Facts, Json, ToolCall
-from aisotools.policy.prepared import call_digest, denial_result, prepare_call
+from aisotools.policy.prepared import PreparedCall, call_digest, denial_result, prepare_call
 from aisotools.policy.rules import Policy, Rule
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.adapter import renamed_tool
@@ -152,6 +153,7 @@ def test_a_ticket_holds_what_was_decided() -> None:
     assert prepared.call == call(x=[1])
     assert (prepared.effect, prepared.deadline_s, prepared.payload) == (Effect.READ_ONLY, 3.0, None)
     assert (prepared.facts.runs_in, prepared.facts.level) == ("host", "guarded")
+    assert (prepared.is_tried, prepared.trial) == (False, {}), "that takes more than the call"
     assert prepared.evaluation.decision is Decision.ALLOW
 
 
@@ -397,3 +399,248 @@ def test_paths_are_resolved_where_they_matter(is_builtin: bool, effect: Effect, 
     if matters:
         assert (seen[0] is None) is is_builtin
         assert is_builtin or seen[0] == arguments
+
+
+# ---- what is known of a call, and by whom
+
+
+def facts_of(one: Tool, level: str = "confined", policy: Policy | None = None, **arguments: Any) -> Facts:
+    return prepare_call(one, call(**arguments), policy or Policy(), level, has_readers=True).facts
+
+
+def test_facts_of_our_own_tools_are_found_out_and_those_of_others_declared() -> None:
+    ours = facts_of(todo, items=[])
+    assert (ours.runs_in, ours.basis) == ("host", "analysis")
+    assert facts_of(sandbox_read, path="a").basis == "analysis"
+    assert facts_of(MockTool(effect=Effect.READ_ONLY)).basis == "declaration"
+    assert facts_of(MockTool(effect=Effect.READ_ONLY, runs_in="sandbox")).basis == "declaration"
+    assert facts_of(MockTool()).basis == "nothing"
+
+
+def reasons(one: Tool, mode: Any = "safe", **arguments: Any) -> tuple[str, ...]:
+    prepared = prepare_call(one, call(**arguments), Policy(mode=mode), "confined", has_readers=True)
+    return prepared.evaluation.reasons
+
+
+def test_that_nothing_enforces_what_a_tool_on_the_host_declares_is_a_reason() -> None:
+    note = "its author declares that it only reads, and nothing on the host enforces that"
+    assert note in reasons(MockTool(effect=Effect.READ_ONLY))
+    assert note not in reasons(MockTool(effect=Effect.READ_ONLY, runs_in="sandbox")), "a reader enforces it"
+    assert note not in reasons(todo, items=[]), "it is ours"
+    assert note not in reasons(MockTool(effect=Effect.LOCAL_MUTATION))
+    assert note not in reasons(MockTool()), "it declares nothing"
+
+
+@pytest.mark.parametrize("mode", ["safe", "plan"])
+def test_flaw_of_a_declaration_is_a_reason_where_the_call_is_not_allowed(mode: Any) -> None:
+    flawed = MockTool(facts=Facts(writes=("a\0b",)))
+    (flaw,) = [reason for reason in reasons(flawed, mode) if "which is none" in reason]
+    assert flaw not in reasons(MockTool(facts=Facts(writes=("a",))), mode)
+    allowing = Policy(rules=[Rule(decision=Decision.ALLOW)])
+    allowed = prepare_call(flawed, call(), allowing, "confined").evaluation
+    assert allowed.decision is Decision.ALLOW
+    assert flaw not in allowed.reasons, "nobody looks at it there"
+
+
+# ---- commands that a tool on the host declares
+
+
+def declaring(*commands: str, **fields: Any) -> MockTool:
+    fields = {"effect": Effect.READ_ONLY, **fields}
+    return MockTool(facts=Facts(commands=commands, **fields))
+
+
+def test_a_tool_on_the_host_is_no_milder_than_the_commands_that_it_names() -> None:
+    assert facts_of(declaring("cat a")).effect is Effect.READ_ONLY
+    assert facts_of(declaring("cat a", "rm -rf b")).effect is Effect.DESTRUCTIVE
+    assert facts_of(declaring("rm -rf b", "cat a")).effect is Effect.DESTRUCTIVE
+    written = facts_of(declaring("touch b", effect=Effect.LOCAL_MUTATION, writes=("a",)))
+    assert set(written.writes) == {"a", "b"}
+    assert not facts_of(declaring("cat a", certain=False)).certain, "the author is not certain"
+    assert facts_of(declaring("cat a")).certain
+    assert not facts_of(declaring("cat a", "made-up-program x")).certain
+    assert not facts_of(declaring("made-up-program x", "cat a")).certain
+    assert facts_of(declaring("touch /etc/x", effect=Effect.LOCAL_MUTATION)).outside
+    assert facts_of(declaring("cat a", outside=True)).outside
+    assert not facts_of(declaring("cat a")).outside
+
+
+def test_a_program_alone_counts_for_what_it_does_with_any_argument() -> None:
+    for alone in ("gzip", " gzip "):  # without a file it would only pack what it reads from its input
+        assert facts_of(declaring(alone)).effect is Effect.LOCAL_MUTATION
+    assert not facts_of(declaring("date")).certain, "with an argument it may set the clock"
+    assert facts_of(declaring("cat")).effect is Effect.READ_ONLY
+    # With an argument it is a command, which does what it says and no more.
+    assert facts_of(declaring("git branch")).effect is Effect.READ_ONLY
+
+
+def test_the_commands_of_a_tool_in_the_sandbox_are_its_own_to_declare() -> None:
+    named = MockTool(facts=Facts(effect=Effect.LOCAL_MUTATION, commands=("rm -rf b",)), runs_in="sandbox")
+    assert facts_of(named).effect is Effect.LOCAL_MUTATION
+
+
+@pytest.mark.parametrize(
+    ("commands", "certain"),
+    [
+        (["cat a"] * 20, True),
+        (["cat a"] * 21, False),
+        ([f"cat {'a' * 4_996}"], True),
+        ([f"cat {'a' * 4_997}"], False),
+    ],
+    ids=["20", "21", "5,000 characters", "5,001 characters"],
+)
+def test_more_commands_than_can_be_looked_at_are_uncertain(commands: list[str], certain: bool) -> None:
+    facts = facts_of(declaring(*commands, reads=("a",)))
+    assert (facts.certain, facts.reads, facts.effect) == (certain, ("a",), Effect.READ_ONLY)
+
+
+# ---- code that a stranger's tool gets
+
+
+def looked_at(one: Tool, **arguments: Any) -> tuple[Facts, Mapping[str, Json] | None]:
+    """The facts of a call, and the arguments in which paths were looked for."""
+    seen: list[Mapping[str, Json] | None] = []
+
+    def resolve(facts: Facts, given: Mapping[str, Json] | None) -> Facts:
+        seen.append(given)
+        return facts
+
+    prepared = prepare_call(one, call(**arguments), Policy(), "confined", resolve_paths=resolve)
+    return prepared.facts, seen[-1] if seen else None
+
+
+def test_of_code_what_stands_in_quotes_is_looked_at_and_the_rest_of_the_arguments_as_it_is() -> None:
+    code = "import helper\nprint(open('secrets/key').read())"
+    facts, looked = looked_at(MockTool(), code=code, path="b")
+    assert "secrets/key" in facts.named
+    assert any("helper" in name for name, _ in facts.scripts)
+    assert looked == {"path": "b"}
+    _, plain = looked_at(MockTool(), code="secrets/key", path="b")
+    assert plain == {"code": "secrets/key", "path": "b"}, "it may as well be the name of a file"
+    _, number = looked_at(MockTool(), code=7)
+    assert number == {"code": 7}
+    _, other = looked_at(MockTool(), text=code)
+    assert other == {"text": code}
+    _, nothing = looked_at(MockTool())
+    assert nothing == {}
+    without = prepare_call(MockTool(), call(code=code), Policy(), "confined").facts
+    assert "secrets/key" in without.named
+    assert without.scripts == (), "nobody can look at them"
+
+
+# ---- what the sandbox enforces
+
+ENFORCED = frozenset({("paths", "secrets/*")})
+FOR_READING = frozenset({("reads", "keys/*")})
+
+
+def enforced_for(one: Tool, **arguments: Any) -> frozenset[tuple[str, str]]:
+    return prepare_call(
+        one,
+        call(**arguments),
+        Policy(),
+        "confined",
+        has_readers=True,
+        enforced=ENFORCED,
+        enforced_for_reading=FOR_READING,
+    ).facts.enforced
+
+
+def test_rules_hold_in_the_sandbox_and_more_of_them_for_commands_that_only_read() -> None:
+    assert enforced_for(sandbox_bash, command="cat a") == ENFORCED | FOR_READING
+    assert enforced_for(sandbox_bash, command="touch a") == ENFORCED
+    assert enforced_for(sandbox_bash, command="made-up-program a") == ENFORCED
+    assert enforced_for(sandbox_bash, command="cat a", background=True) == ENFORCED
+    assert enforced_for(task_list) == ENFORCED, "no command"
+    assert enforced_for(sandbox_read, path="a") == ENFORCED
+    assert enforced_for(reads) == ENFORCED
+    claims = MockTool(runs_in="sandbox", facts=Facts(effect=Effect.READ_ONLY, commands=("cat a",)))
+    assert enforced_for(claims) == ENFORCED, "a stranger's commands are not held by ours"
+    assert enforced_for(MockTool(effect=Effect.READ_ONLY)) == frozenset(), "no sandbox holds the host"
+
+
+# ---- variables of the sandbox
+
+
+@tool(effect=Effect.LOCAL_MUTATION)
+def alone() -> None:
+    """Changes something, and shares the worker with no other call."""
+
+
+@pytest.mark.parametrize(
+    ("one", "arguments", "changes_variables"),
+    [
+        (alone, {}, True),
+        (python, {"code": "x = 1"}, True),
+        (reads, {}, False),
+        (variables, {}, False),
+        (MockTool(effect=Effect.LOCAL_MUTATION), {}, False),
+        (MockTool(effect=Effect.LOCAL_MUTATION, runs_in="sandbox"), {}, False),
+        (sandbox_write, {"path": "a", "content": "b"}, False),
+        (sandbox_bash, {"command": "touch a"}, False),
+    ],
+    ids=["alone", "python", "reader", "variables", "host", "overlap", "files", "bash"],
+)
+def test_variables_are_kept_before_calls_that_may_change_them(
+    one: Tool, arguments: dict[str, Any], changes_variables: bool
+) -> None:
+    prepared = prepare_call(one, call(**arguments), Policy(), "confined", has_readers=True)
+    assert prepared.changes_variables is changes_variables
+
+
+def test_reading_that_nothing_holds_may_change_variables() -> None:
+    assert prepare_call(reads, call(), Policy(), "guarded").changes_variables
+
+
+# ---- late
+
+
+def test_paths_are_looked_at_again_where_they_were_resolved() -> None:
+    target = ["a"]
+
+    def resolve(facts: Facts, arguments: Mapping[str, Json] | None) -> Facts:
+        del arguments
+        return dataclasses.replace(facts, reads=(target[0],))
+
+    def prepared(policy: Policy, facts: Facts) -> PreparedCall:
+        return prepare_call(MockTool(facts=facts), call(), policy, "confined", resolve_paths=resolve)
+
+    asked = Policy(rules=[Rule(tool="mock", decision=Decision.ASK)])
+    reading = Facts(effect=Effect.READ_ONLY, reads=("spelled",))
+    for one in (prepared(Policy(), Facts()), prepared(asked, reading)):
+        target[0] = "a"
+        assert one.look_again is not None
+        target[0] = "b"
+        assert one.look_again().reads == ("b",)
+    assert prepared(Policy(), reading).look_again is None, "nobody went by its paths"
+    assert prepare_call(MockTool(), call(), Policy(), "confined").look_again is None
+
+
+def test_facts_resolved_for_the_question_alone_are_not_milder_than_what_was_decided() -> None:
+    def resolve(facts: Facts, arguments: Mapping[str, Json] | None) -> Facts:
+        del arguments
+        return dataclasses.replace(facts, effect=Effect.READ_ONLY, reads=("resolved",), undoable=True)
+
+    policy = Policy(rules=[Rule(tool="reads", decision=Decision.ASK)])
+    asked = ToolCall("c1", "reads", {})
+    prepared = prepare_call(reads, asked, policy, "guarded", lambda _: False, resolve_paths=resolve)
+    assert prepared.facts.reads == ("resolved",)
+    assert (prepared.effect, prepared.facts.undoable) == (Effect.LOCAL_MUTATION, False)
+
+
+def test_the_digest_covers_what_would_be_destroyed() -> None:
+    def digest(effect: Effect, *losses: tuple[str, str]) -> str:
+        return call_digest(MockTool(), b"{}", "confined", Facts(effect=effect, losses=losses))
+
+    destroyed = digest(Effect.DESTRUCTIVE, ("a", "1"))
+    assert destroyed != digest(Effect.DESTRUCTIVE, ("a", "2"))
+    changed = digest(Effect.LOCAL_MUTATION, ("a", "1"))
+    assert changed == digest(Effect.LOCAL_MUTATION, ("a", "2")), "it is kept, and can be put back"
+
+
+def test_large_arguments_are_what_was_given_and_nobody_shares_them() -> None:
+    text = "x" * 50_000
+    prepared = prepare_call(MockTool(), call(text=text, parts=["a"]), Policy(), "confined")
+    prepared.arguments["parts"].append("b")
+    assert prepared.arguments == {"text": text, "parts": ["a"]}
+    assert prepared.call.arguments == {"text": text, "parts": ["a"]}

@@ -12,7 +12,7 @@ from aisotools.builtin.edit import edit
 from aisotools.builtin.files import file, sandbox_read, sandbox_write
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import Tool, ToolPayload
-from aisotools.core.types import Json, Origin, ToolCall, ToolResult
+from aisotools.core.types import Json, Origin, ToolCall, ToolResult, Truncation
 from aisotools.policy.prepared import PreparedCall, prepare_call
 from aisotools.policy.rules import Policy
 from aisotools.session.guards import ReadGuard
@@ -120,9 +120,100 @@ async def test_write_that_failed_does_not_count_as_read(rig: Rig, result: ToolRe
     ],
 )
 async def test_report_that_does_not_match_the_file_is_no_read(rig: Rig, value: Json) -> None:
-    rig.read(value)
+    content = str(value.get("content")) if isinstance(value, dict) else ""
+    assert rig.read(value) == ToolResult(content=content, value=value), "its caller gets it as it is"
     with pytest.raises(ToolError, match="was not read"):
         await rig.edit("line 1,", "line one,")
+
+
+async def test_read_that_failed_is_no_read(rig: Rig) -> None:
+    prepared = prepared_call(sandbox_read, {"path": "a"})
+    failed = ToolResult(content="", value={"path": "a", "content": LINES}, is_error=True)
+    assert rig.guard.on_read(prepared, failed) is failed
+    with pytest.raises(ToolError, match="was not read"):
+        await rig.edit("line 3,", "line three,")
+
+
+async def test_read_without_a_first_line_starts_at_the_first(rig: Rig) -> None:
+    rig.read({"path": "a", "content": LINES})
+    await rig.edit("line 1,", "line one,")
+    await rig.edit("line 12,", "line twelve,")
+
+
+async def test_last_line_counts_with_and_without_its_end(rig: Rig) -> None:
+    last = LINES.splitlines(keepends=True)[-1]
+    rig.read({"path": "a", "content": last.rstrip("\n"), "start_line": 12})
+    await rig.edit("line 12,", "line twelve,")
+    rig.file.write_text(LINES.rstrip("\n"))
+    rig.read({"path": "a", "content": LINES.rstrip("\n"), "start_line": 1})
+    await rig.edit("line 12,", "line twelve,")
+
+
+async def test_model_has_read_the_whole_lines_that_were_left_of_a_result(rig: Rig) -> None:
+    """A person's program has all of it in the value."""
+    shown = LINES.index("line 5,") + 3  # the fifth line is cut
+    truncation = Truncation(shown_chars=shown, total_chars=len(LINES), ref="r")
+    value: Json = {"path": "a", "content": LINES, "start_line": 1}
+    cut = ToolResult(content=LINES[:shown], value=value, truncation=truncation)
+    rig.guard.on_read(prepared_call(sandbox_read, {"path": "a"}), cut)
+    await rig.edit("line 4,", "line four,")
+    with pytest.raises(ToolError, match=r"Only lines 1-4 of 12"):
+        await rig.edit("line 5,", "line five,")
+    rig.file.write_text(LINES)
+    rig.guard.on_read(prepared_call(sandbox_read, {"path": "a"}, origin="person"), cut)
+    await rig.edit("line 12,", "line twelve,")
+
+
+async def test_file_written_without_content_is_not_noted(rig: Rig) -> None:
+    prepared = prepared_call(file, {"operation": "write", "path": "a"})
+    done = ToolResult.text("written")
+    assert await rig.guard.after(prepared, done) is done
+
+
+async def test_file_that_has_other_content_than_was_written_does_not_count_as_read(rig: Rig) -> None:
+    prepared = prepared_call(sandbox_write, {"path": "a", "content": "one\n"})
+    await rig.guard.before(prepared)
+    await rig.guard.after(prepared, ToolResult.text("written"))
+    with pytest.raises(ToolError, match="was not read"):
+        await rig.edit("line 3,", "line three,")
+
+
+async def test_written_file_that_is_gone_is_no_error(rig: Rig) -> None:
+    prepared = prepared_call(sandbox_write, {"path": "a", "content": "one\n"})
+    rig.file.unlink()
+    done = ToolResult.text("written")
+    assert await rig.guard.after(prepared, done) is done
+
+
+async def test_file_written_by_the_other_operations_of_the_tool_is_not_taken_for_read(rig: Rig) -> None:
+    for operation in ("append", "read"):
+        prepared = prepared_call(file, {"operation": operation, "path": "a", "content": LINES})
+        await rig.guard.after(prepared, ToolResult.text("done"))
+    with pytest.raises(ToolError, match="was not read"):
+        await rig.edit("line 3,", "line three,")
+    written = prepared_call(file, {"operation": "write", "path": "a", "content": LINES})
+    await rig.guard.after(written, ToolResult.text("written"))
+    await rig.edit("line 3,", "line three,")
+
+
+async def test_edit_of_a_file_that_goes_meanwhile_is_not_noted(rig: Rig) -> None:
+    rig.read({"path": "a", "content": LINES})
+    prepared = prepared_call(edit, {"path": "a", "edits": [{"old": "line 3,", "new": "x"}]})
+    await rig.guard.before(prepared)
+    rig.file.unlink()
+    done = ToolResult.text("edited")
+    assert await rig.guard.after(prepared, done) is done
+
+
+async def test_edit_that_failed_is_not_noted(rig: Rig) -> None:
+    rig.read({"path": "a", "content": LINES})
+    prepared = prepared_call(edit, {"path": "a", "edits": [{"old": "line 3,", "new": "x"}]})
+    await rig.guard.before(prepared)
+    rig.file.write_text(LINES.replace("line 3,", "x"))
+    failed = ToolResult.error("disk full")
+    assert await rig.guard.after(prepared, failed) is failed
+    with pytest.raises(ToolError, match="has changed since it was read"):
+        await rig.edit("line 5,", "line five,")
 
 
 async def test_read_reported_by_another_tool_is_no_read(rig: Rig) -> None:
@@ -148,6 +239,23 @@ def test_second_read_of_an_unchanged_file_is_shortened_for_a_model_that_has_it(r
     assert second.content == "[Unchanged since first: lines 1-12 of a are as that result shows them.]"
     assert second.metadata["unchanged_since"] == "first"
     assert rig.read(value, origin="person", call_id="third").content == LINES
+
+
+def test_note_names_the_lines_that_were_read(rig: Rig) -> None:
+    part = "".join(LINES.splitlines(keepends=True)[1:11])
+    value = {"path": "a", "content": part, "start_line": 2}
+    rig.reads.follow("")
+    rig.read(value, call_id="first")
+    assert rig.read(value, call_id="second").content == (
+        "[Unchanged since first: lines 2-11 of a are as that result shows them.]"
+    )
+    whole = {"path": "a", "content": LINES, "start_line": 1}
+    assert rig.read(whole, call_id="third").content == LINES, "only a part of it is in the context"
+
+
+def test_result_is_repeated_whole_unless_the_agents_context_is_followed(rig: Rig) -> None:
+    value = {"path": "a", "content": LINES, "start_line": 1}
+    assert [rig.read(value, call_id=call_id).content for call_id in ("1", "2")] == [LINES, LINES]
 
 
 def test_short_results_are_repeated_whole(rig: Rig) -> None:

@@ -290,7 +290,10 @@ class SessionServer:
         try:
             return await self._wait(exchange)
         except asyncio.CancelledError:
-            exchange.call.cancel()  # the client cancelled its request
+            # The client cancelled its request, or hung up. The call is a task of its own, which outlives this
+            # request where the client has to answer a question first: without this it would run on, with
+            # nobody who takes its result.
+            exchange.call.cancel()
             raise
 
     async def _wait(self, exchange: Exchange) -> types.CallToolResult | types.InputRequiredResult:

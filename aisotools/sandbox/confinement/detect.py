@@ -527,7 +527,8 @@ def _in_child(action: Callable[[], list[str]]) -> list[str]:
     if answer is None:
         return [f"no answer within {_CHILD_TIMEOUT_S:g} s"]
     if not answer:
-        # A filter that kills, for instance.
+        # A filter of the container may kill the process at a system call instead of refusing it, so that it
+        # never came to write. That is a finding too: this level cannot be used here.
         return [f"the process ended with status {status} and without an answer"]
     found = json.loads(answer)
     assert isinstance(found, list)

@@ -368,7 +368,9 @@ def _is_cut_off(family: int, address: tuple[str, int]) -> bool:
 
 def _signals_refused() -> bool:
     parent = os.getppid()
-    if parent == 0:  # in another process namespace, so out of reach anyway
+    if parent == 0:
+        # The parent is in another process namespace, and has no number in this one: no signal can name it.
+        # `os.kill(0, ...)` would mean the own process group instead, and say that signals are not refused.
         return True
     try:
         os.kill(parent, 0)

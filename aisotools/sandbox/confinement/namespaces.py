@@ -414,7 +414,8 @@ def _build(
             os.close(answering)
             child(NamespaceEntry(plan, trees, adopted, network))
         os.write(answering, json.dumps({"worker": worker, "init": init}).encode())
-    except Exception as error:  # whatever it is, the supervisor reports it to the host
+    except Exception as error:
+        # Whatever it is: the supervisor waits for an answer on this pipe, and passes this one to the host.
         message = json.dumps({"error": str(error) or type(error).__name__})
         os.write(answering, message.encode()[:_ANSWER_BYTES])
     finally:

@@ -180,7 +180,9 @@ def _run_in_fork(work: Callable[[], None]) -> str:
 
 def _work_and_end(work: Callable[[], None], writing: int) -> None:
     try:
-        # Signal: whatever blocks in the kernel ends with this process.
+        # Signal: a mount can block in the kernel, for instance on a file system of the network, where no
+        # handler of Python runs. So the default action has to end this process. The wake-up descriptor is a
+        # copy of the supervisor's: what is written to it here would wake the supervisor.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         signal.alarm(_WITHIN_S)

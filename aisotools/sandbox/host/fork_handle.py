@@ -164,7 +164,8 @@ class ForkSocket:
         if self.pidfd >= 0 and pid == self.pid:
             return
         if self.pidfd >= 0:
-            # User code may fork with our peer's end open, and write to it as well.
+            # A fork of user code inherits the end of the socket that was sent, and can answer in the place of
+            # the process that was identified. Which of two is the right one cannot be known: neither is used.
             raise SandboxError("two processes answered on the fork's socket")
         try:
             pidfd = os.pidfd_open(pid)
@@ -200,7 +201,8 @@ class ForkSocket:
         discard_socket(self.sock)
         if self.pidfd >= 0:
             if kill:
-                with contextlib.suppress(OSError):  # it has ended already
+                # Race: it may just have ended. The signal reaches nobody then: a pidfd is never another's.
+                with contextlib.suppress(OSError):
                     signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
             os.close(self.pidfd)
             self.pidfd = -1

@@ -171,14 +171,16 @@ class Reader:
         self.calls.leave_out_display(call)
         self._channel.write(encode("cancel", {"id": call.number}))
         # Not by the supervisor, which knows the worker alone: the pidfd names this process for sure.
-        with contextlib.suppress(OSError):  # it has ended, or does not read: the caller waits, and ends it
+        # Race: it may have ended. Or the pipe is full since it does not read: then no signal is sent either,
+        # as one without a record counts as user code's own. The caller waits for a while, and ends it.
+        with contextlib.suppress(OSError):
             self._pipes.interrupts.write(INTERRUPT_RECORD.pack(call.number))
             signal.pidfd_send_signal(self._pidfd, signal.SIGINT)
 
     def repeat_interrupt(self) -> None:
         """Interrupt once more if the process has not noticed; see `INTERRUPT_REPEATS_S`."""
         if not self.ended.done() and unread_bytes(self._pipes.interrupts.fileno()):
-            with contextlib.suppress(OSError):  # it has just ended
+            with contextlib.suppress(OSError):  # Race: it has just ended, and its end is noticed by itself
                 signal.pidfd_send_signal(self._pidfd, signal.SIGINT)
 
     def stop_soon(self) -> None:
@@ -209,7 +211,8 @@ class Reader:
         self._raw.drain_all()
         self._reason = reason
         self.ended.set_result(None)
-        with contextlib.suppress(OSError):  # it has ended already
+        # Race: it may just have ended. Then the signal reaches nobody: the pidfd means no other process.
+        with contextlib.suppress(OSError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)

@@ -477,7 +477,9 @@ class ForkServer:
         channel = BlockingChannel(socket.socket(fileno=_CHANNEL))
         try:
             self._prepare_worker(request, scratch, confine)
-        except Exception as error:  # reported to the host, which decides; nothing has run yet
+        except Exception as error:
+            # Fail closed: it may be confined in part only. No code of the user has run, and none may. The
+            # host gets the reason and decides, and this process ends.
             channel.send("failed", {"error": f"{type(error).__name__}: {error}"})
             os._exit(1)
         try:
@@ -515,7 +517,7 @@ class ForkServer:
 
 
 def _wait_for_end(fork: _WaitingFork) -> None:
-    # Whoever kills a whole tree reaps it, too.
+    # ECHILD: whoever kills a whole tree reaps it, and may have reaped this fork with the rest.
     with contextlib.suppress(ChildProcessError):
         os.waitpid(fork.pid, 0)
 

@@ -145,7 +145,9 @@ def _report_trial(names: Sequence[str], writing: int) -> NoReturn:
             importlib.import_module(name)
         threads = _remaining_threads()
         answer = f"it leaves threads running ({threads}), which a fork would lose" if threads else "ok"
-    except BaseException as error:  # whatever it raises is why it is left out
+    except BaseException as error:
+        # SystemExit and KeyboardInterrupt as well: a module may do anything at import, and this fork must
+        # report that and end, not unwind into the server whose copy it is.
         answer = f"its import failed with {type(error).__name__}: {error}"
     with contextlib.suppress(OSError):
         os.write(writing, answer.encode("utf-8", "replace")[:_REASON_BYTES])

@@ -377,7 +377,8 @@ class ForkServerHandle:
                 socket.send_fds(self._socket, [packet], descriptors)
             except OSError as error:
                 if error.errno == errno.ETOOMANYREFS:
-                    # Counted per user: the server is well, and the next attempt may succeed.
+                    # The kernel counts descriptors on their way per user, so another program may have caused
+                    # this. The server is well and is not replaced: the next attempt may succeed.
                     raise TooManyOnTheirWay(
                         "The sandbox could not be started: too many descriptors of this user are on their "
                         "way between processes. End the program that does not receive them, or raise the "

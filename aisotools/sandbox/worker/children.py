@@ -94,7 +94,10 @@ def _wait_for_any(take: Callable[[int, int], tuple[int, int]], options: int) -> 
         ChildProcessError: There is none.
     """
     if options & ~os.WNOHANG:
-        return take(0, options)  # children that stop or go on: the group is enough
+        # Children that stop or go on count as well, and the search below looks for ended ones. So this waits
+        # for the own process group, in which none of our forks are; children of user code in groups of their
+        # own are missed.
+        return take(0, options)
     while True:
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         if ended is None:

@@ -60,8 +60,10 @@ class ForkableEventLoop(asyncio.SelectorEventLoop):
         loop._close_self_pipe()
         loop._make_self_pipe()
         if loop._signal_handlers:
+            # Signal: it still names the pipe that was closed above, or whatever has that number by now.
             signal.set_wakeup_fd(loop._csock.fileno())
-        # Its threads are missing here.
+        # Fork: the pool takes threads for idle that only the parent has. It would start no others, and what
+        # is handed to it here would never run.
         loop._default_executor = None
         asyncio.set_event_loop(self)
 

@@ -467,7 +467,9 @@ class ForkPoint:
             self.detach()
             header = {"last_fork_s": self._last_fork_s, "threads": threads, "ours": [descriptor, *own]}
             return self._serve(descriptor, state, header)
-        except BaseException:  # half initialised: end, and let the host see the socket close
+        except BaseException:
+            # Half initialised: it must neither answer nor be woken later with some of the parent's state. Its
+            # end closes the socket, by which the host learns that there is no such snapshot.
             os._exit(1)
 
     def _serve(self, descriptor: int, state: ForkState, header: Mapping[str, Any]) -> WokenFork:
@@ -479,7 +481,9 @@ class ForkPoint:
             try:
                 frames = channel.receive()
             except (EOFError, OSError):
-                os._exit(0)  # the host has dropped this snapshot, or is gone
+                # The host has dropped this snapshot, or is gone. Not by an exception: above are the frames of
+                # the worker that it was forked in, which would answer for that worker.
+                os._exit(0)
             for frame in frames:
                 _reap_children()
                 received = [channel.descriptors.popleft() for _ in range(_REQUEST_DESCRIPTORS[frame.op])]
@@ -515,7 +519,8 @@ class ForkPoint:
             check()
         except BaseException as error:  # what user code has left may raise anything
             channel.send("refused", {"error": f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARS]})
-            # The host asks the kernel who sent this, which takes a living process.
+            # Wait until the host hangs up: it asks the kernel who sent this, and of a process that has ended
+            # the kernel only gives a number, which another may have by then.
             channel.receive()
             os._exit(1)
 
@@ -577,7 +582,7 @@ class ForkPoint:
             )
         except (OSError, SandboxError) as error:
             channel.send("refused", {"error": str(error)[:_MAX_REASON_CHARS]})
-            # The host asks the kernel who sent this, which takes a living process.
+            # As in `_require_sound`: the host has to find out whose answer this is before it ends.
             channel.receive()
             os._exit(1)
         if header["strangers"]:
@@ -630,7 +635,9 @@ def _has_ended(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
-        return True  # Race: user code has reaped it
+        # Race: user code has reaped it, past the calls in `children` that leave our forks out. It does not
+        # run any more in any case, and nothing is left to reap.
+        return True
 
 
 def _reap_children() -> None:

@@ -65,7 +65,8 @@ def main(report: int, command: list[str]) -> None:
             return
         if ended == pid:
             _write(report, os.waitstatus_to_exitcode(status))
-            # Its number may become another's from now on.
+            # Reaped, so the kernel may give its number to a process that this one adopts. The end of that
+            # must not be reported as a second end of the command.
             pid = 0
 
 

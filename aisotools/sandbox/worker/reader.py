@@ -125,7 +125,7 @@ def replace_descriptors(
                 status = os.fstat(number)
                 flags = fcntl.fcntl(number, fcntl.F_GETFL)
             except OSError:
-                continue  # closed since it was listed: it was the fork's own way to the host
+                continue  # closed since the host has listed it: it was the fork's own way to the host
             has_place = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
             if _is_harmless(status, flags) or (has_place and _reopen(number)):
                 continue

@@ -312,7 +312,7 @@ class Worker:
         # Our handler reads from the socket that was closed above. The user's process ends by SIGINT, as
         # programs do.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        # Another thread may have held the lock at the fork; that thread is missing here.
+        # Fork: a thread that held the lock then is missing here, so nobody would ever release its copy.
         self._recorder.replace_lock()
 
     # ---- the channel
@@ -322,7 +322,7 @@ class Worker:
             frames = self._channel.receive()
             self._handle_frames(frames)
         except (EOFError, OSError):
-            os._exit(0)  # the host is gone
+            os._exit(0)  # the host is gone; `sys.exit` would wait for threads of user code, maybe for ever
         except Exception as error:
             self._give_up(error)
 
@@ -571,7 +571,7 @@ class Worker:
             self._put_back()
         if call.holds_main_thread:
             self._holder, self._recorder.main = call.number, call.record
-            # Signal: an earlier call may have ignored it. This one can be interrupted.
+            # Signal: an earlier call may have ignored it. Then Stop could only end the whole worker.
             signal.signal(signal.SIGINT, self._on_interrupt)
         try:
             pieces = await self._drive(self._execute(call), call.number)

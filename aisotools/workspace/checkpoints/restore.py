@@ -404,7 +404,9 @@ def remove_tree(root: int, path: TreePath, token: str = "") -> None:
         try:
             _remove_below(parent, prefix, prefix)
         except OSError:
-            with suppress(OSError):  # somebody has taken the name: the rest keeps the temporary one
+            # What could not be removed gets its name back, so that a person finds it where it was. Race: with
+            # something else at that name by now the rest keeps the temporary one, and `sweep` removes it.
+            with suppress(OSError):
                 os.rename(prefix, name, src_dir_fd=parent, dst_dir_fd=parent)
             raise
 
@@ -427,7 +429,8 @@ def _remove_below(parent: int, top: str, prefix: str) -> None:
                     # A folder can be moved only by who may write to it.
                     below = open_unlocked(inner, folder)
                     try:
-                        os.fchmod(below, 0o700)  # it leaves the folders whose modes protected it
+                        # 0o700 and no more: it is moved out of folders whose modes kept other users from it.
+                        os.fchmod(below, 0o700)
                     finally:
                         os.close(below)
                     moved += 1

@@ -435,6 +435,36 @@ def test_sweep_removes_partial_files_of_its_token_only(tracked: TrackedFolder) -
     assert tracked.names() == [".aisotools-write-other-1", ".aisotools-write-t-0", "d", "d/t-1"]
 
 
+def test_sweep_removes_what_is_left_of_a_removed_folder_with_all_that_it_holds(
+    tracked: TrackedFolder,
+) -> None:
+    left = tracked.root / ".aisotools-write-t-removed-1f-" / "a" / "b"
+    left.mkdir(parents=True)
+    (left / "file").touch()
+    (tracked.root / ".aisotools-write-other-removed-1f-").mkdir()
+    with tracked.tree.opened() as root:
+        sweep(root, [()], "t")
+    assert tracked.names() == [".aisotools-write-other-removed-1f-"]
+
+
+def test_folder_that_cannot_be_removed_keeps_its_name_and_is_an_error(
+    tracked: TrackedFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tracked.root / "a" / "b").mkdir(parents=True)
+
+    def refuse(name: str, *, dir_fd: int) -> None:
+        raise OSError(errno.EBUSY, "busy")
+
+    with tracked.tree.opened() as root:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rmdir", refuse)
+            with pytest.raises(OSError, match="busy"):
+                remove_tree(root, ("a",), "t")
+        assert (tracked.root / "a").is_dir()
+        sweep(root, [()], "t")
+    assert tracked.names() == ["a"]
+
+
 def test_partial_files_are_named_by_the_token(tracked: TrackedFolder) -> None:
     """Several of one restore have different names, by which `sweep` finds them."""
     seen: list[str] = []

@@ -25,6 +25,7 @@ from aisotools.workspace.checkpoints.timeline import (
     KEPT_BYTES,
     KEPT_CONTENTS,
     KEPT_STEPS,
+    LISTED_BYTES,
     Checkpoint,
     Checkpoints,
     Direction,
@@ -1141,5 +1142,19 @@ def test_paths_of_a_move_are_shortened_beyond_their_limit(rig: Rig, monkeypatch:
     assert sorted(path.name for path in rig.root.iterdir()) == [*names, "short"]
 
 
+def test_paths_of_a_move_are_whole_up_to_their_limit(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"{letter}{'x' * 200}" for letter in "abcdef"]
+    limit = 4 * sys.getsizeof(names[0])
+    monkeypatch.setattr("aisotools.workspace.checkpoints.timeline._PathList", lambda: _PathList(limit))
+
+    def make() -> None:
+        for name in names:
+            (rig.root / name).touch()
+
+    rig.step(make)
+    assert len(set(rig.move().removed) & set(names)) == 4
+
+
 def test_limits_have_these_sizes() -> None:
     assert (KEPT_STEPS, KEPT_BYTES, KEPT_CONTENTS) == (100, 1_073_741_824, 300_000)
+    assert LISTED_BYTES == 8_388_608

@@ -22,6 +22,7 @@ from aisotools.workspace.checkpoints.tree import (
     Node,
     digest_below,
     encode_folder,
+    open_below,
     pack_stamp,
     put_away,
     take_back,
@@ -316,6 +317,61 @@ def test_digest_changes_with_whatever_changes_below(tmp_path: Path) -> None:
         found, _ = digest_of(tmp_path)
         assert found not in {"", *seen}
         seen.add(found)
+
+
+def test_digest_goes_by_links_and_not_by_what_they_lead_to(tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside", tmp_path / "folder"
+    folder.mkdir()
+    outside.write_text("1")
+    (folder / "link").symlink_to(outside)
+    before = digest_of(folder)
+    outside.write_text("more than before")
+    assert digest_of(folder) == before
+    outside.unlink()
+    assert digest_of(folder) == before
+    (folder / "link").unlink()
+    (folder / "link").symlink_to("elsewhere")
+    assert digest_of(folder)[0] not in {"", before[0]}
+
+
+def test_there_is_no_digest_of_what_lies_on_another_file_system(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    opened = os.open(tmp_path, os.O_RDONLY)
+    try:
+        assert digest_below(opened, os.fstat(opened).st_dev + 1, 100) == ("", 1)
+    finally:
+        os.close(opened)
+
+
+def open_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_look_leaves_nothing_open(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    before = open_descriptors()
+    digest_of(tmp_path)
+    digest_of(tmp_path, 1)
+    assert open_descriptors() == before
+
+
+def test_folder_that_is_opened_below_another_leaves_those_on_the_way_closed(tmp_path: Path) -> None:
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    (tmp_path / "link").symlink_to("a")
+    root = os.open(tmp_path, os.O_RDONLY)
+    before = open_descriptors()
+    for path, folder in [(("a", "b"), inner), ((), tmp_path)]:
+        opened = open_below(root, path)
+        assert os.fstat(opened).st_ino == folder.stat().st_ino
+        assert opened != root
+        assert open_descriptors() == before + 1
+        os.close(opened)
+    for path in [("a", "gone"), ("gone", "b"), ("link", "b"), ("link",)]:
+        with pytest.raises(OSError, match=r"No such file|Not a directory"):
+            open_below(root, path)
+        assert open_descriptors() == before
+    os.close(root)
 
 
 def test_there_is_no_digest_of_more_entries_than_are_looked_at(tmp_path: Path) -> None:

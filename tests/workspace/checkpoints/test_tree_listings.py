@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -19,6 +20,8 @@ from aisotools.workspace.checkpoints.tree import (
     link_node,
     link_target,
     reachable_digests,
+    unkept_node,
+    unreadable_node,
 )
 
 
@@ -118,6 +121,27 @@ def test_long_target_is_the_same_as_one_in_a_listing_of_an_earlier_version() -> 
     assert not link.has_same_content(Node("link", content=target[1:]))
     assert not link.has_same_content(Node("file", content=link.content, size=129))
     assert not Node("file", content=target).has_same_content(link)
+
+
+@pytest.mark.parametrize(("length", "kind"), [(128, "link"), (129, "long_link")])
+def test_target_of_a_link_comes_back_and_a_long_one_is_stored(length: int, kind: str) -> None:
+    memory = Memory()
+    target = "x" * length
+    link = link_node(target, memory)
+    assert (link.kind, link_target(link, memory)) == (kind, target)
+    assert list(memory.contents.values()) == [target.encode()] * (kind == "long_link")
+
+
+def test_node_is_sealed_only_if_it_was_looked_through() -> None:
+    status = Path("/").stat()
+    plain, sealed = unkept_node("it is too deep", status), unkept_node("it is too deep", status, "digest")
+    assert (plain.is_sealed, sealed.is_sealed) == (False, True)
+    assert not Node("file", content="a;b;c").is_sealed
+    assert plain.why_unkept == sealed.why_unkept == "it is too deep"
+    assert plain != sealed
+    unreadable = unreadable_node(PermissionError(13, "Permission denied"), status)
+    assert (unreadable.kind, unreadable.why_unkept) == ("unkept", "it cannot be read: Permission denied")
+    assert unreadable.mode == status.st_mode & 0o777
 
 
 def test_reason_of_an_unkept_node_leaves_the_stamp_out() -> None:
