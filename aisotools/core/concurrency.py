@@ -58,9 +58,15 @@ class LoopTurns:
     """Lets the event loop have its turn between pieces of work that take long, however many there are."""
 
     def __init__(self, large: int) -> None:
-        """Let it have a turn after arguments of this size."""
+        """Let it have a turn after work on arguments of this size."""
         self._large = large
         self._is_spent = False
+
+    async def take(self, size: int) -> None:
+        """Wait for a turn of the loop and spend it on arguments of this size; small ones need none."""
+        if size >= self._large:
+            await self.wait()
+            self.spend(size)
 
     async def wait(self) -> None:
         """Return at once, or in a later turn of the loop if this one was spent."""

@@ -57,6 +57,25 @@ class Guard(Protocol):
         """
 
 
+async def leave_guards(
+    entered: Sequence[Guard], prepared: PreparedCall, result: ToolResult | None
+) -> ToolResult | None:
+    """Let each guard that was entered look at what the call did, the last one first. Return the last result.
+
+    Raises:
+        Exception: The first that a guard raised, after all others have run: none may keep what another holds.
+    """
+    failure: Exception | None = None
+    for guard in reversed(entered):
+        try:
+            result = await guard.after(prepared, result)
+        except Exception as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return result
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallEnvironment:
     """Where calls run, settled when the session opened.
@@ -110,11 +129,6 @@ class CallEnvironment:
         if self.path_rules is not None:
             self.path_rules.follow(policy)
             self.path_rules.announce()
-
-    async def enforce_rules(self, name: str) -> str:
-        """Have the sandbox follow the rules about paths; see `PathRules.enforce`."""
-        rules = self.path_rules
-        return "" if rules is None or not rules.has_any else await rules.enforce(name)
 
     def _has_repository(self) -> bool:
         return os.path.lexists(self.workspace / ".git")

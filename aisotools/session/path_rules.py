@@ -33,8 +33,8 @@ from aisotools.core.types import Decision
 from aisotools.policy.enforcement import Gap, PathEnforcement, fixed_path, plan_enforcement
 from aisotools.policy.globs import glob_below, relative_glob, rewrite_globs
 from aisotools.policy.rules import Policy, Rule
-from aisotools.workspace.path_facts import find_hard_links, is_plain_path, is_small, real_path
 from aisotools.workspace.protected import ProtectedFiles
+from aisotools.workspace.real_paths import find_hard_links, is_plain_path, is_small, real_path
 
 _log = logging.getLogger(__name__)
 

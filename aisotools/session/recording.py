@@ -41,8 +41,7 @@ from aisotools.core.redaction import is_plain, redact_arguments, redact_text, re
 from aisotools.core.types import Json, ToolResult
 from aisotools.policy.prompts import shown_path
 from aisotools.session.event_log import EventLog
-from aisotools.session.ledger import Ledger, ledger_name, open_ledger, prepare_folder
-from aisotools.session.ledger_encoding import escaped
+from aisotools.session.ledger import Ledger, escaped, ledger_name, open_ledger, prepare_folder
 from aisotools.tools.registry import ToolRegistry
 
 _log = logging.getLogger(__name__)

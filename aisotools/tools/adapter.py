@@ -38,7 +38,7 @@ from aisotools.core.protocols import (
 from aisotools.core.types import Effect, Facts, Json, ToolDefinition, ToolResult
 from aisotools.tools.host_failures import host_failure
 from aisotools.tools.schema import check_name
-from aisotools.tools.validation import validate_against
+from aisotools.tools.validation import fresh_arguments, validate_against
 
 _Capability = TypeVar("_Capability")
 
@@ -138,11 +138,14 @@ def version_of(tool: Tool) -> str:
     return hashlib.sha256(definition.encode()).hexdigest()[:32]
 
 
-def deadline_of(tool: Tool, arguments: Mapping[str, Json]) -> float | None:
-    """Return the seconds a call may take. Default, also for a value that is not positive: None."""
+def deadline_of(tool: Tool, encoded_arguments: bytes) -> float | None:
+    """Return the seconds that a call with these arguments, as JSON, may take.
+
+    Default, also for a value that is not positive: None.
+    """
     deadline: object = tool.timeout_s if supports(tool, SupportsTimeout) else None
     if callable(deadline):
-        deadline = deadline(arguments)
+        deadline = deadline(fresh_arguments(encoded_arguments))
     return float(deadline) if isinstance(deadline, int | float) and deadline > 0 else None
 
 

@@ -74,7 +74,7 @@ def test_missing_members_have_careful_defaults() -> None:
     assert gather_facts(made, {}) == Facts(effect=Effect.LOCAL_MUTATION)
     assert undo_path(made, {}) is None
     assert payload_of(made) is None
-    assert deadline_of(made, {}) is None
+    assert deadline_of(made, b"{}") is None
     assert validate_arguments(made, {"x": 1}) == {"x": 1}
     validate_value(made, object())
     assert definition_of(made).examples == ()
@@ -95,7 +95,7 @@ def test_present_members_count() -> None:
     assert gather_facts(made, {}).effect is Effect.READ_ONLY
     assert undo_path(made, {}) == Path("a")
     assert payload_of(made) == ToolPayload(key="k")
-    assert deadline_of(made, {}) == 3.0
+    assert deadline_of(made, b"{}") == 3.0
     assert (source_of(made), version_of(made)) == ("cell [3]", "v1")
     assert definition_of(made).examples == (({"x": 1}, "one"),)
 
@@ -119,7 +119,7 @@ def test_odd_answers_count_as_none(odd: object) -> None:
     [(5, 5.0), (lambda a: a["x"], 2.0), (0, None), (-1, None), ("5", None), (float("nan"), None)],
 )
 def test_deadlines(timeout_s: Any, deadline: float | None) -> None:
-    assert deadline_of(bare(timeout_s=timeout_s), {"x": 2}) == deadline
+    assert deadline_of(bare(timeout_s=timeout_s), b'{"x": 2}') == deadline
 
 
 def test_version_changes_with_the_description() -> None:

@@ -1,13 +1,17 @@
-"""Reading the frames of one process: each is handled before the next one, also when that takes many steps.
+"""The frames of one process: a Unix socket on the event loop, whose frames are handled one after the other.
 
 Threat
-    Whoever writes at the other end is hostile. It sends a thousand frames that are read at once, each of
-    which costs little; frames that take a task to handle, such as a large display; more of them while the
-    first is in work; and it dies, or is replaced, or is stopped meanwhile.
+    Whoever writes at the other end is hostile. It sends open files along, or more than anybody can take, and
+    does not read what is sent to it. It sends a thousand frames that are read at once, each of which costs
+    little; frames that take a task to handle, such as a large display; more of them while the first is in
+    work; and it dies, or is replaced, or is stopped meanwhile.
 Mechanism
-    Frames wait in one queue. Handling pauses after some milliseconds, and goes on when the loop has come
-    round. While a task handles a frame, nothing more is read: what follows waits in the queue, at most what
-    one read brings, and behind it in the socket, where the sender has to wait, too.
+    `FrameSocket` reads little at a time, and no more behind a large frame than at any other time. What waits
+    to be sent is bounded, and open files that come with bytes are taken for an attack; see
+    `aisotools.sandbox.process.descriptors`. Frames wait in one queue. Handling pauses after some
+    milliseconds, and goes on when the loop has come round. While a task handles a frame, nothing more is
+    read: what follows waits in the queue, at most what one read brings, and behind it in the socket, where
+    the sender has to wait, too.
 Race window
     News of the death of the process may come while frames wait. `drain` has them handled first, and what is
     still in the socket, up to a bound: a child of the process may have the socket, and go on for ever.
@@ -28,10 +32,135 @@ from contextlib import nullcontext
 
 from aisotools.core.concurrency import STEP_S, gc_paused
 from aisotools.core.exceptions import ChannelError, SandboxError
-from aisotools.sandbox.frames import LARGE_BYTES, Frame, KeepParts, keep_all
-from aisotools.sandbox.host.frame_socket import FrameSocket
+from aisotools.sandbox.frames import LARGE_BYTES, Frame, FrameReader, KeepParts, keep_all
+from aisotools.sandbox.host.watches import watch, watch_writing
+from aisotools.sandbox.process.descriptors import discard_socket, receive, refuses_descriptors
 
 _log = logging.getLogger(__name__)
+
+READ_BYTES = 1 << 16
+"""How much is read at once, so that one busy worker does not hold up the event loop."""
+
+MAX_BUFFERED_BYTES = 256 << 20
+"""Unsent bytes above which a worker counts as one that has stopped reading."""
+
+
+class FrameSocket:
+    """Non-blocking frame transport over a Unix socket.
+
+    `on_readable` is called when there is something to read. Writes are buffered; when more than
+    `MAX_BUFFERED_BYTES` wait, the peer has stopped reading, and `on_overflow` is called instead of growing
+    without bound; so it is when the rest of a message cannot be sent later.
+
+    Attributes:
+        reader: Turns the bytes that `read` returns into frames.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        on_readable: Callable[[], object],
+        on_overflow: Callable[[], None],
+        keep: KeepParts = keep_all,
+    ) -> None:
+        sock.setblocking(False)
+        self._loop = asyncio.get_running_loop()
+        self._socket = sock
+        self._brings_bytes_only = refuses_descriptors(sock)
+        self._on_readable = on_readable
+        self._on_overflow = on_overflow
+        self.reader = FrameReader(keep=keep)
+        self._buffer = bytearray()
+        self.resume_reading()
+
+    def __repr__(self) -> str:
+        return f"<FrameSocket {self._socket.fileno()}, {len(self._buffer)} bytes waiting>"
+
+    def resume_reading(self) -> None:
+        """Call `on_readable` again. A new socket reads from the start.
+
+        Raises:
+            SandboxError: The loop cannot watch the socket.
+        """
+        watch(self._loop, self._socket, self._on_readable)
+
+    def pause_reading(self) -> None:
+        """Stop calling `on_readable`."""
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+
+    def read(self) -> bytes | None:
+        """Return the bytes that have arrived: None if there are none yet, empty at the end of the stream.
+
+        Raises:
+            ChannelError: If open files came with them.
+        """
+        try:
+            # Little at a time, so that the loop stays free; more of a large frame that is on its way, but not
+            # of what follows it, which may be thousands of small ones.
+            size = min(max(self.reader.missing_bytes, READ_BYTES), 4 * READ_BYTES)
+            return self._socket.recv(size) if self._brings_bytes_only else receive(self._socket, size)[0]
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+
+    def write(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Send `data`, with `descriptors` attached to its first byte; buffer what cannot go at once.
+
+        Raises:
+            ChannelError: If descriptors cannot go at once. Nothing was sent then.
+        """
+        if self._buffer and descriptors:
+            raise ChannelError("The worker has not read earlier messages yet.")
+        if not self._buffer:
+            try:
+                if descriptors:
+                    sent = socket.send_fds(self._socket, [data], descriptors)
+                else:
+                    sent = self._socket.send(data)
+            except BlockingIOError:
+                if descriptors:
+                    # Buffered bytes go without descriptors: the worker would wait for one that never comes.
+                    raise ChannelError("The worker has not read earlier messages yet.") from None
+                sent = 0
+            except OSError:
+                # The peer is gone. The reader reports that, after the frames that arrived before.
+                return
+            if sent == len(data):
+                return
+            # Partial write: the kernel took the first `sent` bytes, and the descriptors with them.
+            data = data[sent:]
+            try:
+                watch_writing(self._loop, self._socket, self._flush)
+            except SandboxError:
+                # Nothing would ever send the rest. The peer has got a piece of a message, so it must end.
+                self._on_overflow()
+                return
+        if len(self._buffer) + len(data) > MAX_BUFFERED_BYTES:
+            self._on_overflow()
+            return
+        self._buffer += data
+
+    def _flush(self) -> None:
+        try:
+            with memoryview(self._buffer) as view:
+                sent = self._socket.send(view[: 4 * READ_BYTES])
+        except BlockingIOError:
+            return
+        except OSError:
+            sent = len(self._buffer)  # nobody reads it any more
+        del self._buffer[:sent]
+        if not self._buffer:
+            self._loop.remove_writer(self._socket)
+
+    def close(self) -> None:
+        """Close the socket; closing twice is fine."""
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+            discard_socket(self._socket)
 
 
 class FrameChannel:

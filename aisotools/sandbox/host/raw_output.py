@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from aisotools.core.exceptions import SandboxError
-from aisotools.sandbox.host.frame_socket import READ_BYTES
+from aisotools.sandbox.host.frame_channel import READ_BYTES
 from aisotools.sandbox.host.watches import watch
 
 _LAST_WORDS_BYTES = 4096
