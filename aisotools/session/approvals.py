@@ -17,7 +17,7 @@ from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked,
 from aisotools.core.path_texts import is_within
 from aisotools.core.protocols import Approver, UserQuestion
 from aisotools.core.sandboxes import Sandbox
-from aisotools.core.types import Approval, ApprovalRequest, Decision, Json
+from aisotools.core.types import Approval, ApprovalRequest, Decision, Facts, Json
 from aisotools.policy.approvers import ask_question, request_approvals
 from aisotools.policy.grants import Grant, Grants, names_to_allow, remember_scopes
 from aisotools.policy.prepared import CallDecision, PreparedCall, prepare_call
@@ -27,8 +27,7 @@ from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment
 from aisotools.session.options import is_number
 from aisotools.session.previews import Previewer
-from aisotools.tools.adapter import definition_of
-from aisotools.tools.declarations import hints_of
+from aisotools.tools.adapter import definition_of, hints_of
 from aisotools.workspace.protected_names import AllowedNames
 
 DEFAULT_ANSWER_TIMEOUT_S = 300.0
@@ -132,7 +131,7 @@ class ApprovalManager:
             call = decision.prepared
             scripts = tuple(dict(call.facts.scripts))
             preview, contents = previewer.preview(call.arguments, call.own_path, scripts)
-            expected = tuple(path for path, _ in call.facts.losses if _is_among(path, changed))
+            expected = _losses_among(call.facts, changed) if changed else ()
             changed += call.facts.writes
             prepared = dataclasses.replace(call, contents=contents, expected=expected)
             shown.append(prepared)
@@ -261,9 +260,13 @@ class ApprovalManager:
         return CallDecision(prepared, Decision.ALLOW, decided_by, (f"you allowed that {grant.description}",))
 
 
-def _is_among(path: str, changed: Sequence[str]) -> bool:
-    """Return whether a path, or something below or around it, is changed."""
-    return any(is_within(path, other) or is_within(other, path) for other in changed)
+def _losses_among(facts: Facts, changed: Sequence[str]) -> tuple[str, ...]:
+    """Return those of the paths that a call would change that are, or lie below or around, changed ones."""
+    return tuple(
+        path
+        for path, _ in facts.losses
+        if any(is_within(path, other) or is_within(other, path) for other in changed)
+    )
 
 
 def _way_out(prepared: PreparedCall) -> str:

@@ -119,26 +119,11 @@ def describe_differences(shown: PreparedCall, workspace: Path | None) -> list[st
         paths = sorted({*found.reads, *found.writes} - {*was.reads, *was.writes})
         reach = [f"it would reach {summarize_names(paths, 5)} as well"] if paths else []
         differences += links or reach or ["it would reach other files"]
-    now = dict(found.scripts)
-    # Those in `contents` are compared below, with what an earlier call of the batch makes of them.
-    differences += [
-        f"{path} has changed since it was shown"
-        for path, digest in was.scripts
-        if now.get(path) != digest and path not in shown.contents
-    ]
-    before = dict(was.scripts)
-    differences += [
-        f"{path} is there now, and would be run"
-        for path, digest in now.items()
-        if path not in before and digest != MISSING and path not in shown.contents
-    ]
+    if was.scripts or found.scripts:
+        differences += _changed_scripts(shown, found)
     # What a diff was shown of is compared with that, below.
-    left = dict(found.losses) if was.scripts or not shown.contents else {}
-    differences += [
-        f"{path} has changed since it was shown, and would be lost"
-        for path, stamp in was.losses
-        if path in left and left[path] != stamp and path not in shown.expected
-    ]
+    if was.losses and (was.scripts or not shown.contents):
+        differences += _changed_losses(shown, found)
     if workspace is not None:
         differences += [
             f"{path} has changed since it was shown"
@@ -146,6 +131,32 @@ def describe_differences(shown: PreparedCall, workspace: Path | None) -> list[st
             if digest_of_file(workspace, path) != digest
         ]
     return differences
+
+
+def _changed_scripts(shown: PreparedCall, found: Facts) -> list[str]:
+    """Return what of the files that the call may run has changed, or is there now."""
+    before, now = dict(shown.facts.scripts), dict(found.scripts)
+    # Those in `contents` are compared for themselves, with what an earlier call of the batch makes of them.
+    changed = [
+        f"{path} has changed since it was shown"
+        for path, digest in before.items()
+        if now.get(path) != digest and path not in shown.contents
+    ]
+    return changed + [
+        f"{path} is there now, and would be run"
+        for path, digest in now.items()
+        if path not in before and digest != MISSING and path not in shown.contents
+    ]
+
+
+def _changed_losses(shown: PreparedCall, found: Facts) -> list[str]:
+    """Return what of the files that the call would remove or overwrite has changed."""
+    left = dict(found.losses)
+    return [
+        f"{path} has changed since it was shown, and would be lost"
+        for path, stamp in shown.facts.losses
+        if path in left and left[path] != stamp and path not in shown.expected
+    ]
 
 
 def _reach(facts: Facts) -> tuple[object, ...]:

@@ -30,6 +30,7 @@ from aisotools.tools.adapter import (
     exception_result,
     find_builtin,
     gather_facts,
+    hints_of,
     load_analysis,
     payload_of,
     register_builtin,
@@ -300,3 +301,10 @@ async def test_an_analysis_that_cannot_be_imported_is_missed_where_it_is_needed(
         await load_analysis(broken)
         with pytest.raises(ModuleNotFoundError):
             gather_facts(broken, {})
+
+
+def test_hints_are_texts_and_few() -> None:
+    assert hints_of(bare()) == ()
+    assert hints_of(bare(hints="read")) == ()
+    assert hints_of(bare(hints=["a", 5, "b"])) == ("a", "b")
+    assert len(hints_of(bare(hints=["a"] * 100))) == 20
