@@ -72,6 +72,8 @@ class PreparedCall:
             tool, whatever that says of itself.
         needs_reader: True for a call that only reads, of a tool in the sandbox that would otherwise only be
             believed: it runs where nothing can be changed.
+        changes_variables: True if the call may change variables of the sandbox, which therefore keeps those
+            from before it. Tools that overlap share the worker with others, whose variables they leave alone.
         contents: Digests of the files that its preview was computed from, by path, once it was shown.
         expected: Paths that earlier calls of the same question change: no reason to ask about it again.
         is_tried: True if it is tried without the right to change anything before anybody is asked.
@@ -91,6 +93,7 @@ class PreparedCall:
     only_touches_files: bool = False
     own_path: str = ""
     needs_reader: bool = False
+    changes_variables: bool = False
     contents: Mapping[str, str] = field(default_factory=dict)
     expected: tuple[str, ...] = ()
     is_tried: bool = False
@@ -101,16 +104,6 @@ class PreparedCall:
     def arguments(self) -> dict[str, Json]:
         """A fresh copy of the validated arguments: changing it changes neither the decision nor the call."""
         return fresh_arguments(self.encoded_arguments)
-
-    @property
-    def changes_variables(self) -> bool:
-        """True if the call may change variables of the sandbox, which therefore keeps those from before it.
-
-        Tools that overlap share the worker with others, whose variables they leave alone.
-        """
-        if self.payload is None or self.only_touches_files or self.needs_reader:
-            return False
-        return self.effect is not Effect.READ_ONLY and self.payload.concurrency != "overlap"
 
     @property
     def call(self) -> ToolCall:
@@ -236,6 +229,7 @@ def prepare_call(
             more.append(flaw)
         if more:
             evaluation = dataclasses.replace(evaluation, reasons=(*evaluation.reasons, *more))
+    only_touches_files = builtin is not None and facts.path_guarded
     return PreparedCall(
         tool=tool,
         payload=payload,
@@ -246,9 +240,13 @@ def prepare_call(
         effect=effect,
         evaluation=evaluation,
         digest=call_digest(tool, encoded, level, facts),
-        only_touches_files=builtin is not None and facts.path_guarded,
+        only_touches_files=only_touches_files,
         own_path="" if builtin is None or payload is None else payload.import_path,
         needs_reader=is_believed and effect is Effect.READ_ONLY,
+        changes_variables=payload is not None
+        and payload.concurrency != "overlap"
+        and effect is not Effect.READ_ONLY
+        and not only_touches_files,
         look_again=look_again,
     )
 

@@ -17,7 +17,7 @@ from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked,
 from aisotools.core.path_texts import is_within
 from aisotools.core.protocols import Approver, UserQuestion
 from aisotools.core.sandboxes import Sandbox
-from aisotools.core.types import Approval, ApprovalRequest, Decision, Facts, Json
+from aisotools.core.types import Approval, ApprovalRequest, Decision, Facts, Json, ToolCall
 from aisotools.policy.approvers import ask_question, request_approvals
 from aisotools.policy.grants import Grant, Grants, names_to_allow, remember_scopes
 from aisotools.policy.prepared import CallDecision, PreparedCall, prepare_call
@@ -123,19 +123,19 @@ class ApprovalManager:
             policy: The policy that edited arguments are checked against.
             approver: Who is asked this time, instead of the session's approver.
         """
-        previewer = Previewer(env.workspace)
+        previewer = Previewer(env.files)
         shown: list[PreparedCall] = []
         requests: list[ApprovalRequest] = []
         changed: list[str] = []
         for decision in decisions:
-            call = decision.prepared
-            scripts = tuple(dict(call.facts.scripts))
-            preview, contents = previewer.preview(call.arguments, call.own_path, scripts)
-            expected = _losses_among(call.facts, changed) if changed else ()
-            changed += call.facts.writes
-            prepared = dataclasses.replace(call, contents=contents, expected=expected)
+            prepared, call = decision.prepared, decision.prepared.call
+            scripts = tuple(dict(prepared.facts.scripts))
+            preview, contents = previewer.preview(call.arguments, prepared.own_path, scripts)
+            expected = _losses_among(prepared.facts, changed) if changed else ()
+            changed += prepared.facts.writes
+            prepared = dataclasses.replace(prepared, contents=contents, expected=expected)
             shown.append(prepared)
-            requests.append(await self._request(prepared, preview, env))
+            requests.append(await self._request(prepared, call, preview, env))
         if approver is None:
             approver = default_approver() if self.approver is None else self.approver
         needs_sandbox = False
@@ -159,8 +159,9 @@ class ApprovalManager:
         return answered
 
     async def _request(
-        self, prepared: PreparedCall, previewed: Mapping[str, Json], env: CallEnvironment
+        self, prepared: PreparedCall, call: ToolCall, previewed: Mapping[str, Json], env: CallEnvironment
     ) -> ApprovalRequest:
+        """Return the question about a call, which is shown with arguments that nobody else has."""
         preview: dict[str, Json] = {"remember": remember_scopes(prepared), **previewed}
         if prepared.trial:
             preview["trial"] = dict(prepared.trial)
@@ -175,7 +176,7 @@ class ApprovalManager:
             reasons += env.gaps_of(prepared.facts)
         return ApprovalRequest(
             id=uuid.uuid4().hex,
-            call=prepared.call,
+            call=call,
             definition=definition_of(prepared.tool),
             effect=prepared.effect,
             level="host" if prepared.facts.runs_in == "host" else env.level,

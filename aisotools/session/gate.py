@@ -425,7 +425,7 @@ class Gate:
     ) -> ToolResult:
         await self._turns.take(request.size)
         decision = self._decide(request, env, tool, ask=ask, approver=approver)
-        if not ask:
+        if isinstance(decision, CallDecision) and decision.prepared.is_tried and not ask:
             decision = await self._try_first(decision, env, timeout_s)
         if isinstance(decision, CallDecision) and decision.decision is Decision.ASK:
             await self._turns.take(request.size)
@@ -439,7 +439,8 @@ class Gate:
     ) -> None:
         """Put one question for all calls that need one, and replace their decisions by the answers."""
         for index, decision in enumerate(decisions):
-            decisions[index] = await self._try_first(decision, env)
+            if isinstance(decision, CallDecision) and decision.prepared.is_tried:
+                decisions[index] = await self._try_first(decision, env)
             if _changes_something(decisions[index]):
                 break  # what comes after is about what this one leaves
         to_ask = {
@@ -454,11 +455,9 @@ class Gate:
                 decisions[index] = answer
 
     async def _try_first(
-        self, decision: CallDecision | ToolResult, env: CallEnvironment, timeout_s: float | None = None
+        self, decision: CallDecision, env: CallEnvironment, timeout_s: float | None = None
     ) -> CallDecision | ToolResult:
         """Return the result of a call whose trial counts; else the decision, with what came of the trial."""
-        if not isinstance(decision, CallDecision) or not decision.prepared.is_tried:
-            return decision
         tried = await self._trials.run(decision, env, timeout_s)
         return _validated(decision.prepared.tool, tried) if isinstance(tried, ToolResult) else tried
 
@@ -483,7 +482,7 @@ class Gate:
             shown = decision.prepared
             if decision.decision is not Decision.ALLOW:
                 return decision
-            differences = describe_differences(shown, env.workspace)
+            differences = describe_differences(shown, env.files)
             if not differences:
                 return decision
             prepared = self._prepare(shown.call, env.level, env, tool)

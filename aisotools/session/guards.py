@@ -36,6 +36,7 @@ from aisotools.workspace.import_roots import (
     refuse_import_root,
 )
 from aisotools.workspace.read_tracker import ReadCache, SupportsTouches
+from aisotools.workspace.workspace import Workspace
 
 
 class Guard(Protocol):
@@ -84,6 +85,7 @@ class CallEnvironment:
         sandbox: Runs what runs in the sandbox.
         level: Its confinement level.
         workspace: The folder that tools may change.
+        files: Its files; None if they lie on another machine, so that nothing can be said of them here.
         workspace_policy: The workspace's own policy, which narrows the session's.
         guards: Entered around every call that may change something: `before` in this order, `after` in the
             opposite one.
@@ -99,6 +101,7 @@ class CallEnvironment:
     sandbox: Sandbox
     level: str
     workspace: Path
+    files: Workspace | None = None
     workspace_policy: Policy | None = None
     guards: Sequence[Guard] = ()
     on_read: Callable[[PreparedCall, ToolResult], ToolResult] | None = None

@@ -233,7 +233,8 @@ async def record(
         secret_names,
         lambda error: on_failure(f"what happens could not be recorded ({error})"),
     )
-    event_log.subscribe(recording.on_event)
+    kinds = tuple(kind for kind in _body.registry if kind is not object)
+    event_log.subscribe(recording.on_event, kinds)
     event_log.add_preparation(recording.prepare)
     return recording
 

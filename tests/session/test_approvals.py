@@ -27,6 +27,7 @@ from aisotools.session.approvers import set_default_approver_factory
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment
 from aisotools.testing.fakes import FakeSandbox, MockTool
+from aisotools.workspace.workspace import Workspace
 from tests.waiting import loop_turns
 
 SAFE = Policy(mode="safe")
@@ -213,7 +214,7 @@ async def test_a_change_of_a_file_is_shown_for_our_own_tools_and_not_for_one_tha
 
     approver = ScriptedApprover(["approve", "approve"])
     setup = Setup(approver)
-    setup.env = dataclasses.replace(setup.env, workspace=tmp_path)
+    setup.env = dataclasses.replace(setup.env, workspace=tmp_path, files=Workspace(tmp_path))
     for one in (sandbox_write, Impostor("write", effect=Effect.LOCAL_MUTATION)):
         call = ToolCall("c", one.name, {"path": "a", "content": "new"}, origin="model")
         prepared = prepare_call(one, call, SAFE, "confined")
