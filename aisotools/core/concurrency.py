@@ -55,32 +55,32 @@ class LoopTicker:
 
 
 class LoopTurns:
-    """Lets the event loop have its turn between pieces of work that take long, however many there are."""
+    """Lets the event loop have its turn between pieces of work that take long, however many there are.
 
-    def __init__(self, large: int) -> None:
-        """Let it have a turn after work on arguments of this size."""
-        self._large = large
-        self._is_spent = False
+    Attributes:
+        is_spent: Whether such a piece was done in the present turn.
+    """
 
-    async def take(self, size: int) -> None:
-        """Wait for a turn of the loop and spend it on arguments of this size; small ones need none."""
-        if size >= self._large:
-            await self.wait()
-            self.spend(size)
+    def __init__(self) -> None:
+        self.is_spent = False
 
     async def wait(self) -> None:
         """Return at once, or in a later turn of the loop if this one was spent."""
-        while self._is_spent:  # noqa: ASYNC110 - a turn of the loop is what is waited for
+        while self.is_spent:  # noqa: ASYNC110 - a turn of the loop is what is waited for
             await asyncio.sleep(0)
 
-    def spend(self, size: int) -> None:
-        """Note that arguments of this size were read in this turn."""
-        if size >= self._large:
-            self._is_spent = True
-            asyncio.get_running_loop().call_soon(self._renew)
+    async def take(self) -> None:
+        """Wait for a turn that was not spent, and spend it."""
+        await self.wait()
+        self.spend()
+
+    def spend(self) -> None:
+        """Note that something is done in this turn that takes long."""
+        self.is_spent = True
+        asyncio.get_running_loop().call_soon(self._renew)
 
     def _renew(self) -> None:
-        self._is_spent = False
+        self.is_spent = False
 
 
 async def with_ticks(work: Coroutine[Any, Any, Result], every_s: float, tick: Callable[[], object]) -> Result:

@@ -153,7 +153,7 @@ class Gate:
         self._used_ids: set[str] = set()
         self._host_calls = HostCalls()
         self._closed_reason = ""
-        self._turns = LoopTurns(_LARGE_ARGUMENTS)
+        self._turns = LoopTurns()
         self._trials = Trials(event_log, caps, session_key, self._refuse_if_closed)
 
     @property
@@ -258,7 +258,7 @@ class Gate:
                 unfinished[index] = await self._record_request(call)
             decisions = []
             for request in tuple(unfinished.values()):
-                await self._turns.take(request.size)
+                await self._take_turn(request.size)
                 decisions.append(self._decide(request, env))
             await self._ask_where_needed(decisions, env)
             for wave in _waves(decisions):
@@ -273,14 +273,16 @@ class Gate:
         """Find the tool, copy the arguments if they are not too large, and record the request."""
         tool = self.registry.get(call.name)
         await load_analysis(tool)
-        await self._turns.wait()
+        if self._turns.is_spent:
+            await self._turns.wait()
         try:
             size = check_size(call.name, call.arguments)
         except ArgumentError as flaw:
             # Neither copied nor recorded.
             self._event_log.add(CallRequested, call.id, call=dataclasses.replace(call, arguments={}))
             return _Request(call=call, tool=tool, flaw=flaw, started_s=time.monotonic())
-        self._turns.spend(size)
+        if size >= _LARGE_ARGUMENTS:
+            self._turns.spend()
         try:
             arguments = copy.deepcopy(call.arguments)
         except Exception:
@@ -289,10 +291,15 @@ class Gate:
             if size >= _LARGE_EVENT:
                 await self._event_log.prepare(call.id, arguments)
                 # Several may be ready in the same turn, and adding the event has its share as well.
-                await self._turns.take(size)
+                await self._take_turn(size)
         call = dataclasses.replace(call, arguments=arguments)
         self._event_log.add(CallRequested, call.id, call=call)
         return _Request(call=call, tool=tool, size=size, started_s=time.monotonic())
+
+    async def _take_turn(self, size: int) -> None:
+        """Wait for a turn of the loop in which no other large arguments are read, if these are large."""
+        if size >= _LARGE_ARGUMENTS:
+            await self._turns.take()
 
     async def _finish(self, request: _Request, work: Awaitable[ToolResult]) -> ToolResult:
         """Await `work`, cap its result and record it, whatever happens."""
@@ -423,12 +430,12 @@ class Gate:
         ask: bool,
         approver: Approver | None,
     ) -> ToolResult:
-        await self._turns.take(request.size)
+        await self._take_turn(request.size)
         decision = self._decide(request, env, tool, ask=ask, approver=approver)
         if isinstance(decision, CallDecision) and decision.prepared.is_tried and not ask:
             decision = await self._try_first(decision, env, timeout_s)
         if isinstance(decision, CallDecision) and decision.decision is Decision.ASK:
-            await self._turns.take(request.size)
+            await self._take_turn(request.size)
             policy = self.effective_policy(env.workspace_policy, env.path_rules)
             (decision,) = await self._approvals.resolve([decision], env, policy, approver)
             decision = await self._confirm(decision, env, tool, approver)
@@ -516,7 +523,7 @@ class Gate:
             return decision
         prepared = decision.prepared
         call = prepared.original
-        await self._turns.take(len(prepared.encoded_arguments))
+        await self._take_turn(len(prepared.encoded_arguments))
         self._event_log.add(
             CallDecided,
             call.id,
@@ -588,7 +595,7 @@ class Gate:
         session_tool: TransferTool | None,
     ) -> ToolResult:
         """Have the sandbox or the host run a call, and check the value that comes back."""
-        await self._turns.take(len(prepared.encoded_arguments))
+        await self._take_turn(len(prepared.encoded_arguments))
         call = prepared.call
         # Once more: the record of the start may have failed, or one of another call while guards were waited
         # for. What is not in the ledger must not happen.

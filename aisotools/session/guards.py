@@ -220,6 +220,8 @@ class ReadGuard:
         if not isinstance(prepared.tool, SupportsTouches):
             return
         touches = prepared.tool.touches(prepared.arguments)
+        if not touches:
+            return
         self._reads.check(touches)
         contents = self._contents_before[prepared.original.id] = {}
         for touch in touches:

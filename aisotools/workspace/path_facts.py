@@ -249,7 +249,8 @@ class PathResolver:
 
 def _shown(paths: Iterable[str]) -> tuple[str, ...]:
     """Return the paths as texts that can be recorded: a name on disk need not be UTF-8."""
-    return tuple(map(shown, paths))
+    names = tuple(paths)
+    return names if "".join(names).isascii() else tuple(map(shown, names))
 
 
 def _may_be_path(text: str) -> bool:

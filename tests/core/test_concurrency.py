@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 from collections.abc import Callable, Generator, Iterable
 from operator import itemgetter
 from typing import Any
@@ -13,6 +14,7 @@ from aisotools.core import concurrency
 from aisotools.core.concurrency import (
     TICK_S,
     LoopTicker,
+    LoopTurns,
     at_once,
     gc_paused,
     in_steps,
@@ -267,3 +269,28 @@ def test_garbage_collection_that_was_off_stays_off() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+async def test_work_that_takes_long_is_done_in_turns_of_its_own() -> None:
+    turns, done = LoopTurns(), list[int]()
+
+    async def work(number: int) -> None:
+        await turns.take()
+        done.append(number)
+
+    working = [asyncio.ensure_future(work(number)) for number in range(3)]
+    seen = [0]
+    while len(done) < len(working):
+        await asyncio.sleep(0)
+        seen.append(len(done))
+    assert {after - before for before, after in itertools.pairwise(seen)} <= {0, 1}
+    await asyncio.gather(*working)
+
+
+async def test_a_turn_that_was_spent_is_over_with_the_next_one() -> None:
+    turns = LoopTurns()
+    await turns.wait()
+    turns.spend()
+    assert turns.is_spent
+    await turns.wait()
+    assert not turns.is_spent
