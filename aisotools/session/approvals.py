@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked, ProtectedNamesAllowed
@@ -112,7 +112,7 @@ class ApprovalManager:
         self,
         decisions: Sequence[CallDecision],
         env: CallEnvironment,
-        policy: Policy,
+        policy: Callable[[], Policy],
         approver: Approver | None = None,
     ) -> list[CallDecision]:
         """Ask about several calls with one question. Return the decision about each.
@@ -120,7 +120,7 @@ class ApprovalManager:
         Args:
             decisions: The calls to ask about.
             env: Where they would run.
-            policy: The policy that edited arguments are checked against.
+            policy: Returns the policy that edited arguments are checked against, when they have come.
             approver: Who is asked this time, instead of the session's approver.
         """
         previewer = Previewer(env.files)
@@ -217,7 +217,7 @@ class ApprovalManager:
         decided_by: str,
         *,
         env: CallEnvironment,
-        policy: Policy,
+        policy: Callable[[], Policy],
     ) -> CallDecision:
         if approval.outcome != "approve":
             denied = _OUTCOMES[approval.outcome]
@@ -227,7 +227,7 @@ class ApprovalManager:
             return CallDecision(prepared, Decision.DENY, decided_by, (denied, *causes))
         decision = CallDecision(prepared, Decision.ALLOW, decided_by, reasons)
         if approval.arguments is not None:
-            decision = _decide_edited(prepared, approval.arguments, decided_by, env, policy)
+            decision = _decide_edited(prepared, approval.arguments, decided_by, env, policy())
         elif prepared.evaluation.protected:
             return self._allow_protected(prepared, approval, reasons, decided_by, env)
         if approval.remember is not None and decision.decision is Decision.ALLOW:

@@ -436,8 +436,7 @@ class Gate:
             decision = await self._try_first(decision, env, timeout_s)
         if isinstance(decision, CallDecision) and decision.decision is Decision.ASK:
             await self._take_turn(request.size)
-            policy = self.effective_policy(env.workspace_policy, env.path_rules)
-            (decision,) = await self._approvals.resolve([decision], env, policy, approver)
+            (decision,) = await self._ask([decision], env, approver)
             decision = await self._confirm(decision, env, tool, approver)
         return await self._run_decided(decision, env, timeout_s, tool)
 
@@ -456,10 +455,17 @@ class Gate:
             if isinstance(decision, CallDecision) and decision.decision is Decision.ASK
         }
         if to_ask:
-            policy = self.effective_policy(env.workspace_policy, env.path_rules)
-            answers = await self._approvals.resolve(list(to_ask.values()), env, policy)
+            answers = await self._ask(list(to_ask.values()), env)
             for index, answer in zip(to_ask, answers, strict=True):
                 decisions[index] = answer
+
+    async def _ask(
+        self, decisions: Sequence[CallDecision], env: CallEnvironment, approver: Approver | None = None
+    ) -> list[CallDecision]:
+        """Put one question about calls. Return the decision about each."""
+        # A person may edit arguments, and take their time: the policy of that moment counts.
+        policy = functools.partial(self.effective_policy, env.workspace_policy, env.path_rules)
+        return await self._approvals.resolve(decisions, env, policy, approver)
 
     async def _try_first(
         self, decision: CallDecision, env: CallEnvironment, timeout_s: float | None = None
@@ -502,8 +508,7 @@ class Gate:
             question = CallDecision(
                 dataclasses.replace(prepared, evaluation=changed), Decision.ASK, "policy", changed.reasons
             )
-            policy = self.effective_policy(env.workspace_policy, env.path_rules)
-            (decision,) = await self._approvals.resolve([question], env, policy, approver)
+            (decision,) = await self._ask([question], env, approver)
         reason = (
             "what it would change was different each time it was shown; call it again when that has settled"
         )
