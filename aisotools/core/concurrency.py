@@ -55,28 +55,35 @@ class LoopTicker:
 
 
 class LoopTurns:
-    """Lets the event loop have its turn between pieces of work that take long, however many there are."""
+    """Lets the event loop have its turn between pieces of work that take long, however many there are.
 
-    def __init__(self, large: int) -> None:
-        """Let it have a turn after arguments of this size."""
-        self._large = large
-        self._is_spent = False
+    Attributes:
+        is_spent: Whether such a piece was done in the present turn.
+    """
+
+    def __init__(self) -> None:
+        self.is_spent = False
 
     async def wait(self) -> None:
         """Return at once, or in a later turn of the loop if this one was spent."""
-        while self._is_spent:  # noqa: ASYNC110 - a turn of the loop is what is waited for
+        while self.is_spent:  # noqa: ASYNC110 - a turn of the loop is what is waited for
             await asyncio.sleep(0)
 
-    def spend(self, size: int) -> None:
-        """Note that arguments of this size were read in this turn."""
+    async def take(self) -> None:
+        """Wait for a turn that was not spent, and spend it."""
+        await self.wait()
+        self.spend()
+
+    def spend(self) -> None:
+        """Note that something is done in this turn that takes long."""
         # Race: several tasks may spend the same turn. One renewal for all of them: a second one would come
         # in the next turn after the first task has spent that, and let the second task in as well.
-        if size >= self._large and not self._is_spent:
-            self._is_spent = True
+        if not self.is_spent:
+            self.is_spent = True
             asyncio.get_running_loop().call_soon(self._renew)
 
     def _renew(self) -> None:
-        self._is_spent = False
+        self.is_spent = False
 
 
 async def with_ticks(work: Coroutine[Any, Any, Result], every_s: float, tick: Callable[[], object]) -> Result:

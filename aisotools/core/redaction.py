@@ -89,6 +89,11 @@ def _has_no_sign(text: str) -> bool:
     return len(text) < SHORT_CHARS and text.isascii() and _SIGNS.search(text) is None
 
 
+def are_plain(arguments: Mapping[Any, object]) -> bool:
+    """Return whether all arguments are plain; see `is_plain`."""
+    return all(map(is_plain, arguments, arguments.values()))
+
+
 def is_plain(name: object, value: object) -> bool:
     """Return whether an argument is so simple that neither redaction nor JSON would change it.
 

@@ -15,7 +15,7 @@ import enum
 import re
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -421,7 +421,7 @@ def truncate_result(
     *,
     tool: str = "",
     call_id: str = "",
-    readable: bool = True,
+    tools: Container[str] = ("read_result",),
 ) -> ToolResult:
     """Return the result as a model gets it: within its caps, without controls, with a reference to the rest.
 
@@ -431,7 +431,7 @@ def truncate_result(
         store: Receives the whole text if it is cut.
         tool: Name of the tool.
         call_id: Id of the call.
-        readable: True if the model has a tool that reads stored results.
+        tools: Names of the model's tools; with `read_result` it is told how to read the rest.
     """
     max_chars, max_lines = caps.content_chars, None
     if CAP in result.metadata:
@@ -439,7 +439,7 @@ def truncate_result(
     content = result.content
     cut = None
     if max_lines is not None or len(content) > max_chars:
-        hint = f"; read them with read_result, ref {store.next_ref!r}" if readable else ""
+        hint = f"; read them with read_result, ref {store.next_ref!r}" if "read_result" in tools else ""
         cut = truncate_text(content, max_chars, max_lines, hint)
     if cut is None:
         shown = strip_controls(content)

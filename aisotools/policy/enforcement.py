@@ -156,6 +156,19 @@ def plan_enforcement(
     )
 
 
+def denied_paths(policy: Policy) -> list[str]:
+    """Return the paths in the workspace that a policy, or one of its bounds, denies to every tool.
+
+    They are as the rules name them; links may be on the way.
+    """
+    paths: dict[str, None] = {}
+    for rule in filter(_is_plain, _denying_rules([policy])):
+        for _, glob in path_globs(rule):
+            if path := fixed_path(glob):
+                paths[path] = None
+    return list(paths)
+
+
 def _gap_sentence(glob: str, reason: str, held: Sequence[str] = ()) -> str:
     sentence = f"the sandbox can reach {glob!r} all the same: {reason}"
     return f"{sentence}; but {', and '.join(held)}" if held else sentence

@@ -208,9 +208,8 @@ def shape_of(facts: Facts) -> Shape | None:
         return None
     return Shape(
         commands=frozenset(map(_command_prefix, facts.commands)),
-        reads=frozenset(_folder_of(path, facts) for path in facts.reads)
-        | frozenset(f"{normalize_path(path)}/" for path in facts.recorded),
-        writes=frozenset(_folder_of(path, facts) for path in facts.writes),
+        reads=_folders_of(facts.reads, facts.folders) | _folders_of(facts.recorded, facts.recorded),
+        writes=_folders_of(facts.writes, facts.folders),
         hosts=frozenset(map(str.lower, facts.hosts)),
     )
 
@@ -221,9 +220,9 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
     if prepared.evaluation.protected:
         names = names_to_allow(prepared.evaluation.protected)
         return {"protected": f"{', '.join(names)} may be written in this workspace"} if names else {}
-    if any(not digest for _, digest in facts.scripts):
+    if "" in dict(facts.scripts).values():
         return {}  # what it runs may be another thing next time, and nobody could tell
-    if facts.effect is Effect.DESTRUCTIVE and not all(is_known(stamp) for _, stamp in facts.losses):
+    if facts.effect is Effect.DESTRUCTIVE and not all(map(is_known, dict(facts.losses).values())):
         return {}  # as for what it removes
     scopes: dict[Remember, str] = {"call": f"{name} with exactly these arguments{_while_unchanged(facts)}"}
     if not _is_known(facts):
@@ -234,12 +233,12 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
         limits = []
         for limited, members in (
             ("running only", sorted(shape.commands)),
-            ("reading only", [_describe_folder(folder) for folder in sorted(shape.reads)]),
-            ("writing only to", [_describe_folder(folder) for folder in sorted(shape.writes)]),
+            ("reading only", map(_describe_folder, sorted(shape.reads))),
+            ("writing only to", map(_describe_folder, sorted(shape.writes))),
             ("talking only to", sorted(shape.hosts)),
         ):
-            if members:
-                limits.append(f" {limited} {', '.join(members)}")
+            if listed := ", ".join(members):
+                limits.append(f" {limited} {listed}")
         scopes["shape"] = f"{name}{','.join(limits)}, {limit}"
     if not facts.hosts and prepared.effect is not Effect.DESTRUCTIVE:
         place = "on the host" if facts.runs_in == "host" else "in the workspace"
@@ -284,10 +283,13 @@ def _command_prefix(command: str) -> str:
     return f"{program} {subcommand}".strip()
 
 
-def _folder_of(path: str, facts: Facts) -> str:
-    """Return the folder that a path lies in; the path itself, with a `/`, if it is a folder as a whole."""
-    normal = normalize_path(path)
-    return f"{normal}/" if path in facts.folders else normal.rpartition("/")[0] or "."
+def _folders_of(paths: Sequence[str], whole: Sequence[str]) -> frozenset[str]:
+    """Return the folders that paths lie in; a path that is a `whole` folder is one itself, with a `/`."""
+    folders = set()
+    for path in paths:
+        normal = normalize_path(path)
+        folders.add(f"{normal}/" if path in whole else normal.rpartition("/")[0] or ".")
+    return frozenset(folders)
 
 
 def _describe_folder(folder: str) -> str:

@@ -14,8 +14,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pydantic_core import from_json
-
 from aisotools.core.protocols import Tool, ToolPayload
 from aisotools.core.types import Decision, Effect, Facts, Json, RunsIn, ToolCall, ToolResult
 from aisotools.policy.quoted import quoted_texts
@@ -29,8 +27,8 @@ from aisotools.tools.adapter import (
     validate_arguments,
     version_of,
 )
-from aisotools.tools.declarations import declared_facts, unite_names
-from aisotools.tools.validation import EncodedArguments, encode_arguments, fresh_arguments
+from aisotools.tools.declarations import DeclaredFacts, declared_facts, unite_names
+from aisotools.tools.validation import encode_arguments, fresh_arguments
 from aisotools.workspace.loaded_names import loaded_names
 
 _CODE_ARGUMENT = "code"
@@ -74,6 +72,8 @@ class PreparedCall:
             tool, whatever that says of itself.
         needs_reader: True for a call that only reads, of a tool in the sandbox that would otherwise only be
             believed: it runs where nothing can be changed.
+        changes_variables: True if the call may change variables of the sandbox, which therefore keeps those
+            from before it. Tools that overlap share the worker with others, whose variables they leave alone.
         contents: Digests of the files that its preview was computed from, by path, once it was shown.
         expected: Paths that earlier calls of the same question change: no reason to ask about it again.
         is_tried: True if it is tried without the right to change anything before anybody is asked.
@@ -93,6 +93,7 @@ class PreparedCall:
     only_touches_files: bool
     own_path: str
     needs_reader: bool
+    changes_variables: bool
     contents: Mapping[str, str] = field(default_factory=dict)
     expected: tuple[str, ...] = ()
     is_tried: bool = False
@@ -102,17 +103,7 @@ class PreparedCall:
     @property
     def arguments(self) -> dict[str, Json]:
         """A fresh copy of the validated arguments: changing it changes neither the decision nor the call."""
-        return _fresh(self.encoded_arguments)
-
-    @property
-    def changes_variables(self) -> bool:
-        """True if the call may change variables of the sandbox, which therefore keeps those from before it.
-
-        Tools that overlap share the worker with others, whose variables they leave alone.
-        """
-        if self.payload is None or self.only_touches_files or self.needs_reader:
-            return False
-        return self.effect is not Effect.READ_ONLY and self.payload.concurrency != "overlap"
+        return fresh_arguments(self.encoded_arguments)
 
     @property
     def call(self) -> ToolCall:
@@ -175,42 +166,33 @@ def prepare_call(
     payload = payload_of(tool)
     runs_in: RunsIn = "host" if payload is None else "sandbox"
     builtin = None if payload is None else find_builtin(tool)
+    is_ours = builtin is not None or (payload is None and is_own_host_tool(tool))
     is_believed = is_unenforced = False
     look_again: Callable[[], Facts] | None = None
     flaw = ""
     # Everyone who is asked gets arguments of their own, so that nobody can change what the others see.
     try:
-        if builtin is not None or (payload is None and is_own_host_tool(tool)):
-            facts = dataclasses.replace(gather_facts(tool, _fresh(encoded)), basis="analysis")
+        if is_ours:
+            facts = gather_facts(tool, fresh_arguments(encoded))
         else:
-            facts, flaw = declared_facts(tool, encoded, on_host=payload is None)
-            if payload is None and facts.commands:
-                facts = _with_commands(facts)
-            # No tool says what code does that it is given to run; what it names is seen all the same.
-            code = call.arguments.get(_CODE_ARGUMENT)
-            if isinstance(code, str):
-                facts = dataclasses.replace(
-                    facts,
-                    named=tuple(quoted_texts(code)),
-                    scripts=tuple((name, "") for name in loaded_names(code)),
-                )
+            facts, flaw = _declared_facts(tool, call, encoded, on_host=payload is None)
         # That a tool reaches files through the path guard is known of our own tools alone.
         is_guarded = facts.path_guarded and builtin is not None
         facts = dataclasses.replace(
             facts,
+            basis="analysis" if is_ours else facts.basis,
             runs_in=runs_in,
             level=level,
             path_guarded=is_guarded,
             enforced=enforced if runs_in == "sandbox" else frozenset(),
+            scripts=() if resolve_paths is None else facts.scripts,  # nobody can look at them
         )
-        if resolve_paths is None:
-            facts = dataclasses.replace(facts, scripts=())  # nobody can look at them
         # Which paths a call reads that only reads matters to rules about paths, and to whoever is asked.
         is_resolved = policy.concerns_paths or facts.effect is not Effect.READ_ONLY
         if resolve_paths is not None:
-            # Of our own tools all paths are known; the arguments of others may name more.
-            named = encoded if facts.basis != "analysis" else None
-            look = functools.partial(_resolve_facts, resolve_paths, facts, named)
+            look = functools.partial(resolve_paths, facts, None)
+            if not is_ours:  # of our own tools all paths are known; the arguments of others may name more
+                look = functools.partial(_resolve_with_arguments, resolve_paths, facts, encoded)
             if is_resolved:
                 facts, look_again = look(), look
         runs_held_command = builtin is not None and builtin.keeps_to_reading and not facts.background
@@ -233,12 +215,10 @@ def prepare_call(
         reason = f"its effects could not be determined ({type(error).__name__}: {error}); fix its classify()"
         evaluation = Evaluation(Decision.DENY, reasons=(reason,))
     else:
-        evaluation = policy.check(dataclasses.replace(call, arguments=_fresh(encoded)), facts)
+        evaluation = policy.check(dataclasses.replace(call, arguments=fresh_arguments(encoded)), facts)
         if resolve_paths is not None and not is_resolved and evaluation.decision is Decision.ASK:
-            facts, look_again = (
-                dataclasses.replace(look(), effect=facts.effect, undoable=facts.undoable),
-                look,
-            )
+            found, look_again = look(), look
+            facts = dataclasses.replace(found, effect=facts.effect, undoable=facts.undoable)
             effect = assumed_effect(facts)  # what cannot be resolved is uncertain
         more = []
         if is_unenforced:
@@ -249,29 +229,50 @@ def prepare_call(
             more.append(flaw)
         if more:
             evaluation = dataclasses.replace(evaluation, reasons=(*evaluation.reasons, *more))
+    only_touches_files = builtin is not None and facts.path_guarded
     return PreparedCall(
         tool=tool,
         payload=payload,
         original=call,
         encoded_arguments=encoded,
-        deadline_s=deadline_of(tool, _fresh(encoded)),
+        deadline_s=deadline_of(tool, encoded),
         facts=facts,
         effect=effect,
         evaluation=evaluation,
         digest=call_digest(tool, encoded, level, facts),
-        only_touches_files=builtin is not None and facts.path_guarded,
+        only_touches_files=only_touches_files,
         own_path="" if builtin is None or payload is None else payload.import_path,
         needs_reader=is_believed and effect is Effect.READ_ONLY,
+        changes_variables=payload is not None
+        and payload.concurrency != "overlap"
+        and effect is not Effect.READ_ONLY
+        and not only_touches_files,
         look_again=look_again,
     )
 
 
-def _fresh(encoded: bytes) -> dict[str, Json]:
-    """Return arguments that nobody else has."""
-    if isinstance(encoded, EncodedArguments):
-        return fresh_arguments(encoded)
-    small: dict[str, Json] = from_json(encoded)
-    return small
+def _declared_facts(tool: Tool, call: ToolCall, encoded: bytes, *, on_host: bool) -> DeclaredFacts:
+    """Return what the author of a tool that is not ours declares of a call, and what its code names."""
+    facts, flaw = declared_facts(tool, encoded, on_host=on_host)
+    if on_host and facts.commands:
+        facts = _with_commands(facts)
+    # No tool says what code does that it is given to run; what it names is seen all the same.
+    code = call.arguments.get(_CODE_ARGUMENT)
+    if isinstance(code, str):
+        facts = dataclasses.replace(
+            facts,
+            named=tuple(quoted_texts(code)),
+            scripts=tuple((name, "") for name in loaded_names(code)),
+        )
+    return DeclaredFacts(facts, flaw)
+
+
+def _resolve_with_arguments(resolve_paths: PathsResolver, facts: Facts, encoded: bytes) -> Facts:
+    """Return the facts with their paths resolved, and those that the arguments name."""
+    arguments = fresh_arguments(encoded)
+    if isinstance(code := arguments.get(_CODE_ARGUMENT), str) and _CODE_SIGNS.search(code):
+        del arguments[_CODE_ARGUMENT]  # of code, what stands in quotes counts
+    return resolve_paths(facts, arguments)
 
 
 def _with_commands(facts: Facts) -> Facts:
@@ -298,13 +299,6 @@ def _with_commands(facts: Facts) -> Facts:
             certain=facts.certain and found.certain and with_argument.certain,
         )
     return facts
-
-
-def _resolve_facts(resolve_paths: PathsResolver, facts: Facts, encoded_arguments: bytes | None) -> Facts:
-    arguments = None if encoded_arguments is None else _fresh(encoded_arguments)
-    if arguments and isinstance(code := arguments.get(_CODE_ARGUMENT), str) and _CODE_SIGNS.search(code):
-        del arguments[_CODE_ARGUMENT]  # of code, what stands in quotes counts
-    return resolve_paths(facts, arguments)
 
 
 def call_digest(tool: Tool, encoded_arguments: bytes, level: str, facts: Facts) -> str:

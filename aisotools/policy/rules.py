@@ -452,7 +452,7 @@ class Policy:
 
         A rule that raises counts as a denial that names it: nothing runs because a rule was broken.
         """
-        protected = protected_writes(facts, self.allow_protected)
+        protected = protected_writes(facts, self.allow_protected) if facts.writes else ()
         if protected:
             reason = f"{', '.join(protected)} is protected: something outside the sandbox may run it"
             denied = self.check_rules(call, facts).decision is Decision.DENY

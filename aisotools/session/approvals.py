@@ -10,14 +10,14 @@ import asyncio
 import dataclasses
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked, ProtectedNamesAllowed
 from aisotools.core.path_texts import is_within
 from aisotools.core.protocols import Approver, UserQuestion
 from aisotools.core.sandboxes import Sandbox
-from aisotools.core.types import Approval, ApprovalRequest, Decision, Json
+from aisotools.core.types import Approval, ApprovalRequest, Decision, Facts, Json, ToolCall
 from aisotools.policy.approvers import ask_question, request_approvals
 from aisotools.policy.grants import Grant, Grants, names_to_allow, remember_scopes
 from aisotools.policy.prepared import CallDecision, PreparedCall, prepare_call
@@ -27,8 +27,7 @@ from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment
 from aisotools.session.options import is_number
 from aisotools.session.previews import Previewer
-from aisotools.tools.adapter import definition_of
-from aisotools.tools.declarations import hints_of
+from aisotools.tools.adapter import definition_of, hints_of
 from aisotools.workspace.protected_names import AllowedNames
 
 DEFAULT_ANSWER_TIMEOUT_S = 300.0
@@ -113,7 +112,7 @@ class ApprovalManager:
         self,
         decisions: Sequence[CallDecision],
         env: CallEnvironment,
-        policy: Policy,
+        policy: Callable[[], Policy],
         approver: Approver | None = None,
     ) -> list[CallDecision]:
         """Ask about several calls with one question. Return the decision about each.
@@ -121,22 +120,22 @@ class ApprovalManager:
         Args:
             decisions: The calls to ask about.
             env: Where they would run.
-            policy: The policy that edited arguments are checked against.
+            policy: Returns the policy that edited arguments are checked against, when they have come.
             approver: Who is asked this time, instead of the session's approver.
         """
-        previewer = Previewer(env.workspace)
+        previewer = Previewer(env.files)
         shown: list[PreparedCall] = []
         requests: list[ApprovalRequest] = []
         changed: list[str] = []
         for decision in decisions:
-            call = decision.prepared
-            scripts = tuple(dict(call.facts.scripts))
-            preview, contents = previewer.preview(call.arguments, call.own_path, scripts)
-            expected = tuple(path for path, _ in call.facts.losses if _is_among(path, changed))
-            changed += call.facts.writes
-            prepared = dataclasses.replace(call, contents=contents, expected=expected)
+            prepared, call = decision.prepared, decision.prepared.call
+            scripts = tuple(dict(prepared.facts.scripts))
+            preview, contents = previewer.preview(call.arguments, prepared.own_path, scripts)
+            expected = _losses_among(prepared.facts, changed) if changed else ()
+            changed += prepared.facts.writes
+            prepared = dataclasses.replace(prepared, contents=contents, expected=expected)
             shown.append(prepared)
-            requests.append(await self._request(prepared, preview, env))
+            requests.append(await self._request(prepared, call, preview, env))
         if approver is None:
             approver = default_approver() if self.approver is None else self.approver
         needs_sandbox = False
@@ -160,8 +159,9 @@ class ApprovalManager:
         return answered
 
     async def _request(
-        self, prepared: PreparedCall, previewed: Mapping[str, Json], env: CallEnvironment
+        self, prepared: PreparedCall, call: ToolCall, previewed: Mapping[str, Json], env: CallEnvironment
     ) -> ApprovalRequest:
+        """Return the question about a call, which is shown with arguments that nobody else has."""
         preview: dict[str, Json] = {"remember": remember_scopes(prepared), **previewed}
         if prepared.trial:
             preview["trial"] = dict(prepared.trial)
@@ -176,7 +176,7 @@ class ApprovalManager:
             reasons += env.gaps_of(prepared.facts)
         return ApprovalRequest(
             id=uuid.uuid4().hex,
-            call=prepared.call,
+            call=call,
             definition=definition_of(prepared.tool),
             effect=prepared.effect,
             level="host" if prepared.facts.runs_in == "host" else env.level,
@@ -217,7 +217,7 @@ class ApprovalManager:
         decided_by: str,
         *,
         env: CallEnvironment,
-        policy: Policy,
+        policy: Callable[[], Policy],
     ) -> CallDecision:
         if approval.outcome != "approve":
             denied = _OUTCOMES[approval.outcome]
@@ -227,7 +227,7 @@ class ApprovalManager:
             return CallDecision(prepared, Decision.DENY, decided_by, (denied, *causes))
         decision = CallDecision(prepared, Decision.ALLOW, decided_by, reasons)
         if approval.arguments is not None:
-            decision = _decide_edited(prepared, approval.arguments, decided_by, env, policy)
+            decision = _decide_edited(prepared, approval.arguments, decided_by, env, policy())
         elif prepared.evaluation.protected:
             return self._allow_protected(prepared, approval, reasons, decided_by, env)
         if approval.remember is not None and decision.decision is Decision.ALLOW:
@@ -261,9 +261,13 @@ class ApprovalManager:
         return CallDecision(prepared, Decision.ALLOW, decided_by, (f"you allowed that {grant.description}",))
 
 
-def _is_among(path: str, changed: Sequence[str]) -> bool:
-    """Return whether a path, or something below or around it, is changed."""
-    return any(is_within(path, other) or is_within(other, path) for other in changed)
+def _losses_among(facts: Facts, changed: Sequence[str]) -> tuple[str, ...]:
+    """Return those of the paths that a call would change that are, or lie below or around, changed ones."""
+    return tuple(
+        path
+        for path, _ in facts.losses
+        if any(is_within(path, other) or is_within(other, path) for other in changed)
+    )
 
 
 def _way_out(prepared: PreparedCall) -> str:

@@ -17,6 +17,7 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 from aisotools.core.concurrency import LoopTurns, run_to_completion
@@ -40,7 +41,7 @@ from aisotools.policy.trials import why_not_tried
 from aisotools.sandbox.results import VALUE_DROPPED
 from aisotools.session.approvals import DEFAULT_ANSWER_TIMEOUT_S, ApprovalManager
 from aisotools.session.event_log import EventLog
-from aisotools.session.guards import CallEnvironment, Guard
+from aisotools.session.guards import CallEnvironment, Guard, leave_guards
 from aisotools.session.host_calls import CallServices, HostCalls
 from aisotools.session.path_rules import PathRules
 from aisotools.session.previews import describe_differences
@@ -94,6 +95,25 @@ def make_call(name: object, arguments: object = None, *, origin: str, call_id: o
     return ToolCall(call_id or uuid.uuid4().hex, name, checked, origin=cast("Origin", origin))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """A call whose request is recorded.
+
+    Attributes:
+        call: The call, with arguments that its caller cannot change any more; as it came if they have a flaw.
+        tool: The tool of that name when the call was made; None if there was none.
+        size: How large the arguments are, as `check_size` says.
+        flaw: Why they are too large to be looked at; None if they are not.
+        started_s: When the call was made, in seconds of the monotonic clock.
+    """
+
+    call: ToolCall
+    tool: Tool | None
+    size: int = 0
+    flaw: ArgumentError | None = None
+    started_s: float
+
+
 class Gate:
     """Decides about calls, runs them and records them. A session has one.
 
@@ -133,7 +153,7 @@ class Gate:
         self._used_ids: set[str] = set()
         self._host_calls = HostCalls()
         self._closed_reason = ""
-        self._turns = LoopTurns(_LARGE_ARGUMENTS)
+        self._turns = LoopTurns()
         self._trials = Trials(event_log, caps, session_key, self._refuse_if_closed)
 
     @property
@@ -219,65 +239,71 @@ class Gate:
             ask: Ask a person even if the policy would allow the call.
             approver: Who is asked about this call, instead of the session's approver.
         """
-        await self._turns.wait()
-        call, started_s = await self._record_request(call)
+        request = await self._record_request(call)
         return await self._finish(
-            call, started_s, self._decide_and_run(call, env, tool, timeout_s, ask=ask, approver=approver)
+            request, self._decide_and_run(request, env, tool, timeout_s, ask=ask, approver=approver)
         )
 
     async def run_many(self, calls: Sequence[ToolCall], env: CallEnvironment) -> list[ToolResult]:
         """Run several calls with one question for all that need one; see `Session.call_many`."""
-        unfinished: dict[int, tuple[ToolCall, float]] = {}
+        unfinished: dict[int, _Request] = {}
         results: dict[int, ToolResult] = {}
 
         async def run(index: int, decision: CallDecision | ToolResult) -> None:
-            call, started_s = unfinished.pop(index)
-            results[index] = await self._finish(call, started_s, self._confirm_and_run(decision, env))
+            request = unfinished.pop(index)
+            results[index] = await self._finish(request, self._confirm_and_run(decision, env))
 
         try:
             for index, call in enumerate(calls):
-                await self._turns.wait()
                 unfinished[index] = await self._record_request(call)
             decisions = []
-            for call, _ in tuple(unfinished.values()):
-                await self._turns.wait()
-                decisions.append(self._decide(call, env))
+            for request in tuple(unfinished.values()):
+                await self._take_turn(request.size)
+                decisions.append(self._decide(request, env))
             await self._ask_where_needed(decisions, env)
             for wave in _waves(decisions):
                 await asyncio.gather(*(run(index, decisions[index]) for index in wave))
         finally:
             # Cancelled before their turn: these were requested, so their end is recorded too.
-            for call, started_s in unfinished.values():
-                self._record_end(call, started_s, _CANCELLED)
+            for request in unfinished.values():
+                self._record_end(request, _CANCELLED)
         return [results[index] for index in range(len(calls))]
 
-    async def _record_request(self, call: ToolCall) -> tuple[ToolCall, float]:
-        """Record the request. Return the call with arguments that its caller cannot change any more."""
-        await load_analysis(self.registry.get(call.name))
-        arguments: Mapping[str, Json] = {}
+    async def _record_request(self, call: ToolCall) -> _Request:
+        """Find the tool, copy the arguments if they are not too large, and record the request."""
+        tool = self.registry.get(call.name)
+        await load_analysis(tool)
+        if self._turns.is_spent:
+            await self._turns.wait()
         try:
             size = check_size(call.name, call.arguments)
-            self._turns.spend(size)
+        except ArgumentError as flaw:
+            # Neither copied nor recorded.
+            self._event_log.add(CallRequested, call.id, call=dataclasses.replace(call, arguments={}))
+            return _Request(call=call, tool=tool, flaw=flaw, started_s=time.monotonic())
+        if size >= _LARGE_ARGUMENTS:
+            self._turns.spend()
+        try:
             arguments = copy.deepcopy(call.arguments)
-        except ArgumentError:
-            # Neither copied nor recorded, and `prepare` refuses the call for it.
-            self._event_log.add(CallRequested, call.id, call=dataclasses.replace(call, arguments=arguments))
-            return call, time.monotonic()
         except Exception:
             arguments = call.arguments  # what cannot be copied is no JSON; validation refuses it
         else:
             if size >= _LARGE_EVENT:
                 await self._event_log.prepare(call.id, arguments)
                 # Several may be ready in the same turn, and adding the event has its share as well.
-                await self._turns.wait()
-                self._turns.spend(size)
+                await self._take_turn(size)
         call = dataclasses.replace(call, arguments=arguments)
         self._event_log.add(CallRequested, call.id, call=call)
-        return call, time.monotonic()
+        return _Request(call=call, tool=tool, size=size, started_s=time.monotonic())
 
-    async def _finish(self, call: ToolCall, started_s: float, work: Awaitable[ToolResult]) -> ToolResult:
+    async def _take_turn(self, size: int) -> None:
+        """Wait for a turn of the loop in which no other large arguments are read, if these are large."""
+        if size >= _LARGE_ARGUMENTS:
+            await self._turns.take()
+
+    async def _finish(self, request: _Request, work: Awaitable[ToolResult]) -> ToolResult:
         """Await `work`, cap its result and record it, whatever happens."""
-        result = _CANCELLED
+        call, result = request.call, _CANCELLED
         try:
             whole = await work
             truncated = truncate_result(
@@ -286,7 +312,7 @@ class Gate:
                 self.results,
                 tool=call.name,
                 call_id=call.id,
-                readable=self.registry.get("read_result") is not None,
+                tools=self.registry,
             )
             metadata = {**truncated.metadata, "tool": call.name, "call_id": call.id}
             result = dataclasses.replace(truncated, metadata=metadata)
@@ -309,11 +335,11 @@ class Gate:
                 error_kind="environment",
             )
         finally:
-            self._record_end(call, started_s, result)
+            self._record_end(request, result)
         return result
 
-    def _record_end(self, call: ToolCall, started_s: float, result: ToolResult) -> None:
-        duration_s = time.monotonic() - started_s
+    def _record_end(self, request: _Request, result: ToolResult) -> None:
+        call, duration_s = request.call, time.monotonic() - request.started_s
         self._event_log.add(CallFinished, call.id, name=call.name, result=result, duration_s=duration_s)
 
     # ---- deciding
@@ -359,7 +385,7 @@ class Gate:
 
     def _decide(
         self,
-        call: ToolCall,
+        request: _Request,
         env: CallEnvironment,
         tool: Tool | None = None,
         *,
@@ -367,13 +393,15 @@ class Gate:
         approver: Approver | None = None,
     ) -> CallDecision | ToolResult:
         """Return what policy and grants say about the call, or the error that makes it no call at all."""
+        call = request.call
         if call.id in self._used_ids:
             message = f"The call id {call.id!r} was used before, and an id runs at most once. Give another."
             return ToolResult.error(message, recoverable=False, error_kind="invalid")
         self._used_ids.add(call.id)
+        if request.flaw is not None:
+            return broken_tool_result(call.name, request.flaw)
         try:
-            self._turns.spend(check_size(call.name, call.arguments))
-            prepared = self._prepare(call, env.level, env, tool)
+            prepared = self._prepare(call, env.level, env, tool or request.tool)
         except UnknownTool as error:
             return ToolResult.error(str(error), error_kind="invalid")
         except Exception as error:  # tools are written by strangers too
@@ -394,7 +422,7 @@ class Gate:
 
     async def _decide_and_run(
         self,
-        call: ToolCall,
+        request: _Request,
         env: CallEnvironment,
         tool: TransferTool | None,
         timeout_s: float | None,
@@ -402,14 +430,13 @@ class Gate:
         ask: bool,
         approver: Approver | None,
     ) -> ToolResult:
-        await self._turns.wait()
-        decision = self._decide(call, env, tool, ask=ask, approver=approver)
-        await self._turns.wait()
-        if not ask:
+        await self._take_turn(request.size)
+        decision = self._decide(request, env, tool, ask=ask, approver=approver)
+        if isinstance(decision, CallDecision) and decision.prepared.is_tried and not ask:
             decision = await self._try_first(decision, env, timeout_s)
         if isinstance(decision, CallDecision) and decision.decision is Decision.ASK:
-            policy = self.effective_policy(env.workspace_policy, env.path_rules)
-            (decision,) = await self._approvals.resolve([decision], env, policy, approver)
+            await self._take_turn(request.size)
+            (decision,) = await self._ask([decision], env, approver)
             decision = await self._confirm(decision, env, tool, approver)
         return await self._run_decided(decision, env, timeout_s, tool)
 
@@ -418,7 +445,8 @@ class Gate:
     ) -> None:
         """Put one question for all calls that need one, and replace their decisions by the answers."""
         for index, decision in enumerate(decisions):
-            decisions[index] = await self._try_first(decision, env)
+            if isinstance(decision, CallDecision) and decision.prepared.is_tried:
+                decisions[index] = await self._try_first(decision, env)
             if _changes_something(decisions[index]):
                 break  # what comes after is about what this one leaves
         to_ask = {
@@ -427,17 +455,22 @@ class Gate:
             if isinstance(decision, CallDecision) and decision.decision is Decision.ASK
         }
         if to_ask:
-            policy = self.effective_policy(env.workspace_policy, env.path_rules)
-            answers = await self._approvals.resolve(list(to_ask.values()), env, policy)
+            answers = await self._ask(list(to_ask.values()), env)
             for index, answer in zip(to_ask, answers, strict=True):
                 decisions[index] = answer
 
+    async def _ask(
+        self, decisions: Sequence[CallDecision], env: CallEnvironment, approver: Approver | None = None
+    ) -> list[CallDecision]:
+        """Put one question about calls. Return the decision about each."""
+        # A person may edit arguments, and take their time: the policy of that moment counts.
+        policy = functools.partial(self.effective_policy, env.workspace_policy, env.path_rules)
+        return await self._approvals.resolve(decisions, env, policy, approver)
+
     async def _try_first(
-        self, decision: CallDecision | ToolResult, env: CallEnvironment, timeout_s: float | None = None
+        self, decision: CallDecision, env: CallEnvironment, timeout_s: float | None = None
     ) -> CallDecision | ToolResult:
         """Return the result of a call whose trial counts; else the decision, with what came of the trial."""
-        if not isinstance(decision, CallDecision) or not decision.prepared.is_tried:
-            return decision
         tried = await self._trials.run(decision, env, timeout_s)
         return _validated(decision.prepared.tool, tried) if isinstance(tried, ToolResult) else tried
 
@@ -462,10 +495,10 @@ class Gate:
             shown = decision.prepared
             if decision.decision is not Decision.ALLOW:
                 return decision
-            differences = describe_differences(shown, env.workspace)
+            differences = describe_differences(shown, env.files)
             if not differences:
                 return decision
-            prepared = self.prepare(shown.call, env.level, env, tool)
+            prepared = self._prepare(shown.call, env.level, env, tool)
             evaluation = prepared.evaluation
             if evaluation.decision is Decision.DENY:
                 return CallDecision(prepared, Decision.DENY, "policy", evaluation.reasons)
@@ -475,8 +508,7 @@ class Gate:
             question = CallDecision(
                 dataclasses.replace(prepared, evaluation=changed), Decision.ASK, "policy", changed.reasons
             )
-            policy = self.effective_policy(env.workspace_policy, env.path_rules)
-            (decision,) = await self._approvals.resolve([question], env, policy, approver)
+            (decision,) = await self._ask([question], env, approver)
         reason = (
             "what it would change was different each time it was shown; call it again when that has settled"
         )
@@ -495,9 +527,8 @@ class Gate:
         if isinstance(decision, ToolResult):
             return decision
         prepared = decision.prepared
-        call = prepared.call
-        self._turns.spend(len(prepared.encoded_arguments))  # another turn, if it takes its time in each
-        await self._turns.wait()
+        call = prepared.original
+        await self._take_turn(len(prepared.encoded_arguments))
         self._event_log.add(
             CallDecided,
             call.id,
@@ -524,8 +555,8 @@ class Gate:
         self._event_log.add(CallStarted, call.id, runs_in=prepared.facts.runs_in, level=env.level)
         try:
             if prepared.effect is not Effect.READ_ONLY:
-                return await self._run_guarded(prepared, call, env, timeout_s, session_tool)
-            result = await self._run_unguarded(prepared, call, env, timeout_s, session_tool)
+                return await self._run_guarded(prepared, env, timeout_s, session_tool)
+            result = await self._run_unguarded(prepared, env, timeout_s, session_tool)
             return result if env.on_read is None else env.on_read(prepared, result)
         except ToolError as error:  # a guard demands that something is done first
             return exception_result(error)
@@ -542,7 +573,6 @@ class Gate:
     async def _run_guarded(
         self,
         prepared: PreparedCall,
-        call: ToolCall,
         env: CallEnvironment,
         timeout_s: float,
         session_tool: TransferTool | None,
@@ -554,24 +584,24 @@ class Gate:
             for guard in env.guards:
                 await guard.before(prepared)
                 entered.append(guard)
-            result = await self._run_unguarded(prepared, call, env, timeout_s, session_tool)
+            result = await self._run_unguarded(prepared, env, timeout_s, session_tool)
         finally:
             # A cancelled call may have changed something too. All guards that were entered run to their end,
             # however often the caller is cancelled meanwhile: the outermost holds the workspace's lock.
-            result = await run_to_completion(_leave(entered, prepared, result))
+            result = await run_to_completion(leave_guards(entered, prepared, result))
         assert result is not None
         return result
 
     async def _run_unguarded(
         self,
         prepared: PreparedCall,
-        call: ToolCall,
         env: CallEnvironment,
         timeout_s: float,
         session_tool: TransferTool | None,
     ) -> ToolResult:
-        self._turns.spend(len(prepared.encoded_arguments))  # another turn, if it takes its time in each
-        await self._turns.wait()
+        """Have the sandbox or the host run a call, and check the value that comes back."""
+        await self._take_turn(len(prepared.encoded_arguments))
+        call = prepared.call
         # Once more: the record of the start may have failed, or one of another call while guards were waited
         # for. What is not in the ledger must not happen.
         if refused := self._refuse_if_closed(call):
@@ -591,7 +621,8 @@ class Gate:
                 changes_variables=not prepared.only_touches_files,
                 starts_task=prepared.facts.background,
             )
-            done = await env.enforce_rules(call.name)
+            rules = env.path_rules
+            done = await rules.enforce(call.name) if rules is not None and rules.has_any else ""
             result = await env.sandbox.call(request)
             if done:
                 result = dataclasses.replace(result, content=f"{result.content}\n{done}".lstrip("\n"))
@@ -646,25 +677,6 @@ def _changes_something(decision: CallDecision | ToolResult) -> bool:
         and decision.decision is not Decision.DENY
         and decision.prepared.effect is not Effect.READ_ONLY
     )
-
-
-async def _leave(
-    entered: Sequence[Guard], prepared: PreparedCall, result: ToolResult | None
-) -> ToolResult | None:
-    """Let each guard that was entered look at what the call did, the last one first. Return the last result.
-
-    Raises:
-        Exception: The first that a guard raised, after all others have run: none may keep what another holds.
-    """
-    failure: Exception | None = None
-    for guard in reversed(entered):
-        try:
-            result = await guard.after(prepared, result)
-        except Exception as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
-    return result
 
 
 def _waves(decisions: Sequence[CallDecision | ToolResult]) -> Iterator[list[int]]:

@@ -36,6 +36,7 @@ from aisotools.workspace.import_roots import (
     refuse_import_root,
 )
 from aisotools.workspace.read_tracker import ReadCache, SupportsTouches
+from aisotools.workspace.workspace import Workspace
 
 
 class Guard(Protocol):
@@ -57,6 +58,25 @@ class Guard(Protocol):
         """
 
 
+async def leave_guards(
+    entered: Sequence[Guard], prepared: PreparedCall, result: ToolResult | None
+) -> ToolResult | None:
+    """Let each guard that was entered look at what the call did, the last one first. Return the last result.
+
+    Raises:
+        Exception: The first that a guard raised, after all others have run: none may keep what another holds.
+    """
+    failure: Exception | None = None
+    for guard in reversed(entered):
+        try:
+            result = await guard.after(prepared, result)
+        except Exception as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return result
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallEnvironment:
     """Where calls run, settled when the session opened.
@@ -65,6 +85,7 @@ class CallEnvironment:
         sandbox: Runs what runs in the sandbox.
         level: Its confinement level.
         workspace: The folder that tools may change.
+        files: Its files; None if they lie on another machine, so that nothing can be said of them here.
         workspace_policy: The workspace's own policy, which narrows the session's.
         guards: Entered around every call that may change something: `before` in this order, `after` in the
             opposite one.
@@ -80,6 +101,7 @@ class CallEnvironment:
     sandbox: Sandbox
     level: str
     workspace: Path
+    files: Workspace | None = None
     workspace_policy: Policy | None = None
     guards: Sequence[Guard] = ()
     on_read: Callable[[PreparedCall, ToolResult], ToolResult] | None = None
@@ -110,11 +132,6 @@ class CallEnvironment:
         if self.path_rules is not None:
             self.path_rules.follow(policy)
             self.path_rules.announce()
-
-    async def enforce_rules(self, name: str) -> str:
-        """Have the sandbox follow the rules about paths; see `PathRules.enforce`."""
-        rules = self.path_rules
-        return "" if rules is None or not rules.has_any else await rules.enforce(name)
 
     def _has_repository(self) -> bool:
         return os.path.lexists(self.workspace / ".git")
@@ -203,6 +220,8 @@ class ReadGuard:
         if not isinstance(prepared.tool, SupportsTouches):
             return
         touches = prepared.tool.touches(prepared.arguments)
+        if not touches:
+            return
         self._reads.check(touches)
         contents = self._contents_before[prepared.original.id] = {}
         for touch in touches:

@@ -30,11 +30,11 @@ from pathlib import Path
 from aisotools.core.exceptions import SandboxError, as_clause
 from aisotools.core.sandboxes import Sandbox, SupportsPathRules
 from aisotools.core.types import Decision
-from aisotools.policy.enforcement import Gap, PathEnforcement, fixed_path, plan_enforcement
+from aisotools.policy.enforcement import Gap, PathEnforcement, denied_paths, fixed_path, plan_enforcement
 from aisotools.policy.globs import glob_below, relative_glob, rewrite_globs
 from aisotools.policy.rules import Policy, Rule
-from aisotools.workspace.path_facts import find_hard_links, is_plain_path, is_small, real_path
 from aisotools.workspace.protected import ProtectedFiles
+from aisotools.workspace.real_paths import find_hard_links, is_plain_path, is_small, real_path
 
 _log = logging.getLogger(__name__)
 
@@ -212,16 +212,12 @@ class PathRules:
         return dataclasses.replace(plan, gaps=(*plan.gaps, *gaps)) if gaps else plan
 
     def _name_paths(self, policy: Policy) -> list[str]:
-        """Return the paths that rules deny, and the folders above them."""
-        is_there, leads_to = partial(is_plain_path, self._workspace), partial(real_path, self._workspace)
-        plans = (
-            plan_enforcement([policy], self._level, is_there),
-            plan_enforcement([policy], self._level, is_there, leads_to=leads_to),
-        )
+        """Return the paths that rules deny, those that they lead to, and the folders above them."""
         paths: list[str] = []
-        for path in (path for plan in plans for path in (*plan.unreadable, *plan.unwritable)):
-            names = path.split("/")
-            paths += ["/".join(names[:depth]) for depth in range(1, len(names) + 1)]
+        for denied in denied_paths(policy):
+            for path in filter(None, (denied, real_path(self._workspace, denied))):
+                names = path.split("/")
+                paths += ["/".join(names[:depth]) for depth in range(1, len(names) + 1)]
         return paths
 
     def _look(self, paths: Mapping[str, object]) -> Mapping[str, _Stamp | None]:

@@ -16,7 +16,6 @@ import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from aisotools.core.exceptions import WorkspaceError
@@ -38,8 +37,8 @@ _CONTEXT_LINES = 3
 class Previewer:
     """Computes the previews of calls that are asked about together, in their order."""
 
-    def __init__(self, workspace: Path | None) -> None:
-        """Read the files in `workspace`; None if they lie on another machine."""
+    def __init__(self, workspace: Workspace | None) -> None:
+        """Read the files of `workspace`; None if they lie on another machine."""
         self._workspace = workspace
         self._texts: dict[str, str] = {}  # of files that earlier calls change, by their resolved path
 
@@ -61,7 +60,8 @@ class Previewer:
             with a space, `+`, `-` or `@`. All of it is untrusted text. And the digest of the content, by the
             path of the file; see `digest_of_file`.
         """
-        if not own_path or self._workspace is None:
+        workspace = self._workspace
+        if not own_path or workspace is None:
             return {}, {}
         if scripts:
             expected = {path: _digest(self._texts[path]) for path in scripts if path in self._texts}
@@ -75,7 +75,6 @@ class Previewer:
             return {}, {}
         key = path
         try:
-            workspace = Workspace(self._workspace)
             with suppress(
                 OSError, WorkspaceError
             ):  # its folder is missing, or it leads out: reading says which
@@ -83,7 +82,7 @@ class Previewer:
             before = self._texts[key] if key in self._texts else _read(workspace, path)
         except UnicodeDecodeError:
             note = "The file is not text, so what changes in it cannot be shown."
-            return {"diff": _note(path, note)}, {path: digest_of_file(self._workspace, path)}
+            return {"diff": _note(path, note)}, {path: digest_of_file(workspace, path)}
         except (OSError, ValueError, WorkspaceError) as error:
             return {"diff": _note(path, f"What changes cannot be shown: {error}")}, {}
         digests = {path: _digest(before)}
@@ -95,10 +94,10 @@ class Previewer:
         return {"diff": _diff(path, before or "", after, exists=before is not None)}, digests
 
 
-def digest_of_file(workspace: Path, path: str) -> str:
+def digest_of_file(workspace: Workspace, path: str) -> str:
     """Return a digest of the content of a file: of a fixed text if there is none, or it cannot be read."""
     try:
-        data = Workspace(workspace).read_bytes(path, max_bytes=MAX_BYTES)
+        data = workspace.read_bytes(path, max_bytes=MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return _digest(None)
     except (OSError, WorkspaceError):
@@ -106,7 +105,7 @@ def digest_of_file(workspace: Path, path: str) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def describe_differences(shown: PreparedCall, workspace: Path | None) -> list[str]:
+def describe_differences(shown: PreparedCall, workspace: Workspace | None) -> list[str]:
     """Return what of a call is no longer as it was shown, as reasons to ask about it once more."""
     differences: list[str] = []
     was, found = shown.facts, shown.facts
@@ -119,26 +118,11 @@ def describe_differences(shown: PreparedCall, workspace: Path | None) -> list[st
         paths = sorted({*found.reads, *found.writes} - {*was.reads, *was.writes})
         reach = [f"it would reach {summarize_names(paths, 5)} as well"] if paths else []
         differences += links or reach or ["it would reach other files"]
-    now = dict(found.scripts)
-    # Those in `contents` are compared below, with what an earlier call of the batch makes of them.
-    differences += [
-        f"{path} has changed since it was shown"
-        for path, digest in was.scripts
-        if now.get(path) != digest and path not in shown.contents
-    ]
-    before = dict(was.scripts)
-    differences += [
-        f"{path} is there now, and would be run"
-        for path, digest in now.items()
-        if path not in before and digest != MISSING and path not in shown.contents
-    ]
+    if was.scripts or found.scripts:
+        differences += _changed_scripts(shown, found)
     # What a diff was shown of is compared with that, below.
-    left = dict(found.losses) if was.scripts or not shown.contents else {}
-    differences += [
-        f"{path} has changed since it was shown, and would be lost"
-        for path, stamp in was.losses
-        if path in left and left[path] != stamp and path not in shown.expected
-    ]
+    if was.losses and (was.scripts or not shown.contents):
+        differences += _changed_losses(shown, found)
     if workspace is not None:
         differences += [
             f"{path} has changed since it was shown"
@@ -146,6 +130,32 @@ def describe_differences(shown: PreparedCall, workspace: Path | None) -> list[st
             if digest_of_file(workspace, path) != digest
         ]
     return differences
+
+
+def _changed_scripts(shown: PreparedCall, found: Facts) -> list[str]:
+    """Return what of the files that the call may run has changed, or is there now."""
+    before, now = dict(shown.facts.scripts), dict(found.scripts)
+    # Those in `contents` are compared for themselves, with what an earlier call of the batch makes of them.
+    changed = [
+        f"{path} has changed since it was shown"
+        for path, digest in before.items()
+        if now.get(path) != digest and path not in shown.contents
+    ]
+    return changed + [
+        f"{path} is there now, and would be run"
+        for path, digest in now.items()
+        if path not in before and digest != MISSING and path not in shown.contents
+    ]
+
+
+def _changed_losses(shown: PreparedCall, found: Facts) -> list[str]:
+    """Return what of the files that the call would remove or overwrite has changed."""
+    left = dict(found.losses)
+    return [
+        f"{path} has changed since it was shown, and would be lost"
+        for path, stamp in shown.facts.losses
+        if path in left and left[path] != stamp and path not in shown.expected
+    ]
 
 
 def _reach(facts: Facts) -> tuple[object, ...]:

@@ -37,12 +37,11 @@ from aisotools.core.events import (
 )
 from aisotools.core.exceptions import LedgerError
 from aisotools.core.protocols import Tool
-from aisotools.core.redaction import is_plain, redact_arguments, redact_text, remembering, secret_parameters
+from aisotools.core.redaction import are_plain, redact_arguments, redact_text, remembering, secret_parameters
 from aisotools.core.types import Json, ToolResult
 from aisotools.policy.prompts import shown_path
 from aisotools.session.event_log import EventLog
-from aisotools.session.ledger import Ledger, ledger_name, open_ledger, prepare_folder
-from aisotools.session.ledger_encoding import escaped
+from aisotools.session.ledger import Ledger, escaped, ledger_name, open_ledger, prepare_folder
 from aisotools.tools.registry import ToolRegistry
 
 _log = logging.getLogger(__name__)
@@ -234,7 +233,8 @@ async def record(
         secret_names,
         lambda error: on_failure(f"what happens could not be recorded ({error})"),
     )
-    event_log.subscribe(recording.on_event)
+    kinds = tuple(kind for kind in _body.registry if kind is not object)
+    event_log.subscribe(recording.on_event, kinds)
     event_log.add_preparation(recording.prepare)
     return recording
 
@@ -371,16 +371,14 @@ _redacted_reason = lru_cache(maxsize=256)(redact_text)  # nearly all calls of a 
 
 def _links(links: Sequence[tuple[str, str]]) -> list[list[str]]:
     """Return pairs of a path and where it leads, in which every character is visible."""
-    return [[redact_text(shown_path(name)), redact_text(shown_path(target))] for name, target in links]
+    shown = []
+    for name, target in links:
+        shown.append([redact_text(shown_path(name)), redact_text(shown_path(target))])
+    return shown
 
 
 def _arguments(arguments: object, secret: frozenset[str]) -> Json:
-    if (
-        type(arguments) is dict
-        and not secret
-        and len(arguments) <= _MOST_PLAIN
-        and all(map(is_plain, arguments, arguments.values()))
-    ):
+    if type(arguments) is dict and not secret and len(arguments) <= _MOST_PLAIN and are_plain(arguments):
         return arguments  # as nearly all: there is nothing to escape, and nothing that could be a secret
     if not isinstance(arguments, Mapping):
         return redact_arguments({"": escaped(arguments)}, (), _MAX_TEXT_CHARS)[""]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from aisotools.core.sandboxes import (
     SupportsSupervisor,
 )
 from aisotools.policy.config import workspace_policy
+from aisotools.policy.enforcement import PathEnforcement
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.confinement.detect import Detection
 from aisotools.sandbox.host.monitor import count_context_switches
@@ -112,84 +114,98 @@ async def build_environment(
         UsageError: If the workspace's own policy is not valid.
     """
     workspace = Path(spec.workspace)
-
     is_remote = isinstance(make_sandbox, SupportsRemoteLocation)
     path_rules = PathRules(workspace, spec.level, environ.get("HOME", ""))
-
-    def read_workspace() -> tuple[Policy | None, ProtectedFiles]:
-        narrowing = workspace_policy(workspace)
-        if not is_remote:
-            narrowed = policy or Policy()
-            path_rules.follow(narrowed if narrowing is None else narrowed.narrowed(narrowing))
-        files = ProtectedFiles(
-            workspace,
-            state_folder(environ) / "taken-away" / uuid.uuid4().hex[:12],
-            allowed=spec.allowed,
-            notebook=environ.get("JPY_SESSION_NAME", ""),
-            notebooks=protect_notebooks,
-            environ=environ,
-            denied=path_rules.enforcement.put_back,
-            unreadable=path_rules.enforcement.unreadable,
-        )
-        return narrowing, files
-
     # In a thread: what lies in a workspace may be hostile and large.
-    narrowing, files = await asyncio.to_thread(read_workspace)
+    narrowing, files = await asyncio.to_thread(
+        _read_workspace,
+        spec,
+        environ,
+        None if is_remote else path_rules,
+        policy or Policy(),
+        protect_notebooks=protect_notebooks,
+    )
     path_rules.announce()
     enforced = path_rules.enforcement
     spec = dataclasses.replace(spec, unreadable=enforced.unreadable, unwritable=enforced.unwritable)
     sandbox = make_sandbox(spec, event_log)
     path_rules.connect(sandbox, files)
-
-    def activity() -> Mapping[tuple[int, int], int] | None:
-        # A sandbox without processes of its own has nothing that could go on between calls.
-        return count_context_switches(sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0)
-
-    protection = Protection(files, activity, ImportRootWatch(workspace, environ), event_log)
+    imports = ImportRootWatch(workspace, environ)
+    protection = Protection(files, functools.partial(_activity, sandbox), imports, event_log)
     event_log.subscribe(protection.on_event, (CallStarted, CallFinished))
-    reads = ReadCache(Workspace(workspace))
-    has_readers = isinstance(sandbox, SupportsReaders) and sandbox.has_readers
-    if is_remote:
-        # The files are elsewhere: what lies here says nothing about them, so nothing here is guarded or kept.
-        no_history = NoUndoHistory()
-        env = CallEnvironment(
-            sandbox=sandbox,
-            level=spec.level,
-            workspace=workspace,
-            workspace_policy=narrowing,
-            can_undo=no_history.can_undo,
-            describe_undo=no_history.describe,
-            has_readers=has_readers,
-        )
-        return SessionParts(env=env, protection=protection, reads=reads, history=no_history)
-    read_guard = ReadGuard(reads)
-    shared = share(workspace, state_folder(environ), sandbox)
-    files.watch_mode(shared.checkpoints.root_mode)
-    history = WorkspaceHistory(
-        shared,
-        sandbox=sandbox,
-        event_log=event_log,
-        reads=reads,
-        session_key=session_key,
-    )
-    try:
-        await history.measure()
-    except BaseException:
-        history.close()
-        raise
+    guarded = Workspace(workspace)
+    reads = ReadCache(guarded)
     env = CallEnvironment(
         sandbox=sandbox,
         level=spec.level,
         workspace=workspace,
         workspace_policy=narrowing,
-        guards=(read_guard, history, protection),
-        on_read=read_guard.on_read,
-        can_undo=history.can_undo,
-        describe_undo=history.describe,
-        has_readers=has_readers,
-        resolve_paths=PathResolver(workspace).resolve,
-        path_rules=path_rules,
-        # Only a reader holds a command to what a trial promises.
-        trials=trial_lookups(workspace, search_path()) if try_unknown and has_readers else None,
+        has_readers=isinstance(sandbox, SupportsReaders) and sandbox.has_readers,
     )
+    history: UndoHistory
+    if is_remote:
+        # The files are elsewhere: what lies here says nothing about them, so nothing here is guarded or kept.
+        history = NoUndoHistory()
+        env = dataclasses.replace(env, can_undo=history.can_undo, describe_undo=history.describe)
+    else:
+        shared = share(workspace, state_folder(environ), sandbox)
+        files.watch_mode(shared.checkpoints.root_mode)
+        history = WorkspaceHistory(
+            shared, sandbox=sandbox, event_log=event_log, reads=reads, session_key=session_key
+        )
+        try:
+            await history.measure()
+        except BaseException:
+            history.close()
+            raise
+        read_guard = ReadGuard(reads)
+        env = dataclasses.replace(
+            env,
+            files=guarded,
+            guards=(read_guard, history, protection),
+            on_read=read_guard.on_read,
+            can_undo=history.can_undo,
+            describe_undo=history.describe,
+            resolve_paths=PathResolver(workspace).resolve,
+            path_rules=path_rules,
+            # Only a reader holds a command to what a trial promises.
+            trials=trial_lookups(workspace, search_path()) if try_unknown and env.has_readers else None,
+        )
     return SessionParts(env=env, protection=protection, reads=reads, history=history)
+
+
+def _read_workspace(
+    spec: WorkerSpec,
+    environ: Mapping[str, str],
+    path_rules: PathRules | None,
+    policy: Policy,
+    *,
+    protect_notebooks: bool,
+) -> tuple[Policy | None, ProtectedFiles]:
+    """Return the workspace's own policy, and its protected files as they are now.
+
+    The rules about paths of both policies are followed first, unless the files are on another machine.
+    """
+    workspace = Path(spec.workspace)
+    narrowing = workspace_policy(workspace)
+    enforced = PathEnforcement()
+    if path_rules is not None:
+        path_rules.follow(policy if narrowing is None else policy.narrowed(narrowing))
+        enforced = path_rules.enforcement
+    files = ProtectedFiles(
+        workspace,
+        state_folder(environ) / "taken-away" / uuid.uuid4().hex[:12],
+        allowed=spec.allowed,
+        notebook=environ.get("JPY_SESSION_NAME", ""),
+        notebooks=protect_notebooks,
+        environ=environ,
+        denied=enforced.put_back,
+        unreadable=enforced.unreadable,
+    )
+    return narrowing, files
+
+
+def _activity(sandbox: Sandbox) -> Mapping[tuple[int, int], int] | None:
+    """Return what shows whether something in the sandbox ran; see `Protection`."""
+    # A sandbox without processes of its own has nothing that could go on between calls.
+    return count_context_switches(sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0)

@@ -224,7 +224,8 @@ class Trials:
         if refused := self._refuse(call):
             return refused
         try:
-            await env.enforce_rules(call.name)
+            if env.path_rules is not None and env.path_rules.has_any:
+                await env.path_rules.enforce(call.name)
         except SandboxError:
             return decision  # the call itself will say so, if it is approved
         within_s = TRIAL_S if timeout_s is None else min(timeout_s, TRIAL_S)

@@ -25,6 +25,7 @@ from aisotools.core.protocols import (
     SupportsEffect,
     SupportsExamples,
     SupportsFacts,
+    SupportsHints,
     SupportsShipment,
     SupportsSource,
     SupportsTimeout,
@@ -38,7 +39,10 @@ from aisotools.core.protocols import (
 from aisotools.core.types import Effect, Facts, Json, ToolDefinition, ToolResult
 from aisotools.tools.host_failures import host_failure
 from aisotools.tools.schema import check_name
-from aisotools.tools.validation import validate_against
+from aisotools.tools.validation import fresh_arguments, validate_against
+
+MAX_HINTS = 20
+"""Hints of one tool that are shown."""
 
 _Capability = TypeVar("_Capability")
 
@@ -70,6 +74,14 @@ def definition_of(tool: Tool) -> ToolDefinition:
 def examples_of(tool: Tool) -> Sequence[tuple[Mapping[str, Json], str]]:
     """Return the tool's examples: pairs of arguments and the request they answer. Default: none."""
     return tool.examples if supports(tool, SupportsExamples) else ()
+
+
+def hints_of(tool: Tool) -> tuple[str, ...]:
+    """Return what the tool's origin says of it, for people. Default: nothing. All of it is untrusted."""
+    hints: object = tool.hints if supports(tool, SupportsHints) else ()
+    if not hints or not isinstance(hints, tuple | list):
+        return ()
+    return tuple(hint for hint in hints[:MAX_HINTS] if isinstance(hint, str))
 
 
 def classify(tool: Tool, arguments: Mapping[str, Json]) -> Effect:
@@ -138,11 +150,14 @@ def version_of(tool: Tool) -> str:
     return hashlib.sha256(definition.encode()).hexdigest()[:32]
 
 
-def deadline_of(tool: Tool, arguments: Mapping[str, Json]) -> float | None:
-    """Return the seconds a call may take. Default, also for a value that is not positive: None."""
+def deadline_of(tool: Tool, encoded_arguments: bytes) -> float | None:
+    """Return the seconds that a call with these arguments, as JSON, may take.
+
+    Default, also for a value that is not positive: None.
+    """
     deadline: object = tool.timeout_s if supports(tool, SupportsTimeout) else None
     if callable(deadline):
-        deadline = deadline(arguments)
+        deadline = deadline(fresh_arguments(encoded_arguments))
     return float(deadline) if isinstance(deadline, int | float) and deadline > 0 else None
 
 

@@ -26,7 +26,6 @@ from aisotools.core.protocols import (
     SupportsDeclaration,
     SupportsEffect,
     SupportsFacts,
-    SupportsHints,
     Tool,
 )
 from aisotools.core.types import Effect, Facts, Json
@@ -44,9 +43,6 @@ MAX_PATH_BYTES: Final = 4_096
 
 MAX_COMMAND_CHARS: Final = 65_536
 """The longest command that facts may name."""
-
-MAX_HINTS: Final = 20
-"""Hints of one tool that are shown."""
 
 _MAX_HOST_CHARS = 253
 # Names and addresses, as the network sees them: a name in other letters could be one that only looks alike.
@@ -77,14 +73,6 @@ def declaration_of(tool: Tool) -> Declaration:
     if not declares or declaration == "none":
         return "none"
     return "constant" if declaration == "constant" else "computed"
-
-
-def hints_of(tool: Tool) -> tuple[str, ...]:
-    """Return what the tool's origin says of it, for people. Default: nothing. All of it is untrusted."""
-    hints: object = tool.hints if supports(tool, SupportsHints) else ()
-    if not isinstance(hints, tuple | list):
-        return ()
-    return tuple(hint for hint in hints[:MAX_HINTS] if isinstance(hint, str))
 
 
 def declared_facts(

@@ -96,10 +96,18 @@ class FunctionTool(Generic[P, R]):
         self._extract_undo_path = extract_undo_path
         self._gather_facts = gather_facts
         self._touches = touches
-        self._import_path = import_path
-        self._cached_payload: tuple[object, ToolPayload] | None = None  # with the code it was made of
-        self._concurrency = concurrency
+        default: Concurrency = "overlap" if inspect.iscoroutinefunction(function) else "main"
+        self._concurrency: Concurrency = concurrency or default
         self._programs = programs
+        self._imported: ToolPayload | None = None  # what runs if the worker imports it
+        if import_path:
+            self._imported = ToolPayload(
+                key=import_path,
+                import_path=import_path,
+                concurrency=self._concurrency,
+                programs=programs,
+            )
+        self._cached_payload: tuple[object, ToolPayload] | None = None  # with the code it was made of
         self.__name__ = self.schema.name
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
@@ -187,15 +195,8 @@ class FunctionTool(Generic[P, R]):
         """
         if self.runs_in == "host":
             return None
-        default: Concurrency = "overlap" if inspect.iscoroutinefunction(self.function) else "main"
-        concurrency = self._concurrency or default
-        if self._import_path:
-            return ToolPayload(
-                key=self._import_path,
-                import_path=self._import_path,
-                concurrency=concurrency,
-                programs=self._programs,
-            )
+        if self._imported is not None:
+            return self._imported
         code = getattr(self.function, "__code__", None)
         if self._cached_payload is not None:
             cached_code, cached = self._cached_payload
@@ -203,7 +204,7 @@ class FunctionTool(Generic[P, R]):
                 return cached
         pickled = pickle_by_value(self.name, self)
         payload = ToolPayload(
-            key=_digest(pickled), payload=pickled, concurrency=concurrency, programs=self._programs
+            key=_digest(pickled), payload=pickled, concurrency=self._concurrency, programs=self._programs
         )
         self._cached_payload = (code, payload)
         return payload

@@ -20,15 +20,14 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import itertools
 import os
 import posixpath
 import re
 import stat
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import filterfalse
 from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceError
@@ -47,16 +46,13 @@ _MAX_PARTS = 10_000  # of all paths of a call; each may cost a system call
 _MAX_MATCHES = 500
 _MAX_ENTRIES = 5_000  # looked at for all patterns of a call: some milliseconds of the event loop
 _MAX_MENTIONED = 150
-_MAX_SEARCHED = 20_000  # for further names of denied files, and only if there are any
-_MAX_COPIED = 2_000  # files and folders: each costs a look around every call
-_MAX_COPIED_BYTES = 16 << 20
 _MAX_MENTION_CHARS = 1_000
 _GLOB = re.compile(r"[*?\[]")
 _CLASS = re.compile(r"\[[:.=]")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))(?=/|$)")
 _WORKSPACE_VARIABLES = frozenset(("WORKSPACE", "PWD"))
 _PRIVATE_VARIABLES = frozenset(("HOME", "TMPDIR"))
-_NEVER_FOLLOWED = ("/proc", "/dev/fd", "/sys")  # what is there differs from process to process
+_DIFFERS_BY_PROCESS = re.compile(r"/(?:proc|dev/fd|sys)(?:/|\Z)")
 _ENDINGS_OF_PROGRAMS = ("", ".jq", ".sql")  # beside those that `is_code` knows
 _OF_A_PROCESS = re.compile(r"/+(?:proc/(?:self|thread-self|\d+)|dev/fd)(?:/|$)")
 _ALIAS = "/workspace"
@@ -85,7 +81,7 @@ class PathResolver:
     def __init__(self, workspace: str | os.PathLike[str]) -> None:
         """Resolve in an existing folder."""
         self._root = Root.of(workspace)
-        self._spelled = os.fspath(Path(workspace).absolute())
+        self._spellings = _Spellings.of(self._root.path, os.fspath(Path(workspace).absolute()))
 
     def __repr__(self) -> str:
         return f"<PathResolver {self._root.path!r}>"
@@ -106,8 +102,8 @@ class PathResolver:
         is_naming = bool(facts.named or facts.scripts or is_mentioning)
         if not (facts.reads or facts.writes or facts.recorded or is_naming):
             return dataclasses.replace(facts, made=())
-        named = self._find_named(facts.named)
-        look = _Look(self._root, self._spelled, facts.made)
+        named = self._find_named(facts.named) if facts.named else _FollowedPaths()
+        look = _Look(self._spellings, facts.made)
         reads = look.follow_all(facts.reads, doubtful=facts.unresolved)
         writes = look.follow_all(facts.writes, doubtful=facts.writes)
         shown_reads = _shown(reads.paths)
@@ -129,6 +125,7 @@ class PathResolver:
         # What is said to be written is no sign of what is read.
         mentions = [path for path in mentioned.paths if path not in writes.paths]
         folders = reads.folders | writes.folders | named.folders | mentioned.folders
+        links = reads.links | writes.links
         return dataclasses.replace(
             facts,
             reads=shown_reads,
@@ -136,9 +133,7 @@ class PathResolver:
             losses=self._find_losses(facts.effect, reads, writes),
             writes=_shown(writes.paths),
             folders=_shown(folders),
-            links=tuple(
-                (_as_text(name), _as_text(path)) for name, path in (reads.links | writes.links).items()
-            ),
+            links=tuple(zip(_shown(links), _shown(links.values()), strict=True)),
             mentions=_shown(mentions),
             named=_shown(named.paths),
             unresolved=_shown(unresolved),
@@ -172,16 +167,16 @@ class PathResolver:
         if effect is Effect.READ_ONLY:
             return ()
         destroys = effect is Effect.DESTRUCTIVE
-        # Moved, or written into, a folder keeps what is in it.
-        lost = [path for path in writes.paths if destroys or path not in writes.folders]
-        if destroys and not lost:
-            lost = list(reads.folders)  # `find out -delete` removes what it finds
-        stamps = stamps_of(Path(self._root.path), lost)
-        return tuple((_as_text(path), stamp) for path, stamp in stamps)
+        if destroys:
+            lost = writes.paths or reads.folders  # `find out -delete` removes what it finds
+        else:  # moved, or written into, a folder keeps what is in it
+            lost = dict.fromkeys(filterfalse(writes.folders.__contains__, writes.paths))
+        stamps = dict(stamps_of(Path(self._root.path), lost))
+        return tuple(zip(_shown(stamps), stamps.values(), strict=True))
 
     def _settle_patterns(self, facts: Facts, without_dashes: Facts) -> Facts:
         """Return the facts that hold, as there is a name that may be taken for an option, or is none."""
-        look = _Look(self._root, self._spelled)
+        look = _Look(self._spellings)
         holds = all(map(look.has_plain_names, facts.dash_folders)) and all(map(look.is_absent, facts.absent))
         if not holds:
             return dataclasses.replace(facts, dash_folders=(), absent=(), without_dashes=None)
@@ -196,7 +191,7 @@ class PathResolver:
 
     def _find_named(self, texts: Iterable[str]) -> _FollowedPaths:
         """Return what of the workspace texts name: only what is there, since any text may be a name."""
-        look = _Look(self._root, self._spelled)
+        look = _Look(self._spellings)
         named = _FollowedPaths()
         for text in texts:
             if _may_be_path(text) and look.may_exist(text):
@@ -208,7 +203,7 @@ class PathResolver:
     def _find_mentioned(self, arguments: Mapping[str, Json]) -> _FollowedPaths:
         """Return what of the workspace arguments name: as a whole, in words, or as a folder and a name."""
         readings = readings_of(arguments)
-        look = _Look(self._root, self._spelled, max_paths=_MAX_MENTIONED)
+        look = _Look(self._spellings, max_paths=_MAX_MENTIONED)
         named = _FollowedPaths()
         for text in readings.wholes:
             if _OF_A_PROCESS.match(text):
@@ -252,124 +247,53 @@ class PathResolver:
         return self._root.path.startswith(f"{posixpath.normpath(path).rstrip('/')}/")
 
 
-def is_plain_path(workspace: Path, path: str) -> bool:
-    """Return whether there is something at a relative path in the workspace, and no link on the way."""
-    place = os.path.realpath(workspace)
-    for name in path.split("/"):
-        place = f"{place}/{name}"
-        try:
-            if stat.S_ISLNK(os.lstat(place).st_mode):
-                return False
-        except (OSError, ValueError):
-            return False
-    return True
-
-
-def real_path(workspace: Path, path: str) -> str | None:
-    """Return the relative path that one in the workspace leads to; None if links lead out of it."""
-    root = os.path.realpath(workspace)
-    try:
-        real, _ = follow_path(f"{root}/{path}", os.readlink)
-    except (OSError, ValueError):
-        return None
-    return real[len(root) + 1 :] if real.startswith(f"{root}/") else None
-
-
-def find_hard_links(workspace: Path, path: str) -> tuple[list[str], int]:
-    """Return further names of the files at a path, or below it, and how many were not found.
-
-    The search looks at some thousands of files, those near the top first.
-    """
-    root = os.path.realpath(workspace)
-    inside: dict[tuple[int, int], int] = {}
-    for _, status in _walk_files(f"{root}/{path}", _MAX_COPIED):
-        if status.st_nlink > 1:
-            key = status.st_dev, status.st_ino
-            inside[key] = inside.get(key, status.st_nlink) - 1
-    names = []
-    if inside:
-        for place, status in _walk_files(root, _MAX_SEARCHED):
-            name, key = place[len(root) + 1 :], (status.st_dev, status.st_ino)
-            if key in inside and not is_within(name, path):
-                names.append(name)
-                inside[key] -= 1
-    return names, sum(inside.values())
-
-
-def _walk_files(place: str, most: int) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the regular files at a place and below, the upper ones first, and at most so many entries."""
-    waiting = deque([place])
-    while waiting and most > 0:
-        most -= 1
-        place = waiting.popleft()
-        try:
-            status = os.lstat(place)
-            if stat.S_ISREG(status.st_mode):
-                yield place, status
-            elif stat.S_ISDIR(status.st_mode):
-                with os.scandir(place) as entries:
-                    waiting.extend(itertools.islice((entry.path for entry in entries), most))
-        except OSError:
-            continue  # what cannot be looked at is not found
-
-
-def is_small(workspace: Path, path: str) -> bool:
-    """Return whether what is at a relative path in the workspace is little enough to keep a copy of it."""
-    entries, size = 0, 0
-    waiting = [f"{os.path.realpath(workspace)}/{path}"]
-    while waiting:
-        place = waiting.pop()
-        entries += 1
-        try:
-            status = os.lstat(place)
-            if stat.S_ISREG(status.st_mode):
-                size += status.st_size
-            elif stat.S_ISDIR(status.st_mode):
-                with os.scandir(place) as inner:
-                    waiting += itertools.islice((entry.path for entry in inner), _MAX_COPIED)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return False
-        if entries + len(waiting) > _MAX_COPIED or size > _MAX_COPIED_BYTES:
-            return False
-    return True
-
-
 def _shown(paths: Iterable[str]) -> tuple[str, ...]:
     """Return the paths as texts that can be recorded: a name on disk need not be UTF-8."""
-    return tuple(map(_as_text, paths))
-
-
-def _as_text(path: str) -> str:
-    try:
-        return shown(path)
-    except UnicodeEncodeError:  # it is no name on disk either
-        return path.encode("utf-8", "backslashreplace").decode()
+    names = tuple(paths)
+    return names if "".join(names).isascii() else tuple(map(shown, names))
 
 
 def _may_be_path(text: str) -> bool:
     return 0 < len(text) <= _MAX_MENTION_CHARS and "\n" not in text and "\0" not in text
 
 
+@dataclass(frozen=True, slots=True)
+class _Spellings:
+    """The absolute paths that lead to a workspace.
+
+    Attributes:
+        root: The real one.
+        all: All that a call may begin a path with: as the workspace was named, the real one, the alias.
+        has_alias: Whether a sandbox shows it at the alias. One that lies there itself, or below, has none.
+    """
+
+    root: str
+    all: tuple[str, ...]
+    has_alias: bool
+
+    @classmethod
+    def of(cls, root: str, spelled: str) -> _Spellings:
+        """Return those of the workspace with this real path, which was named by another."""
+        return cls(root, tuple(dict.fromkeys((spelled, root, _ALIAS))), not is_within(root, _ALIAS))
+
+
 class _Look:
     """One look at the workspace, which counts what it has looked at."""
 
     def __init__(
-        self, root: Root, spelled: str, made: Sequence[MadeName] = (), *, max_paths: int = _MAX_PATHS
+        self, spellings: _Spellings, made: Sequence[MadeName] = (), *, max_paths: int = _MAX_PATHS
     ) -> None:
-        self._root = root.path
-        self._spellings = tuple(dict.fromkeys((spelled, self._root, _ALIAS)))
-        # A workspace that lies at the alias itself, or below, has none.
-        self._has_alias = self._relative(root.path, (_ALIAS,)) is None
+        self._root = spellings.root
+        self._spellings = spellings.all
+        self._has_alias = spellings.has_alias
         self._paths_left = max_paths
         self._first_names: dict[str, bool] = {}
         self._parts_left = _MAX_PARTS
         self._entries_left = _MAX_ENTRIES
         self._made: MadeNames | None = None
         if made:
-            spellings = (self._root, spelled, *([_ALIAS] if self._has_alias else []))
-            self._made = MadeNames(spellings, self._absolute, self._expand_source)
+            shown = [path for path in spellings.all if path != _ALIAS or self._has_alias]
+            self._made = MadeNames((self._root, *shown), self._absolute, self._expand_source)
             self._made.add(made)
 
     def exists(self, path: str) -> bool:
@@ -510,7 +434,7 @@ class _Look:
 
     def _follow_absolute(self, text: str, found: _FollowedPaths) -> None:
         normal = posixpath.normpath(text)
-        if _differs_by_process(normal):
+        if _DIFFERS_BY_PROCESS.match(normal):
             found.paths[normal] = None
             found.unresolved[text] = None
             found.outside = True
@@ -555,7 +479,7 @@ class _Look:
         for place in places:
             below = self._relative(place, self._spellings)
             if below is None:
-                if _differs_by_process(place):
+                if _DIFFERS_BY_PROCESS.match(place):
                     found.unresolved[place] = None
                 found.outside |= not is_within(place, "$TMPDIR")
             shown_place = place if below is None else below
@@ -612,7 +536,7 @@ class _Look:
         self, path: str, read_link: Callable[[str], str], found: _FollowedPaths
     ) -> tuple[str, list[str]]:
         real, links = follow_path(path, read_link)
-        if any(map(_differs_by_process, (real, *links))):
+        if any(map(_DIFFERS_BY_PROCESS.match, (real, *links))):
             found.outside = True
             raise _Unclear
         return real, links
@@ -688,10 +612,6 @@ class _Look:
                 below = self._relative(seen, (_ALIAS,))
                 if below is not None:
                     yield f"{self._root}/{below}"
-
-
-def _differs_by_process(path: str) -> bool:
-    return any(path == place or path.startswith(f"{place}/") for place in _NEVER_FOLLOWED)
 
 
 def _as_fnmatch(name: str) -> str:

@@ -133,7 +133,12 @@ def check_path(path: str) -> None:
 
 def shown(name: str) -> str:
     r"""Return a file name as text that can be encoded; bytes that are not UTF-8 appear as `\xff`."""
-    return name if name.isascii() else os.fsencode(name).decode("utf-8", "backslashreplace")
+    if name.isascii():
+        return name
+    try:
+        return os.fsencode(name).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # it is no name on disk either
+        return name.encode("utf-8", "backslashreplace").decode()
 
 
 def printable(name: str) -> str:

@@ -1,22 +1,30 @@
 """How real paths lie to each other. They are texts, as many are compared at each look at a workspace.
 
-Also: what is on the way of a path, which links a folder has, and by which other paths it can be reached.
+Also: what is on the way of a path, which links a folder has, by which other paths a folder or a file can be
+reached, and how much there is below a path.
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import re
+import stat
 import time
-from collections.abc import Callable, Set as AbstractSet
+from collections import deque
+from collections.abc import Callable, Iterator, Set as AbstractSet
 from pathlib import Path
 
+from aisotools.core.path_texts import is_within
 from aisotools.workspace.paths import MAX_LINKS
 
 _MOST_PLACES = 64  # by which one folder is looked for; there are more only where somebody mounts in a loop
 _MOST_LISTINGS = 4096
 _SETTLED_NS = 1_000_000_000  # beyond the granularity of any clock of a file system
+_MAX_SEARCHED = 20_000  # for further names of denied files, and only if there are any
+_MAX_COPIED = 2_000  # files and folders: each costs a look around every call
+_MAX_COPIED_BYTES = 16 << 20
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
@@ -143,6 +151,90 @@ def follow_path(path: str, read_link: Callable[[str], str] = os.readlink) -> tup
         parts += link.split("/")[::-1]
         place = "" if link.startswith("/") else place.rpartition("/")[0]
     return place or "/", links
+
+
+def is_plain_path(workspace: Path, path: str) -> bool:
+    """Return whether there is something at a relative path in the workspace, and no link on the way."""
+    place = os.path.realpath(workspace)
+    for name in path.split("/"):
+        place = f"{place}/{name}"
+        try:
+            if stat.S_ISLNK(os.lstat(place).st_mode):
+                return False
+        except (OSError, ValueError):
+            return False
+    return True
+
+
+def real_path(workspace: Path, path: str) -> str | None:
+    """Return the relative path that one in the workspace leads to; None if links lead out of it."""
+    root = os.path.realpath(workspace)
+    try:
+        real, _ = follow_path(f"{root}/{path}", os.readlink)
+    except (OSError, ValueError):
+        return None
+    return real[len(root) + 1 :] if real.startswith(f"{root}/") else None
+
+
+def find_hard_links(workspace: Path, path: str) -> tuple[list[str], int]:
+    """Return further names of the files at a path, or below it, and how many were not found.
+
+    The search looks at some thousands of files, those near the top first.
+    """
+    root = os.path.realpath(workspace)
+    inside: dict[tuple[int, int], int] = {}
+    for _, status in _walk_files(f"{root}/{path}", _MAX_COPIED):
+        if status.st_nlink > 1:
+            key = status.st_dev, status.st_ino
+            inside[key] = inside.get(key, status.st_nlink) - 1
+    names = []
+    if inside:
+        for place, status in _walk_files(root, _MAX_SEARCHED):
+            name, key = place[len(root) + 1 :], (status.st_dev, status.st_ino)
+            if key in inside and not is_within(name, path):
+                names.append(name)
+                inside[key] -= 1
+    return names, sum(inside.values())
+
+
+def _walk_files(place: str, most: int) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the regular files at a place and below, the upper ones first, and at most so many entries."""
+    waiting = deque([place])
+    while waiting and most > 0:
+        most -= 1
+        place = waiting.popleft()
+        try:
+            status = os.lstat(place)
+            if stat.S_ISREG(status.st_mode):
+                yield place, status
+            elif stat.S_ISDIR(status.st_mode):
+                with os.scandir(place) as entries:
+                    waiting.extend(itertools.islice((entry.path for entry in entries), most))
+        except OSError:
+            continue  # what cannot be looked at is not found
+
+
+def is_small(workspace: Path, path: str) -> bool:
+    """Return whether what is at a relative path in the workspace is little enough to keep a copy of it."""
+    entries, size = 0, 0
+    waiting = [f"{os.path.realpath(workspace)}/{path}"]
+    while waiting:
+        place = waiting.pop()
+        entries += 1
+        try:
+            status = os.lstat(place)
+            if stat.S_ISREG(status.st_mode):
+                size += status.st_size
+            elif stat.S_ISDIR(status.st_mode):
+                with os.scandir(place) as inner:
+                    waiting += itertools.islice((entry.path for entry in inner), _MAX_COPIED)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
+        if entries + len(waiting) > _MAX_COPIED or size > _MAX_COPIED_BYTES:
+            return False
+    return True
 
 
 def parents(path: str) -> list[str]:

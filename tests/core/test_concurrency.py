@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 from collections.abc import Callable, Generator, Iterable
 from operator import itemgetter
 from typing import Any
@@ -160,13 +161,13 @@ async def test_cancelled_waiting_with_ticks_ends_after_the_work() -> None:
 
 async def test_a_turn_that_was_spent_lets_in_one_task_at_a_time() -> None:
     """Also when several spend one turn together, each before it waits for the next."""
-    turns, entered, number = LoopTurns(10), [], 0
+    turns, entered, number = LoopTurns(), list[int](), 0
 
     async def work() -> None:
-        turns.spend(10)
+        turns.spend()
         await turns.wait()
         entered.append(number)
-        turns.spend(10)
+        turns.spend()
 
     tasks = [asyncio.ensure_future(work()) for _ in range(3)]
     while not all(task.done() for task in tasks):
@@ -175,12 +176,29 @@ async def test_a_turn_that_was_spent_lets_in_one_task_at_a_time() -> None:
     assert len(set(entered)) == 3
 
 
-async def test_small_work_spends_no_turn() -> None:
-    turns = LoopTurns(10)
-    turns.spend(9)
-    waiting = turns.wait()
-    with pytest.raises(StopIteration):
-        waiting.send(None)
+async def test_work_that_takes_long_is_done_in_turns_of_its_own() -> None:
+    turns, done = LoopTurns(), list[int]()
+
+    async def work(number: int) -> None:
+        await turns.take()
+        done.append(number)
+
+    working = [asyncio.ensure_future(work(number)) for number in range(3)]
+    seen = [0]
+    while len(done) < len(working):
+        await asyncio.sleep(0)
+        seen.append(len(done))
+    assert {after - before for before, after in itertools.pairwise(seen)} <= {0, 1}
+    await asyncio.gather(*working)
+
+
+async def test_a_turn_that_was_spent_is_over_with_the_next_one() -> None:
+    turns = LoopTurns()
+    await turns.wait()
+    turns.spend()
+    assert turns.is_spent
+    await turns.wait()
+    assert not turns.is_spent
 
 
 # ---- steps

@@ -55,7 +55,7 @@ def test_cut_result_is_stored_whole_and_its_reference_shown() -> None:
     assert result.truncation.ref == "r1"
     assert result.truncation.total_chars == len(text)
     assert store["r1"].text == text
-    quiet = truncate_result(ToolResult.text(text), OutputCaps(), store, readable=False)
+    quiet = truncate_result(ToolResult.text(text), OutputCaps(), store, tools=())
     assert "read_result" not in quiet.content
 
 

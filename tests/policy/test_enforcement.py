@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aisotools.core.types import Decision, Effect, Facts, ToolCall
-from aisotools.policy.enforcement import plan_enforcement
+from aisotools.policy.enforcement import denied_paths, plan_enforcement
 from aisotools.policy.rules import Policy, Rule
 
 
@@ -22,6 +22,9 @@ def test_paths_and_whole_folders_are_enforced() -> None:
     plan = plan_enforcement([policy], "isolated", lambda _path: True)
     assert plan.unreadable == ("secrets", "key.pem", "logs")
     assert plan.unwritable == ("data", "a/b")
+    assert (
+        denied_paths(policy) == denied_paths(Policy(bounds=(policy,))) == [*plan.unreadable, *plan.unwritable]
+    )
     assert plan.globs == {
         ("paths", "secrets/*"),
         ("paths", "key.pem"),
@@ -48,6 +51,7 @@ def test_paths_and_whole_folders_are_enforced() -> None:
 def test_other_rules_are_named(rule: Rule, reason: str) -> None:
     plan = plan_enforcement([Policy(rules=[rule])], "isolated", lambda _path: True)
     assert (plan.unreadable, plan.unwritable, plan.globs) == ((), (), frozenset())
+    assert denied_paths(Policy(rules=[rule])) == []
     (sentence,) = plan.not_enforced
     assert reason in sentence
 

@@ -82,7 +82,7 @@ async def test_descriptors_sent_uninvited_are_closed(r: Rig, files: str) -> None
     """They would fill the host's table, or stop its loop while the kernel closes what nobody took.
 
     Linux 6.16 and later refuse them to the worker. Under an older kernel the host takes and closes them, and
-    ends the worker: see `tests/sandbox/host/test_frame_socket.py`.
+    ends the worker: see `tests/sandbox/host/test_transport_socket.py`.
     """
     await r.kernel.variables.forget()
     before = open_files()

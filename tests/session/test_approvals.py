@@ -27,6 +27,7 @@ from aisotools.session.approvers import set_default_approver_factory
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment
 from aisotools.testing.fakes import FakeSandbox, MockTool
+from aisotools.workspace.workspace import Workspace
 from tests.waiting import loop_turns
 
 SAFE = Policy(mode="safe")
@@ -70,7 +71,7 @@ class Setup:
         return CallDecision(prepared, Decision.ASK, "policy", prepared.evaluation.reasons)
 
     async def resolve(self, *decisions: CallDecision, policy: Policy = SAFE) -> list[CallDecision]:
-        return await self.manager.resolve(decisions, self.env, policy)
+        return await self.manager.resolve(decisions, self.env, lambda: policy)
 
     def events(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.event_log.events if isinstance(event, kind)]
@@ -116,7 +117,7 @@ async def test_without_anybody_to_ask_the_policy_decides() -> None:
 async def test_another_approver_may_be_asked_this_once() -> None:
     setup = Setup(ScriptedApprover(["deny"]))
     once = ScriptedApprover(["approve"])
-    (decision,) = await setup.manager.resolve([setup.decision()], setup.env, SAFE, once)
+    (decision,) = await setup.manager.resolve([setup.decision()], setup.env, Policy, once)
     assert decision.decision is Decision.ALLOW
     assert len(once.requests) == 1
 
@@ -137,6 +138,18 @@ async def test_edited_arguments_are_a_new_call_that_is_not_asked_about_again() -
     assert decision.decision is Decision.ALLOW
     assert decision.prepared.arguments == {"x": 2}
     assert len(setup.events(ApprovalAsked)) == 1
+
+
+async def test_edited_arguments_are_checked_against_the_policy_of_when_they_come() -> None:
+    policies = [SAFE]
+
+    def edit(_request: ApprovalRequest) -> Approval:
+        policies.append(Policy(rules=[Rule(decision=Decision.DENY, reason="never")]))
+        return Approval("approve", arguments={"x": 2})
+
+    setup = Setup(ScriptedApprover([edit]))
+    (decision,) = await setup.manager.resolve([setup.decision()], setup.env, lambda: policies[-1])
+    assert (decision.decision, decision.reasons) == (Decision.DENY, ("never",))
 
 
 async def test_edited_arguments_that_a_rule_denies_stay_denied() -> None:
@@ -213,7 +226,7 @@ async def test_a_change_of_a_file_is_shown_for_our_own_tools_and_not_for_one_tha
 
     approver = ScriptedApprover(["approve", "approve"])
     setup = Setup(approver)
-    setup.env = dataclasses.replace(setup.env, workspace=tmp_path)
+    setup.env = dataclasses.replace(setup.env, workspace=tmp_path, files=Workspace(tmp_path))
     for one in (sandbox_write, Impostor("write", effect=Effect.LOCAL_MUTATION)):
         call = ToolCall("c", one.name, {"path": "a", "content": "new"}, origin="model")
         prepared = prepare_call(one, call, SAFE, "confined")

@@ -11,6 +11,7 @@ import pytest
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Effect, ToolCall
 from aisotools.policy.rules import Policy, Rule
 from aisotools.session.previews import MAX_BYTES, MAX_LINES, Previewer, digest_of_file
+from aisotools.workspace.workspace import Workspace
 from tests.conftest import OpenSession
 from tests.work import lines_run
 
@@ -23,7 +24,8 @@ def diff(workspace: Path, **arguments: Any) -> dict[str, Any]:
 
 
 def preview(arguments: dict[str, Any], own_path: str, workspace: Path | None) -> dict[str, Any]:
-    return Previewer(workspace).preview(arguments, own_path)[0]
+    files = None if workspace is None else Workspace(workspace)
+    return Previewer(files).preview(arguments, own_path)[0]
 
 
 def test_a_new_file(tmp_path: Path) -> None:
@@ -148,27 +150,27 @@ def edit(old: str, new: str) -> dict[str, Any]:
 
 def test_a_preview_comes_with_the_digest_of_what_it_was_computed_from(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\n")
-    _, contents = Previewer(tmp_path).preview(arguments("a.txt", "two\n"), OURS)
-    assert contents == {"a.txt": digest_of_file(tmp_path, "a.txt")}
+    _, contents = Previewer(Workspace(tmp_path)).preview(arguments("a.txt", "two\n"), OURS)
+    assert contents == {"a.txt": digest_of_file(Workspace(tmp_path), "a.txt")}
     (tmp_path / "a.txt").write_text("else\n")
-    assert contents != {"a.txt": digest_of_file(tmp_path, "a.txt")}
-    _, contents = Previewer(tmp_path).preview(arguments("new/b.txt", "x"), OURS)
-    assert contents == {"new/b.txt": digest_of_file(tmp_path, "new/b.txt")}
+    assert contents != {"a.txt": digest_of_file(Workspace(tmp_path), "a.txt")}
+    _, contents = Previewer(Workspace(tmp_path)).preview(arguments("new/b.txt", "x"), OURS)
+    assert contents == {"new/b.txt": digest_of_file(Workspace(tmp_path), "new/b.txt")}
     (tmp_path / "binary").write_bytes(b"\xff\0")
-    _, contents = Previewer(tmp_path).preview(arguments("binary", "x"), OURS)
-    assert contents == {"binary": digest_of_file(tmp_path, "binary")}
+    _, contents = Previewer(Workspace(tmp_path)).preview(arguments("binary", "x"), OURS)
+    assert contents == {"binary": digest_of_file(Workspace(tmp_path), "binary")}
 
 
 def test_previews_of_one_question_build_on_each_other(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\n")
-    previewer = Previewer(tmp_path)
+    previewer = Previewer(Workspace(tmp_path))
     first, before = previewer.preview(edit("one", "two"), OURS)
     second, between = previewer.preview(edit("two", "three"), OURS)
     assert first["diff"]["lines"][1:] == ["-one", "+two"]
     assert second["diff"]["lines"][1:] == ["-two", "+three"]
-    assert before == {"a.txt": digest_of_file(tmp_path, "a.txt")}
+    assert before == {"a.txt": digest_of_file(Workspace(tmp_path), "a.txt")}
     (tmp_path / "a.txt").write_text("two\n")
-    assert between == {"a.txt": digest_of_file(tmp_path, "a.txt")}
+    assert between == {"a.txt": digest_of_file(Workspace(tmp_path), "a.txt")}
     failing, contents = previewer.preview(edit("not there", "x"), OURS)
     assert "cannot be shown" in failing["diff"]["note"]
     assert contents

@@ -48,7 +48,7 @@ def test_a_mock_has_only_what_was_asked_for() -> None:
     assert gather_facts(full, {}).outside
     assert undo_path(full, {}) == Path("a")
     assert full.shipment().concurrency == "overlap"
-    assert deadline_of(full, {}) == 3
+    assert deadline_of(full, b"{}") == 3
     assert full.examples == [({}, "go")]
 
 

@@ -30,6 +30,7 @@ from aisotools.tools.adapter import (
     exception_result,
     find_builtin,
     gather_facts,
+    hints_of,
     load_analysis,
     payload_of,
     register_builtin,
@@ -74,7 +75,7 @@ def test_missing_members_have_careful_defaults() -> None:
     assert gather_facts(made, {}) == Facts(effect=Effect.LOCAL_MUTATION)
     assert undo_path(made, {}) is None
     assert payload_of(made) is None
-    assert deadline_of(made, {}) is None
+    assert deadline_of(made, b"{}") is None
     assert validate_arguments(made, {"x": 1}) == {"x": 1}
     validate_value(made, object())
     assert definition_of(made).examples == ()
@@ -95,7 +96,7 @@ def test_present_members_count() -> None:
     assert gather_facts(made, {}).effect is Effect.READ_ONLY
     assert undo_path(made, {}) == Path("a")
     assert payload_of(made) == ToolPayload(key="k")
-    assert deadline_of(made, {}) == 3.0
+    assert deadline_of(made, b"{}") == 3.0
     assert (source_of(made), version_of(made)) == ("cell [3]", "v1")
     assert definition_of(made).examples == (({"x": 1}, "one"),)
 
@@ -119,7 +120,7 @@ def test_odd_answers_count_as_none(odd: object) -> None:
     [(5, 5.0), (lambda a: a["x"], 2.0), (0, None), (-1, None), ("5", None), (float("nan"), None)],
 )
 def test_deadlines(timeout_s: Any, deadline: float | None) -> None:
-    assert deadline_of(bare(timeout_s=timeout_s), {"x": 2}) == deadline
+    assert deadline_of(bare(timeout_s=timeout_s), b'{"x": 2}') == deadline
 
 
 def test_version_changes_with_the_description() -> None:
@@ -300,3 +301,10 @@ async def test_an_analysis_that_cannot_be_imported_is_missed_where_it_is_needed(
         await load_analysis(broken)
         with pytest.raises(ModuleNotFoundError):
             gather_facts(broken, {})
+
+
+def test_hints_are_texts_and_few() -> None:
+    assert hints_of(bare()) == ()
+    assert hints_of(bare(hints="read")) == ()
+    assert hints_of(bare(hints=["a", 5, "b"])) == ("a", "b")
+    assert len(hints_of(bare(hints=["a"] * 100))) == 20

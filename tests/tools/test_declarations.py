@@ -17,7 +17,6 @@ from aisotools.tools.declarations import (
     check_facts,
     declaration_of,
     declared_facts,
-    hints_of,
 )
 from aisotools.tools.function import tool
 from tests.waiting import HANG_S, wait_until
@@ -277,10 +276,3 @@ def test_a_tool_that_does_not_answer_is_given_up_and_asked_again_once_it_has() -
             return False
 
     wait_until(answers)
-
-
-def test_hints_are_texts_and_few() -> None:
-    assert hints_of(MockTool()) == ()
-    assert hints_of(declaring(hints="read")) == ()
-    assert hints_of(declaring(hints=["a", 5, "b"])) == ("a", "b")
-    assert len(hints_of(declaring(hints=["a"] * 100))) == 20

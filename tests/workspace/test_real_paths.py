@@ -10,12 +10,15 @@ import pytest
 
 from aisotools.workspace import real_paths
 from aisotools.workspace.real_paths import (
+    find_hard_links,
     find_places,
     follow_path,
+    is_small,
     leads_into,
     lies_to,
     list_links,
     parents,
+    real_path,
     resolve,
 )
 
@@ -150,3 +153,43 @@ def test_bind_mounts_show_a_folder_elsewhere(tmp_path: Path) -> None:
     assert below == ((f"{folder}/c", f"{tmp_path}/b b/c", f"{tmp_path}/c"), ())
     assert find_places(folder, "") == find_places(folder, "1 2 3") == ((folder,), ())
     assert find_places(folder)[0][0] == folder
+
+
+def test_small_is_what_can_be_copied(tmp_path: Path) -> None:
+    workspace = tmp_path
+    (workspace / "secrets").mkdir()
+    (workspace / "secrets" / "key").write_text("k")
+    assert is_small(workspace, "secrets")
+    assert is_small(workspace, "missing")
+    with (workspace / "secrets" / "large").open("wb") as file:
+        file.truncate((16 << 20) + 1)
+    assert not is_small(workspace, "secrets")
+    (workspace / "many").mkdir()
+    for number in range(2_000):
+        (workspace / "many" / str(number)).touch()
+    assert not is_small(workspace, "many")
+
+
+def test_a_path_is_followed_within_the_workspace(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to("a")
+    (tmp_path / "out").symlink_to("/")
+    (tmp_path / "circle").symlink_to("circle")
+    ends = [real_path(tmp_path, name) for name in ("a/x", "link/x", "out/x", "circle", "none")]
+    assert ends == ["a/x", "a/x", None, None, "none"]
+
+
+def test_further_names_of_files_are_found_and_those_elsewhere_counted(tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    (workspace / "secrets").mkdir(parents=True)
+    (workspace / "pub").mkdir()
+    for name in ("one", "two", "three"):
+        (workspace / "secrets" / name).write_text(name)
+    assert find_hard_links(workspace, "secrets") == ([], 0)
+    (workspace / "pub" / "hard").hardlink_to(workspace / "secrets" / "one")
+    (workspace / "secrets" / "inside").hardlink_to(workspace / "secrets" / "two")
+    assert find_hard_links(workspace, "secrets") == (["pub/hard"], 0)
+    assert find_hard_links(workspace, "secrets/two") == (["secrets/inside"], 0)
+    (tmp_path / "elsewhere").hardlink_to(workspace / "secrets" / "three")
+    assert find_hard_links(workspace, "secrets") == (["pub/hard"], 1)
+    assert find_hard_links(workspace, "none") == ([], 0)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from pydantic_core import to_json
@@ -212,13 +212,14 @@ class CallTable:
     def start(self, call_id: str, *, stream_bytes: int, holds_main_thread: bool) -> PendingCall:
         """Add a call and give it a number; `stream_bytes` caps what it may print."""
         self._last_number += 1
+        watched = self._displays.watched.get(call_id)
         call = self._pending[self._last_number] = PendingCall(
             call_id=call_id,
             number=self._last_number,
             future=asyncio.get_running_loop().create_future(),
             output=PrintedOutput(stream_bytes),
             holds_main_thread=holds_main_thread,
-            header=self._displays.header(call_id),
+            header={} if watched is None else {"watch": asdict(watched.options)},
         )
         return call
 

@@ -37,10 +37,9 @@ from aisotools.sandbox.frames import BROKEN_STATUS, Frame, encode
 from aisotools.sandbox.host.calls import CallTable, PendingCall
 from aisotools.sandbox.host.displays import DisplayRouter
 from aisotools.sandbox.host.failures import describe_exit
-from aisotools.sandbox.host.frame_channel import FrameChannel
 from aisotools.sandbox.host.monitor import ResourceMonitor
 from aisotools.sandbox.host.programs import ProgramRequests, note_start, scope_of, wait_for_names
-from aisotools.sandbox.host.raw_output import RawOutput
+from aisotools.sandbox.host.transport import FrameChannel, RawOutput
 from aisotools.sandbox.host.watches import watch
 from aisotools.sandbox.host.worker_limits import WorkerLimits
 from aisotools.sandbox.limits import LimitExceeded, Limits

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pydantic_core import from_json
@@ -127,35 +127,33 @@ class DisplayRouter:
     """Routes displays and questions to the sink that watches a call.
 
     A sink stays after the end of its call: what the call left running may still display something.
+
+    Attributes:
+        watched: The calls that are watched, by their id.
     """
 
     def __init__(self) -> None:
-        self._watched: dict[str, _WatchedCall] = {}
+        self.watched: dict[str, _WatchedCall] = {}
         self._bytes = TokenBucket(_SESSION_DISPLAY_BYTES_BURST, _SESSION_DISPLAY_BYTES_PER_S)
 
     def watch(self, call_id: str, sink: DisplaySink, options: ExecuteOptions) -> None:
         """Route a call that has not been sent yet to `sink`; `options` say how it runs."""
-        self._watched[call_id] = _WatchedCall(sink=sink, options=options)
-        if len(self._watched) > _REMEMBERED_DISPLAYS:
-            oldest = next(iter(self._watched))
+        self.watched[call_id] = _WatchedCall(sink=sink, options=options)
+        if len(self.watched) > _REMEMBERED_DISPLAYS:
+            oldest = next(iter(self.watched))
             self.withdraw_questions(oldest)
-            del self._watched[oldest]
-
-    def header(self, call_id: str) -> Mapping[str, Any]:
-        """Return what a call's header tells the worker about its watcher."""
-        watched = self._watched.get(call_id)
-        return {} if watched is None else {"watch": asdict(watched.options)}
+            del self.watched[oldest]
 
     def withdraw_questions(self, call_id: str) -> None:
         """Cancel what the call still asks: it is over."""
-        watched = self._watched.get(call_id)
+        watched = self.watched.get(call_id)
         if watched is not None:
             for task in tuple(watched.questions):
                 task.cancel()
 
     def keep_parts(self, call_id: str, sizes: Sequence[int]) -> Sequence[bool]:
         """Return which parts of a display are of use; a `KeepParts` for the frames of one call."""
-        watched = self._watched.get(call_id)
+        watched = self.watched.get(call_id)
         is_kept = (
             watched is not None
             and sizes[0] <= _MAX_DISPLAY_BYTES
@@ -165,11 +163,11 @@ class DisplayRouter:
 
     def is_watched(self, call_id: str) -> bool:
         """Return whether a sink watches the call."""
-        return call_id in self._watched
+        return call_id in self.watched
 
     def leave_out(self, call_id: str) -> None:
         """Leave out the display that the call waits for, and very large ones that follow: it is stopped."""
-        watched = self._watched.get(call_id)
+        watched = self.watched.get(call_id)
         if watched is not None:
             watched.is_stopping = True
             if watched.showing is not None:
@@ -184,7 +182,7 @@ class DisplayRouter:
         Raises:
             ChannelError: If it is malformed.
         """
-        watched = self._watched[call_id]
+        watched = self.watched[call_id]
         if frame.op == "ask":
             self._ask(call_id, watched, frame.header, send_reply)
             return None

@@ -34,9 +34,8 @@ from aisotools.sandbox.host.failures import (
     reader_timeout_result,
     unreadable_result,
 )
-from aisotools.sandbox.host.frame_channel import FrameChannel
-from aisotools.sandbox.host.raw_output import RawOutput, ReaderPipes
 from aisotools.sandbox.host.snapshots import SnapshotHistory, WokenReader
+from aisotools.sandbox.host.transport import FrameChannel, RawOutput, ReaderPipes
 from aisotools.sandbox.host.trials import SilentListener, TrialScratch
 from aisotools.sandbox.host.watches import watch
 from aisotools.sandbox.host.worker_limits import UNKNOWN_LIMITS, explain_lowered

@@ -272,8 +272,8 @@ def display(
 
 async def test_the_header_of_a_watched_call_says_how_it_runs(host: Host) -> None:
     host.displays.watch("c", Sink(), INTERACTIVE)
-    assert host.displays.header("c")["watch"]["stdin"] is True
-    assert host.displays.header("other") == {}
+    assert host.start("c").header["watch"]["stdin"] is True
+    assert host.start("other").header == {}
 
 
 async def test_a_display_reaches_the_sink_of_its_call_also_after_its_end(host: Host) -> None:
@@ -347,8 +347,8 @@ async def test_only_so_many_watched_calls_are_remembered(host: Host) -> None:
     sink = Sink()
     for number in range(257):
         host.displays.watch(f"c{number}", sink, INTERACTIVE)
-    assert host.displays.header("c0") == {}
-    assert host.displays.header("c1") != {}
+    assert not host.displays.is_watched("c0")
+    assert host.displays.is_watched("c1")
 
 
 # ---- questions
@@ -426,7 +426,7 @@ async def test_displays_of_a_call_are_limited_in_total_until_the_page_is_cleared
     host: Host, sink: Sink
 ) -> None:
     host.displays.watch("c", sink, INTERACTIVE)
-    host.displays._watched["c"].bytes_left = 1000
+    host.displays.watched["c"].bytes_left = 1000
     host.start()
     body = to_json({"text/plain": "x" * 400})
 

@@ -24,8 +24,8 @@ from aisotools.sandbox.frames import Frame, FrameReader, encode
 from aisotools.sandbox.host.calls import PendingCall
 from aisotools.sandbox.host.connection import WorkerConnection
 from aisotools.sandbox.host.failures import describe_exit
-from aisotools.sandbox.host.frame_socket import READ_BYTES
 from aisotools.sandbox.host.programs import scope_of
+from aisotools.sandbox.host.transport import READ_BYTES
 from aisotools.sandbox.process.spawn import WorkerHandles
 from aisotools.sandbox.results import encode_result
 from tests.sandbox.rig import ReportLog, rss_bytes

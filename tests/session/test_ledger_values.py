@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from aisotools.session.ledger import open_ledger, read, verify
-from aisotools.session.ledger_encoding import ESCAPED, encoded, escaped, unescaped
+from aisotools.session.ledger import ESCAPED, encoded, escaped, open_ledger, read, unescaped, verify
 
 
 class Stubborn:

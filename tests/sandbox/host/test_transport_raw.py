@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from aisotools.sandbox.host.raw_output import RawOutput, ReaderPipes
+from aisotools.sandbox.host.transport import RawOutput, ReaderPipes
 from tests.sandbox.rig import open_files
 from tests.waiting import eventually, loop_turns
 

@@ -11,7 +11,7 @@ import pytest
 
 from aisotools.core.exceptions import ChannelError
 from aisotools.sandbox.frames import Frame, encode
-from aisotools.sandbox.host.frame_channel import FrameChannel
+from aisotools.sandbox.host.transport import FrameChannel
 from tests.waiting import eventually
 
 

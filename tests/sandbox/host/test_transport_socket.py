@@ -12,7 +12,7 @@ import pytest
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.sandbox.frames import encode
 from aisotools.sandbox.host.fork_handle import ForkSocket
-from aisotools.sandbox.host.frame_socket import READ_BYTES, FrameSocket
+from aisotools.sandbox.host.transport import READ_BYTES, FrameSocket
 from aisotools.sandbox.process.descriptors import SO_PASSRIGHTS, refuse_descriptors, refuses_descriptors
 from tests.sandbox.host.test_connection import Peer
 from tests.waiting import HANG_S
