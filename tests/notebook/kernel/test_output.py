@@ -250,7 +250,7 @@ def test_no_error_and_no_page_holds_it_up(kind: str, trusted: bool) -> None:
 
 
 def test_the_control_a_large_display_that_is_packed_and_signed_at_once_does() -> None:
-    content = {"data": {"x/y": [1.25e-3] * 300_000}}  # an eighth of what passes above
+    content = {"data": {"x/y": [1.25e-3] * 2_600_000}}  # as many as above
 
     async def sign() -> None:
         signer = Session(key=b"x" * 32)
