@@ -61,6 +61,8 @@ class RestorePlan:
 
     def targets_around_unrestorable(self) -> Mapping[TreePath, Node | None]:
         """Return the targets without removals of folders that contain an unrestorable path."""
+        if not self.unrestorable:
+            return self.targets
         parents = {path[:end] for path, _ in self.unrestorable for end in range(1, len(path))}
         return {path: node for path, node in self.targets.items() if node is not None or path not in parents}
 
@@ -156,6 +158,26 @@ class RestoreResult:
     failed: list[Failure] = field(default_factory=list)
 
 
+def carry_out(store: Store, root: int, plan: RestorePlan, token: str, *, force: bool) -> RestoreResult:
+    """Bring an open folder to where a plan leads. What the plan leaves out counts as failed.
+
+    Args:
+        store: Holds the contents.
+        root: Descriptor of the folder.
+        plan: What to do.
+        token: As for `restore`.
+        force: Remove what is unrestorable; otherwise it is left in place.
+    """
+    final = [*plan.sealed, *(path for path, _ in plan.unrestorable)] if force else plan.sealed
+    result = remove_trees(root, final, token)
+    result.failed += plan.missing
+    targets = plan.targets
+    if not force:
+        targets = plan.targets_around_unrestorable()
+        result.failed += ((path, f"left in place: {why}") for path, why in plan.unrestorable)
+    return _Restore(store, root, token, result).run(targets)
+
+
 def restore(store: Store, root: int, targets: Mapping[TreePath, Node | None], token: str) -> RestoreResult:
     """Make an open folder hold `targets`. Touch no other path.
 
@@ -165,7 +187,7 @@ def restore(store: Store, root: int, targets: Mapping[TreePath, Node | None], to
         targets: Node that should be at each path; None for nothing.
         token: Part of the names of partial files, by which `sweep` finds them after a crash.
     """
-    return _Restore(store, root, token).run(targets)
+    return _Restore(store, root, token, RestoreResult()).run(targets)
 
 
 def sweep(root: int, folders: Iterable[TreePath], token: str) -> None:
@@ -198,13 +220,13 @@ def _removed_prefix(token: str) -> str:
 class _Restore:
     """One restore. A path that fails is recorded, and the others go on."""
 
-    def __init__(self, store: Store, root: int, token: str) -> None:
+    def __init__(self, store: Store, root: int, token: str, result: RestoreResult) -> None:
         self._store = store
         self._root = root
         self._token = token
         self._temporaries = 0
         self._unlocked: dict[TreePath, int] = {}  # folders that are open meanwhile, with their modes before
-        self._result = RestoreResult()
+        self._result = result
 
     def run(self, targets: Mapping[TreePath, Node | None]) -> RestoreResult:
         folders = [path for path, node in targets.items() if node is not None and node.kind == "folder"]

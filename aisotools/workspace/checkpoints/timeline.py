@@ -26,9 +26,8 @@ from aisotools.core.exceptions import UsageError
 from aisotools.workspace.checkpoints.restore import (
     Reasons,
     RestorePlan,
+    carry_out,
     plan_restore,
-    remove_trees,
-    restore,
     sweep,
 )
 from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Snapshot, TooSlow, TrackedTree
@@ -534,7 +533,7 @@ class Checkpoints:
                 return UndoResult(direction=direction, steps=tuple(steps), conflicts=conflicts, done=False)
             # The plan has scanned every tree.
             origin = {tree.key: tree.root for tree, _ in plans}
-            moved = self._record_and_carry_out(direction, steps, plans, force=force)
+            moved = self._carry_out(direction, steps, plans, force=force)
             return replace(moved, conflicts=conflicts, origin=origin)
 
     def revert(self, moved: UndoResult) -> UndoResult:
@@ -552,35 +551,23 @@ class Checkpoints:
                 if tree is not None:
                     plans.append((tree, plan_restore(self._store, tree, [(tree.scan().root, root)])))
             direction: Direction = "redo" if moved.direction == "undo" else "undo"
-            return self._record_and_carry_out(direction, moved.steps[::-1], plans, force=True)
-
-    def _record_and_carry_out(
-        self,
-        direction: Direction,
-        steps: Sequence[Checkpoint],
-        plans: Iterable[tuple[TrackedTree, RestorePlan]],
-        *,
-        force: bool,
-    ) -> UndoResult:
-        ids, token = [step.call_id for step in steps], uuid.uuid4().hex[:12]
-        self._store.record(op="move", way=direction, ids=ids, token=token, force=force)
-        return self._carry_out(direction, steps, plans, token, force=force)
+            return self._carry_out(direction, moved.steps[::-1], plans, force=True)
 
     def _plan(
         self, direction: Direction, steps: Sequence[Checkpoint]
     ) -> list[tuple[TrackedTree, RestorePlan]]:
+        taken = {step.call_id: step for step in steps}
+        hops: dict[str, list[tuple[str, str]]] = {}
+        for step in steps:
+            for key in step.before:
+                # What a call did includes what the calls inside it did.
+                if step.inside not in taken or key not in taken[step.inside].before:
+                    hops.setdefault(key, []).append(step.change_of(direction, key))
         plans = []
-        for key in dict.fromkeys(key for step in steps for key in step.before):
+        for key, changes in hops.items():
             tree = self._tree(key)
             if tree is not None:
-                known = {step.call_id for step in steps if key in step.before}
-                # What a call did includes what the calls inside it did.
-                hops = [
-                    step.change_of(direction, key)
-                    for step in steps
-                    if step.call_id in known and step.inside not in known
-                ]
-                plans.append((tree, plan_restore(self._store, tree, hops)))
+                plans.append((tree, plan_restore(self._store, tree, changes)))
         return plans
 
     def _carry_out(
@@ -588,10 +575,15 @@ class Checkpoints:
         direction: Direction,
         steps: Sequence[Checkpoint],
         plans: Iterable[tuple[TrackedTree, RestorePlan]],
-        token: str,
+        token: str = "",
         *,
         force: bool,
     ) -> UndoResult:
+        """Carry out a move; record it first, unless `token` is that of one that was cut short."""
+        ids = [step.call_id for step in steps]
+        if not token:
+            token = uuid.uuid4().hex[:12]
+            self._store.record(op="move", way=direction, ids=ids, token=token, force=force)
         restored: list[str] = []
         removed: list[str] = []
         missing: list[tuple[str, str]] = []
@@ -599,20 +591,11 @@ class Checkpoints:
         for tree, plan in plans:
             show = functools.partial(listed.show, tree)
             with tree.opened() as root:
-                final = [*plan.sealed, *(path for path, _ in plan.unrestorable)] if force else plan.sealed
-                cleared = remove_trees(root, final, token)
-                removed += map(show, cleared.removed)
-                missing += [(show(path), why) for path, why in cleared.failed]
-                if force:
-                    targets = plan.targets
-                else:
-                    missing += [(show(path), f"left in place: {why}") for path, why in plan.unrestorable]
-                    targets = plan.targets_around_unrestorable()
-                result = restore(self._store, root, targets, token)
+                result = carry_out(self._store, root, plan, token, force=force)
             restored += map(show, result.restored)
             removed += map(show, result.removed)
-            missing += [(show(path), why) for path, why in [*plan.missing, *result.failed]]
-        self._timeline.shift(direction, [step.call_id for step in steps])
+            missing += [(show(path), why) for path, why in result.failed]
+        self._timeline.shift(direction, ids)
         self._store.record(op="moved", token=token)
         self.snapshot()
         return UndoResult(
