@@ -33,7 +33,7 @@ from aisotools.core.events import (
     Undone,
 )
 from aisotools.core.exceptions import SandboxError, UsageError, WorkspaceError
-from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableHistory, VariablePoint
+from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariablePoint
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Facts, ToolResult
 from aisotools.policy.prepared import PreparedCall
@@ -238,6 +238,7 @@ class WorkspaceHistory:
         self._checkpoints = shared.checkpoints
         self._workspace = shared.folder
         self._sandbox = sandbox
+        self._variables = sandbox.variables if isinstance(sandbox, SupportsSnapshots) else None
         self._event_log = event_log
         self._reads = reads
         self._session_key = session_key
@@ -590,10 +591,6 @@ class WorkspaceHistory:
         return await asyncio.to_thread(reverted_result, moved, problem, back)
 
     # -- variables
-
-    @property
-    def _variables(self) -> VariableHistory | None:
-        return self._sandbox.variables if isinstance(self._sandbox, SupportsSnapshots) else None
 
     async def _move_variables(self, plan: UndoPlan, *, keeps: bool) -> str:
         """Move the variables along with the files. Return what became of them, for the result.

@@ -43,9 +43,9 @@ def describe_elsewhere(steps: Sequence[UndoStep]) -> str:
 def describe_restored(plan: UndoPlan, point: VariablePoint) -> str:
     """Return which state of the variables is back, and what of it is not."""
     loss = f", but for: {summarize_names(point.lost)}." if point.lost else "."
-    if not plan.before:
+    if not plan.variables.before:
         return f"They are as they were before the undo{loss}"
-    return f"They are as before {plan.before}{loss}"
+    return f"They are as before {plan.variables.before}{loss}"
 
 
 def move_result(plan: UndoPlan, moved: UndoResult, variables: str) -> ToolResult:

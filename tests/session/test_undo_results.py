@@ -13,7 +13,7 @@ from aisotools.session.undo_results import (
     move_result,
     reverted_result,
 )
-from aisotools.session.undo_steps import STAY, UndoPlan, group_steps
+from aisotools.session.undo_steps import STAY, Restore, UndoPlan, group_steps
 from aisotools.workspace.checkpoints.timeline import Checkpoint, UndoResult
 
 
@@ -64,10 +64,10 @@ def test_steps_are_counted_and_those_that_changed_nothing_are_named() -> None:
 
 
 def test_variables_are_described() -> None:
-    plan = replace(plan_of(checkpoint("c1")), before="c1")
+    plan = replace(plan_of(checkpoint("c1")), variables=Restore(state=0, before="c1"))
     point = VariablePoint(call_id="other", lost=("2 threads",))
     assert describe_restored(plan, point) == "They are as before c1, but for: 2 threads."
-    redo = replace(plan, direction="redo", before="")
+    redo = replace(plan, direction="redo", variables=Restore(state=0))
     assert describe_restored(redo, VariablePoint(call_id="c1")) == "They are as they were before the undo."
     assert "tool (c1): an earlier process or another session" in describe_elsewhere(plan.steps)
     assert "cannot be forked" in describe_unsupported()

@@ -93,6 +93,7 @@ class SnapshotStore:
         undone: The ways that were left by undo, the latest last. Each begins with the snapshot that was
             restored, so that the last of them begins with the present, and time goes on from its end to the
             beginning of the one before.
+        unsettled: Forks that were requested, for whatever purpose, and of which nothing is known yet.
     """
 
     def __init__(
@@ -112,11 +113,11 @@ class SnapshotStore:
         """
         self.snapshots: list[ForkSnapshot] = []
         self.undone: list[list[ForkSnapshot]] = []
+        self.unsettled: set[ForkSnapshot] = set()
         self._slow_s = slow_s
         self._budget = budget
         self._on_dropped = on_dropped
         self._last_number = 0
-        self._unsettled: set[ForkSnapshot] = set()
         # Forks that live or may not have been reaped yet: no child processes of user code.
         self._fork_pids: set[int] = set()
         self._calls_to_skip = 0
@@ -224,14 +225,14 @@ class SnapshotStore:
             sock,
             counts=counts.without(self._fork_pids),
             known_tools=set(connection.known_tools),
-            unsettled=tuple(self._unsettled),
+            unsettled=tuple(self.unsettled),
         )
-        self._unsettled.add(snapshot)
+        self.unsettled.add(snapshot)
         snapshot.settled.add_done_callback(lambda _: self._note_pid(snapshot))
         return snapshot
 
     def _note_pid(self, snapshot: ForkSnapshot) -> None:
-        self._unsettled.discard(snapshot)
+        self.unsettled.discard(snapshot)
         self._fork_pids.add(snapshot.socket.pid)
 
     def _on_settled(self, snapshot: ForkSnapshot) -> None:

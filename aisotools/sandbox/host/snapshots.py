@@ -164,11 +164,8 @@ class SnapshotHistory:
 
     async def settled(self) -> None:
         """Wait, for a second at most, until every requested fork is known, so that `pids` is complete."""
-        if settling := self._settling():
-            await asyncio.wait(settling, timeout=_WAKE_S)
-
-    def _settling(self) -> list[asyncio.Task[None]]:
-        return [snapshot.settled for snapshot in self._store.all() if not snapshot.settled.done()]
+        if self._store.unsettled:
+            await asyncio.wait([one.settled for one in self._store.unsettled], timeout=_WAKE_S)
 
     def take_snapshot(
         self, connection: WorkerConnection, call_id: str, *, changes_variables: bool = True
@@ -460,11 +457,12 @@ class SnapshotHistory:
                 self._broken_calls & {snapshot.point.call_id for snapshot in self._store.all()}
             )
         async with self._replacing:
-            if settling := self._settling():
+            if self._store.unsettled:
                 # The snapshot of the failed call may have been requested and not answered. If the worker is
                 # dead, the fork exists already or never will: it answers soon. If the worker lives and hangs
                 # (it is about to be killed), it will not fork any more.
                 hangs = tree.parent_of(connection.pid)
+                settling = [one.settled for one in self._store.unsettled]
                 await asyncio.wait(settling, timeout=_HUNG_FORK_S if hangs else _WAKE_S)
             candidates = self._candidates(failed_calls)
             self.expected_recovery = candidates[0][1] if candidates else None
