@@ -46,14 +46,16 @@ from aisotools.session.undo_results import (
     describe_elsewhere,
     describe_restored,
     describe_unsupported,
+    failed_result,
     move_result,
     reverted_result,
 )
 from aisotools.session.undo_steps import UndoChoice, UndoPlan, VariableStates, known_ids, refusal
 from aisotools.tools.adapter import undo_path
 from aisotools.workspace.checkpoints.scan import ProgressCallback, Snapshot, TooSlow
+from aisotools.workspace.checkpoints.steps import Direction
 from aisotools.workspace.checkpoints.store import Store
-from aisotools.workspace.checkpoints.timeline import Direction, UndoResult
+from aisotools.workspace.checkpoints.timeline import UndoResult
 from aisotools.workspace.diff import Changes, changes_between
 from aisotools.workspace.paths import printable
 from aisotools.workspace.read_tracker import ReadCache
@@ -554,9 +556,11 @@ class WorkspaceHistory:
             moved = await self._scan(move, "", inline=False)
         except WorkspaceError as error:
             return refusal(f"The {direction} failed: {error}")
-        if not moved.done:
+        if moved.conflicts and not moved.done:
             return await asyncio.to_thread(conflict_result, moved)
         self._reads.forget()
+        if not moved.done:
+            return await asyncio.to_thread(failed_result, moved)
         try:
             variables = await self._move_variables(plan, keeps=keeps)
         except SandboxError as error:

@@ -112,6 +112,25 @@ def conflict_result(moved: UndoResult) -> ToolResult:
     return dataclasses.replace(result, value={"conflicts": _list_conflicts(moved)})
 
 
+def failed_result(moved: UndoResult) -> ToolResult:
+    """Build the result of an undo or redo that was taken back, since the system refused to change a path."""
+    missing, stuck = (
+        [f"{path or 'the workspace'} ({reason})" for path, reason in reasons]
+        for reasons in (moved.missing, moved.stuck)
+    )
+    verb = moved.direction
+    lines = [f"This {verb} failed at: {summarize_names(missing)}."]
+    if stuck:
+        lines.append(f"It could not be taken back at: {', '.join(stuck)}. All else is as it was before it.")
+        lines.append(f"No call may change files until that is mended: repair it, and {verb} again.")
+    else:
+        lines.insert(0, "Nothing was changed: all is as it was before.")
+        lines.append(f"Repair that, and {verb} again; with force=True it changes what can be changed.")
+    result = ToolResult.error("\n".join(lines), error_kind="failed")
+    value: dict[str, Json] = {"missing": list(missing), "stuck": list(stuck)}
+    return dataclasses.replace(result, value=value)
+
+
 def _list_conflicts(moved: UndoResult) -> list[Json]:
     return [{"path": path, "why": reason} for path, reason in moved.conflicts]
 

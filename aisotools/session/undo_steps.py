@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from aisotools.core.exceptions import UsageError
 from aisotools.core.types import ToolResult
-from aisotools.workspace.checkpoints.timeline import Checkpoint, Direction
+from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
 
 _MAX_LISTED = 20
 """Calls that one message names."""

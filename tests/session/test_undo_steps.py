@@ -18,7 +18,7 @@ from aisotools.session.undo_steps import (
     known_ids,
     refusal,
 )
-from aisotools.workspace.checkpoints.timeline import Checkpoint, Direction
+from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
 
 
 def checkpoint(

@@ -49,6 +49,7 @@ class RestorePlan:
             it lies too deep, but it is known that nobody has changed anything in them.
         conflicts: Displayed paths that somebody else changed since.
         contested: The same as tree paths.
+        end: Digest of the tree that the last of the steps leads to.
     """
 
     targets: Mapping[TreePath, Node | None] = field(default_factory=dict)
@@ -58,6 +59,7 @@ class RestorePlan:
     sealed: tuple[TreePath, ...] = ()
     conflicts: Reasons = ()
     contested: frozenset[TreePath] = frozenset()
+    end: str = field(default="", compare=False)
 
     def targets_around_unrestorable(self) -> Mapping[TreePath, Node | None]:
         """Return the targets without removals of folders that contain an unrestorable path."""
@@ -73,11 +75,21 @@ class RestorePlan:
         return replace(self, targets=targets, sealed=sealed, conflicts=(), contested=frozenset())
 
 
-def plan_restore(store: Store, tree: TrackedTree, hops: Sequence[tuple[str, str]]) -> RestorePlan:
+def plan_restore(
+    store: Store, tree: TrackedTree, hops: Sequence[tuple[str, str]], *, is_resumed: bool = False
+) -> RestorePlan:
     """Plan the way from what is there now over `hops`, each from one tree to another.
 
     A path is contested if it is now neither as it was before nor as it would be after the hop, and if it lies
     in a folder that is to be removed although no hop knows it.
+
+    Args:
+        store: Holds the trees.
+        tree: What is there now.
+        hops: The way.
+        is_resumed: Whether a restore along this way was cut short. It may have ended when it had removed
+            a folder and not put a file there yet, or the other way round: so where nothing is, nothing is
+            contested.
     """
     reader = TreeReader(store)
     now = tree.scan().root
@@ -88,8 +100,12 @@ def plan_restore(store: Store, tree: TrackedTree, hops: Sequence[tuple[str, str]
     for start, end in hops:
         for path, (before, after) in reader.differences(start, end).items():
             current = targets[path] if path in targets else reader.lookup(now, path)
-            if not (_is_same(current, before) or _is_same(current, after)):
-                contested.setdefault(path, _CHANGED_SINCE)
+            is_known = _is_same(current, before) or _is_same(current, after)
+            if not is_known and not (is_resumed and current is None):
+                why = _CHANGED_SINCE
+                if current is not None and current.is_unreadable:
+                    why = f"what is there cannot be compared: {current.why_unkept}"
+                contested.setdefault(path, why)
             targets[path] = after
     present = {path: reader.lookup(now, path) for path in targets}
     for path, target in targets.items():
@@ -98,7 +114,7 @@ def plan_restore(store: Store, tree: TrackedTree, hops: Sequence[tuple[str, str]
             for name in reader.of(current):
                 if targets.get((*path, name), current) is not None:
                     contested[*path, name] = _ADDED_SINCE
-    return _build_plan(tree, targets, present, contested)
+    return replace(_build_plan(tree, targets, present, contested), end=hops[-1][1] if hops else "")
 
 
 def _build_plan(
@@ -151,15 +167,17 @@ class RestoreResult:
         restored: Paths that were created or replaced.
         removed: Paths that were removed.
         failed: Paths that could not be changed, each with the reason.
+        left_out: Paths that the plan leaves as they are, each with the reason.
     """
 
     restored: list[TreePath] = field(default_factory=list)
     removed: list[TreePath] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
+    left_out: list[Failure] = field(default_factory=list)
 
 
 def carry_out(store: Store, root: int, plan: RestorePlan, token: str, *, force: bool) -> RestoreResult:
-    """Bring an open folder to where a plan leads. What the plan leaves out counts as failed.
+    """Bring an open folder to where a plan leads.
 
     Args:
         store: Holds the contents.
@@ -170,11 +188,11 @@ def carry_out(store: Store, root: int, plan: RestorePlan, token: str, *, force: 
     """
     final = [*plan.sealed, *(path for path, _ in plan.unrestorable)] if force else plan.sealed
     result = remove_trees(root, final, token)
-    result.failed += plan.missing
+    result.left_out += plan.missing
     targets = plan.targets
     if not force:
         targets = plan.targets_around_unrestorable()
-        result.failed += ((path, f"left in place: {why}") for path, why in plan.unrestorable)
+        result.left_out += ((path, f"left in place: {why}") for path, why in plan.unrestorable)
     return _Restore(store, root, token, result).run(targets)
 
 
@@ -207,6 +225,22 @@ def sweep(root: int, folders: Iterable[TreePath], token: str) -> None:
                             os.unlink(name, dir_fd=folder)
         finally:
             os.close(folder)
+
+
+def lock_again(store: Store, root: int, end: str, folders: Iterable[TreePath]) -> None:
+    """Give these folders the modes of a tree again, where a restore that was cut short has unlocked them."""
+    reader = TreeReader(store)
+    for path in folders:
+        node = reader.lookup(end, path)
+        if path and node is not None and node.kind == "folder":
+            with suppress(OSError):  # it is not there; or it stays as it is, and may be used
+                folder = open_below(root, path)
+                try:
+                    mode = stat.S_IMODE(os.fstat(folder).st_mode)
+                    if mode != node.mode and mode == node.mode | 0o700:
+                        os.fchmod(folder, node.mode)
+                finally:
+                    os.close(folder)
 
 
 def _temporary_prefix(token: str) -> str:
@@ -367,9 +401,17 @@ def _writable(root: int, path: TreePath) -> Iterator[int]:
             yield folder
         finally:
             if locked:
-                os.fchmod(folder, mode)
+                _set_back(folder, mode)
     finally:
         os.close(folder)
+
+
+def _set_back(folder: int, mode: int) -> None:
+    try:
+        os.fchmod(folder, mode)
+    except OSError as error:
+        problem = f"the mode of the folder around it could not be set back: {error.strerror}"
+        raise OSError(error.errno, problem) from error
 
 
 def _inherit_owner(file: int, parent: int) -> None:
