@@ -122,7 +122,10 @@ def failed_result(moved: UndoResult) -> ToolResult:
     lines = [f"This {verb} failed at: {summarize_names(missing)}."]
     if stuck:
         lines.append(f"It could not be taken back at: {', '.join(stuck)}. All else is as it was before it.")
-        lines.append(f"No call may change files until that is mended: repair it, and {verb} again.")
+        lines.append(
+            f"No call may change files until that is mended: repair it, and {verb} again; with force=True "
+            "these paths stay as they are."
+        )
     else:
         lines.insert(0, "Nothing was changed: all is as it was before.")
         lines.append(f"Repair that, and {verb} again; with force=True it changes what can be changed.")

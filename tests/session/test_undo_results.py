@@ -10,6 +10,7 @@ from aisotools.session.undo_results import (
     describe_elsewhere,
     describe_restored,
     describe_unsupported,
+    failed_result,
     move_result,
     reverted_result,
 )
@@ -62,6 +63,30 @@ def test_steps_are_counted_and_those_that_changed_nothing_are_named() -> None:
     alone = plan_of(calls[0])
     unchanged = move_result(alone, UndoResult(direction="redo", steps=tuple(alone.checkpoints)), "")
     assert unchanged.content == "Redid 1 call: tool (c1, changed nothing).\nNo file had to be changed."
+
+
+def test_a_move_that_was_taken_back_names_what_it_failed_at_and_what_is_left() -> None:
+    moved = UndoResult(direction="redo", missing=(("x", "No space left on device"),), done=False)
+    whole = failed_result(moved)
+    assert whole.content.splitlines() == [
+        "Nothing was changed: all is as it was before.",
+        "This redo failed at: x (No space left on device).",
+        "Repair that, and redo again; with force=True it changes what can be changed.",
+    ]
+    part = failed_result(replace(moved, stuck=(("y", "it is gone"), ("", "it is as after the redo"))))
+    assert part.content.splitlines() == [
+        "This redo failed at: x (No space left on device).",
+        (
+            "It could not be taken back at: y (it is gone), the workspace (it is as after the redo). All "
+            "else is as it was before it."
+        ),
+        (
+            "No call may change files until that is mended: repair it, and redo again; with force=True these "
+            "paths stay as they are."
+        ),
+    ]
+    assert (part.is_error, part.error_kind) == (True, "failed")
+    assert part.value["stuck"] == ["y (it is gone)", "the workspace (it is as after the redo)"]
 
 
 def test_variables_are_described() -> None:

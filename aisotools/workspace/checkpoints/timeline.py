@@ -378,7 +378,8 @@ class Checkpoints:
         Args:
             direction: Whether to undo or to redo.
             steps: Last steps of `steps` or `undone`, in the order in which they are to be taken.
-            force: Replace what somebody else changed since, and remove paths whose content is not stored.
+            force: Replace what somebody else changed since, remove paths whose content is not stored, and do
+                what can be done if a path cannot be changed.
 
         Returns:
             The result. With conflicts, unless forced, nothing was changed. If a path cannot be changed, the
@@ -391,7 +392,7 @@ class Checkpoints:
                 changed then.
         """
         with self._lock:
-            self._finish_move()
+            unfinished = self._finish_move(force=force)
             if self._timeline.running:
                 names = ", ".join(step.name for step in self._timeline.running.values())
                 raise UsageError(f"{names} is running. Wait for it, or interrupt it, then {direction}.")
@@ -402,6 +403,10 @@ class Checkpoints:
             # The plan has scanned every tree.
             origin = {tree.key: tree.root for tree, _ in plans}
             moved = self._carry_out(direction, steps, plans, force=force)
+            if unfinished:  # what this move changes as well, it names itself
+                touched = {tree.display_path(path) for tree, plan in plans for path in plan.touched}
+                left = tuple(entry for entry in unfinished if entry[0] not in touched)
+                moved = replace(moved, missing=moved.missing + left)
             moved = replace(moved, conflicts=conflicts, origin=origin)
             return moved if force or not moved.failed else self._take_back(moved, plans)
 
@@ -550,24 +555,28 @@ class Checkpoints:
         self._store.record(op="moved", token=token)
         self._timeline.moving = None
 
-    def _finish_move(self) -> None:
+    def _finish_move(self, *, force: bool = False) -> Reasons:
         """Complete a move that failed half way, before anything else is done.
+
+        Returns:
+            With `force`, the paths at which it cannot be completed, and which stay as they are.
 
         Raises:
             WorkspaceError: If it still cannot be completed, or that cannot be recorded.
         """
         moving = self._timeline.moving
         if moving is None:
-            return
+            return ()
         failed = self._complete_move(moving).failed
-        if failed:
+        if failed and not force:
             names = summarize_names([f"{path or 'the workspace'} ({why})" for path, why in failed])
             raise WorkspaceError(
                 f"An earlier undo or redo failed half way, and can still not be completed at: {names}. "
-                "Make it possible to change that, and try again."
+                "Make it possible to change that, and try again; an undo or redo with force=True leaves it."
             )
         if self._timeline.moving is not None:
             self._end_move(moving["token"])
+        return failed
 
     # ---- recovery and limits
 
