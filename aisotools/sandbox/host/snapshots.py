@@ -21,7 +21,7 @@ from aisotools.core.sandboxes import SandboxCall, VariableCopy, VariablePoint
 from aisotools.core.types import ToolCall, ToolResult
 from aisotools.sandbox.host.connection import WorkerConnection, WorkerProcess
 from aisotools.sandbox.host.failures import Recovery
-from aisotools.sandbox.host.fork_handle import ForkSnapshot, ForkSocket
+from aisotools.sandbox.host.fork_handle import ForkSnapshot, ForkSocket, wait_until_ended
 from aisotools.sandbox.host.scheduler import CallScheduler
 from aisotools.sandbox.host.snapshot_store import MemoryBudget, SnapshotStore
 from aisotools.sandbox.process import tree
@@ -163,9 +163,16 @@ class SnapshotHistory:
         return pids
 
     async def settled(self) -> None:
-        """Wait, for a second at most, until every requested fork is known, so that `pids` is complete."""
+        """Wait until `pids` is complete: each requested fork is known, and each that was killed has ended.
+
+        For a second at most, each.
+        """
         if self._store.unsettled:
             await asyncio.wait([one.settled for one in self._store.unsettled], timeout=_WAKE_S)
+        if self._store.killed:
+            killed = [*self._store.killed]
+            self._store.killed.clear()
+            await wait_until_ended(killed, within_s=_WAKE_S)
 
     def take_snapshot(
         self, connection: WorkerConnection, call_id: str, *, changes_variables: bool = True
