@@ -95,11 +95,15 @@ def plan_restore(
     now = tree.scan().root
     if not now or not all(root for hop in hops for root in hop):
         return RestorePlan(missing=(((), "its files were not covered: there are too many of them"),))
+    present: dict[TreePath, Node | None] = {}
     targets: dict[TreePath, Node | None] = {}
     contested: dict[TreePath, str] = {}
     for start, end in hops:
         for path, (before, after) in reader.differences(start, end).items():
-            current = targets[path] if path in targets else reader.lookup(now, path)
+            if path in targets:
+                current = targets[path]
+            else:
+                current = present[path] = reader.lookup(now, path)
             is_known = _is_same(current, before) or _is_same(current, after)
             if not is_known and not (is_resumed and current is None):
                 why = _CHANGED_SINCE
@@ -107,14 +111,13 @@ def plan_restore(
                     why = f"what is there cannot be compared: {current.why_unkept}"
                 contested.setdefault(path, why)
             targets[path] = after
-    present = {path: reader.lookup(now, path) for path in targets}
     for path, target in targets.items():
         current = present[path]
         if current is not None and current.kind == "folder" and (target is None or target.kind != "folder"):
             for name in reader.of(current):
                 if targets.get((*path, name), current) is not None:
                     contested[*path, name] = _ADDED_SINCE
-    return replace(_build_plan(tree, targets, present, contested), end=hops[-1][1] if hops else "")
+    return _build_plan(tree, targets, present, contested, end=hops[-1][1] if hops else "")
 
 
 def _build_plan(
@@ -122,6 +125,8 @@ def _build_plan(
     targets: Mapping[TreePath, Node | None],
     present: Mapping[TreePath, Node | None],
     contested: Mapping[TreePath, str],
+    *,
+    end: str,
 ) -> RestorePlan:
     possible: dict[TreePath, Node | None] = {}
     missing: list[Failure] = []
@@ -149,6 +154,7 @@ def _build_plan(
         sealed=tuple(sealed),
         conflicts=tuple((tree.display_path(path), contested[path]) for path in sorted_in_runs(contested)),
         contested=frozenset(contested),
+        end=end,
     )
 
 

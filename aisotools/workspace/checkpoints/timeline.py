@@ -263,7 +263,10 @@ class Checkpoints:
                 be completed nor taken back. The call must not run then.
         """
         with self._lock:
-            self._finish_move()
+            if self._timeline.moving is not None:
+                if not may_wait:
+                    raise TooSlow
+                self._finish_move(self._timeline.moving)
             snapshot = self.snapshot(progress, max_work, may_wait=may_wait)
             before = {_WORKSPACE: snapshot.root}
             if outside is not None and (tree := self._track(outside)) is not None:
@@ -392,7 +395,8 @@ class Checkpoints:
                 changed then.
         """
         with self._lock:
-            unfinished = self._finish_move(force=force)
+            moving = self._timeline.moving
+            unfinished = () if moving is None else self._finish_move(moving, force=force)
             if self._timeline.running:
                 names = ", ".join(step.name for step in self._timeline.running.values())
                 raise UsageError(f"{names} is running. Wait for it, or interrupt it, then {direction}.")
@@ -555,7 +559,7 @@ class Checkpoints:
         self._store.record(op="moved", token=token)
         self._timeline.moving = None
 
-    def _finish_move(self, *, force: bool = False) -> Reasons:
+    def _finish_move(self, moving: Mapping[str, Any], *, force: bool = False) -> Reasons:
         """Complete a move that failed half way, before anything else is done.
 
         Returns:
@@ -564,9 +568,6 @@ class Checkpoints:
         Raises:
             WorkspaceError: If it still cannot be completed, or that cannot be recorded.
         """
-        moving = self._timeline.moving
-        if moving is None:
-            return ()
         failed = self._complete_move(moving).failed
         if failed and not force:
             names = summarize_names([f"{path or 'the workspace'} ({why})" for path, why in failed])
