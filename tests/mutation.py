@@ -55,6 +55,7 @@ MODULES = (
     "sandbox/host/scheduler",
     "workspace/checkpoints/restore",
     "workspace/checkpoints/scan",
+    "workspace/checkpoints/steps",
     "workspace/checkpoints/store",
     "workspace/checkpoints/timeline",
     "workspace/checkpoints/tree",

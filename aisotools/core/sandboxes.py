@@ -294,4 +294,4 @@ class SupportsSnapshotProcesses(Protocol):
         """Return the process ids of the parked processes. They belong to no call and do no work."""
 
     async def settled(self) -> None:
-        """Wait until the process of every restore point that is being created is known to `pids`."""
+        """Wait until `pids` is complete: new processes are known, and those that were dropped have ended."""

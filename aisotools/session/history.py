@@ -33,7 +33,7 @@ from aisotools.core.events import (
     Undone,
 )
 from aisotools.core.exceptions import SandboxError, UsageError, WorkspaceError
-from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableHistory, VariablePoint
+from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariablePoint
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Facts, ToolResult
 from aisotools.policy.prepared import PreparedCall
@@ -46,14 +46,16 @@ from aisotools.session.undo_results import (
     describe_elsewhere,
     describe_restored,
     describe_unsupported,
+    failed_result,
     move_result,
     reverted_result,
 )
 from aisotools.session.undo_steps import UndoChoice, UndoPlan, VariableStates, known_ids, refusal
 from aisotools.tools.adapter import undo_path
 from aisotools.workspace.checkpoints.scan import ProgressCallback, Snapshot, TooSlow
+from aisotools.workspace.checkpoints.steps import Direction
 from aisotools.workspace.checkpoints.store import Store
-from aisotools.workspace.checkpoints.timeline import Direction, UndoResult
+from aisotools.workspace.checkpoints.timeline import UndoResult
 from aisotools.workspace.diff import Changes, changes_between
 from aisotools.workspace.paths import printable
 from aisotools.workspace.read_tracker import ReadCache
@@ -238,6 +240,7 @@ class WorkspaceHistory:
         self._checkpoints = shared.checkpoints
         self._workspace = shared.folder
         self._sandbox = sandbox
+        self._variables = sandbox.variables if isinstance(sandbox, SupportsSnapshots) else None
         self._event_log = event_log
         self._reads = reads
         self._session_key = session_key
@@ -553,9 +556,11 @@ class WorkspaceHistory:
             moved = await self._scan(move, "", inline=False)
         except WorkspaceError as error:
             return refusal(f"The {direction} failed: {error}")
-        if not moved.done:
+        if moved.conflicts and not moved.done:
             return await asyncio.to_thread(conflict_result, moved)
         self._reads.forget()
+        if not moved.done:
+            return await asyncio.to_thread(failed_result, moved)
         try:
             variables = await self._move_variables(plan, keeps=keeps)
         except SandboxError as error:
@@ -590,10 +595,6 @@ class WorkspaceHistory:
         return await asyncio.to_thread(reverted_result, moved, problem, back)
 
     # -- variables
-
-    @property
-    def _variables(self) -> VariableHistory | None:
-        return self._sandbox.variables if isinstance(self._sandbox, SupportsSnapshots) else None
 
     async def _move_variables(self, plan: UndoPlan, *, keeps: bool) -> str:
         """Move the variables along with the files. Return what became of them, for the result.

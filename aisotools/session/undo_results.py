@@ -43,9 +43,9 @@ def describe_elsewhere(steps: Sequence[UndoStep]) -> str:
 def describe_restored(plan: UndoPlan, point: VariablePoint) -> str:
     """Return which state of the variables is back, and what of it is not."""
     loss = f", but for: {summarize_names(point.lost)}." if point.lost else "."
-    if not plan.before:
+    if not plan.variables.before:
         return f"They are as they were before the undo{loss}"
-    return f"They are as before {plan.before}{loss}"
+    return f"They are as before {plan.variables.before}{loss}"
 
 
 def move_result(plan: UndoPlan, moved: UndoResult, variables: str) -> ToolResult:
@@ -110,6 +110,28 @@ def conflict_result(moved: UndoResult) -> ToolResult:
     lines.append(f"Keep it by leaving it as it is, or {moved.direction} with force=True.")
     result = ToolResult.error("\n".join(lines), error_kind="failed")
     return dataclasses.replace(result, value={"conflicts": _list_conflicts(moved)})
+
+
+def failed_result(moved: UndoResult) -> ToolResult:
+    """Build the result of an undo or redo that was taken back, since the system refused to change a path."""
+    missing, stuck = (
+        [f"{path or 'the workspace'} ({reason})" for path, reason in reasons]
+        for reasons in (moved.missing, moved.stuck)
+    )
+    verb = moved.direction
+    lines = [f"This {verb} failed at: {summarize_names(missing)}."]
+    if stuck:
+        lines.append(f"It could not be taken back at: {', '.join(stuck)}. All else is as it was before it.")
+        lines.append(
+            f"No call may change files until that is mended: repair it, and {verb} again; with force=True "
+            "these paths stay as they are."
+        )
+    else:
+        lines.insert(0, "Nothing was changed: all is as it was before.")
+        lines.append(f"Repair that, and {verb} again; with force=True it changes what can be changed.")
+    result = ToolResult.error("\n".join(lines), error_kind="failed")
+    value: dict[str, Json] = {"missing": list(missing), "stuck": list(stuck)}
+    return dataclasses.replace(result, value=value)
 
 
 def _list_conflicts(moved: UndoResult) -> list[Json]:

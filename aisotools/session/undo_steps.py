@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from aisotools.core.exceptions import UsageError
 from aisotools.core.types import ToolResult
-from aisotools.workspace.checkpoints.timeline import Checkpoint, Direction
+from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
 
 _MAX_LISTED = 20
 """Calls that one message names."""
@@ -110,11 +110,14 @@ class Restore:
     Attributes:
         state: The state; None if the variables stay as they are.
         call_id: Before which call it was kept; None if it is what the sandbox goes to when it redoes all.
+        before: The call before which the variables will be as they are restored, which need not be the one
+            that they were kept for; empty for the state that the first of the undos has left.
         problem: Why it cannot be restored, in a clause; empty if it can.
     """
 
     state: int | None = None
     call_id: str | None = None
+    before: str = ""
     problem: str = ""
 
 
@@ -130,14 +133,11 @@ class UndoPlan:
         direction: Which of the two.
         steps: The steps, in the order in which they are taken.
         variables: What happens to the variables.
-        before: The call before which they are as the plan restores them; empty for the state that the first
-            of the undos has left.
     """
 
     direction: Direction
     steps: tuple[UndoStep, ...]
     variables: Restore
-    before: str = ""
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
@@ -207,27 +207,26 @@ class UndoChoice:
         restore = STAY if files_only else self.find_restore(count)
         if restore.problem:
             return self._refuse_variables(count, to, restore.problem)
-        before, _ = self._find_state(count) or ("", 0)
-        return UndoPlan(direction=self._direction, steps=steps, variables=restore, before=before)
+        return UndoPlan(direction=self._direction, steps=steps, variables=restore)
 
     def find_restore(self, count: int) -> Restore:
         """Return how the variables get to the state that so many steps lead to."""
         found = self._find_state(count)
         if found is None or self._why_not_kept is None:
             return STAY
-        _, state = found
+        before, state = found
         if state == self._states.now:
             return STAY
         problem = ""
         for call_id in self._states.calls_that_found(state):
             why = self._why_not_kept(call_id)
             if not why:
-                return Restore(state=state, call_id=call_id)
+                return Restore(state=state, call_id=call_id, before=before)
             problem = problem or why
         if state == self._states.left:
             why = self._why_not_kept(None)
             if not why:
-                return Restore(state=state)
+                return Restore(state=state, before=before)
             problem = problem or why
         return Restore(state=state, problem=problem or "nothing is known of it")
 

@@ -725,6 +725,71 @@ async def test_undo_that_fails_half_way_says_what_is_where(
     assert here(session).read_text() == "1"
 
 
+def spoil(session: Session, content: bytes) -> Path:
+    """Damage a stored content. Return its file."""
+    assert isinstance(session.history, WorkspaceHistory)
+    (found,) = [
+        path for path in (session.history.store.folder / "objects").iterdir() if path.read_bytes() == content
+    ]
+    found.write_bytes(content[::-1])
+    return found
+
+
+async def test_undo_that_fails_at_one_file_changes_none_unless_forced(open_session: OpenSession) -> None:
+    session = await open_acting(open_session)
+    here(session).write_text("old a")
+    here(session, "b").write_text("old b")
+    await act(session, "one", {"a": "new a", "b": "new b"}, x=1)
+    stored = spoil(session, b"old b")
+    failed = await session.undo()
+    assert failed.content.startswith(
+        "Nothing was changed: all is as it was before.\nThis undo failed at: b ("
+    )
+    assert (here(session).read_text(), here(session, "b").read_text()) == ("new a", "new b")
+    assert fake_variables(session).values == {"x": 1}, "nor are variables"
+    forced = await session.undo(force=True)
+    assert (here(session).read_text(), here(session, "b").read_text()) == ("old a", "new b")
+    assert "Not brought back: b (" in forced.content
+    await session.redo()
+    stored.write_bytes(b"old b")
+    assert not (await session.undo()).is_error
+    assert (here(session).read_text(), here(session, "b").read_text()) == ("old a", "old b")
+
+
+@pytest.mark.parametrize("forced", [False, True])
+async def test_no_call_runs_while_an_undo_is_neither_done_nor_taken_back(
+    open_session: OpenSession, forced: bool
+) -> None:
+    session = await open_acting(open_session)
+    here(session).write_text("old a")
+    here(session, "b").write_text("old b")
+    await act(session, "one", {"a": "new a", "b": "new b"}, x=1)
+    spoil(session, b"old b")
+    stored = spoil(session, b"new a")
+    failed = await session.undo()
+    assert "It could not be taken back at: a (it is as after the undo)." in failed.content
+    assert here(session).read_text() == "old a"
+    write_c = {"path": "c", "content": "1"}
+    refused = await session.call("sandbox_write", write_c)
+    assert refused.is_error
+    assert (
+        "An earlier undo or redo failed half way, and can still not be completed at: a (" in refused.content
+    )
+    assert not here(session, "c").exists()
+    assert "can still not be completed" in (await session.undo()).content
+    if forced:
+        left = await session.undo(force=True)
+        assert "Not brought back: b (" in left.content
+        assert ", a (" not in left.content, "it is as it should be"
+    else:
+        stored.write_bytes(b"new a")
+    await write(session, "c", "1")
+    assert (here(session).read_text(), here(session, "b").read_text()) == (
+        ("old a" if forced else "new a"),
+        "new b",
+    )
+
+
 async def test_dropped_calls_are_counted_in_the_error_also_later(open_session: OpenSession) -> None:
     session = open_session(policy=AUTO)
     for number in range(KEPT_STEPS + 25):

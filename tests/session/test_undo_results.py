@@ -10,11 +10,13 @@ from aisotools.session.undo_results import (
     describe_elsewhere,
     describe_restored,
     describe_unsupported,
+    failed_result,
     move_result,
     reverted_result,
 )
-from aisotools.session.undo_steps import STAY, UndoPlan, group_steps
-from aisotools.workspace.checkpoints.timeline import Checkpoint, UndoResult
+from aisotools.session.undo_steps import STAY, Restore, UndoPlan, group_steps
+from aisotools.workspace.checkpoints.steps import Checkpoint
+from aisotools.workspace.checkpoints.timeline import UndoResult
 
 
 def checkpoint(call_id: str, after: str = "b", inside: str = "", beyond: str = "") -> Checkpoint:
@@ -63,11 +65,35 @@ def test_steps_are_counted_and_those_that_changed_nothing_are_named() -> None:
     assert unchanged.content == "Redid 1 call: tool (c1, changed nothing).\nNo file had to be changed."
 
 
+def test_a_move_that_was_taken_back_names_what_it_failed_at_and_what_is_left() -> None:
+    moved = UndoResult(direction="redo", missing=(("x", "No space left on device"),), done=False)
+    whole = failed_result(moved)
+    assert whole.content.splitlines() == [
+        "Nothing was changed: all is as it was before.",
+        "This redo failed at: x (No space left on device).",
+        "Repair that, and redo again; with force=True it changes what can be changed.",
+    ]
+    part = failed_result(replace(moved, stuck=(("y", "it is gone"), ("", "it is as after the redo"))))
+    assert part.content.splitlines() == [
+        "This redo failed at: x (No space left on device).",
+        (
+            "It could not be taken back at: y (it is gone), the workspace (it is as after the redo). All "
+            "else is as it was before it."
+        ),
+        (
+            "No call may change files until that is mended: repair it, and redo again; with force=True these "
+            "paths stay as they are."
+        ),
+    ]
+    assert (part.is_error, part.error_kind) == (True, "failed")
+    assert part.value["stuck"] == ["y (it is gone)", "the workspace (it is as after the redo)"]
+
+
 def test_variables_are_described() -> None:
-    plan = replace(plan_of(checkpoint("c1")), before="c1")
+    plan = replace(plan_of(checkpoint("c1")), variables=Restore(state=0, before="c1"))
     point = VariablePoint(call_id="other", lost=("2 threads",))
     assert describe_restored(plan, point) == "They are as before c1, but for: 2 threads."
-    redo = replace(plan, direction="redo", before="")
+    redo = replace(plan, direction="redo", variables=Restore(state=0))
     assert describe_restored(redo, VariablePoint(call_id="c1")) == "They are as they were before the undo."
     assert "tool (c1): an earlier process or another session" in describe_elsewhere(plan.steps)
     assert "cannot be forked" in describe_unsupported()

@@ -18,7 +18,7 @@ from aisotools.session.undo_steps import (
     known_ids,
     refusal,
 )
-from aisotools.workspace.checkpoints.timeline import Checkpoint, Direction
+from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
 
 
 def checkpoint(
@@ -190,8 +190,7 @@ def test_a_call_inside_another_has_found_a_state_that_is_over_by_now() -> None:
 def test_variables_stay_where_no_call_has_changed_them(bench: Bench) -> None:
     bench.call(checkpoint("v"), file("f"), file("g"))
     assert bench.plan(2).variables == STAY
-    assert bench.plan(3).variables == Restore(state=0, call_id="v")
-    assert bench.plan(3).before == "v"
+    assert bench.plan(3).variables == Restore(state=0, call_id="v", before="v")
     assert bench.plan(3, files_only=True).variables == STAY
     assert bench.choice(can_keep=False).find_restore(3) == STAY
 
@@ -209,8 +208,8 @@ def test_redo_leads_to_before_the_next_call_or_to_the_state_that_was_left(bench:
     bench.call(checkpoint("u"), checkpoint("v"), checkpoint("w"))
     bench.undo(3)
     part, whole = bench.plan(2, "redo"), bench.plan(3, "redo")
-    assert (part.variables.call_id, part.before) == ("w", "w")
-    assert (whole.variables.call_id, whole.before) == (None, "")
+    assert (part.variables.call_id, part.variables.before) == ("w", "w")
+    assert (whole.variables.call_id, whole.variables.before) == (None, "")
     assert whole.variables.state == bench.states.latest
     bench.reasons[None] = "the worker has ended"
     refused = bench.choice("redo").plan(3)
@@ -237,7 +236,7 @@ def test_calls_of_others_have_no_variables_here(bench: Bench) -> None:
     bench.call(checkpoint("mine"))
     bench.call(checkpoint("later"), own=False)
     plan = bench.plan(3)
-    assert (plan.variables.call_id, plan.before) == ("mine", "mine")
+    assert (plan.variables.call_id, plan.variables.before) == ("mine", "mine")
 
 
 # ---- refusals and reach

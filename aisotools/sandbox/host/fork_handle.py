@@ -17,7 +17,8 @@ import select
 import signal
 import socket
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -70,19 +71,24 @@ class ForkSocket:
         peer: The other end, for the fork.
         pid: The process that answers; 0 until it has.
         pidfd: A descriptor of that process, or -1.
+        killed: Gets the process when `close` has killed it: it may be there for a moment yet.
     """
 
-    def __init__(self, supervisor: Callable[[], int], requested: int = 0) -> None:
+    def __init__(
+        self, supervisor: Callable[[], int], requested: int = 0, killed: deque[int] | None = None
+    ) -> None:
         """Create the pair of sockets.
 
         Args:
             supervisor: Returns the process that whoever answers must be below.
             requested: The process that is asked to fork. It may refuse itself, and is never the fork.
+            killed: See the class.
 
         Raises:
             SandboxError: If this process has no descriptors left.
         """
         self._requested = requested
+        self.killed = deque[int](maxlen=1) if killed is None else killed
         self.pid = 0
         self.pidfd = -1
         try:
@@ -204,6 +210,7 @@ class ForkSocket:
                 # Race: it may just have ended. The signal reaches nobody then: a pidfd is never another's.
                 with contextlib.suppress(OSError):
                     signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+                    self.killed.append(self.pid)
             os.close(self.pidfd)
             self.pidfd = -1
 
@@ -218,6 +225,30 @@ def _is_alive(pidfd: int) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return not poll.poll(0)
+
+
+async def wait_until_ended(pids: Iterable[int], *, within_s: float) -> None:
+    """Wait until these processes, which were killed, have ended, and not longer than `within_s`.
+
+    Race: one may have ended, and its id be that of another process by now. That is waited for in vain.
+    """
+    loop = asyncio.get_running_loop()
+    pidfds: list[int] = []
+    ends: list[asyncio.Future[None]] = []
+    try:
+        for pid in pids:
+            # It is gone; or this process or its loop can watch nothing more, and the caller looks too early.
+            with contextlib.suppress(OSError, SandboxError):
+                pidfds.append(os.pidfd_open(pid))
+                end = loop.create_future()
+                watch(loop, pidfds[-1], _resolve, end)
+                ends.append(end)
+        if ends:
+            await asyncio.wait(ends, timeout=within_s)
+    finally:
+        for pidfd in pidfds:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:
@@ -423,7 +454,7 @@ class ForkSnapshot:
         await self.settled
         if not self.is_alive:
             raise SandboxError(self.drop_reason or "the snapshot's process has ended")
-        sock = ForkSocket(supervisor, self.socket.pid)
+        sock = ForkSocket(supervisor, self.socket.pid, self.socket.killed)
         try:
             # Race: the fork may have ended since `is_alive`; then the message is refused, and nobody holds
             # the copies of the descriptors.

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import os
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,6 +33,8 @@ _MEASURE_DELAY_S = 0.2
 _SKIPPED_CALLS = 8
 # Calls for which it is remembered why they have no snapshot.
 _REMEMBERED_REASONS = 1024
+# Killed forks whose end undo waits for. It takes them milliseconds, so only the last ones may be there yet.
+_REMEMBERED_KILLED = 64
 
 
 def select_retained(numbers: Sequence[int]) -> set[int]:
@@ -93,6 +95,8 @@ class SnapshotStore:
         undone: The ways that were left by undo, the latest last. Each begins with the snapshot that was
             restored, so that the last of them begins with the present, and time goes on from its end to the
             beginning of the one before.
+        unsettled: Forks that were requested, for whatever purpose, and of which nothing is known yet.
+        killed: The last forks that were killed; they may be there for a moment yet.
     """
 
     def __init__(
@@ -112,11 +116,12 @@ class SnapshotStore:
         """
         self.snapshots: list[ForkSnapshot] = []
         self.undone: list[list[ForkSnapshot]] = []
+        self.unsettled: set[ForkSnapshot] = set()
+        self.killed: deque[int] = deque(maxlen=_REMEMBERED_KILLED)
         self._slow_s = slow_s
         self._budget = budget
         self._on_dropped = on_dropped
         self._last_number = 0
-        self._unsettled: set[ForkSnapshot] = set()
         # Forks that live or may not have been reaped yet: no child processes of user code.
         self._fork_pids: set[int] = set()
         self._calls_to_skip = 0
@@ -208,7 +213,7 @@ class SnapshotStore:
         Raises:
             SandboxError: If it cannot even be requested.
         """
-        sock = ForkSocket(lambda: connection.supervisor, connection.pid)
+        sock = ForkSocket(lambda: connection.supervisor, connection.pid, self.killed)
         # Before the fork: it will have none of the threads and children that are counted here.
         counts = fork_observation.count_processes(connection.pid, self._fork_pids)
         if not connection.request_fork(sock.peer):
@@ -224,14 +229,14 @@ class SnapshotStore:
             sock,
             counts=counts.without(self._fork_pids),
             known_tools=set(connection.known_tools),
-            unsettled=tuple(self._unsettled),
+            unsettled=tuple(self.unsettled),
         )
-        self._unsettled.add(snapshot)
+        self.unsettled.add(snapshot)
         snapshot.settled.add_done_callback(lambda _: self._note_pid(snapshot))
         return snapshot
 
     def _note_pid(self, snapshot: ForkSnapshot) -> None:
-        self._unsettled.discard(snapshot)
+        self.unsettled.discard(snapshot)
         self._fork_pids.add(snapshot.socket.pid)
 
     def _on_settled(self, snapshot: ForkSnapshot) -> None:

@@ -21,7 +21,7 @@ from aisotools.core.sandboxes import SandboxCall, VariableCopy, VariablePoint
 from aisotools.core.types import ToolCall, ToolResult
 from aisotools.sandbox.host.connection import WorkerConnection, WorkerProcess
 from aisotools.sandbox.host.failures import Recovery
-from aisotools.sandbox.host.fork_handle import ForkSnapshot, ForkSocket
+from aisotools.sandbox.host.fork_handle import ForkSnapshot, ForkSocket, wait_until_ended
 from aisotools.sandbox.host.scheduler import CallScheduler
 from aisotools.sandbox.host.snapshot_store import MemoryBudget, SnapshotStore
 from aisotools.sandbox.process import tree
@@ -163,12 +163,16 @@ class SnapshotHistory:
         return pids
 
     async def settled(self) -> None:
-        """Wait, for a second at most, until every requested fork is known, so that `pids` is complete."""
-        if settling := self._settling():
-            await asyncio.wait(settling, timeout=_WAKE_S)
+        """Wait until `pids` is complete: each requested fork is known, and each that was killed has ended.
 
-    def _settling(self) -> list[asyncio.Task[None]]:
-        return [snapshot.settled for snapshot in self._store.all() if not snapshot.settled.done()]
+        For a second at most, each.
+        """
+        if self._store.unsettled:
+            await asyncio.wait([one.settled for one in self._store.unsettled], timeout=_WAKE_S)
+        if self._store.killed:
+            killed = [*self._store.killed]
+            self._store.killed.clear()
+            await wait_until_ended(killed, within_s=_WAKE_S)
 
     def take_snapshot(
         self, connection: WorkerConnection, call_id: str, *, changes_variables: bool = True
@@ -460,11 +464,12 @@ class SnapshotHistory:
                 self._broken_calls & {snapshot.point.call_id for snapshot in self._store.all()}
             )
         async with self._replacing:
-            if settling := self._settling():
+            if self._store.unsettled:
                 # The snapshot of the failed call may have been requested and not answered. If the worker is
                 # dead, the fork exists already or never will: it answers soon. If the worker lives and hangs
                 # (it is about to be killed), it will not fork any more.
                 hangs = tree.parent_of(connection.pid)
+                settling = [one.settled for one in self._store.unsettled]
                 await asyncio.wait(settling, timeout=_HUNG_FORK_S if hangs else _WAKE_S)
             candidates = self._candidates(failed_calls)
             self.expected_recovery = candidates[0][1] if candidates else None

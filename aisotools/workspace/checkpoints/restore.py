@@ -49,6 +49,7 @@ class RestorePlan:
             it lies too deep, but it is known that nobody has changed anything in them.
         conflicts: Displayed paths that somebody else changed since.
         contested: The same as tree paths.
+        end: Digest of the tree that the last of the steps leads to.
     """
 
     targets: Mapping[TreePath, Node | None] = field(default_factory=dict)
@@ -58,9 +59,12 @@ class RestorePlan:
     sealed: tuple[TreePath, ...] = ()
     conflicts: Reasons = ()
     contested: frozenset[TreePath] = frozenset()
+    end: str = field(default="", compare=False)
 
     def targets_around_unrestorable(self) -> Mapping[TreePath, Node | None]:
         """Return the targets without removals of folders that contain an unrestorable path."""
+        if not self.unrestorable:
+            return self.targets
         parents = {path[:end] for path, _ in self.unrestorable for end in range(1, len(path))}
         return {path: node for path, node in self.targets.items() if node is not None or path not in parents}
 
@@ -71,32 +75,49 @@ class RestorePlan:
         return replace(self, targets=targets, sealed=sealed, conflicts=(), contested=frozenset())
 
 
-def plan_restore(store: Store, tree: TrackedTree, hops: Sequence[tuple[str, str]]) -> RestorePlan:
+def plan_restore(
+    store: Store, tree: TrackedTree, hops: Sequence[tuple[str, str]], *, is_resumed: bool = False
+) -> RestorePlan:
     """Plan the way from what is there now over `hops`, each from one tree to another.
 
     A path is contested if it is now neither as it was before nor as it would be after the hop, and if it lies
     in a folder that is to be removed although no hop knows it.
+
+    Args:
+        store: Holds the trees.
+        tree: What is there now.
+        hops: The way.
+        is_resumed: Whether a restore along this way was cut short. It may have ended when it had removed
+            a folder and not put a file there yet, or the other way round: so where nothing is, nothing is
+            contested.
     """
     reader = TreeReader(store)
     now = tree.scan().root
     if not now or not all(root for hop in hops for root in hop):
         return RestorePlan(missing=(((), "its files were not covered: there are too many of them"),))
+    present: dict[TreePath, Node | None] = {}
     targets: dict[TreePath, Node | None] = {}
     contested: dict[TreePath, str] = {}
     for start, end in hops:
         for path, (before, after) in reader.differences(start, end).items():
-            current = targets[path] if path in targets else reader.lookup(now, path)
-            if not (_is_same(current, before) or _is_same(current, after)):
-                contested.setdefault(path, _CHANGED_SINCE)
+            if path in targets:
+                current = targets[path]
+            else:
+                current = present[path] = reader.lookup(now, path)
+            is_known = _is_same(current, before) or _is_same(current, after)
+            if not is_known and not (is_resumed and current is None):
+                why = _CHANGED_SINCE
+                if current is not None and current.is_unreadable:
+                    why = f"what is there cannot be compared: {current.why_unkept}"
+                contested.setdefault(path, why)
             targets[path] = after
-    present = {path: reader.lookup(now, path) for path in targets}
     for path, target in targets.items():
         current = present[path]
         if current is not None and current.kind == "folder" and (target is None or target.kind != "folder"):
             for name in reader.of(current):
                 if targets.get((*path, name), current) is not None:
                     contested[*path, name] = _ADDED_SINCE
-    return _build_plan(tree, targets, present, contested)
+    return _build_plan(tree, targets, present, contested, end=hops[-1][1] if hops else "")
 
 
 def _build_plan(
@@ -104,6 +125,8 @@ def _build_plan(
     targets: Mapping[TreePath, Node | None],
     present: Mapping[TreePath, Node | None],
     contested: Mapping[TreePath, str],
+    *,
+    end: str,
 ) -> RestorePlan:
     possible: dict[TreePath, Node | None] = {}
     missing: list[Failure] = []
@@ -131,6 +154,7 @@ def _build_plan(
         sealed=tuple(sealed),
         conflicts=tuple((tree.display_path(path), contested[path]) for path in sorted_in_runs(contested)),
         contested=frozenset(contested),
+        end=end,
     )
 
 
@@ -149,11 +173,33 @@ class RestoreResult:
         restored: Paths that were created or replaced.
         removed: Paths that were removed.
         failed: Paths that could not be changed, each with the reason.
+        left_out: Paths that the plan leaves as they are, each with the reason.
     """
 
     restored: list[TreePath] = field(default_factory=list)
     removed: list[TreePath] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
+    left_out: list[Failure] = field(default_factory=list)
+
+
+def carry_out(store: Store, root: int, plan: RestorePlan, token: str, *, force: bool) -> RestoreResult:
+    """Bring an open folder to where a plan leads.
+
+    Args:
+        store: Holds the contents.
+        root: Descriptor of the folder.
+        plan: What to do.
+        token: As for `restore`.
+        force: Remove what is unrestorable; otherwise it is left in place.
+    """
+    final = [*plan.sealed, *(path for path, _ in plan.unrestorable)] if force else plan.sealed
+    result = remove_trees(root, final, token)
+    result.left_out += plan.missing
+    targets = plan.targets
+    if not force:
+        targets = plan.targets_around_unrestorable()
+        result.left_out += ((path, f"left in place: {why}") for path, why in plan.unrestorable)
+    return _Restore(store, root, token, result).run(targets)
 
 
 def restore(store: Store, root: int, targets: Mapping[TreePath, Node | None], token: str) -> RestoreResult:
@@ -165,7 +211,7 @@ def restore(store: Store, root: int, targets: Mapping[TreePath, Node | None], to
         targets: Node that should be at each path; None for nothing.
         token: Part of the names of partial files, by which `sweep` finds them after a crash.
     """
-    return _Restore(store, root, token).run(targets)
+    return _Restore(store, root, token, RestoreResult()).run(targets)
 
 
 def sweep(root: int, folders: Iterable[TreePath], token: str) -> None:
@@ -187,6 +233,22 @@ def sweep(root: int, folders: Iterable[TreePath], token: str) -> None:
             os.close(folder)
 
 
+def lock_again(store: Store, root: int, end: str, folders: Iterable[TreePath]) -> None:
+    """Give these folders the modes of a tree again, where a restore that was cut short has unlocked them."""
+    reader = TreeReader(store)
+    for path in folders:
+        node = reader.lookup(end, path)
+        if path and node is not None and node.kind == "folder":
+            with suppress(OSError):  # it is not there; or it stays as it is, and may be used
+                folder = open_below(root, path)
+                try:
+                    mode = stat.S_IMODE(os.fstat(folder).st_mode)
+                    if mode != node.mode and mode == node.mode | 0o700:
+                        os.fchmod(folder, node.mode)
+                finally:
+                    os.close(folder)
+
+
 def _temporary_prefix(token: str) -> str:
     return f"{TEMPORARY}{token}-"
 
@@ -198,13 +260,13 @@ def _removed_prefix(token: str) -> str:
 class _Restore:
     """One restore. A path that fails is recorded, and the others go on."""
 
-    def __init__(self, store: Store, root: int, token: str) -> None:
+    def __init__(self, store: Store, root: int, token: str, result: RestoreResult) -> None:
         self._store = store
         self._root = root
         self._token = token
         self._temporaries = 0
         self._unlocked: dict[TreePath, int] = {}  # folders that are open meanwhile, with their modes before
-        self._result = RestoreResult()
+        self._result = result
 
     def run(self, targets: Mapping[TreePath, Node | None]) -> RestoreResult:
         folders = [path for path, node in targets.items() if node is not None and node.kind == "folder"]
@@ -345,9 +407,17 @@ def _writable(root: int, path: TreePath) -> Iterator[int]:
             yield folder
         finally:
             if locked:
-                os.fchmod(folder, mode)
+                _set_back(folder, mode)
     finally:
         os.close(folder)
+
+
+def _set_back(folder: int, mode: int) -> None:
+    try:
+        os.fchmod(folder, mode)
+    except OSError as error:
+        problem = f"the mode of the folder around it could not be set back: {error.strerror}"
+        raise OSError(error.errno, problem) from error
 
 
 def _inherit_owner(file: int, parent: int) -> None:

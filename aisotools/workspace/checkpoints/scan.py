@@ -552,6 +552,7 @@ class TrackedTree:
     Attributes:
         path: Real path of the folder.
         only: Name of the one entry that is tracked; empty for the whole folder.
+        key: Name of the tree in records; empty for the workspace.
         root: Digest of the last snapshot.
         scanner: Takes the snapshots.
     """
@@ -569,6 +570,7 @@ class TrackedTree:
         self.path = path
         self._mode = mode
         self.only = only
+        self.key = str(path / only) if only else ""
         self.root = ""
         self._limits = limits
         self.scanner = Scanner(store, limits, trust_stamps=stamps_maps(path))
@@ -597,11 +599,6 @@ class TrackedTree:
     def close(self) -> None:
         """Forget the state."""
         self.scanner.close()
-
-    @property
-    def key(self) -> str:
-        """Name of the tree in records; empty for the workspace."""
-        return str(self.path / self.only) if self.only else ""
 
     @contextmanager
     def opened(self) -> Iterator[int]:

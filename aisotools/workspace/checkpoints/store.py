@@ -68,6 +68,7 @@ class Store:
         self.folder = folder
         self._lock = threading.Lock()
         self._temporaries = 0
+        self._torn = 0  # bytes at the end of the journal that are no whole line
         try:
             for needed in (folder, folder / "objects"):
                 needed.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -266,8 +267,14 @@ class Store:
         """
         line = to_json(fields) + b"\n"
         try:
+            if self._torn:
+                # The next line would become part of the one that was cut short, and none after it be read.
+                os.ftruncate(self._journal, os.fstat(self._journal).st_size - self._torn)
+                self._torn = 0
+            written = os.write(self._journal, line)
             # Partial write: the disk became full in the middle of the line.
-            if os.write(self._journal, line) != len(line):
+            if written != len(line):
+                self._torn = written
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise self._write_error(error) from error
@@ -288,7 +295,7 @@ class Store:
         except OSError as error:
             raise self._write_error(error) from error
         os.close(self._journal)
-        self._journal = journal
+        self._journal, self._torn = journal, 0
 
 
 def _build_damage_error(digest: str) -> WorkspaceError:

@@ -17,23 +17,26 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from aisotools.core.concurrency import sorted_in_runs
-from aisotools.core.exceptions import UsageError
+from aisotools.core.exceptions import UsageError, WorkspaceError
+from aisotools.core.truncation import summarize_names
 from aisotools.workspace.checkpoints.restore import (
     Reasons,
     RestorePlan,
+    carry_out,
+    lock_again,
     plan_restore,
-    remove_trees,
-    restore,
     sweep,
 )
 from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Snapshot, TooSlow, TrackedTree
+from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline
 from aisotools.workspace.checkpoints.store import Store
-from aisotools.workspace.checkpoints.tree import TreePath, reachable_digests
+from aisotools.workspace.checkpoints.tree import TreePath, TreeReader, reachable_digests
 from aisotools.workspace.root_mode import watch_mode
 
 KEPT_STEPS = 100
@@ -54,69 +57,6 @@ _SHORT_PATH_CHARS = 40
 _DROP_SLACK = 20  # steps above KEPT_STEPS before any is dropped: dropping rewrites the journal
 
 _WORKSPACE = ""  # key of the workspace in `Checkpoint.before`
-
-Direction = Literal["undo", "redo"]
-"""Direction of a move through the timeline."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """One step: the trees before and after a call.
-
-    Attributes:
-        call_id: The call.
-        name: Its tool.
-        session: The session that made it.
-        time_s: Start, in seconds since the epoch.
-        before: Digest of each tree that it could change, by `TrackedTree.key`; the workspace is `""`.
-        beyond: Description of effects that no undo reverts.
-        after: Digests afterwards; empty while the call runs.
-        changes_variables: Whether it may have changed variables of the sandbox.
-        inside: The outermost call that it was made in; empty for a call of its own. Together they are one
-            step.
-    """
-
-    call_id: str
-    name: str
-    session: str
-    time_s: float
-    before: Mapping[str, str]
-    beyond: str = ""
-    after: Mapping[str, str] = field(default_factory=dict)
-    changes_variables: bool = False
-    inside: str = ""
-
-    @property
-    def changed(self) -> bool:
-        """True unless it is certain that no file was changed."""
-        return self.before != self.after or not all(self.after.values())
-
-    @property
-    def roots(self) -> list[str]:
-        """Digests of the trees that it needs."""
-        return [root for root in [*self.before.values(), *self.after.values()] if root]
-
-    def change_of(self, direction: Direction, key: str) -> tuple[str, str]:
-        """Return the trees from and to which it leads for one key; `""` for one that is not stored."""
-        before, after = self.before[key], self.after.get(key, "")
-        return (after, before) if direction == "undo" else (before, after)
-
-    def begin_record(self) -> dict[str, Any]:
-        """Return the journal record of its begin."""
-        record = {
-            "op": "begin",
-            "id": self.call_id,
-            "name": self.name,
-            "session": self.session,
-            "time_s": self.time_s,
-            "before": dict(self.before),
-            "beyond": self.beyond,
-        }
-        if self.changes_variables:
-            record["changes_variables"] = True
-        if self.inside:
-            record["inside"] = self.inside
-        return record
 
 
 @dataclass(slots=True)
@@ -145,9 +85,14 @@ class UndoResult:
         origin: Digests of the trees before the move, by `TrackedTree.key`; see `Checkpoints.revert`.
         restored: Paths that were created or replaced.
         removed: Paths that were removed.
-        missing: Paths that were not restored, each with the reason.
+        missing: Paths that were not restored, each with the reason. Those of a move that was taken back are
+            what it failed at.
+        failed: Those of them that the system refused to change.
+        stuck: Paths that could not be brought back to how they were before a move that failed, each with how
+            it is now.
         conflicts: Paths that somebody else changed since. Unless forced, nothing was done then.
         done: True if the move was made.
+        token: That of its record.
     """
 
     direction: Direction
@@ -155,96 +100,12 @@ class UndoResult:
     restored: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     missing: Reasons = ()
+    failed: Reasons = ()
+    stuck: Reasons = ()
     conflicts: Reasons = ()
     done: bool = True
     origin: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-
-
-@dataclass(slots=True)
-class Timeline:
-    """State of the undo and redo stacks, as the journal records describe it.
-
-    Attributes:
-        done: Steps that can be undone, oldest first.
-        undone: Steps that can be redone, the next one last.
-        running: Steps that have not ended, by call id.
-        moving: Record of an undo or redo that was started and not completed.
-        dropped: Number of older steps that are not kept any more.
-    """
-
-    done: list[Checkpoint] = field(default_factory=list)
-    undone: list[Checkpoint] = field(default_factory=list)
-    running: dict[str, Checkpoint] = field(default_factory=dict)
-    moving: Mapping[str, Any] | None = None
-    dropped: int = 0
-
-    @classmethod
-    def read(cls, records: Sequence[Mapping[str, Any]]) -> Timeline:
-        """Replay a journal."""
-        timeline = cls()
-        for record in records:
-            timeline.apply(record)
-        return timeline
-
-    def apply(self, record: Mapping[str, Any]) -> None:
-        """Apply one record."""
-        match record["op"]:
-            case "begin":
-                self.running[record["id"]] = Checkpoint(
-                    call_id=record["id"],
-                    name=record["name"],
-                    session=record["session"],
-                    time_s=record["time_s"],
-                    before=record["before"],
-                    beyond=record.get("beyond", ""),
-                    # Earlier versions did not record it; of their tools, `python` changes variables.
-                    changes_variables=record.get("changes_variables", record["name"] == "python"),
-                    inside=record.get("inside", ""),
-                )
-            case "dropped":
-                self.dropped += record["count"]
-            case "end" if record["id"] in self.running:
-                self.end(replace(self.running[record["id"]], after=record["after"]))
-            case "move":
-                self.moving = record
-            case "moved" if self.moving is not None:
-                self.shift(self.moving["way"], self.moving["ids"])
-                self.moving = None
-
-    def end(self, step: Checkpoint) -> None:
-        """Add a step that has ended. One that may have changed something clears the redo stack."""
-        self.running.pop(step.call_id, None)
-        self.done.append(step)
-        if step.changed or step.changes_variables:
-            self.undone.clear()
-
-    def shift(self, direction: Direction, ids: Sequence[str]) -> None:
-        """Move steps from one stack to the other, in this order."""
-        source, target = (self.done, self.undone) if direction == "undo" else (self.undone, self.done)
-        for call_id in ids:
-            step = next((one for one in reversed(source) if one.call_id == call_id), None)
-            if step is not None:
-                source.remove(step)
-                target.append(step)
-
-    def all_steps(self) -> list[Checkpoint]:
-        """Return all steps."""
-        return [*self.done, *self.undone, *self.running.values()]
-
-    def records(self) -> Iterator[dict[str, Any]]:
-        """Yield the shortest journal that describes this state."""
-        if self.dropped:
-            yield {"op": "dropped", "count": self.dropped}
-        undone = self.undone[::-1]
-        for step in [*self.done, *undone]:
-            yield step.begin_record()
-            yield {"op": "end", "id": step.call_id, "after": dict(step.after)}
-        if undone:
-            ids = [step.call_id for step in self.undone]
-            yield {"op": "move", "way": "undo", "ids": ids, "token": "kept"}
-            yield {"op": "moved", "token": "kept"}
-        for step in self.running.values():
-            yield step.begin_record()
+    token: str = field(default="", compare=False, repr=False)
 
 
 class Checkpoints:
@@ -398,9 +259,14 @@ class Checkpoints:
 
         Raises:
             TooSlow: As `Scanner.scan` does. No step was begun then.
-            WorkspaceError: If the state cannot be stored. The call must not run then.
+            WorkspaceError: If the state cannot be stored, or an undo that failed half way still can neither
+                be completed nor taken back. The call must not run then.
         """
         with self._lock:
+            if self._timeline.moving is not None:
+                if not may_wait:
+                    raise TooSlow
+                self._finish_move(self._timeline.moving)
             snapshot = self.snapshot(progress, max_work, may_wait=may_wait)
             before = {_WORKSPACE: snapshot.root}
             if outside is not None and (tree := self._track(outside)) is not None:
@@ -515,16 +381,22 @@ class Checkpoints:
         Args:
             direction: Whether to undo or to redo.
             steps: Last steps of `steps` or `undone`, in the order in which they are to be taken.
-            force: Replace what somebody else changed since, and remove paths whose content is not stored.
+            force: Replace what somebody else changed since, remove paths whose content is not stored, and do
+                what can be done if a path cannot be changed.
 
         Returns:
-            The result. With conflicts, unless forced, nothing was changed.
+            The result. With conflicts, unless forced, nothing was changed. If a path cannot be changed, the
+            move is taken back, unless forced; what then is not as before is `stuck`, and no call may change
+            anything before that is mended, by the next move or the next process.
 
         Raises:
             UsageError: If a step is running.
-            WorkspaceError: If the move cannot be recorded; nothing was changed then.
+            WorkspaceError: If the move cannot be recorded, or one before could not be completed; nothing was
+                changed then.
         """
         with self._lock:
+            moving = self._timeline.moving
+            unfinished = () if moving is None else self._finish_move(moving, force=force)
             if self._timeline.running:
                 names = ", ".join(step.name for step in self._timeline.running.values())
                 raise UsageError(f"{names} is running. Wait for it, or interrupt it, then {direction}.")
@@ -534,13 +406,52 @@ class Checkpoints:
                 return UndoResult(direction=direction, steps=tuple(steps), conflicts=conflicts, done=False)
             # The plan has scanned every tree.
             origin = {tree.key: tree.root for tree, _ in plans}
-            moved = self._record_and_carry_out(direction, steps, plans, force=force)
-            return replace(moved, conflicts=conflicts, origin=origin)
+            moved = self._carry_out(direction, steps, plans, force=force)
+            if unfinished:  # what this move changes as well, it names itself
+                touched = {tree.display_path(path) for tree, plan in plans for path in plan.touched}
+                left = tuple(entry for entry in unfinished if entry[0] not in touched)
+                moved = replace(moved, missing=moved.missing + left)
+            moved = replace(moved, conflicts=conflicts, origin=origin)
+            return moved if force or not moved.failed else self._take_back(moved, plans)
+
+    def _take_back(self, moved: UndoResult, plans: Sequence[tuple[TrackedTree, RestorePlan]]) -> UndoResult:
+        """Take back a move that has failed. Return what became of that."""
+        try:
+            back = self.revert(moved)
+        except WorkspaceError:
+            return moved  # what was done stays done, and what was not is named; it is completed later
+        stuck: list[tuple[str, str]] = []
+        for tree, plan in plans:
+            targets = plan.targets
+            try:
+                now = tree.scan().root
+                differences = TreeReader(self._store).differences(moved.origin[tree.key], now)
+            except WorkspaceError as error:
+                stuck.append((tree.display_path(()), f"it cannot be looked at: {error}"))
+                continue
+            for path, (_, current) in differences.items():
+                if path in targets and targets[path] == current:
+                    state = f"it is as after the {moved.direction}"
+                else:
+                    state = "it is gone" if current is None else "it is neither as before nor as after"
+                stuck.append((tree.display_path(path), state))
+        return replace(
+            back,
+            direction=moved.direction,
+            steps=moved.steps,
+            restored=(),
+            removed=(),
+            missing=moved.failed,
+            failed=moved.failed,
+            stuck=tuple(stuck),
+            done=False,
+        )
 
     def revert(self, moved: UndoResult) -> UndoResult:
         """Take a move back that was the last thing to happen: every path that it changed is as before it.
 
-        What a forced move removed although it was not stored is listed as missing.
+        What a forced move removed although it was not stored is listed as missing. If a path cannot be
+        changed, no call may change anything before that is mended, by the next move or the next process.
 
         Raises:
             WorkspaceError: If it cannot be recorded; nothing was changed then.
@@ -552,35 +463,25 @@ class Checkpoints:
                 if tree is not None:
                     plans.append((tree, plan_restore(self._store, tree, [(tree.scan().root, root)])))
             direction: Direction = "redo" if moved.direction == "undo" else "undo"
-            return self._record_and_carry_out(direction, moved.steps[::-1], plans, force=True)
-
-    def _record_and_carry_out(
-        self,
-        direction: Direction,
-        steps: Sequence[Checkpoint],
-        plans: Iterable[tuple[TrackedTree, RestorePlan]],
-        *,
-        force: bool,
-    ) -> UndoResult:
-        ids, token = [step.call_id for step in steps], uuid.uuid4().hex[:12]
-        self._store.record(op="move", way=direction, ids=ids, token=token, force=force)
-        return self._carry_out(direction, steps, plans, token, force=force)
+            return self._carry_out(
+                direction, moved.steps[::-1], plans, moved.token, force=True, must_succeed=True
+            )
 
     def _plan(
-        self, direction: Direction, steps: Sequence[Checkpoint]
+        self, direction: Direction, steps: Sequence[Checkpoint], *, is_resumed: bool = False
     ) -> list[tuple[TrackedTree, RestorePlan]]:
+        taken = {step.call_id: step for step in steps}
+        hops: dict[str, list[tuple[str, str]]] = {}
+        for step in steps:
+            for key in step.before:
+                # What a call did includes what the calls inside it did.
+                if step.inside not in taken or key not in taken[step.inside].before:
+                    hops.setdefault(key, []).append(step.change_of(direction, key))
         plans = []
-        for key in dict.fromkeys(key for step in steps for key in step.before):
+        for key, changes in hops.items():
             tree = self._tree(key)
             if tree is not None:
-                known = {step.call_id for step in steps if key in step.before}
-                # What a call did includes what the calls inside it did.
-                hops = [
-                    step.change_of(direction, key)
-                    for step in steps
-                    if step.call_id in known and step.inside not in known
-                ]
-                plans.append((tree, plan_restore(self._store, tree, hops)))
+                plans.append((tree, plan_restore(self._store, tree, changes, is_resumed=is_resumed)))
         return plans
 
     def _carry_out(
@@ -588,40 +489,95 @@ class Checkpoints:
         direction: Direction,
         steps: Sequence[Checkpoint],
         plans: Iterable[tuple[TrackedTree, RestorePlan]],
-        token: str,
+        token: str = "",
         *,
         force: bool,
+        must_succeed: bool | None = None,
+        is_recorded: bool = False,
     ) -> UndoResult:
+        """Carry out a move.
+
+        Args:
+            direction: Whether to undo or to redo.
+            steps: The steps, in the order in which they are taken.
+            plans: What to do in each tree.
+            token: Part of the names of partial files; a new one if it is empty.
+            force: Remove also what cannot be restored.
+            must_succeed: Whether the move stays unfinished, for `_finish_move`, if a path cannot be changed;
+                without it, unless forced.
+            is_recorded: Whether the move was recorded before, and cut short.
+
+        Raises:
+            WorkspaceError: If it cannot be recorded; nothing was changed then.
+        """
+        must_succeed = not force if must_succeed is None else must_succeed
+        ids, token = [step.call_id for step in steps], token or uuid.uuid4().hex[:12]
+        record = {"op": "move", "way": direction, "ids": ids, "token": token, "force": force}
+        if must_succeed and force:
+            record["must_succeed"] = True
+        if not is_recorded:
+            self._store.record(**record)
+        self._timeline.moving = record
         restored: list[str] = []
         removed: list[str] = []
         missing: list[tuple[str, str]] = []
+        failed: list[tuple[str, str]] = []
         listed = _PathList()
         for tree, plan in plans:
             show = functools.partial(listed.show, tree)
-            with tree.opened() as root:
-                final = [*plan.sealed, *(path for path, _ in plan.unrestorable)] if force else plan.sealed
-                cleared = remove_trees(root, final, token)
-                removed += map(show, cleared.removed)
-                missing += [(show(path), why) for path, why in cleared.failed]
-                if force:
-                    targets = plan.targets
-                else:
-                    missing += [(show(path), f"left in place: {why}") for path, why in plan.unrestorable]
-                    targets = plan.targets_around_unrestorable()
-                result = restore(self._store, root, targets, token)
+            try:
+                with tree.opened() as root:
+                    result = carry_out(self._store, root, plan, token, force=force)
+            except WorkspaceError as error:  # the folder itself cannot be opened
+                failed.append((show(()), str(error)))
+                continue
             restored += map(show, result.restored)
             removed += map(show, result.removed)
-            missing += [(show(path), why) for path, why in [*plan.missing, *result.failed]]
-        self._timeline.shift(direction, [step.call_id for step in steps])
-        self._store.record(op="moved", token=token)
-        self.snapshot()
+            missing += [(show(path), why) for path, why in result.left_out]
+            failed += [(show(path), why) for path, why in result.failed]
+        self._timeline.shift(direction, ids)
+        if not (failed and must_succeed):
+            # Disk full: what was done is done. The next call or move writes it before all else, or is
+            # refused; the next process finds a move that was cut short, and nothing left of it to do.
+            with suppress(WorkspaceError):
+                self._end_move(token)
+        try:
+            self.snapshot()
+        except WorkspaceError:
+            self.latest = None  # the next call looks again, and is refused if that fails as well
         return UndoResult(
             direction=direction,
             steps=tuple(steps),
             restored=tuple(sorted_in_runs(restored)),
             removed=tuple(sorted_in_runs(removed)),
-            missing=tuple(sorted_in_runs(missing)),
+            missing=tuple(sorted_in_runs([*missing, *failed])),
+            failed=tuple(sorted_in_runs(failed)),
+            token=token,
         )
+
+    def _end_move(self, token: str) -> None:
+        self._store.record(op="moved", token=token)
+        self._timeline.moving = None
+
+    def _finish_move(self, moving: Mapping[str, Any], *, force: bool = False) -> Reasons:
+        """Complete a move that failed half way, before anything else is done.
+
+        Returns:
+            With `force`, the paths at which it cannot be completed, and which stay as they are.
+
+        Raises:
+            WorkspaceError: If it still cannot be completed, or that cannot be recorded.
+        """
+        failed = self._complete_move(moving).failed
+        if failed and not force:
+            names = summarize_names([f"{path or 'the workspace'} ({why})" for path, why in failed])
+            raise WorkspaceError(
+                f"An earlier undo or redo failed half way, and can still not be completed at: {names}. "
+                "Make it possible to change that, and try again; an undo or redo with force=True leaves it."
+            )
+        if self._timeline.moving is not None:
+            self._end_move(moving["token"])
+        return failed
 
     # ---- recovery and limits
 
@@ -642,23 +598,32 @@ class Checkpoints:
         # Crash during an undo or redo: complete it before anything else looks at the workspace.
         if timeline.moving is not None:
             self._complete_move(timeline.moving)
-            timeline.moving = None
         # Crash during a call: whatever it has done by now is its result.
         for call_id in list(timeline.running):
             self.end(call_id)
         self._store.rewrite(timeline.records())
 
-    def _complete_move(self, record: Mapping[str, Any]) -> None:
+    def _complete_move(self, record: Mapping[str, Any]) -> UndoResult:
         """Complete an undo or redo that was cut short. Paths that were changed since are left alone."""
         direction: Direction = "undo" if record["way"] == "undo" else "redo"
         known = {step.call_id: step for step in [*self._timeline.done, *self._timeline.undone]}
         steps = [known[call_id] for call_id in record["ids"] if call_id in known]
         for tree, plan in self._plan(direction, steps):
+            folders = {path[:-1] for path in plan.touched}
             with tree.opened() as root:
-                sweep(root, {path[:-1] for path in plan.touched}, record["token"])
+                sweep(root, folders, record["token"])
+                lock_again(self._store, root, plan.end, folders)
         # Plan again: the partial files that were just removed would count as changes by somebody else.
-        plans = [(tree, plan.without_conflicts()) for tree, plan in self._plan(direction, steps)]
-        self._carry_out(direction, steps, plans, record["token"], force=bool(record.get("force")))
+        plans = self._plan(direction, steps, is_resumed=True)
+        return self._carry_out(
+            direction,
+            steps,
+            [(tree, plan.without_conflicts()) for tree, plan in plans],
+            record["token"],
+            force=bool(record.get("force")),
+            must_succeed=record.get("must_succeed"),
+            is_recorded=True,
+        )
 
     def drop_old(self) -> None:
         """Drop the oldest steps above the limits, and the contents that only they needed.

@@ -45,6 +45,7 @@ LETTERS: Mapping[NodeKind, bytes] = {
     "other": b"o",
     "unkept": b"u",
 }
+_UNREADABLE = "it cannot be read: "
 _KINDS = {letter: kind for kind, letter in LETTERS.items()}
 
 
@@ -68,6 +69,11 @@ class Node(NamedTuple):
     def why_unkept(self) -> str:
         """Reason why the content is not stored."""
         return self.content.partition(";")[0]
+
+    @property
+    def is_unreadable(self) -> bool:
+        """True for an `unkept` entry that this process could not read; see `unreadable_node`."""
+        return self.kind == "unkept" and self.content.startswith(_UNREADABLE)
 
     @property
     def is_sealed(self) -> bool:
@@ -343,7 +349,7 @@ def _stamp_text(status: os.stat_result) -> str:
 
 def unreadable_node(error: OSError, status: os.stat_result) -> Node:
     """Return a node for a path that cannot be read."""
-    return unkept_node(f"it cannot be read: {error.strerror}", status)
+    return unkept_node(f"{_UNREADABLE}{error.strerror}", status)
 
 
 def unkept_node(reason: str, status: os.stat_result, digest: str = "") -> Node:

@@ -14,7 +14,7 @@ import pytest
 from aisotools.core.exceptions import SandboxError
 from aisotools.sandbox.frames import encode
 from aisotools.sandbox.host import fork_handle
-from aisotools.sandbox.host.fork_handle import ForkSnapshot, ForkSocket
+from aisotools.sandbox.host.fork_handle import ForkSnapshot, ForkSocket, wait_until_ended
 from aisotools.sandbox.host.fork_observation import ProcessCounts, TooMuchToRead
 from aisotools.sandbox.process.tree import is_below
 from tests.waiting import HANG_S
@@ -51,6 +51,32 @@ def test_a_parent_that_ends_while_the_way_is_walked() -> None:
     assert is_below(5, 3, parent_of)
     assert walks == 2
     assert not is_below(5, 3, lambda pid: 4 if pid == 5 else 0), "it does not walk for ever"
+
+
+# ---- killed processes
+
+
+def sleeper() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "1000"])
+
+
+async def test_the_end_of_killed_processes_is_waited_for_and_not_for_ever() -> None:
+    staying, gone = sleeper(), sleeper()
+    try:
+        gone.kill()
+        gone.wait()
+        await wait_until_ended([gone.pid], within_s=HANG_S)  # which would be noticed
+        await wait_until_ended([staying.pid, gone.pid], within_s=0.01)
+        assert staying.poll() is None, "it was not waited for any longer"
+        waiting = asyncio.create_task(wait_until_ended([staying.pid], within_s=HANG_S))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        staying.kill()
+        await waiting
+        assert staying.wait() != 0
+    finally:
+        staying.kill()
+        staying.wait()
 
 
 # ---- sockets

@@ -232,6 +232,20 @@ async def test_secrets_are_forgotten_for_good(r: Rig) -> None:
     await eventually(lambda: len(below(r)) <= 2 + (r.level == "isolated"))
 
 
+async def test_forks_that_were_killed_are_no_background_processes_once_all_is_settled(r: Rig) -> None:
+    await r.python("ballast = [bytearray(1000) for _ in range(200_000)]")  # takes the kernel a while to free
+    for number in range(10):
+        for _ in range(3):
+            await r.python(f"x = {number}")
+        await r.kernel.variables.settled()
+        assert r.kernel.variables.drop_all_but_newest()
+        await r.kernel.variables.settled()
+        found = tree.find_background_processes(
+            r.kernel.supervisor, r.kernel.worker_pid, r.kernel.variables.pids()
+        )
+        assert found == {}, number
+
+
 def below(r: Rig) -> set[int]:
     supervisor = r.kernel.supervisor
     return tree.below(supervisor, tree.table())

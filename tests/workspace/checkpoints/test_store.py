@@ -326,6 +326,8 @@ def test_partially_written_record_is_an_error(store: Store) -> None:
     with largest_file(size + 4), pytest.raises(WorkspaceError, match="No space left on device"):
         store.record(op="too long")
     assert store.records() == [{"op": "a"}]
+    store.record(op="b")
+    assert store.records() == [{"op": "a"}, {"op": "b"}], "what was cut short does not end the journal"
 
 
 def test_rewrite_replaces_the_journal_and_later_records_follow(store: Store) -> None:

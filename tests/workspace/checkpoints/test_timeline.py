@@ -12,7 +12,6 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,15 +20,13 @@ import pytest
 from aisotools.core.exceptions import UsageError, WorkspaceError
 from aisotools.workspace.checkpoints.restore import RestorePlan
 from aisotools.workspace.checkpoints.scan import ScanLimits, TooSlow
+from aisotools.workspace.checkpoints.steps import Direction
 from aisotools.workspace.checkpoints.timeline import (
     KEPT_BYTES,
     KEPT_CONTENTS,
     KEPT_STEPS,
     LISTED_BYTES,
-    Checkpoint,
     Checkpoints,
-    Direction,
-    Timeline,
     UndoResult,
     _PathList,
 )
@@ -471,105 +468,6 @@ def test_changes_tell_diffs_moves_and_kinds(rig: Rig) -> None:
     assert changes.moved == (("gone", "here"),)
     assert "-two\n+2\n\\ No newline at end of file" in str(changes)
     assert "+ bin: binary" in str(changes)
-
-
-# ---- values and records
-
-
-def checkpoint(call_id: str, before: str = "a", after: str | None = "b") -> Checkpoint:
-    return Checkpoint(
-        call_id=call_id,
-        name="tool",
-        session="s",
-        time_s=1.5,
-        before={"": before},
-        after={} if after is None else {"": after},
-    )
-
-
-def test_step_has_changed_unless_the_opposite_is_certain() -> None:
-    assert checkpoint("c").changed
-    assert not checkpoint("c", "a", "a").changed
-    assert checkpoint("c", "a", None).changed
-    assert checkpoint("c", "", "").changed
-
-
-def test_step_leads_there_and_back() -> None:
-    step = checkpoint("c")
-    assert (step.change_of("undo", ""), step.change_of("redo", "")) == (("b", "a"), ("a", "b"))
-    assert checkpoint("c", after=None).change_of("undo", "") == ("", "a")
-    assert step.roots == ["a", "b"]
-    assert checkpoint("c", "", None).roots == []
-
-
-def test_timeline_comes_back_from_its_records() -> None:
-    """The format of the records is that of earlier versions."""
-    timeline = Timeline(
-        done=[checkpoint("1"), checkpoint("2")],
-        undone=[checkpoint("4"), checkpoint("3")],
-        running={"5": checkpoint("5", after=None)},
-    )
-    records = list(timeline.records())
-    assert Timeline.read(records) == timeline
-    assert records[0] == {
-        "op": "begin",
-        "id": "1",
-        "name": "tool",
-        "session": "s",
-        "time_s": 1.5,
-        "before": {"": "a"},
-        "beyond": "",
-    }
-    assert records[1] == {"op": "end", "id": "1", "after": {"": "b"}}
-    assert records[-3:-1] == [
-        {"op": "move", "way": "undo", "ids": ["4", "3"], "token": "kept"},
-        {"op": "moved", "token": "kept"},
-    ]
-    assert list(Timeline().records()) == []
-
-
-def test_variables_nesting_and_dropped_steps_are_recorded() -> None:
-    step = replace(checkpoint("1"), changes_variables=True, inside="0")
-    timeline = Timeline(done=[step], dropped=7)
-    records = list(timeline.records())
-    assert records[0] == {"op": "dropped", "count": 7}
-    assert (records[1]["changes_variables"], records[1]["inside"]) == (True, "0")
-    assert Timeline.read(records) == timeline
-    earlier = [replace(checkpoint(name), name=name).begin_record() for name in ("python", "file")]
-    running = Timeline.read(earlier).running
-    assert [running[name].changes_variables for name in ("python", "file")] == [True, False]
-
-
-def test_records_of_earlier_versions_need_no_beyond() -> None:
-    record = checkpoint("1").begin_record()
-    del record["beyond"]
-    assert Timeline.read([record]).running["1"].beyond == ""
-
-
-def test_records_that_do_not_fit_are_ignored() -> None:
-    timeline = Timeline.read(
-        [
-            {"op": "end", "id": "unknown", "after": {}},
-            {"op": "moved", "token": "t"},
-            {"op": "something new"},
-            checkpoint("1").begin_record(),
-            {"op": "end", "id": "1", "after": {"": "b"}},
-            {"op": "move", "way": "undo", "ids": ["gone", "1"], "token": "t"},
-            {"op": "moved", "token": "t"},
-            {"op": "moved", "token": "t"},
-        ]
-    )
-    assert (timeline.done, timeline.undone, timeline.moving) == ([], [checkpoint("1")], None)
-    timeline.shift("redo", ["1"])
-    assert (timeline.done, timeline.undone) == ([checkpoint("1")], [])
-
-
-def test_last_step_of_an_id_is_the_one_that_moves() -> None:
-    timeline = Timeline(done=[checkpoint("1", "a", "b"), checkpoint("1", "b", "c")])
-    timeline.shift("undo", ["1"])
-    assert timeline.done == [checkpoint("1", "a", "b")]
-    assert timeline.undone == [checkpoint("1", "b", "c")]
-    assert timeline.all_steps() == [checkpoint("1", "a", "b"), checkpoint("1", "b", "c")]
 
 
 # ---- steps and moves

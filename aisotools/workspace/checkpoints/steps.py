@@ -1,0 +1,162 @@
+"""Steps of what calls did to a workspace, and the undo and redo stacks as the journal's records tell of them.
+
+Nothing here looks at the workspace or at the store: `timeline` records and carries out what these describe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+Direction = Literal["undo", "redo"]
+"""Direction of a move through the timeline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One step: the trees before and after a call.
+
+    Attributes:
+        call_id: The call.
+        name: Its tool.
+        session: The session that made it.
+        time_s: Start, in seconds since the epoch.
+        before: Digest of each tree that it could change, by `TrackedTree.key`; the workspace is `""`.
+        beyond: Description of effects that no undo reverts.
+        after: Digests afterwards; empty while the call runs.
+        changes_variables: Whether it may have changed variables of the sandbox.
+        inside: The outermost call that it was made in; empty for a call of its own. Together they are one
+            step.
+    """
+
+    call_id: str
+    name: str
+    session: str
+    time_s: float
+    before: Mapping[str, str]
+    beyond: str = ""
+    after: Mapping[str, str] = field(default_factory=dict)
+    changes_variables: bool = False
+    inside: str = ""
+
+    @property
+    def changed(self) -> bool:
+        """True unless it is certain that no file was changed."""
+        return self.before != self.after or not all(self.after.values())
+
+    @property
+    def roots(self) -> list[str]:
+        """Digests of the trees that it needs."""
+        return [root for root in [*self.before.values(), *self.after.values()] if root]
+
+    def change_of(self, direction: Direction, key: str) -> tuple[str, str]:
+        """Return the trees from and to which it leads for one key; `""` for one that is not stored."""
+        before, after = self.before[key], self.after.get(key, "")
+        return (after, before) if direction == "undo" else (before, after)
+
+    def begin_record(self) -> dict[str, Any]:
+        """Return the journal record of its begin."""
+        record = {
+            "op": "begin",
+            "id": self.call_id,
+            "name": self.name,
+            "session": self.session,
+            "time_s": self.time_s,
+            "before": dict(self.before),
+            "beyond": self.beyond,
+        }
+        if self.changes_variables:
+            record["changes_variables"] = True
+        if self.inside:
+            record["inside"] = self.inside
+        return record
+
+
+@dataclass(slots=True)
+class Timeline:
+    """State of the undo and redo stacks, as the journal records describe it.
+
+    Attributes:
+        done: Steps that can be undone, oldest first.
+        undone: Steps that can be redone, the next one last.
+        running: Steps that have not ended, by call id.
+        moving: Record of an undo or redo that was started and not completed.
+        dropped: Number of older steps that are not kept any more.
+    """
+
+    done: list[Checkpoint] = field(default_factory=list)
+    undone: list[Checkpoint] = field(default_factory=list)
+    running: dict[str, Checkpoint] = field(default_factory=dict)
+    moving: Mapping[str, Any] | None = None
+    dropped: int = 0
+
+    @classmethod
+    def read(cls, records: Sequence[Mapping[str, Any]]) -> Timeline:
+        """Replay a journal."""
+        timeline = cls()
+        for record in records:
+            timeline.apply(record)
+        return timeline
+
+    def apply(self, record: Mapping[str, Any]) -> None:
+        """Apply one record."""
+        match record["op"]:
+            case "begin":
+                self.running[record["id"]] = Checkpoint(
+                    call_id=record["id"],
+                    name=record["name"],
+                    session=record["session"],
+                    time_s=record["time_s"],
+                    before=record["before"],
+                    beyond=record.get("beyond", ""),
+                    # Earlier versions did not record it; of their tools, `python` changes variables.
+                    changes_variables=record.get("changes_variables", record["name"] == "python"),
+                    inside=record.get("inside", ""),
+                )
+            case "dropped":
+                self.dropped += record["count"]
+            case "end" if record["id"] in self.running:
+                self.end(replace(self.running[record["id"]], after=record["after"]))
+            case "move":
+                self.moving = record
+            case "moved" if self.moving is not None:
+                self.shift(self.moving["way"], self.moving["ids"])
+                self.moving = None
+
+    def end(self, step: Checkpoint) -> None:
+        """Add a step that has ended. One that may have changed something clears the redo stack."""
+        self.running.pop(step.call_id, None)
+        self.done.append(step)
+        if step.changed or step.changes_variables:
+            self.undone.clear()
+
+    def shift(self, direction: Direction, ids: Sequence[str]) -> None:
+        """Move steps from one stack to the other, in this order."""
+        source, target = (self.done, self.undone) if direction == "undo" else (self.undone, self.done)
+        for call_id in ids:
+            step = next((one for one in reversed(source) if one.call_id == call_id), None)
+            if step is not None:
+                source.remove(step)
+                target.append(step)
+
+    def all_steps(self) -> list[Checkpoint]:
+        """Return all steps."""
+        return [*self.done, *self.undone, *self.running.values()]
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield the shortest journal that describes this state."""
+        if self.dropped:
+            yield {"op": "dropped", "count": self.dropped}
+        undone = self.undone[::-1]
+        for step in [*self.done, *undone]:
+            yield step.begin_record()
+            yield {"op": "end", "id": step.call_id, "after": dict(step.after)}
+        if undone:
+            ids = [step.call_id for step in self.undone]
+            yield {"op": "move", "way": "undo", "ids": ids, "token": "kept"}
+            yield {"op": "moved", "token": "kept"}
+        for step in self.running.values():
+            yield step.begin_record()
+        if self.moving is not None:
+            yield dict(self.moving)

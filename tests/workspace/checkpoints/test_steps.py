@@ -1,0 +1,113 @@
+"""Steps, and the undo and redo stacks as records tell of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from aisotools.workspace.checkpoints.steps import Checkpoint, Timeline
+
+
+def checkpoint(call_id: str, before: str = "a", after: str | None = "b") -> Checkpoint:
+    return Checkpoint(
+        call_id=call_id,
+        name="tool",
+        session="s",
+        time_s=1.5,
+        before={"": before},
+        after={} if after is None else {"": after},
+    )
+
+
+def test_step_has_changed_unless_the_opposite_is_certain() -> None:
+    assert checkpoint("c").changed
+    assert not checkpoint("c", "a", "a").changed
+    assert checkpoint("c", "a", None).changed
+    assert checkpoint("c", "", "").changed
+
+
+def test_step_leads_there_and_back() -> None:
+    step = checkpoint("c")
+    assert (step.change_of("undo", ""), step.change_of("redo", "")) == (("b", "a"), ("a", "b"))
+    assert checkpoint("c", after=None).change_of("undo", "") == ("", "a")
+    assert step.roots == ["a", "b"]
+    assert checkpoint("c", "", None).roots == []
+
+
+def test_timeline_comes_back_from_its_records() -> None:
+    """The format of the records is that of earlier versions."""
+    timeline = Timeline(
+        done=[checkpoint("1"), checkpoint("2")],
+        undone=[checkpoint("4"), checkpoint("3")],
+        running={"5": checkpoint("5", after=None)},
+    )
+    records = list(timeline.records())
+    assert Timeline.read(records) == timeline
+    assert records[0] == {
+        "op": "begin",
+        "id": "1",
+        "name": "tool",
+        "session": "s",
+        "time_s": 1.5,
+        "before": {"": "a"},
+        "beyond": "",
+    }
+    assert records[1] == {"op": "end", "id": "1", "after": {"": "b"}}
+    assert records[-3:-1] == [
+        {"op": "move", "way": "undo", "ids": ["4", "3"], "token": "kept"},
+        {"op": "moved", "token": "kept"},
+    ]
+    assert list(Timeline().records()) == []
+
+
+def test_variables_nesting_and_dropped_steps_are_recorded() -> None:
+    step = replace(checkpoint("1"), changes_variables=True, inside="0")
+    timeline = Timeline(done=[step], dropped=7)
+    records = list(timeline.records())
+    assert records[0] == {"op": "dropped", "count": 7}
+    assert (records[1]["changes_variables"], records[1]["inside"]) == (True, "0")
+    assert Timeline.read(records) == timeline
+    earlier = [replace(checkpoint(name), name=name).begin_record() for name in ("python", "file")]
+    running = Timeline.read(earlier).running
+    assert [running[name].changes_variables for name in ("python", "file")] == [True, False]
+
+
+def test_records_of_earlier_versions_need_no_beyond() -> None:
+    record = checkpoint("1").begin_record()
+    del record["beyond"]
+    assert Timeline.read([record]).running["1"].beyond == ""
+
+
+def test_records_that_do_not_fit_are_ignored() -> None:
+    timeline = Timeline.read(
+        [
+            {"op": "end", "id": "unknown", "after": {}},
+            {"op": "moved", "token": "t"},
+            {"op": "something new"},
+            checkpoint("1").begin_record(),
+            {"op": "end", "id": "1", "after": {"": "b"}},
+            {"op": "move", "way": "undo", "ids": ["gone", "1"], "token": "t"},
+            {"op": "moved", "token": "t"},
+            {"op": "moved", "token": "t"},
+        ]
+    )
+    assert (timeline.done, timeline.undone, timeline.moving) == ([], [checkpoint("1")], None)
+    timeline.shift("redo", ["1"])
+    assert (timeline.done, timeline.undone) == ([checkpoint("1")], [])
+
+
+def test_last_step_of_an_id_is_the_one_that_moves() -> None:
+    timeline = Timeline(done=[checkpoint("1", "a", "b"), checkpoint("1", "b", "c")])
+    timeline.shift("undo", ["1"])
+    assert timeline.done == [checkpoint("1", "a", "b")]
+    assert timeline.undone == [checkpoint("1", "b", "c")]
+    assert timeline.all_steps() == [checkpoint("1", "a", "b"), checkpoint("1", "b", "c")]
+
+
+def test_move_that_failed_half_way_is_still_recorded_as_such() -> None:
+    move = {"op": "move", "way": "redo", "ids": ["1"], "token": "t", "force": True, "must_succeed": True}
+    timeline = Timeline(done=[checkpoint("1")], moving=move)
+    records = list(timeline.records())
+    assert records[-1] == move
+    assert Timeline.read(records) == timeline
+    back = [*records[:-1], {"op": "move", "way": "undo", "ids": ["1"], "token": "t"}, move, {"op": "moved"}]
+    assert Timeline.read(back) == Timeline(done=[checkpoint("1")]), "a move that was taken back was none"

@@ -1,0 +1,283 @@
+"""Every system call of an undo that changes something fails in turn, or is the last one of its process.
+
+Each case runs in a process of its own, which is forked, so that nothing else meets the faults. Afterwards the
+folder is wholly as before or wholly as after, or the answer names each path that is not, with its state; and
+the history is whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace.checkpoints.timeline import Checkpoints, UndoResult
+from aisotools.workspace.workspace import TEMPORARY
+from tests.workspace.checkpoints.test_timeline_stateful import State, state_of
+
+Act = Literal["undo", "redo", "revert"]
+Kind = Literal["once", "from then on", "full", "killed"]
+
+CHANGES = [
+    *("open", "write", "ftruncate", "fdatasync", "fsync", "fchmod", "fchown"),
+    *("rename", "unlink", "rmdir", "mkdir", "symlink", "mkfifo"),
+]
+NEED_SPACE = {"open", "write", "mkdir", "symlink", "mkfifo"}
+"""What a full disk refuses."""
+
+
+@dataclass
+class Faults:
+    """Makes system calls of this process fail, from the one with a number on."""
+
+    kind: Kind = "once"
+    at: int = 1 << 30
+    code: int = errno.EIO
+    names: list[str] = field(default_factory=list)
+
+    def arm(self) -> None:
+        for name in CHANGES:
+            setattr(os, name, self._failing(name, getattr(os, name)))
+
+    def _failing(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if name == "open" and not arguments[1] & os.O_CREAT:
+                return real(*arguments, **options)
+            number = len(self.names)
+            self.names.append(name)
+            if number >= self.at and self.kind == "killed":
+                os._exit(9)
+            is_due = number == self.at or (number > self.at and self.kind != "once")
+            if is_due and (self.kind != "full" or name in NEED_SPACE):
+                raise OSError(self.code, os.strerror(self.code))
+            return real(*arguments, **options)
+
+        return call
+
+
+def fill(root: Path) -> None:
+    """Make what is there before the call."""
+    (root / "edited").write_text("old")
+    (root / "gone").write_text("gone")
+    (root / "gone").chmod(0o640)
+    (root / "tree" / "deep").mkdir(parents=True)
+    (root / "tree" / "deep" / "file").write_text("in a tree")
+    (root / "tree" / "locked").mkdir()
+    (root / "tree" / "locked" / "file").write_text("locked")
+    (root / "tree" / "locked").chmod(0o500)
+    (root / "link").symlink_to("edited")
+    (root / "kind").write_text("a file that becomes a folder")
+    (root / "folder").mkdir()
+    (root / "folder" / "file").write_text("in a folder that becomes a file")
+    (root / "mode").write_text("mode")
+    (root / "mode").chmod(0o600)
+    (root / "modes").mkdir(0o755)
+    (root / "shut").mkdir()
+    (root / "shut" / "file").write_text("old")
+    (root / "shut").chmod(0o500)
+    os.mkfifo(root / "fifo", 0o600)
+
+
+def work(root: Path) -> None:
+    """Do what the call does."""
+    (root / "edited").write_text("new")
+    (root / "gone").unlink()
+    (root / "tree" / "locked").chmod(0o700)
+    shutil.rmtree(root / "tree")
+    (root / "link").unlink()
+    (root / "link").symlink_to("nowhere")
+    (root / "kind").unlink()
+    (root / "kind").mkdir()
+    (root / "kind" / "file").write_text("inside")
+    shutil.rmtree(root / "folder")
+    (root / "folder").write_text("a file")
+    (root / "mode").chmod(0o644)
+    (root / "modes").chmod(0o700)
+    (root / "fifo").unlink()
+    (root / "shut").chmod(0o700)
+    (root / "shut" / "file").write_text("edited")
+    (root / "shut").chmod(0o500)
+    (root / "new" / "deep").mkdir(parents=True)
+    (root / "new" / "deep" / "file").write_text("new")
+
+
+class Case:
+    """A workspace with a call that was made, or made and undone."""
+
+    def __init__(self, top: Path, act: Act) -> None:
+        self.act: Act = act
+        self.root, self.store = top / "workspace", top / "store"
+        self.root.mkdir(parents=True)
+        fill(self.root)
+        before = state_of(self.root)
+        with self.opened() as chain:
+            chain.begin("first", "tool", "s")
+            (self.root / "earlier").write_text("earlier")
+            chain.end("first")
+            before = state_of(self.root)
+            chain.begin("c", "tool", "s")
+            work(self.root)
+            chain.end("c")
+            after = state_of(self.root)
+            if act == "redo":
+                chain.move("undo", chain.steps[-1:])
+        self.old, self.new = (before, after) if act == "redo" else (after, before)
+        """As it is, and as it would be: of a move that is taken back, before and after that move."""
+
+    def opened(self) -> Any:
+        return Opened(self.root, self.store)
+
+    def run(self, faults: Faults) -> UndoResult | str | None:
+        """Return the result or the error of the act in another process, or None if that was ended."""
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                answer, names = self._act(faults)
+                with os.fdopen(writing, "wb") as file:
+                    pickle.dump((answer, names), file)
+            finally:
+                os._exit(1)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as file:
+            data = file.read()
+        _, status = os.waitpid(pid, 0)
+        if os.waitstatus_to_exitcode(status) == 9:
+            return None
+        answer, faults.names = pickle.loads(data)
+        return answer  # type: ignore[no-any-return]  # as it was pickled
+
+    def _act(self, faults: Faults) -> tuple[UndoResult | str, list[str]]:
+        chain = Checkpoints(self.root, self.store)
+        moved = chain.move("undo", chain.steps[-1:]) if self.act == "revert" else None
+        faults.arm()
+        try:
+            if moved is not None:
+                return chain.revert(moved), faults.names
+            if self.act == "undo":
+                return chain.move("undo", chain.steps[-1:]), faults.names
+            return chain.move("redo", chain.undone[-1:]), faults.names
+        except WorkspaceError as error:
+            return str(error), faults.names
+
+    def paths_unlike(self, state: State) -> set[str]:
+        now = state_of(self.root)
+        unlike = {path for path in now.keys() | state.keys() if now.get(path) != state.get(path)}
+        # A partial file that could not even be removed: the next move does that, or the next process.
+        return {path for path in unlike if not path.rpartition("/")[2].startswith(TEMPORARY)}
+
+
+class Opened:
+    """A chain that is closed in the end."""
+
+    def __init__(self, root: Path, store: Path) -> None:
+        self.chain = Checkpoints(root, store)
+
+    def __enter__(self) -> Checkpoints:
+        return self.chain
+
+    def __exit__(self, *_: object) -> None:
+        self.chain.close()
+
+
+def check_answer(case: Case, answer: UndoResult | str) -> None:
+    """Check that an answer is true of the folder as it is now."""
+    start, end = (case.new, case.old) if case.act == "revert" else (case.old, case.new)
+    if isinstance(answer, str):
+        assert not case.paths_unlike(start), "an error says that nothing was changed"
+    elif answer.done:
+        named = {path for path, _ in answer.missing}
+        named |= {path.rpartition("/")[0] for path, why in answer.missing if "the folder around it" in why}
+        assert case.paths_unlike(end) <= named, "whatever is not as it should be is named"
+    elif answer.conflicts:
+        assert not case.paths_unlike(start)
+        assert {why for _, why in answer.conflicts} <= {
+            "what is there cannot be compared: it cannot be read: Input/output error",
+            "what is there cannot be compared: it cannot be read: Permission denied",
+        }
+    else:
+        assert answer.missing, "it says what failed"
+        assert case.paths_unlike(start) == {path for path, _ in answer.stuck}
+
+
+def check_history(case: Case) -> None:
+    """Check that the next process finds one of the two states, and can move between them."""
+    with case.opened() as chain:
+        assert not list(case.root.rglob(".aisotools-*"))
+        ids = [step.call_id for step in [*chain.steps, *chain.undone[::-1]]]
+        assert ids == ["first", "c"]
+        # What was named may still have to be brought to the state that the history tells of.
+        if "c" in [step.call_id for step in chain.steps]:
+            moves = ["undo", "redo", "undo"]
+        else:
+            moves = ["redo", "undo", "redo"]
+        before, after = (case.old, case.new) if case.act == "redo" else (case.new, case.old)
+        for way in moves:
+            source = chain.steps if way == "undo" else chain.undone
+            moved = chain.move("undo" if way == "undo" else "redo", source[-1:])
+            assert (moved.done, moved.conflicts, moved.missing) == (True, (), ()), way
+            assert not case.paths_unlike(before if way == "undo" else after), way
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder, also as a user whom the modes of what is in it forbid that."""
+    for inner, _, _ in os.walk(folder):
+        Path(inner).chmod(0o700)
+    shutil.rmtree(folder)
+
+
+def cases(tmp_path: Path, act: Act, kind: Kind, code: int) -> Iterator[tuple[Case, UndoResult | str | None]]:
+    """Yield each case of a fault that lies one call later, until the act meets none."""
+    number = 0
+    while True:
+        case = Case(tmp_path / str(number), act)
+        faults = Faults(kind, number, code)
+        answer = case.run(faults)
+        if answer is not None and len(faults.names) <= number:
+            break
+        yield case, answer
+        remove(tmp_path / str(number))
+        number += 1
+    assert number > 30, "an undo of this tree takes many calls"
+
+
+ACTS: list[Act] = ["undo", "redo", "revert"]
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("act", ACTS)
+def test_a_process_that_ends_at_any_call_leaves_the_one_or_the_other_state(tmp_path: Path, act: Act) -> None:
+    for case, answer in cases(tmp_path, act, "killed", 0):
+        assert answer is None
+        with case.opened():
+            assert not case.paths_unlike(case.old) or not case.paths_unlike(case.new)
+        check_history(case)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("once", errno.EIO),
+        ("once", errno.EACCES),
+        ("from then on", errno.EIO),
+        ("from then on", errno.EACCES),
+        ("full", errno.ENOSPC),
+    ],
+)
+def test_a_call_that_fails_changes_nothing_or_is_named(
+    tmp_path: Path, act: Act, kind: Kind, code: int
+) -> None:
+    for case, answer in cases(tmp_path, act, kind, code):
+        assert answer is not None
+        check_answer(case, answer)
+        check_history(case)
