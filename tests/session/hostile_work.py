@@ -317,6 +317,23 @@ def _nested(depth: int) -> list[Any]:
     return [_nested(depth - 1)] if depth else []
 
 
+_SHAPES = [
+    "display(HTML('<b>x</b>' * 1_000_000))",
+    "for n in range(5): display(HTML('<div>' * 100_000))",
+    "display(JSON({'a': [[[]]] * 300_000}))",
+    "for n in range(500): display({f'x/{n}{m}': 'a' for m in range(100)}, raw=True)",
+    "for n in range(5): display(Markdown('[' * 200_000 + '*' * 200_000))",
+    "import sys\nfor n in range(500): sys.stdout.write('z' * 100_000)",
+    "print('\\x1b[' + '1;' * 400_000 + 'm')",
+    "print('password=' * 100_000)",
+    "raise ValueError('q' * 1_000_000)",
+    "list(range(1_000_000))",
+    "'\\ud800' * 1_000_000 + '\\U0001f600' * 1_000_000",
+    "{str(n): [n] for n in range(200_000)}",
+]
+"""Outputs of every shape, one call each."""
+
+
 _PATCHES = [
     f"--- a/f\n+++ b/f\n{body}"
     for body in (
@@ -434,6 +451,14 @@ async def put_values(session: Session) -> None:
         assert found.content == "True", f"{name}: {found.content}"
 
 
+async def use_every_shape(session: Session) -> None:
+    """Make all of `_SHAPES`, again and again."""
+    await session.run_cell("from IPython.display import HTML, JSON, Markdown, display", origin="person")
+    for _ in range(3):
+        for code in _SHAPES:
+            await session.run_cell(code, origin="person")
+
+
 async def use_large_patches(session: Session) -> None:
     """Call with all of `_PATCHES`. The file is not there, so each of them is refused in the end."""
     for patch in _PATCHES:
@@ -546,6 +571,7 @@ SCENARIOS: dict[str, Scenario] = {
     "arguments that are too large": Scenario(prepare=large_arguments, follow_up=use_large_arguments),
     "arguments that take long to write": Scenario(follow_up=use_odd_texts),
     "patches that are large": Scenario(follow_up=use_large_patches),
+    "outputs of every shape": Scenario(follow_up=use_every_shape),
     "values that are fetched": Scenario(follow_up=get_values),
     "values that are assigned": Scenario(prepare=values_to_send, follow_up=put_values),
     "honest work": Scenario("total = sum(range(1000))\nprint('done', total)\n{'total': total}", 50),

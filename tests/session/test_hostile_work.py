@@ -28,6 +28,9 @@ SLACK_BYTES_OF_A_FILE = 256
 MAX_STALL_S = 0.05
 _IMPORT_S = 0.02  # what reads commands takes longer to import, also on a quick machine
 MANY_NAMES = ("99,000 names of 255 bytes", "99,000 names that are alike up to their ends")
+EVERY_SHAPE = "outputs of every shape"
+# Above what a session says that it retains, after outputs of every shape: what the allocator keeps.
+KEPT_BYTES = 32 << 20
 LARGE_VALUES = ("values that are fetched", "values that are assigned")
 _RUNS = 3
 
@@ -57,7 +60,7 @@ def run_calmest(name: str, folder: Path, budget: int = BUDGET) -> dict[str, Any]
     [
         pytest.param(name, marks=pytest.mark.slow) if scenario.is_slow else name
         for name, scenario in SCENARIOS.items()
-        if name not in {"honest work", *LARGE_VALUES, *MANY_NAMES}
+        if name not in {"honest work", EVERY_SHAPE, *LARGE_VALUES, *MANY_NAMES}
     ],
 )
 def test_the_host_grows_by_no_more_than_its_budget_and_goes_on(name: str, tmp_path: Path) -> None:
@@ -103,6 +106,14 @@ def test_large_values_hold_up_nothing(name: str, tmp_path: Path) -> None:
     assert found["works"] == "2"
     assert found["charged"] <= BUDGET
     assert found["stall_s"] <= MAX_STALL_S
+
+
+def test_after_outputs_of_every_shape_the_host_keeps_what_it_says(tmp_path: Path) -> None:
+    found = run_alone(EVERY_SHAPE, tmp_path, BUDGET)
+    print(f"\n{report(EVERY_SHAPE, found)}")
+    assert found["works"] == "2"
+    assert found["charged"] <= BUDGET
+    assert found["after"] - found["before"] <= found["charged"] + KEPT_BYTES
 
 
 _LARGE_CALLS = """
