@@ -95,7 +95,7 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize("what", TOO_MUCH)
-def test_what_would_hold_up_its_reader_is_refused_at_both_ends(what: str) -> None:
+def test_frames_that_would_hold_up_their_reader_are_refused_at_both_ends(what: str) -> None:
     frame = TOO_MUCH[what]()
     with pytest.raises(ToolError, match=rf"'x' cannot travel: .*({what}).*a file in the workspace"):
         encode_frame("x", frame)

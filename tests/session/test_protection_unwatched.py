@@ -90,7 +90,7 @@ async def test_folders_beyond_every_path_are_named_once_and_calls_go_on(session:
     assert not (session.workspace / name).exists()
 
 
-async def test_what_moves_up_from_there_is_found(session: Session) -> None:
+async def test_protected_files_that_move_up_from_there_are_found(session: Session) -> None:
     name = "d" * 100
     await python(session, NESTED.format(levels=50, name=name))
     deep = f"import os\nfor n in range(30): os.chdir('{name}')\n"

@@ -96,7 +96,7 @@ def test_an_entry_that_python_cannot_use_is_named(code: str, said: str, tmp_path
         "sys.modules['x'] = None",
     ],
 )
-def test_what_python_passes_over_is_no_obstacle(code: str, tmp_path: Path) -> None:
+def test_entries_that_python_passes_over_are_no_obstacle(code: str, tmp_path: Path) -> None:
     assert run(code, tmp_path) == "2"
 
 
@@ -105,7 +105,7 @@ def test_this_process_has_no_odd_entry() -> None:
 
 
 @pytest.mark.parametrize("entry", [b"x", 3, None])
-def test_what_is_no_text_has_none(entry: Any) -> None:
+def test_entries_that_are_no_text_have_none(entry: Any) -> None:
     with pytest.raises(TypeError):
         text_of(entry)
     assert text_of(Path("/a")) == "/a"
