@@ -245,9 +245,6 @@ def _check_wanted_type(pa: Any, table: Any, column: dict[str, Any]) -> None:
 
 def _to_frame(pa: Any, table: Any) -> Any:
     """Convert a table, columns of objects in slices."""
-    import numpy as np
-    import pandas as pd
-
     index = (table.schema.pandas_metadata or {}).get("index_columns", [])
     heavy = [
         number
@@ -260,17 +257,18 @@ def _to_frame(pa: Any, table: Any) -> Any:
         return table.to_pandas()
     light = table
     for number in heavy:
-        stand_in = pa.array(np.zeros(table.num_rows, dtype=np.int8))
+        stand_in = pa.repeat(pa.scalar(0, pa.int8()), table.num_rows)
         light = light.set_column(number, light.field(number).with_type(pa.int8()), stand_in)
     frame = light.to_pandas()
     places = [number for number, field in enumerate(table.schema) if field.name not in index]
     if len(places) != frame.shape[1]:
         raise ValueError("its index is not what it says")
     for number in heavy:
-        cells = np.empty(table.num_rows, dtype=object)
+        first = table.column(number).slice(0, 1).to_pandas()
+        cells = first.to_numpy(dtype=object).repeat(table.num_rows)
         for start, piece in _slices(table.column(number)):
             cells[start : start + len(piece)] = piece.to_pandas().to_numpy(dtype=object)
-        frame.isetitem(places.index(number), pd.Series(cells, index=frame.index, dtype=object))
+        frame.isetitem(places.index(number), type(first)(cells, index=frame.index, dtype=object))
     return frame
 
 
@@ -285,11 +283,9 @@ def _makes_objects(pa: Any, column: Any) -> bool:
 
 def _becomes_objects(pa: Any, kind: Any) -> bool:
     """Return whether pandas makes an object of Python of every value of this Arrow type."""
-    import pandas as pd
-
     types = pa.types
     if types.is_string(kind) or types.is_large_string(kind):
-        return int(pd.__version__.partition(".")[0]) < 3
+        return str(pa.array([], kind).to_pandas().dtype) == "object"  # before pandas 3
     checks = (types.is_date, types.is_time, types.is_decimal, types.is_binary, types.is_large_binary)
     return types.is_null(kind) or any(check(kind) for check in checks)
 

@@ -553,8 +553,7 @@ class Session:
 
         Args:
             name: The variable.
-            value: Text, bytes, what JSON holds, numpy arrays without objects, data frames (with pyarrow). Do
-                not change it meanwhile.
+            value: Text, bytes, JSON, numpy arrays without objects, data frames; do not change it meanwhile.
 
         Raises:
             ToolError: If the value cannot travel, or the call was not allowed or failed.

@@ -45,7 +45,7 @@ from typing import Any, NamedTuple
 from aisotools.core.exceptions import WorkspaceRefused
 from aisotools.workspace.host_files import refuse_host_files
 from aisotools.workspace.real_paths import leads_into, lies_to, resolve
-from aisotools.workspace.search_path import find_odd_entry, text_of
+from aisotools.workspace.search_path import find_odd_entry, text_of_entry
 
 OWN_IMPORTS = frozenset(
     {
@@ -244,7 +244,7 @@ def _import_roots(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     entries = filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
     candidates: list[tuple[str, str]] = [("", "the current folder")]
     candidates += [(entry, "an entry of PYTHONPATH") for entry in entries]
-    candidates += [(text_of(entry), "an entry of sys.path") for entry in sys.path]
+    candidates += [(text_of_entry(entry), "an entry of sys.path") for entry in sys.path]
     if base := environ.get("PYTHONUSERBASE") or (environ.get("HOME") and f"{environ['HOME']}/.local"):
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
         candidates.append((f"{base}/lib/python{version}/site-packages", "the folder of your own packages"))

@@ -7,18 +7,20 @@ of another type is named; nobody can tell what would be imported from it.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
-from contextlib import suppress
 
 _MAX_CHARS = 80
+_LOOKUPS = ("find_spec", "find_module")
 
 
 def find_odd_entry() -> str:
     """Return a sentence on the first entry that Python cannot use, with what to do; else an empty text."""
-    for name in ("meta_path", "path_hooks"):
-        if not isinstance(getattr(sys, name), list):
-            kind = type(getattr(sys, name)).__name__
+    hooks: tuple[tuple[str, object], ...] = (("meta_path", sys.meta_path), ("path_hooks", sys.path_hooks))
+    for name, value in hooks:
+        if not isinstance(value, list):
+            kind = type(value).__name__
             return f"sys.{name} is a {kind}, and Python needs a list: sys.{name} = list(sys.{name})."
     for finder in tuple(sys.meta_path):
         if not _can_find(finder):
@@ -34,7 +36,7 @@ def find_odd_entry() -> str:
                 "and importlib.metadata fails. Take it out, or decode it with os.fsdecode."
             )
         try:
-            is_usable = "\0" not in os.fsencode(text_of(entry)).decode("utf-8", "surrogateescape")
+            is_usable = "\0" not in os.fsencode(text_of_entry(entry)).decode("utf-8", "surrogateescape")
         except Exception:  # of a class of its own, which may do anything
             is_usable = False
         if not is_usable:
@@ -45,23 +47,22 @@ def find_odd_entry() -> str:
     return ""
 
 
-def text_of(entry: object) -> str:
+def text_of_entry(entry: object) -> str:
     """Return an entry of `sys.path` as text.
 
     Raises:
         TypeError: If it is neither text nor a path that is text.
     """
     # A class of its own may say that it is another text; Python's own importer reads what it is.
-    text = entry if isinstance(entry, str) else os.fspath(entry)  # type: ignore[call-overload]
+    text = entry if isinstance(entry, str) else os.fspath(entry)  # type: ignore[call-overload]  # raises a TypeError then
     if not isinstance(text, str):
         raise TypeError(f"a path is {type(text).__name__}")
     return str.__str__(text)
 
 
 def _can_find(finder: object) -> bool:
-    with suppress(Exception):
-        return callable(getattr(finder, "find_spec", None)) or callable(getattr(finder, "find_module", None))
-    return False
+    # By its class or itself, without running what it may define for lookups.
+    return any(inspect.getattr_static(finder, name, None) is not None for name in _LOOKUPS)
 
 
 def _show(entry: object) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aisotools.workspace.search_path import find_odd_entry, text_of
+from aisotools.workspace.search_path import find_odd_entry, text_of_entry
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,7 +57,7 @@ def run(code: str, tmp_path: Path) -> str:
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         ("sys.path.append(b'/tmp/x')", "sys.path has the entry b'/tmp/x', which is no text"),
         ("sys.path.append(None)", "sys.path has the entry None, which is no text"),
@@ -74,8 +74,8 @@ def run(code: str, tmp_path: Path) -> str:
         ("sys.path_hooks = tuple(sys.path_hooks)", "sys.path_hooks is a tuple"),
     ],
 )
-def test_an_entry_that_python_cannot_use_is_named(code: str, said: str, tmp_path: Path) -> None:
-    assert said in run(code, tmp_path)
+def test_an_entry_that_python_cannot_use_is_named(code: str, message: str, tmp_path: Path) -> None:
+    assert message in run(code, tmp_path)
     assert not (tmp_path / "workspace").exists()
 
 
@@ -107,5 +107,5 @@ def test_this_process_has_no_odd_entry() -> None:
 @pytest.mark.parametrize("entry", [b"x", 3, None])
 def test_entries_that_are_no_text_have_none(entry: Any) -> None:
     with pytest.raises(TypeError):
-        text_of(entry)
-    assert text_of(Path("/a")) == "/a"
+        text_of_entry(entry)
+    assert text_of_entry(Path("/a")) == "/a"
