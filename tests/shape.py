@@ -74,7 +74,7 @@ DOORS: Mapping[str, tuple[str, ...]] = {
     "nbformat": ("agent.transcript.notebook", "cli.main"),  # `lab --execute` runs a notebook file
     "nh3": ("notebook.render.html",),
     "numpy": ("sandbox.data",),
-    "pyarrow": ("sandbox.data",),
+    "pyarrow": ("sandbox.arrow",),
     "openai": ("agent.models.provider",),
     "pathspec": ("builtin.search",),
     "pytest": ("testing.pytest_plugin",),

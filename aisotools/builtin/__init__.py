@@ -6,6 +6,7 @@ from importlib import import_module
 
 from aisotools.core.exceptions import UsageError
 from aisotools.core.protocols import Tool
+from aisotools.workspace.search_path import find_odd_entry
 
 BUILTINS = (
     "files:file",
@@ -66,10 +67,12 @@ def builtin_tools(set: str = "all") -> list[Tool]:  # noqa: A002 - part of the p
         set: `core`, `files`, `shell`, `web`, `tasks`, or `all`, which is the default registry.
 
     Raises:
-        UsageError: If there is no such set.
+        UsageError: If there is no such set, or this process has a search path that Python cannot use.
     """
     if set not in TOOLSETS:
         raise UsageError(f"There is no toolset {set!r}. Sets: {', '.join(TOOLSETS)}.")
+    if odd := find_odd_entry():  # pydantic looks for plugins, and fails there
+        raise UsageError(f"The built-in tools cannot be loaded: {odd}")
     tools: list[Tool] = []
     for row in BUILTINS:
         module, _, attribute = row.partition(":")

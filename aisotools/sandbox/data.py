@@ -13,27 +13,32 @@ from __future__ import annotations
 
 import io
 import math
-import struct
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from aisotools.core.concurrency import at_once
 from aisotools.core.exceptions import ToolError
+from aisotools.core.truncation import size_of
+from aisotools.sandbox.arrow import decode_frame, encode_frame
 from aisotools.sandbox.parsing import MAX_NESTED, MAX_TEXT_BYTES, decode_steps, has_more_parts, parse_steps
 
 MAX_BYTES = 44 << 20
 """Size of the largest payload; larger values go by a file in the workspace."""
 
-# Cells of a data frame: columns without data take memory as well.
-_MAX_CELLS = 1 << 26
 _MAX_DEPTH = 100
 # Of JSON, counted before it is parsed: so much the collector of garbage looks at in 30 ms.
 _MAX_JSON_CONTAINERS = 1 << 18
 _MAX_JSON_ITEMS = 1 << 22
 # To make room for the next key, with twice as many, takes 30 ms.
 _MAX_JSON_KEYS = 690_000
+# What is written as JSON at once: it takes some milliseconds.
+_PIECE_CHARS = 1 << 20
+_PIECE_ITEMS = 1 << 12
+_PIECE_BYTES = 4 << 20
 # Dimensions that numpy supports.
 _MAX_DIMENSIONS = 32
 PAYLOAD_KINDS = ("text", "bytes", "json", "npy", "arrow")
@@ -77,10 +82,11 @@ def _pack(name: str, value: Any) -> Payload:
     library = type(value).__module__.partition(".")[0]
     if library == "numpy":
         return _pack_array(name, value)
-    if library in {"pandas", "pyarrow"}:
-        return _pack_frame(name, value)
     if library == "polars" and hasattr(value, "to_arrow"):
-        return _pack_frame(name, value.to_arrow())
+        library, value = "pyarrow", value.to_arrow()
+    if library in {"pandas", "pyarrow"}:
+        form, data = encode_frame(name, value)
+        return Payload(kind="arrow", data=data, form=form)
     return _pack_json(name, value)
 
 
@@ -91,19 +97,20 @@ def _utf8(name: str, text: str) -> bytes:
             f"travels. Send {name}.encode() instead, or write it to a file in the workspace."
         )
     try:
-        return text.encode()
+        # In pieces: the interpreter's lock is held for each.
+        starts = range(0, len(text), _PIECE_CHARS)
+        return b"".join(text[start : start + _PIECE_CHARS].encode() for start in starts)
     except UnicodeEncodeError as error:
-        raise ToolError(
-            f"{name!r} cannot travel: half a surrogate pair at character {error.start}."
-        ) from None
+        position = text.find(error.object[error.start])
+        raise ToolError(f"{name!r} cannot travel: half a surrogate pair at character {position}.") from None
 
 
 def _pack_json(name: str, value: Any) -> Payload:
-    from pydantic_core import PydanticSerializationError, to_json
+    from pydantic_core import PydanticSerializationError
 
     try:
         _JsonCheck().check(value, 0)
-        data = to_json(value, inf_nan_mode="constants")
+        data = b"".join(_json_pieces(value))
     except (TypeError, ValueError, RecursionError, PydanticSerializationError) as error:
         raise ToolError(
             f"{name!r} is {type(value).__name__}, which cannot travel as it is ({error}). Text, bytes, "
@@ -111,6 +118,48 @@ def _pack_json(name: str, value: Any) -> Payload:
             "workspace."
         ) from None
     return Payload(kind="json", data=data)
+
+
+def _json_pieces(value: Any) -> Iterator[bytes]:
+    """Yield the JSON of a value that `_JsonCheck` accepts, in pieces that take a few milliseconds each."""
+    from pydantic_core import to_json
+
+    write = partial(to_json, inf_nan_mode="constants")
+    if type(value) is str:
+        yield b'"'
+        for start in range(0, len(value), _PIECE_CHARS):
+            yield write(value[start : start + _PIECE_CHARS])[1:-1]
+        yield b'"'
+        return
+    if not isinstance(value, list | dict) or _is_small(value):
+        yield write(value)
+        return
+    is_dict = isinstance(value, dict)
+    opening, closing = (b"{", b"}") if is_dict else (b"[", b"]")
+    comma = b""
+    items: Iterator[Any] = iter(value.items() if isinstance(value, dict) else value)
+    yield opening
+    while part := list(islice(items, _PIECE_ITEMS)):
+        group = dict(part) if is_dict else part
+        if _is_small(group):
+            yield comma + write(group)[1:-1]
+            comma = b","
+            continue
+        for item in part:
+            if is_dict:
+                yield comma
+                yield from _json_pieces(item[0])
+                yield b":"
+                yield from _json_pieces(item[1])
+            else:
+                yield comma
+                yield from _json_pieces(item)
+            comma = b","
+    yield closing
+
+
+def _is_small(value: list[Any] | dict[str, Any]) -> bool:
+    return size_of(value, _PIECE_BYTES) <= _PIECE_BYTES
 
 
 class _JsonCheck:
@@ -183,45 +232,6 @@ def _pack_array(name: str, value: Any) -> Payload:
     )
 
 
-def _pack_frame(name: str, value: Any) -> Payload:
-    pa = _pyarrow(name)
-    form = "table"
-    try:
-        if isinstance(value, pa.Table | pa.RecordBatch):
-            table = pa.Table.from_batches([value]) if isinstance(value, pa.RecordBatch) else value
-        else:
-            form = "series" if type(value).__name__ == "Series" else "frame"
-            if type(value).__name__ not in {"Series", "DataFrame"}:
-                raise TypeError(f"{type(value).__name__} is no data frame")
-            frame = (
-                value.to_frame("value" if value.name is None else value.name) if form == "series" else value
-            )
-            table = pa.Table.from_pandas(frame)
-            form = "series unnamed" if form == "series" and value.name is None else form
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ToolError(
-            f"{name!r} cannot travel: {reason}. Give every column one type, as with df.astype(str), or "
-            "write it to a file in the workspace."
-        ) from None
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=None)) as writer:
-        writer.write_table(table)
-    return Payload(kind="arrow", data=sink.getvalue(), form=form)
-
-
-def _pyarrow(name: str) -> Any:
-    try:
-        import pyarrow as pa
-        import pyarrow.ipc
-    except ImportError:
-        raise ToolError(
-            f"{name!r} is a data frame, and those travel with pyarrow, which is not installed. Install it "
-            "(%pip install pyarrow), or send its columns as arrays or lists."
-        ) from None
-    return pa
-
-
 # ---- unpacking: the data is hostile
 
 
@@ -249,19 +259,18 @@ def unpack_steps(name: str, payload: Payload) -> Generator[None, None, Any]:
             return (yield from decode_steps(payload.data))
         if payload.kind == "json":
             return (yield from _json_steps(payload.data))
-        read = {"bytes": _read_bytes, "npy": _read_npy, "arrow": _read_arrow}.get(payload.kind)
-        if read is None:
-            raise ValueError(f"there is no format {payload.kind[:40]!r}")
-        return read(name, payload)
+        if payload.kind == "bytes":
+            return payload.data
+        if payload.kind == "npy":
+            return _read_npy(name, payload)
+        if payload.kind == "arrow":
+            return decode_frame(name, payload.data, payload.form)
+        raise ValueError(f"there is no format {payload.kind[:40]!r}")
     except ToolError:
         raise
     except Exception as error:  # a parser may raise anything on hostile bytes
         reason = " ".join(str(error).split())[:200]
         raise ToolError(f"{name!r} came out of the sandbox malformed: {reason}.", recoverable=False) from None
-
-
-def _read_bytes(name: str, payload: Payload) -> bytes:  # noqa: ARG001 - one of several readers
-    return payload.data
 
 
 def _json_steps(data: bytes) -> Generator[None, None, Any]:
@@ -297,87 +306,3 @@ def _read_npy(name: str, payload: Payload) -> Any:
     file.seek(0)
     array = np.load(file, allow_pickle=False)
     return array[()] if payload.form == "scalar" and array.ndim == 0 else array
-
-
-def _read_arrow(name: str, payload: Payload) -> Any:
-    pa = _pyarrow(name)
-    refuse_compression(pa, payload.data)
-    with pa.ipc.open_stream(pa.BufferReader(payload.data)) as reader:
-        schema = reader.schema
-        for field in schema:
-            if not _is_flat(pa, field.type):
-                raise ValueError(f"the column {str(field.name)[:40]!r} is of the type {str(field.type)[:60]}")
-        batches, rows = [], 0
-        for batch in reader:
-            rows += batch.num_rows
-            if rows * max(len(schema), 1) > _MAX_CELLS:
-                raise ValueError("it has too many cells")
-            batch.validate(full=True)
-            batches.append(batch)
-    table = pa.Table.from_batches(batches, schema)
-    if payload.form == "table":
-        return table
-    frame = table.to_pandas()
-    if not payload.form.startswith("series"):
-        return frame
-    series = frame.iloc[:, 0]
-    return series.rename(None) if payload.form == "series unnamed" else series
-
-
-def _is_flat(pa: Any, kind: Any) -> bool:
-    """Return whether values of this Arrow type take the memory that they take on the wire."""
-    types = pa.types
-    if types.is_dictionary(kind):
-        return _is_flat(pa, kind.value_type) and not types.is_dictionary(kind.value_type)
-    checks = (
-        *(types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string),
-        *(types.is_binary, types.is_large_binary, types.is_temporal, types.is_decimal, types.is_null),
-    )
-    return any(check(kind) for check in checks)
-
-
-def refuse_compression(pa: Any, data: bytes) -> None:
-    """Refuse a stream with a compressed record batch: a few bytes of it could fill the memory.
-
-    Raises:
-        ValueError: If there is one, or the stream cannot be read.
-    """
-    source = pa.BufferReader(data)
-    while True:
-        try:
-            message = pa.ipc.read_message(source)
-        except EOFError:
-            return
-        if message is None:
-            return
-        metadata = message.metadata.to_pybytes()
-        root = struct.unpack_from("<I", metadata)[0]
-        header = _table(metadata, root, 2)
-        kind = _byte(metadata, root, 1)
-        # A message of kind 2 is a dictionary, whose values are a record batch; one of kind 3 is a record
-        # batch.
-        if kind == 2 and header is not None:
-            header = _table(metadata, header, 1)
-        if kind in {2, 3} and header is not None and _field(metadata, header, 3):
-            raise ValueError("it is compressed")
-
-
-def _field(data: bytes, table: int, number: int) -> int:
-    """Return the position of a field of a FlatBuffers table; 0 when it is absent."""
-    vtable = table - struct.unpack_from("<i", data, table)[0]
-    size = struct.unpack_from("<H", data, vtable)[0]
-    entry = 4 + 2 * number
-    if entry + 2 > size:
-        return 0
-    offset = int(struct.unpack_from("<H", data, vtable + entry)[0])
-    return table + offset if offset else 0
-
-
-def _table(data: bytes, table: int, number: int) -> int | None:
-    position = _field(data, table, number)
-    return position + int(struct.unpack_from("<I", data, position)[0]) if position else None
-
-
-def _byte(data: bytes, table: int, number: int) -> int:
-    position = _field(data, table, number)
-    return data[position] if position else 0

@@ -133,6 +133,8 @@ class Protection:
         """Changes by background processes that no event says yet."""
         self._problem = self._recorded_problem = ""
         """Why the last look did not see every file; and the same as an event has said it last."""
+        self._noted = ""
+        """What a result has said last of folders that are too deep to be looked at."""
         self._changing: set[str] = set()
         """Calls in progress that may change something."""
         self._watch: threading.Thread | None = None
@@ -208,14 +210,16 @@ class Protection:
                     changes = self._files.restore(declared, most_steps=_LOOP_STEPS)
                 except OutOfSteps:
                     changes = await asyncio.to_thread(self._files.restore, declared)
-                unwatched = self._files.unwatched
+                unwatched, is_all_usable = self._files.unwatched, self._files.is_all_usable
         finally:
             self._changing.discard(prepared.original.id)
-        if not changes and not unwatched:
-            return result
+        if not changes and (not unwatched or is_all_usable):
+            is_news, self._noted = unwatched not in {"", self._noted}, unwatched
+            return _note_unwatched(result, unwatched) if is_news and result is not None else result
         call = prepared.original
         _log.warning("The call %s of %s: %s", call.id, call.name, _summarize_changes(changes))
-        return None if result is None else _build_denial(call.name, result, changes, unwatched)
+        problem = "" if is_all_usable else unwatched
+        return None if result is None else _build_denial(call.name, result, changes, problem)
 
     def accept(self) -> None:
         """Accept the protected files as they are: the host itself has just changed the workspace."""
@@ -374,6 +378,14 @@ def _summarize(texts: Sequence[str], count: int) -> str:
 
 def _summarize_changes(changes: Sequence[ProtectedFileChange]) -> str:
     return _summarize([*map(str, changes[:_MAX_LISTED])], len(changes))
+
+
+def _note_unwatched(result: ToolResult, unwatched: str) -> ToolResult:
+    note = (
+        f"[Not covered: the workspace has {unwatched}. What lies deeper is not looked at for protected "
+        "files. `file delete` with recursive, `rm -rf` and undo remove it.]"
+    )
+    return dataclasses.replace(result, content=f"{result.content}\n{note}" if result.content else note)
 
 
 def _build_denial(

@@ -553,13 +553,13 @@ class Session:
 
         Args:
             name: The variable.
-            value: Text, bytes, whatever JSON holds, numpy arrays without objects, data frames (with pyarrow).
+            value: Text, bytes, JSON, numpy arrays without objects, data frames; do not change it meanwhile.
 
         Raises:
             ToolError: If the value cannot travel, or the call was not allowed or failed.
             UsageError: If no variable can have that name.
         """
-        await self._transfer(PutVariable(check_variable(name), value))
+        await self._transfer(await PutVariable.packed(check_variable(name), value))
 
     async def get(self, name: str) -> Any:
         """Return the value of a variable of the sandbox's Python, in the same forms; never unpickled.

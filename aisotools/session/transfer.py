@@ -203,14 +203,30 @@ class PutVariable(_VariableTool):
     name = "session.put"
     description = "Assign a value to a variable of the sandbox's Python."
 
-    def __init__(self, variable: str, value: object) -> None:
-        """Pack `value`.
+    def __init__(self, variable: str, payload: Payload) -> None:
+        """Assign the value of `payload`."""
+        super().__init__(variable)
+        self.payload = payload
+        self._shipment: ToolPayload | None = None
+
+    @classmethod
+    async def packed(cls, variable: str, value: object) -> PutVariable:
+        """Return a tool that assigns `value`. A large one takes long to pack, so this is done in a thread.
 
         Raises:
             ToolError: If the value cannot be packed.
         """
-        super().__init__(variable)
-        self.payload = pack(variable, value)
+
+        def prepare() -> PutVariable:
+            tool = cls(variable, pack(variable, value))
+            tool._shipment = ToolPayload(key=tool.version, payload=pickle.dumps(tool))
+            return tool
+
+        return await asyncio.to_thread(prepare)
+
+    def shipment(self) -> ToolPayload:
+        """Send this tool by value, once."""
+        return self._shipment or super().shipment()
 
     @property
     def arguments(self) -> Mapping[str, Json]:

@@ -11,7 +11,9 @@ which user code cannot set, and by what the folders above it mean for it. Names,
 of all paths are bounded.
 Race: a folder that changes during the walk is listed again next time, as a change within the last tick of the
 clock is never trusted. One that is moved away from under the walk ends it.
-Failure: whatever is beyond a bound, or ended the walk, makes the scan incomplete; `unwatched` says where.
+Failure: whatever is beyond a bound, or ended the walk, makes the scan incomplete; `unwatched` says where. A
+folder that is too deep for any path is passed over, and the walk goes on (`is_all_usable`); what is moved up
+from there by a process is found by the next scan.
 Callers must not take an incomplete scan for the absence of a file.
 """
 
@@ -137,6 +139,7 @@ class CandidateScan:
             if there are more than `MAX_LISTED_FOLDERS`, or one may still change under the same change time.
         repositories: The folders that git takes for a repository, each ending with a slash.
         unwatched: Why the walk is incomplete, and where; empty if it reached every folder.
+        is_all_usable: Whether what the walk left out lies deeper than a path goes, if it left out anything.
         is_closed: Whether the workspace itself could not be opened, so that nothing is known of its files.
     """
 
@@ -144,6 +147,7 @@ class CandidateScan:
     files: dict[str, CandidateFile] = field(default_factory=dict)
     folders: dict[str, os.stat_result] = field(default_factory=dict)
     unwatched: str = ""
+    is_all_usable: bool = True
     is_closed: bool = False
 
     @property
@@ -223,6 +227,7 @@ class CandidateScanner:
                 walk.run(root)
         except OSError as error:
             walk.result.unwatched = f"a folder of its own that cannot be opened ({error.strerror})"
+            walk.result.is_all_usable = False
             walk.result.is_closed = True
         except OutOfSteps:
             self._listings = (self._listings | walk.listings) if len(self._listings) < _MAX_LISTINGS else {}
@@ -261,6 +266,7 @@ class _CandidateWalk:
                     self._enter(frame, name)
         except _Incomplete as reason:
             self.result.unwatched = str(reason)
+            self.result.is_all_usable = False
         finally:
             for frame in self._stack:
                 if frame.folder >= 0:
@@ -316,7 +322,10 @@ class _CandidateWalk:
             raise _Incomplete(f"more than {self._max_folders} folders", frame.path)
         path = f"{frame.path}{name}/"
         if len(path) > self._max_path_chars:
-            raise _Incomplete(f"a folder whose path has more than {MAX_PATH_BYTES} bytes", frame.path)
+            # Programs get there by steps or through links only. The walk goes on beside it.
+            reason = f"a folder whose path has more than {MAX_PATH_BYTES} bytes"
+            self.result.unwatched = self.result.unwatched or str(_Incomplete(reason, frame.path))
+            return
         self._take_chars(name)
         above = frame.listing.zone.enter(name)
         folded = ""

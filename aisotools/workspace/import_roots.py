@@ -45,6 +45,7 @@ from typing import Any, NamedTuple
 from aisotools.core.exceptions import WorkspaceRefused
 from aisotools.workspace.host_files import refuse_host_files
 from aisotools.workspace.real_paths import leads_into, lies_to, list_links, resolve
+from aisotools.workspace.search_path import find_odd_entry, text_of_entry
 
 OWN_IMPORTS = frozenset(
     {
@@ -110,6 +111,8 @@ def refuse_import_root(workspace: Path, environ: Mapping[str, str] | None = None
     """
     real = os.path.realpath(workspace)
     refusal = f"{str(workspace)!r} cannot be the workspace: "
+    if odd := find_odd_entry():
+        raise WorkspaceRefused(refusal + odd)
     for package, home in _loaded_packages():
         relation = lies_to(real, home)
         if relation:
@@ -123,12 +126,6 @@ def refuse_import_root(workspace: Path, environ: Mapping[str, str] | None = None
             raise WorkspaceRefused(
                 f"{refusal}it {relation} the editable install of {name} ({home}), which this process can "
                 "import. Use a folder made for this, such as ./workspace/mine."
-            )
-    for entry in sys.path:
-        if not isinstance(entry, (str, os.PathLike)):
-            raise WorkspaceRefused(
-                f"{refusal}sys.path has the entry {entry!r}, which is no text. Python imports nothing from "
-                "it, and importlib.metadata fails. Take it out, or decode it with os.fsdecode."
             )
     environ = dict(os.environ if environ is None else environ)  # hundreds of names are looked up
     roots = list(_import_roots(environ))
@@ -249,7 +246,7 @@ def _import_roots(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     entries = filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
     candidates: list[tuple[str, str]] = [("", "the current folder")]
     candidates += [(entry, "an entry of PYTHONPATH") for entry in entries]
-    candidates += [(str(entry), "an entry of sys.path") for entry in sys.path]
+    candidates += [(text_of_entry(entry), "an entry of sys.path") for entry in sys.path]
     if base := environ.get("PYTHONUSERBASE") or (environ.get("HOME") and f"{environ['HOME']}/.local"):
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
         candidates.append((f"{base}/lib/python{version}/site-packages", "the folder of your own packages"))
@@ -356,7 +353,7 @@ def _list_loaded() -> _Loaded:
     # There may be thousands of modules, and they rarely change between two looks.
     global _last_loaded  # noqa: PLW0603 - one value for this process, replaced as a whole
     last = _last_loaded
-    loaded: dict[str, object] = {**sys.modules}  # another thread may be importing
+    loaded: dict[Any, object] = {**sys.modules}  # another thread may be importing
     names, modules = tuple(loaded), tuple(loaded.values())
     if names == last.names and all(map(operator.is_, modules, last.modules)):
         return last
@@ -365,6 +362,8 @@ def _list_loaded() -> _Loaded:
     files: list[tuple[str, str]] = []
     editable_finders: list[object] = []
     for name, module in loaded.items():
+        if not isinstance(name, str):
+            continue  # no import finds it
         if name.startswith("__editable___") and name.endswith("_finder"):
             editable_finders.append(module)
         if not issubclass(type(module), ModuleType):  # objects of cffi say that they are modules
@@ -687,6 +686,7 @@ def _unblock(blocks: list[Path]) -> None:
 def _forget_finders(folder: Path) -> None:
     """Drop the finders that are cached for this folder and those below."""
     known: dict[str, str] = {}
-    for entry in tuple(sys.path_importer_cache):
-        if lies_to(str(folder), resolve(entry, known)) in {"is", "contains"}:
+    entries: tuple[Any, ...] = tuple(sys.path_importer_cache)
+    for entry in entries:
+        if isinstance(entry, str) and lies_to(str(folder), resolve(entry, known)) in {"is", "contains"}:
             sys.path_importer_cache.pop(entry, None)

@@ -161,6 +161,7 @@ class ProtectedFiles:
         allowed: Protected names that a person has allowed; a change counts at once.
         root_mode: Mode of the workspace's folder, which every scan puts back; None if nobody watches it.
         unwatched: Why the last scan did not reach every folder, and where; empty if it did.
+        is_all_usable: Whether it reached all that a path leads to.
         scan_duration_s: Duration of the last scan in seconds.
     """
 
@@ -213,6 +214,7 @@ class ProtectedFiles:
         self._allowed_names = self.allowed.names
         self.root_mode: RootMode | None = None
         self.unwatched = ""
+        self.is_all_usable = True
         self.scan_duration_s = 0.0
         self._settled: tuple[tuple[str, Stamp], ...] = ()
         """Folders and files at a time when every protected file was as its copy; see `_is_settled`."""
@@ -429,7 +431,7 @@ class ProtectedFiles:
             scan.files = {path: file for path, file in scan.files.items() if not self._is_allowed(path)}
         if self._notebooks and scan.files:
             self._protected_notebooks.update(self._find_checkpointed(scan.files))
-        self.unwatched = scan.unwatched
+        self.unwatched, self.is_all_usable = scan.unwatched, scan.is_all_usable
         self.scan_duration_s = time.monotonic() - started_s
         return scan
 

@@ -9,6 +9,8 @@ events it has dropped, and for how long the event loop stood still at most, in s
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
+import decimal
 import gc
 import json
 import os
@@ -226,6 +228,112 @@ _GOT_TEXTS = {
 }
 
 
+_FRAMES = """
+import io, json, numpy as np, pandas as pd, pyarrow as pa
+
+def stream(table):
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+def described(kind):
+    column = {'name': 's', 'field_name': 's', 'pandas_type': 'x', 'numpy_type': kind, 'metadata': None}
+    return {b'pandas': json.dumps({'index_columns': [], 'column_indexes': [], 'columns': [column]}).encode()}
+
+def texts(count):
+    return pa.array(np.arange(count)).cast(pa.string())
+
+number = pa.table({'a': [1]})
+numbers = pd.DataFrame({'a': np.arange(1_000_000)})
+levels = pd.MultiIndex.from_product([range(1_000)] * 2)
+"""
+_GOT_FRAMES = {
+    "pa.table({'a': np.arange(5_500_000)})": "DataFrame",
+    "pa.table({f'c{n}': [1.5, 2] for n in range(8_000)})": "DataFrame",
+    "pa.table({f'c{n}': np.zeros(5_000, 'u1') for n in range(8_000)})": "DataFrame",
+    "pa.table({f'c{n}': [1] for n in range(50_000)})": "refused",
+    "pa.table({'s': texts(3_000_000)})": "DataFrame",
+    "pa.table({'s': pa.array([''] * 10_000_000)})": "DataFrame",
+    "pa.table({'s': texts(60_000).dictionary_encode()})": "DataFrame",
+    "pa.table({'s': texts(2_000_000).dictionary_encode()})": "refused",
+    "pa.table({'s': pa.array(np.random.permutation(3_500_000)).dictionary_encode()})": "DataFrame",
+    "pa.table({'s': pa.array([b'x'] * 2_000_000)})": "DataFrame",
+    "pa.table({'s': pa.array([b'x'] * 8_000_000)})": "refused",
+    "pa.table({'s': pa.array([True, None] * 1_000_000)})": "DataFrame",
+    "pa.table({'s': pa.array([True, None] * 20_000_000)})": "refused",
+    "pa.table({'s': pa.nulls(60_000_000)})": "refused",
+    "pa.table({'s': pa.array(np.arange(2_000_000)).cast(pa.decimal128(24, 2))})": "DataFrame",
+    "pa.table({'s': pa.array(np.arange(10_000_000, dtype='i4')).cast(pa.date32())})": "refused",
+    "pa.table({'s': pa.array(np.arange(86_000, dtype='i4').repeat(24)).cast(pa.time32('s'))})": "DataFrame",
+    "pa.table({'s': texts(2_000_000)}).replace_schema_metadata(described('string[python]'))": "refused",
+    "pa.table({'s': texts(2_000_000)}).replace_schema_metadata(described('datetime64[ns, UTC]'))": "refused",
+    "pa.Table.from_pandas(numbers.set_index(numbers.a.astype(str)))": "DataFrame",
+    "pa.Table.from_pandas(numbers.set_index(levels))": "refused",
+    "number.replace_schema_metadata({b'pandas': b'{\"a\":[' + b'0,' * 20_000_000 + b'0]}'})": "refused",
+    "number.replace_schema_metadata({b'pandas': b'{\"a\":[' + b'[],' * 1_300_000 + b'0]}'})": "refused",
+    "pa.table({'a' * 40_000_000: [1]})": "refused",
+    "pa.Table.from_batches([pa.record_batch({'a': [1]})] * 150_000)": "refused",
+    "pa.Table.from_batches([pa.record_batch({'a': [1]})] * 4_000)": "DataFrame",
+    "pa.table({'a': [[[1]]] * 100_000})": "refused",
+}
+"""Tables that a worker may send as frames: long, wide, of texts, of objects, of categories, with an index."""
+
+
+_SENT: dict[str, Any] = {}
+"""Values that a program may send, once they are built."""
+
+
+def values_to_send(_folder: Path) -> None:
+    import numpy as np
+    import pandas as pd
+
+    many = 5_500_000
+    dates, decimals = [dt.date(2026, 1, 1)], [decimal.Decimal("1.25")]
+    _SENT.update(
+        {
+            "an array": np.arange(many),
+            "an array by columns": np.asfortranarray(np.arange(many).reshape(5_500, 1_000)),
+            "a frame": pd.DataFrame({"a": np.arange(many)}),
+            "a frame that is wide": pd.DataFrame(np.zeros((600, 8_000))).rename(columns=str),
+            "texts": pd.DataFrame({"s": [str(n) for n in range(3_000_000)]}),
+            "objects": pd.DataFrame({"s": pd.Series([b"x"] * 2_000_000, dtype=object)}),
+            "dates": pd.DataFrame({"d": dates * 2_000_000}),
+            "decimals": pd.DataFrame({"d": decimals * 2_000_000}),
+            "categories": pd.DataFrame({"k": pd.Categorical([f"{n % 60_000}" for n in range(many)])}),
+            "numbers": [n + 1_000 for n in range(4_190_000)],
+            "keys": {str(n): n for n in range(680_000)},
+            "rows": [{"n": n, "s": str(n), "l": [n / 7]} for n in range(32_000)],
+            "deep": [_nested(90)] * 360,
+            "long texts in lists": [["\x01" * 6_000_000], "\u00fc" * 3_000_000],
+            "a long text": "x" * (44 << 20),
+            "a wide text": "\U0001f600" * 11_000_000,
+            "bytes": bytes(44 << 20),
+        }
+    )
+
+
+def _nested(depth: int) -> list[Any]:
+    return [_nested(depth - 1)] if depth else []
+
+
+_SHAPES = [
+    "display(HTML('<b>x</b>' * 1_000_000))",
+    "for n in range(5): display(HTML('<div>' * 100_000))",
+    "display(JSON({'a': [[[]]] * 300_000}))",
+    "for n in range(500): display({f'x/{n}{m}': 'a' for m in range(100)}, raw=True)",
+    "for n in range(5): display(Markdown('[' * 200_000 + '*' * 200_000))",
+    "import sys\nfor n in range(500): sys.stdout.write('z' * 100_000)",
+    "print('\\x1b[' + '1;' * 400_000 + 'm')",
+    "print('password=' * 100_000)",
+    "raise ValueError('q' * 1_000_000)",
+    "list(range(1_000_000))",
+    "'\\ud800' * 1_000_000 + '\\U0001f600' * 1_000_000",
+    "{str(n): [n] for n in range(200_000)}",
+]
+"""Outputs of every shape, one call each."""
+
+
 _PATCHES = [
     f"--- a/f\n+++ b/f\n{body}"
     for body in (
@@ -320,15 +428,35 @@ async def use_large_arguments(session: Session) -> None:
 
 async def get_values(session: Session) -> None:
     """Fetch variables from a worker that lies about them."""
-    for kind, values in (("json", _GOT), ("text", _GOT_TEXTS)):
+    for kind, values in (("json", _GOT), ("text", _GOT_TEXTS), ("arrow", _GOT_FRAMES)):
         await session.run_cell(GET.format(kind=kind), origin="person")
+        if kind == "arrow":
+            await session.run_cell(_FRAMES, origin="person", timeout_s=600)
         for code, expected in values.items():
-            await session.run_cell(f"x = {code}", origin="person")
+            sent = f"stream({code})" if kind == "arrow" else code
+            made = await session.run_cell(f"x = {sent}", origin="person", timeout_s=600)
+            assert not made.is_error, made.content
             try:
                 found = type(await session.get("x")).__name__
             except ToolError:
                 found = "refused"
             assert found == expected, f"{code}: {found}"
+
+
+async def put_values(session: Session) -> None:
+    """Assign large values to variables."""
+    for name, value in _SENT.items():
+        await session.put("x", value)
+        found = await session.run_cell("len(x) > 0", origin="person")
+        assert found.content == "True", f"{name}: {found.content}"
+
+
+async def use_every_shape(session: Session) -> None:
+    """Make all of `_SHAPES`, again and again."""
+    await session.run_cell("from IPython.display import HTML, JSON, Markdown, display", origin="person")
+    for _ in range(3):
+        for code in _SHAPES:
+            await session.run_cell(code, origin="person")
 
 
 async def use_large_patches(session: Session) -> None:
@@ -443,7 +571,9 @@ SCENARIOS: dict[str, Scenario] = {
     "arguments that are too large": Scenario(prepare=large_arguments, follow_up=use_large_arguments),
     "arguments that take long to write": Scenario(follow_up=use_odd_texts),
     "patches that are large": Scenario(follow_up=use_large_patches),
+    "outputs of every shape": Scenario(follow_up=use_every_shape),
     "values that are fetched": Scenario(follow_up=get_values),
+    "values that are assigned": Scenario(prepare=values_to_send, follow_up=put_values),
     "honest work": Scenario("total = sum(range(1000))\nprint('done', total)\n{'total': total}", 50),
 }
 

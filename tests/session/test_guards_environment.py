@@ -25,16 +25,6 @@ from aisotools.workspace.import_roots import block_imports
 DENYING = Policy(rules=[Rule(when={"paths": "secrets/*"}, decision=Decision.DENY)])
 
 
-class Asked(PathRules):
-    """Records which calls had the rules enforced before them."""
-
-    names: tuple[str, ...] = ()
-
-    async def enforce(self, name: str) -> str:
-        self.names = (*self.names, name)
-        return "enforced"
-
-
 def environment(folder: Path, rules: PathRules | None = None) -> CallEnvironment:
     spec = WorkerSpec(level="confined", workspace=str(folder), limits=Limits())
     sandbox = FakeSandbox(spec, EventLog())
@@ -44,11 +34,10 @@ def environment(folder: Path, rules: PathRules | None = None) -> CallEnvironment
 # ---- rules about paths
 
 
-async def test_without_rules_nothing_is_enforced_and_nothing_is_left_open(tmp_path: Path) -> None:
+def test_without_rules_nothing_is_enforced_and_nothing_is_left_open(tmp_path: Path) -> None:
     env = environment(tmp_path)
     assert env.enforcement == PathEnforcement()
     assert (env.not_enforced, env.gaps_of(Facts())) == ((), ())
-    assert await env.enforce_rules("read") == ""
     env.announce(DENYING)
     assert not env.has_readers, "unless somebody has found that it can hold them"
 
@@ -83,17 +72,6 @@ async def test_a_repository_in_the_workspace_is_one_more_way_to_what_a_rule_deni
     (more,) = set(env.not_enforced) - set(before)
     assert "repository of git" in more
     assert more in env.gaps_of(Facts())
-
-
-async def test_rules_are_enforced_before_a_call_once_there_are_any(tmp_path: Path) -> None:
-    rules = Asked(tmp_path, "confined")
-    env = environment(tmp_path, rules)
-    assert await env.enforce_rules("read") == ""
-    rules.follow(DENYING)
-    assert await env.enforce_rules("read") == "enforced"
-    rules.follow(Policy())
-    assert await env.enforce_rules("write") == "enforced", "what was enforced has to be lifted"
-    assert rules.names == ("read", "write")
 
 
 async def test_gaps_of_another_policy_are_printed_once(

@@ -1,0 +1,73 @@
+"""What stands in `sys.path`, `sys.meta_path` and `sys.path_hooks`, of whatever type other code put there.
+
+Python passes over what it cannot use in `sys.path`, but `importlib.metadata` fails there, and with it
+whatever looks for plugins, such as pydantic. So this is looked at before anything that needs it, and an entry
+of another type is named; nobody can tell what would be imported from it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+
+_MAX_CHARS = 80
+_LOOKUPS = ("find_spec", "find_module")
+
+
+def find_odd_entry() -> str:
+    """Return a sentence on the first entry that Python cannot use, with what to do; else an empty text."""
+    hooks: tuple[tuple[str, object], ...] = (("meta_path", sys.meta_path), ("path_hooks", sys.path_hooks))
+    for name, value in hooks:
+        if not isinstance(value, list):
+            kind = type(value).__name__
+            return f"sys.{name} is a {kind}, and Python needs a list: sys.{name} = list(sys.{name})."
+    for finder in tuple(sys.meta_path):
+        if not _can_find(finder):
+            return (
+                f"sys.meta_path has the entry {_show(finder)}, which has no find_spec: imports fail at it. "
+                "Take it out."
+            )
+    entries: tuple[object, ...] = tuple(sys.path)
+    for entry in entries:
+        if not isinstance(entry, (str, os.PathLike)):
+            return (
+                f"sys.path has the entry {_show(entry)}, which is no text. Python imports nothing from it, "
+                "and importlib.metadata fails. Take it out, or decode it with os.fsdecode."
+            )
+        try:
+            is_usable = "\0" not in os.fsencode(text_of_entry(entry)).decode("utf-8", "surrogateescape")
+        except Exception:  # of a class of its own, which may do anything
+            is_usable = False
+        if not is_usable:
+            return (
+                f"sys.path has the entry {_show(entry)}, which can be no path. Python imports nothing from "
+                "it, and importlib.metadata fails. Take it out."
+            )
+    return ""
+
+
+def text_of_entry(entry: object) -> str:
+    """Return an entry of `sys.path` as text.
+
+    Raises:
+        TypeError: If it is neither text nor a path that is text.
+    """
+    # A class of its own may say that it is another text; Python's own importer reads what it is.
+    text = entry if isinstance(entry, str) else os.fspath(entry)  # type: ignore[call-overload]  # raises a TypeError then
+    if not isinstance(text, str):
+        raise TypeError(f"a path is {type(text).__name__}")
+    return str.__str__(text)
+
+
+def _can_find(finder: object) -> bool:
+    # By its class or itself, without running what it may define for lookups.
+    return any(inspect.getattr_static(finder, name, None) is not None for name in _LOOKUPS)
+
+
+def _show(entry: object) -> str:
+    try:
+        text = repr(entry)
+    except Exception:  # of a class of its own
+        text = f"<{type(entry).__name__}>"
+    return text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}..."
