@@ -32,19 +32,20 @@ from aisotools.sandbox.parsing import has_more_parts
 
 # Cells of a data frame: columns without data take memory as well.
 _MAX_CELLS = 1 << 26
-_MAX_COLUMNS = 1 << 13
+_MAX_COLUMNS = 1 << 15
 _MAX_BATCHES = 1 << 12
 _MAX_NAME_CHARS = 4_096
 # Of the head of a message: names, types and what pandas says about them.
 _MAX_HEAD_BYTES = 8 << 20
 # Of what pandas says about a frame, which is JSON: 200 bytes for each column.
-_MAX_DESCRIPTION_BYTES = 2 << 20
+_MAX_DESCRIPTION_BYTES = 8 << 20
 _MAX_DESCRIPTION_OBJECTS = 2 * _MAX_COLUMNS
 _MAX_DESCRIPTION_ITEMS = 8 * _MAX_COLUMNS
 # Cells that become objects of Python at once: in 6 ms, if they are decimal numbers, which take longest.
 _SLICE_ROWS = 1 << 14
 # What is converted, copied or compared in one go: 30 ms.
-_MAX_OBJECTS = 1 << 21
+_MAX_OBJECTS_OF_COLUMN = 1 << 21
+_MAX_OBJECTS = 1 << 24
 _MAX_CATEGORIES = 1 << 16
 _MAX_OBJECTS_OF_INDEX = 1 << 16
 _MAX_ROWS_OF_LEVELS = 1 << 18
@@ -114,8 +115,11 @@ def _to_table(pa: Any, frame: Any) -> Any:
             for start in range(0, rows, _SLICE_ROWS)
         ]
         kinds = {piece.type for piece in slices} - {pa.null()}
-        kind = kinds.pop() if kinds else pa.null()
-        column = pa.chunked_array([piece.cast(kind) for piece in slices], kind)
+        if len(kinds) > 1:  # such as whole numbers, and fractions further down: all together have one type
+            column = pa.chunked_array([pa.array(values, from_pandas=True)])
+        else:
+            kind = kinds.pop() if kinds else pa.null()
+            column = pa.chunked_array([piece.cast(kind) for piece in slices], kind)
         table = table.set_column(number, table.field(number).name, column)
         description["columns"][number] = described["columns"][number]
     metadata = {**(table.schema.metadata or {}), b"pandas": _to_json(description)}
@@ -213,12 +217,16 @@ def _check_table(pa: Any, table: Any, form: str) -> None:
         raise ValueError(
             f"its index has several levels and more than {_MAX_ROWS_OF_LEVELS:,} rows; use reset_index()"
         )
-    objects = table.num_rows * sum(_makes_objects(pa, column) for column in table.columns)
-    if objects > _MAX_OBJECTS:
-        raise ValueError(
-            f"more than {_MAX_OBJECTS:,} of its cells are objects of Python, such as dates, decimal numbers "
-            "and bytes; send a table of pyarrow (pyarrow.Table.from_pandas) or numbers"
-        )
+    columns = sum(_makes_objects(pa, column) for column in table.columns)
+    for count, most, what in (
+        (table.num_rows if columns else 0, _MAX_OBJECTS_OF_COLUMN, "cells of a column"),
+        (table.num_rows * columns, _MAX_OBJECTS, "of its cells"),
+    ):
+        if count > most:
+            raise ValueError(
+                f"more than {most:,} {what} are objects of Python, such as dates, decimal numbers and bytes; "
+                "send a table of pyarrow (pyarrow.Table.from_pandas) or numbers"
+            )
     becomes_objects = {field.name for field in table.schema if _becomes_objects(pa, field.type)}
     if table.num_rows > _MAX_OBJECTS_OF_INDEX and not becomes_objects.isdisjoint(index):
         raise ValueError(

@@ -75,15 +75,18 @@ def numbers(rows: int) -> Any:
 
 
 TOO_MUCH = {
-    "columns, more than 8,192": lambda: pd.DataFrame(np.zeros((1, arrow._MAX_COLUMNS + 1))).rename(
+    "columns, more than 32,768": lambda: pd.DataFrame(np.zeros((1, arrow._MAX_COLUMNS + 1))).rename(
         columns=str
     ),
     "is longer than": lambda: pd.DataFrame({"a" * 4_097: [1]}),
     "categories, more than 65,536": lambda: pd.DataFrame(
         {"k": pd.Categorical([f"k{n}" for n in range(arrow._MAX_CATEGORIES + 1)])}
     ),
-    "more than 2,097,152 of its cells are objects": lambda: pd.DataFrame(
-        {"d": np.full(arrow._MAX_OBJECTS + 1, b"", dtype=object)}
+    "more than 2,097,152 cells of a column are objects": lambda: pd.DataFrame(
+        {"d": np.full(arrow._MAX_OBJECTS_OF_COLUMN + 1, b"", dtype=object)}
+    ),
+    "more than 16,777,216 of its cells are objects": lambda: pd.DataFrame(
+        {str(n): np.full((arrow._MAX_OBJECTS >> 9) + 1, b"", dtype=object) for n in range(512)}
     ),
     "several levels and more than 262,144 rows": lambda: numbers(513 * 513).set_index(
         pd.MultiIndex.from_product([range(513)] * 2)
@@ -104,9 +107,17 @@ def test_frames_that_would_hold_up_their_reader_are_refused_at_both_ends(what: s
 
 
 def test_a_table_is_not_converted_so_it_may_have_more() -> None:
-    table = pa.table({"a": pa.array([dt.date(2026, 1, 1)] * (arrow._MAX_OBJECTS + 1))})
+    table = pa.table({"a": pa.array([dt.date(2026, 1, 1)] * (arrow._MAX_OBJECTS_OF_COLUMN + 1))})
     form, data = encode_frame("x", table)
     assert decode_frame("x", data, form).equals(table)
+
+
+def test_a_column_whose_numbers_become_fractions_further_down_travels() -> None:
+    """Its first slices alone look like whole numbers."""
+    values = [*range(50_000), 0.5]
+    frame = pd.DataFrame({"a": pd.Series(values, dtype=object)})
+    form, data = encode_frame("x", frame)
+    assert [*decode_frame("x", data, form)["a"]] == values
 
 
 def described(rows: int, kind: str) -> Any:
@@ -124,7 +135,7 @@ def test_a_type_that_has_every_cell_converted_is_refused(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "description", [b'{"a":[' + b"0," * 200_000 + b"0]}", b'{"a":[' + b"[]," * 40_000 + b"0]}"]
+    "description", [b'{"a":[' + b"0," * 400_000 + b"0]}", b'{"a":[' + b"[]," * 80_000 + b"0]}"]
 )
 def test_a_description_of_many_parts_is_refused(description: bytes) -> None:
     table = pa.table({"a": [1]}).replace_schema_metadata({b"pandas": description})
