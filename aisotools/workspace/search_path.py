@@ -7,7 +7,6 @@ of another type is named; nobody can tell what would be imported from it.
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 
@@ -61,8 +60,10 @@ def text_of_entry(entry: object) -> str:
 
 
 def _can_find(finder: object) -> bool:
-    # By its class or itself, without running what it may define for lookups.
-    return any(inspect.getattr_static(finder, name, None) is not None for name in _LOOKUPS)
+    try:
+        return any(getattr(finder, name, None) is not None for name in _LOOKUPS)  # as each import does
+    except Exception:  # of a class of its own
+        return False
 
 
 def _show(entry: object) -> str:

@@ -182,7 +182,7 @@ def test_a_finder_that_fails_is_passed_over(place: Path, monkeypatch: pytest.Mon
         def find_spec(*_: object) -> None:
             raise ZeroDivisionError
 
-    monkeypatch.setattr(sys, "meta_path", [Broken(), object(), *sys.meta_path])
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
     assert refusal(folder(place / "fine")) == ""
     assert "is installed" in refusal(folder(place / "pluggy"))
 

@@ -30,6 +30,8 @@ class OddText(str):
 class Finder:
     def __eq__(self, other): raise RuntimeError("equal")
     def find_spec(self, *_): return None
+class LazyFinder:
+    def __getattr__(self, name): return getattr(Finder(), name)
 
 async def main():
     async with Session(sys.argv[1], approver=AllowAll(), level="limited") as session:
@@ -90,6 +92,7 @@ def test_an_entry_that_python_cannot_use_is_named(code: str, message: str, tmp_p
         "sys.path.append('\\udcff')",
         "sys.path = tuple(sys.path)",
         "sys.meta_path.append(Finder())",
+        "sys.meta_path.append(LazyFinder())",
         "sys.path_hooks.append(None)",
         "sys.path_importer_cache[b'x'] = None",
         "sys.modules[b'x'] = sys",

@@ -43,7 +43,7 @@ def test_the_largest_goes_first_and_the_newest_never() -> None:
 class FakeSocket:
     """Has no process until its snapshot has settled."""
 
-    def __init__(self, supervisor: object, requested: int) -> None:
+    def __init__(self, supervisor: object, requested: int, killed: object) -> None:
         self.pid = 0
         self.peer = self
         self.closed = False
