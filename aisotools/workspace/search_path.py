@@ -11,7 +11,6 @@ import os
 import sys
 
 _MAX_CHARS = 80
-_LOOKUPS = ("find_spec", "find_module")
 
 
 def find_odd_entry() -> str:
@@ -61,7 +60,10 @@ def text_of_entry(entry: object) -> str:
 
 def _can_find(finder: object) -> bool:
     try:
-        return any(getattr(finder, name, None) is not None for name in _LOOKUPS)  # as each import does
+        # As each import does.
+        return (
+            getattr(finder, "find_spec", None) is not None or getattr(finder, "find_module", None) is not None
+        )
     except Exception:  # of a class of its own
         return False
 
