@@ -165,6 +165,10 @@ FOREIGN_MEMBERS: Mapping[str, Mapping[str, str]] = {
         "root_dir": "Jupyter: only servers have one",
         "parent": "traitlets: the end of the chain has none",
     },
+    "workspace.search_path": {
+        "find_spec": "a finder of any kind on `sys.meta_path`",
+        "find_module": "the same, of an older form",
+    },
 }
 """By module, members of other people's objects that may be missing, each with whose they are."""
 
