@@ -29,8 +29,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 
 from aisotools.core.events import CallFinished, CallStarted, ProtectedFilesRestored, SessionEvent
 from aisotools.core.exceptions import SandboxError, WorkspaceRefused
@@ -135,8 +135,8 @@ class Protection:
         """Why the last look did not see every file; and the same as an event has said it last."""
         self._noted = ""
         """What a result has said last of folders that are too deep to be looked at."""
-        self._changing: set[str] = set()
-        """Calls in progress that may change something."""
+        self._changing: set[object] = set()
+        """Calls in progress that may change something, and other work of the host on the files."""
         self._watch: threading.Thread | None = None
         self._wake = threading.Event()
         self._looking = threading.Lock()
@@ -224,6 +224,23 @@ class Protection:
     def accept(self) -> None:
         """Accept the protected files as they are: the host itself has just changed the workspace."""
         self._files.accept()
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Look at everything, and at nothing more until the context is left: the host works on the files.
+
+        Race: a restore of deep folders moves them up on their way out. A look meanwhile would find protected
+        files there, and the next call would be refused for what the host did itself.
+        """
+        work = object()
+        self._changing.add(work)
+        try:
+            if self._looking.locked():
+                await asyncio.to_thread(self._await_look)
+            await self.settle()
+            yield
+        finally:
+            self._changing.discard(work)
 
     async def settle(self) -> None:
         """Accept what a person has changed so far, before the host makes the sandbox's processes run itself.

@@ -647,8 +647,8 @@ class Session:
         self._check_loop()
         with self._ticker:
             parts = await self._open()
-            await parts.protection.settle()
-            yield parts
+            async with parts.protection.paused():
+                yield parts
 
     async def branch(self, *, workspace: str | os.PathLike[str] | None = None) -> Session:
         """Open a second session from the state of this one, with copies of its workspace and variables.

@@ -240,6 +240,27 @@ async def test_looks_that_take_long_take_a_quarter_of_the_time(
     assert waits[2:4] == [30.0, 30.0]
 
 
+async def test_nothing_is_looked_at_while_the_host_works_on_the_files(idling: Idling) -> None:
+    """Files on their way out of a deep folder, which an undo moves up, would be taken for the sandbox's."""
+    await idling.run_call()
+    await idling.become_idle()
+    assert idling.protection._may_look()
+    with idling.protection._looking:  # a look is in progress
+        working = asyncio.Event()
+
+        async def work() -> None:
+            async with idling.protection.paused():
+                working.set()
+                assert not idling.protection._may_look()
+
+        task = asyncio.ensure_future(work())
+        await eventually(lambda: not idling.protection._may_look())
+        assert not working.is_set(), "it waits for the end of that look"
+    await task
+    assert working.is_set()
+    assert idling.protection._may_look()
+
+
 async def test_the_watch_ends_with_its_session(session: Session) -> None:
     def watches() -> int:
         return sum(thread.name == "aisotools-protection" for thread in threading.enumerate())
