@@ -224,17 +224,6 @@ def test_a_watch_looks_again_when_the_search_path_changes(
     watch.check()
 
 
-def test_a_watch_sees_that_the_workspace_became_a_package(place: Path) -> None:
-    workspace = folder(place / "mine")
-    watch = ImportRootWatch(workspace, {})
-    (workspace / "__init__.py").touch()
-    for _ in range(2):
-        with pytest.raises(WorkspaceRefused, match=r"mine/__init__\.py makes a package of it"):
-            watch.check()
-    (workspace / "__init__.py").unlink()
-    watch.check()
-
-
 # ---- no import out of an open workspace
 
 
