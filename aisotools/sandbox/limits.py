@@ -108,9 +108,10 @@ class Limits:
         memory_bytes: Address space of each process (RLIMIT_AS), and memory of all of them together, shared
             parts shared out (PSS), which is watched while calls run; None for no limit. numpy's threads and
             mapped files count as address space: below 2 GiB expect surprises.
-        processes: Processes and threads beyond those that the user runs when the worker starts
-            (RLIMIT_NPROC). The kernel counts per user, not per sandbox: what else that user starts later
-            uses it up too. It does nothing for root. Those of the sandbox alone are watched as well.
+        processes: Processes and threads of the sandbox, its worker among them. The kernel refuses more
+            (RLIMIT_NPROC), and they are watched as well, since it does not do so for root below level
+            `isolated`. At the other levels it counts per user: what else that user starts later uses the
+            limit up too.
         file_bytes: Size of any file it writes (RLIMIT_FSIZE).
         disk_bytes: Disk space of what it has written in workspace and scratch folder since its worker
             started, watched while calls run; None for no limit.
@@ -197,7 +198,8 @@ def apply_rlimits(limits: Limits, *, tasks: int | None = None) -> None:
 
     Args:
         limits: The limits; `disk_bytes`, `stream_bytes` and `call_timeout_s` are the host's business.
-        tasks: What `running_tasks()` returned a moment ago, where that is known.
+        tasks: How many tasks the kernel counts for this user just now, with the calling one. None: what
+            `running_tasks()` finds.
 
     Raises:
         SandboxError: The kernel refused a limit.
@@ -270,9 +272,15 @@ def _stop_core_dumps() -> None:
         _lower(resource.RLIMIT_CORE, "RLIMIT_CORE", 0)
 
 
-def _limit_processes(more: int, tasks: int) -> None:
-    """Allow `more` tasks beyond the `tasks` of this user."""
+def _limit_processes(allowed: int, tasks: int) -> None:
+    """Allow a sandbox that many tasks, of which this process is one, beside the other `tasks` of this user.
+
+    The monitor counts the same, and ends whoever has one more: so a program is refused a process, and goes
+    on, before it is ended.
+    """
     import resource
+
+    more = allowed - 1
 
     _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     ceiling = _MOST_TASKS if hard == resource.RLIM_INFINITY else hard

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.protocols import ToolContext
+from aisotools.sandbox.host.monitor import find_exceeded, measure_usage
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import tree
 from aisotools.tools.function import tool
@@ -284,9 +285,7 @@ made
     assert processes_of(r.workspace) == []
 
 
-async def test_processes_that_a_call_has_left_are_named_where_no_other_starts(tmp_path: Path) -> None:
-    """Nothing that fails later is their doing, but only a restart ends them, and every error says so."""
-    code = """
+LEAVE_PROCESSES = """
 import os, time
 made = 0
 try:
@@ -298,11 +297,30 @@ except OSError:
     pass
 made
 """
+
+
+def skip_where_others_are_counted(r: Rig) -> None:
+    if r.level != "isolated":
+        pytest.skip("the kernel counts all that the user runs here, and nothing for root")
+
+
+async def test_the_kernel_refuses_what_the_monitor_would_end(tmp_path: Path) -> None:
+    """A program that meets the limit is refused a process and goes on; the monitor ends it for one more."""
     async with rig(tmp_path, Limits(processes=40), stop_timeouts=PATIENT) as r:
-        if os.getuid() == 0 and r.level != "isolated":
-            pytest.skip("the kernel does not count the processes of root")
+        skip_where_others_are_counted(r)
+        assert 30 < int(await r.value(LEAVE_PROCESSES)) < 40
+        assert r.kernel._connection is not None
+        usage = measure_usage(r.kernel._connection.supervisor, r.wanted.limits)
+        assert usage.processes > 30
+        assert find_exceeded(usage, r.wanted.limits) is None
+
+
+async def test_processes_that_a_call_has_left_are_named_where_no_other_starts(tmp_path: Path) -> None:
+    """Nothing that fails later is their doing, but only a restart ends them, and every error says so."""
+    async with rig(tmp_path, Limits(processes=40), stop_timeouts=PATIENT) as r:
+        skip_where_others_are_counted(r)
         assert not (await r.bash("true")).is_error
-        assert int(await r.value(code)) < 60
+        assert int(await r.value(LEAVE_PROCESSES)) < 40
         refused = await r.bash("true")
         assert refused.is_error
         assert refused.metadata["limit"] == "processes"

@@ -452,8 +452,9 @@ class ForkServer:
 
         def child(entry: namespaces.NamespaceEntry) -> NoReturn:
             def confine() -> None:
-                # The kernel counts processes per user and user namespace: only this one and init are in here.
-                apply_rlimits(request.limits, tasks=2)
+                # The kernel counts processes per user and user namespace. In this one are only those of the
+                # sandbox, which are counted below the supervisor too: nothing is beside them.
+                apply_rlimits(request.limits, tasks=1)
                 isolated.enter(isolation, entry)
 
             run_worker(confine)
