@@ -49,14 +49,17 @@ def environ(tmp_path: Path) -> Mapping[str, str]:
 def pytest_configure(config: pytest.Config) -> None:
     """The machine's own files are watched: a test that changes one fails, see `host_guard`.
 
-    And what asks IPython for its folder, in this process or below, is not given the user's, which it would
-    fill. The processes that share the work have that of the one that started them.
+    And what asks for a folder of the user's to keep things in, in this process or below, is not given the
+    user's own, which it would fill. The processes that share the work have those of the one that started
+    them.
     """
-    host_guard.install(config, host_guard.usual())
+    host_guard.install(config, host_guard.usual(os.environ))
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        folder = tempfile.TemporaryDirectory(prefix="aisotools-ipython-")
+        folder = tempfile.TemporaryDirectory(prefix="aisotools-tests-")
         config.add_cleanup(folder.cleanup)
-        os.environ["IPYTHONDIR"] = folder.name
+        for variable in ("IPYTHONDIR", "MPLCONFIGDIR", "XDG_STATE_HOME"):
+            os.environ[variable] = str(Path(folder.name, variable))
+            Path(folder.name, variable).mkdir()
 
 
 LONG = (

@@ -190,13 +190,19 @@ class Watched:
         return () if self.checkout is None else untracked(self.checkout)
 
 
-def usual() -> Watched:
-    """What this project's own tests are kept from."""
+def usual(environ: Mapping[str, str]) -> Watched:
+    """What this project's own tests are kept from.
+
+    Where nobody but the tests runs (`CI`), that includes what the user's own sessions keep. Elsewhere a
+    session in another window may write there.
+    """
     home = Path.home()
     etc = (Path("/etc", name) for name in ("passwd", "group", "hosts"))
+    state = home / ".local/state/aisotools"
+    kept = [state / name for name in ("", "checkpoints", "claims", "ledger")] if environ.get("CI") else []
     rewriting = os.environ.get("AISOTOOLS_REWRITE")  # then a test writes a tracked file, as it was asked to
     return Watched(
-        files=(*etc, *(home / name for name in (".bashrc", ".profile", ".gitconfig"))),
+        files=(*etc, *kept, *(home / name for name in (".bashrc", ".profile", ".gitconfig"))),
         folders=(home / ".ssh",),
         checkout=None if rewriting else Path(__file__).resolve().parents[1],
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from aisotools.workspace.lock import state_place
 from tests import host_guard
 from tests.host_guard import State, Watch, Watched, difference, state_of, tracked, usual
 from tests.work import lines_run
@@ -182,10 +183,17 @@ def test_a_change_outside_any_test_fails_the_run(tmp_path: Path, more: tuple[str
 
 
 def test_the_folders_watched_here() -> None:
-    watched = usual()
+    watched = usual({})
     names = {str(path) for path in watched.files}
     assert names >= {"/etc/passwd", "/etc/group", "/etc/hosts", str(Path.home() / ".bashrc")}
     assert watched.folders == (Path.home() / ".ssh",)
+    state = Path.home() / ".local/state/aisotools"
+    assert state not in watched.files, "a person may use the package while the tests run"
+    assert {state, state / "ledger"} <= set(usual({"CI": "true"}).files)
+
+
+def test_what_has_no_settings_of_its_own_keeps_its_state_elsewhere() -> None:
+    assert not state_place(os.environ).is_relative_to(Path.home())
 
 
 def test_this_run_is_watched(pytestconfig: pytest.Config) -> None:
@@ -250,6 +258,6 @@ def test_differences() -> None:
 
 
 def test_a_look_after_each_test_takes_little_work() -> None:
-    watch = Watch(usual().few)
+    watch = Watch(usual({}).few)
     work = lines_run(watch.changes, below=host_guard.__file__)
     assert 0 < work < 500
