@@ -17,6 +17,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, TypeVar
 
 from aisotools.core.exceptions import ToolError
@@ -274,38 +275,22 @@ def _is_elsewhere(path: str) -> bool:
 # ---- bounded in time
 
 
-class _Asker:
-    """Runs the code of tools' authors in threads, and waits for it no longer than is allowed.
+class _AskingThread:
+    """A thread that runs one question after the other, as long as each is answered in time.
 
-    Threat: `classify` is code of a stranger, and its arguments are a model's. It may be slow for some of
-    them, or never end, on the event loop, which delivers clicks and the Stop button.
-
-    Mechanism: it runs in a thread, and after the time is up nobody waits for that any more. No thread can be
-    ended from outside, so as long as one is busy with a tool no other is started for that tool: a model that
-    calls again and again gets its answer at once, and a single thread is lost.
-    Race: the thread may answer while it is given up. Its answer goes into a future that nobody reads.
-    Failure: the call is denied. Code in C that holds the interpreter's lock, such as a regular expression
-    that takes exponential time, holds up everything, as in any other code of the program.
+    Starting a thread takes several times as long as handing a question over, and each call of a tool with a
+    declaration asks one.
     """
 
     def __init__(self) -> None:
-        """Start with no thread."""
-        # By identity, with the tool itself, so that no other gets its number.
-        self._busy: dict[int, tuple[Tool, threading.Thread]] = {}
+        """Start the thread."""
+        self._questions = SimpleQueue[Callable[[], None] | None]()
+        # A daemon: a program that ends does not wait for it.
+        threading.Thread(target=self._run, name="aisotools-declarations", daemon=True).start()
 
-    def ask(self, tool: Tool, question: Callable[[], _Answer], timeout_s: float) -> _Answer:
-        """Return what `question` returns.
-
-        Raises:
-            ToolError: If it does not return in time, or an earlier question about this tool has not yet.
-            Exception: Whatever it raises; in place of what would end the program, a `ToolError`.
-        """
-        for number, (_, thread) in list(self._busy.items()):
-            if not thread.is_alive():
-                self._busy.pop(number, None)  # sessions of other threads look, too
-        if id(tool) in self._busy:
-            raise ToolError("it is still busy with an earlier call", recoverable=False)
-        answer: Future[_Answer] = Future()
+    def put(self, question: Callable[[], object]) -> Future[Any]:
+        """Run `question` in the context of the caller; it may not be done for ever."""
+        answer: Future[Any] = Future()
         context = contextvars.copy_context()
 
         def work() -> None:
@@ -314,14 +299,70 @@ class _Asker:
             except BaseException as error:  # also what would end the program: it is the tool's answer
                 answer.set_exception(error)
 
-        # A daemon: a program that ends does not wait for it.
-        thread = threading.Thread(target=work, name=f"aisotools-declaration-{id(tool)}", daemon=True)
-        thread.start()
-        thread.join(timeout_s)
-        if thread.is_alive():
-            self._busy[id(tool)] = (tool, thread)
-            raise ToolError(f"it did not answer within {timeout_s:g} s", recoverable=False)
-        error = answer.exception()
+        self._questions.put(work)
+        return answer
+
+    def end(self) -> None:
+        """End the thread once it has answered what it was asked."""
+        self._questions.put(None)
+
+    def _run(self) -> None:
+        while (question := self._questions.get()) is not None:
+            question()
+            del question  # what it holds is not kept until the next one comes
+
+
+class _Asker:
+    """Runs the code of tools' authors in threads, and waits for it no longer than is allowed.
+
+    Threat: `classify` is code of a stranger, and its arguments are a model's. It may be slow for some of
+    them, or never end, on the event loop, which delivers clicks and the Stop button.
+
+    Mechanism: it runs in a thread, and after the time is up nobody waits for that any more. No thread can be
+    ended from outside, so as long as one is busy with a tool no other is used for that tool: a model that
+    calls again and again gets its answer at once, and a single thread is lost. One that has answered in time
+    is used for the next question, of any tool.
+    Race: the thread may answer while it is given up. Its answer goes into a future that nobody reads.
+    Failure: the call is denied. Code in C that holds the interpreter's lock, such as a regular expression
+    that takes exponential time, holds up everything, as in any other code of the program.
+    """
+
+    def __init__(self) -> None:
+        """Start with no thread."""
+        self._idle: list[_AskingThread] = []
+        # By identity, with the tool itself, so that no other gets its number.
+        self._busy: dict[int, tuple[Tool, Future[Any]]] = {}
+        # A fork has none of the threads.
+        os.register_at_fork(after_in_child=self._idle.clear)
+
+    def ask(self, tool: Tool, question: Callable[[], _Answer], timeout_s: float) -> _Answer:
+        """Return what `question` returns.
+
+        Raises:
+            ToolError: If it does not return in time, or an earlier question about this tool has not yet.
+            Exception: Whatever it raises; in place of what would end the program, a `ToolError`.
+        """
+        for number, (_, late) in list(self._busy.items()):
+            if late.done():
+                self._busy.pop(number, None)  # sessions of other threads look, too
+        if id(tool) in self._busy:
+            raise ToolError("it is still busy with an earlier call", recoverable=False)
+        try:
+            # Race: sessions of other threads take from the list, too, which is one step of the interpreter.
+            thread = self._idle.pop()
+        except IndexError:
+            thread = _AskingThread()
+        answer: Future[_Answer] = thread.put(question)
+        try:
+            error = answer.exception(timeout_s)
+        except TimeoutError:
+            thread.end()
+            self._busy[id(tool)] = (tool, answer)
+            raise ToolError(f"it did not answer within {timeout_s:g} s", recoverable=False) from None
+        except BaseException:
+            thread.end()  # a person has interrupted the program
+            raise
+        self._idle.append(thread)
         if error is not None and not isinstance(error, Exception):
             raise ToolError(f"it raised {type(error).__name__}: {error}", recoverable=False)
         return answer.result()

@@ -276,3 +276,26 @@ def test_a_tool_that_does_not_answer_is_given_up_and_asked_again_once_it_has() -
             return False
 
     wait_until(answers)
+
+
+def test_a_thread_answers_one_question_after_the_other_and_ends_if_it_was_late() -> None:
+    threads: list[threading.Thread] = []
+    release = threading.Event()
+    release.set()
+
+    def classify(_: Mapping[str, Any]) -> Effect:
+        threads.append(threading.current_thread())
+        release.wait(HANG_S)
+        return Effect.READ_ONLY
+
+    made = declaring(classify=classify)
+    for _ in range(3):
+        assert not declared_facts(made, b"{}", on_host=True).flaw
+    assert len(set(threads)) == 1
+    release.clear()
+    with pytest.raises(ToolError, match="did not answer"):
+        declared_facts(made, b"{}", on_host=True, timeout_s=0.01)
+    release.set()
+    threads[-1].join(HANG_S)
+    assert not threads[-1].is_alive()
+    assert not declared_facts(MockTool(effect=Effect.READ_ONLY), b"{}", on_host=True).flaw
