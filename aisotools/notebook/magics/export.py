@@ -34,6 +34,7 @@ from aisotools.agent.transcript.notebook import Render, to_notebook, write_noteb
 from aisotools.core.events import CallRequested, SessionEvent
 from aisotools.core.exceptions import UsageError, WorkspaceError
 from aisotools.core.messages import TextPart, ThinkingPart, Usage
+from aisotools.core.redaction import remembering
 from aisotools.core.types import Decision, Effect, ToolResult
 from aisotools.notebook.render import html
 from aisotools.notebook.render.results import render_result
@@ -288,7 +289,12 @@ def export_session(session: Session, path: str | Path, *, title: str = "") -> Ex
     Raises:
         UsageError: If the suffix is another one, or the file cannot be written.
     """
-    target = Path(path).expanduser()
+    # The same texts are in the calls, in what the model was sent and in what is shown.
+    with remembering({}):
+        return _write(session, Path(path).expanduser(), title)
+
+
+def _write(session: Session, target: Path, title: str) -> ExportSummary:
     title = title or target.stem
     calls = sum(isinstance(event, CallRequested) for event in session.events)
     cleaner = Cleaner(session.registry, str(session.workspace or ""))
