@@ -199,10 +199,10 @@ def usual(environ: Mapping[str, str]) -> Watched:
     home = Path.home()
     etc = (Path("/etc", name) for name in ("passwd", "group", "hosts"))
     state = home / ".local/state/aisotools"
-    kept = [state / name for name in ("", "checkpoints", "claims", "ledger")] if environ.get("CI") else []
+    own = [state / name for name in ("", "checkpoints", "claims", "ledger")] if environ.get("CI") else []
     rewriting = os.environ.get("AISOTOOLS_REWRITE")  # then a test writes a tracked file, as it was asked to
     return Watched(
-        files=(*etc, *kept, *(home / name for name in (".bashrc", ".profile", ".gitconfig"))),
+        files=(*etc, *own, *(home / name for name in (".bashrc", ".profile", ".gitconfig"))),
         folders=(home / ".ssh",),
         checkout=None if rewriting else Path(__file__).resolve().parents[1],
     )

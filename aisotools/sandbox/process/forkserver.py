@@ -587,9 +587,22 @@ def _install_descriptors(descriptors: list[int], *, keep: frozenset[int]) -> Non
                 os.close(int(name))
 
 
+def _expect_signals() -> None:
+    """Handle no signal, so that the programs that a worker starts find none ignored.
+
+    A host that was started by `nohup`, or in the background by a shell, ignores some, and a program inherits
+    what is ignored. Then a command would not end by the signal that asks it to.
+    """
+    for number in signal.valid_signals():
+        # Python handles these two itself, and puts them back for each program.
+        if number not in {signal.SIGPIPE, signal.SIGXFSZ} and signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def main(descriptor: int, tool_modules: tuple[str, ...], libraries: tuple[str, ...]) -> NoReturn:
     """Serve requests from the socket `descriptor` until the host closes it; see `ForkServer`."""
     # A Ctrl-C in the host's terminal, or an interrupt of its process group, is not for us.
     os.setsid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _expect_signals()
     ForkServer(socket.socket(fileno=descriptor), tool_modules, libraries).serve()

@@ -74,9 +74,10 @@ def _run(command: list[str]) -> None:
     try:
         # A session of its own, as every command has.
         os.setsid()
-        # Signals: what Python ignores, and programs do not expect to be ignored.
-        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(ignored, signal.SIG_DFL)
+        # Signals: what Python ignores, or whoever started the program above, and no program expects.
+        for number in signal.valid_signals():
+            if signal.getsignal(number) is signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
         os.execv(command[0], command)
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())

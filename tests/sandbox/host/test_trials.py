@@ -159,8 +159,9 @@ async def test_a_trial_reaches_no_socket_of_the_host(tmp_path: Path, level: str)
         ):
             assert (await try_it(r, f"{PYTHON} -c {shlex.quote(code)}")).is_error
             assert not arrived.is_set()
-            await asyncio.create_subprocess_exec(sys.executable, "-c", code)
-            await asyncio.wait_for(arrived.wait(), 20)  # the control
+            control = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+            await asyncio.wait_for(arrived.wait(), 20)
+            await control.wait()
             arrived.clear()
         tcp.close()
         unix.close()

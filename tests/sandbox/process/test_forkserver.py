@@ -430,6 +430,21 @@ def test_the_waiting_fork_is_no_orphan_of_a_killed_supervisor(tmp_path: Path) ->
         assert waiting_fork(made.pid) == waiting
 
 
+def test_a_worker_ignores_no_signal_that_the_host_ignores(tmp_path: Path) -> None:
+    """As under `nohup`, or in the background of a shell; programs that the worker starts would inherit it."""
+    ignored = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+    before = [signal.signal(number, signal.SIG_IGN) for number in ignored]
+    try:
+        with server() as made, worker(made, spec(tmp_path)) as ends:
+            assert first_frame(ends).op == "ready"
+            status = Path(f"/proc/{message(ends)['worker']}/status").read_text("ascii")
+    finally:
+        for number, handler in zip(ignored, before, strict=True):
+            signal.signal(number, handler)
+    mask = int(status.partition("SigIgn:")[2].split()[0], 16)
+    assert [number.name for number in ignored if mask >> (number - 1) & 1] == []
+
+
 def test_the_waiting_fork_ends_with_the_server() -> None:
     made = spawn.ForkServerHandle()
     made.preloaded()

@@ -76,7 +76,8 @@ def test_a_keeper_does_not_hold_the_pipes_of_the_command() -> None:
 
 
 def test_the_command_finds_signals_as_a_program_expects_them() -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    ignored = (signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT)
+    before = [signal.signal(number, signal.SIG_IGN) for number in ignored]
     try:
         with below_a_keeper("grep -E 'Sig(Ign|Blk)' /proc/self/status; exit 5") as (process, report):
             assert process.stdout is not None
@@ -84,7 +85,8 @@ def test_the_command_finds_signals_as_a_program_expects_them() -> None:
             report.readline()
             assert int(report.readline()) == 5
     finally:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number, handler in zip(ignored, before, strict=True):
+            signal.signal(number, handler)
 
 
 def test_the_start_is_reported_when_the_command_is_executed() -> None:
