@@ -18,6 +18,7 @@ from aisotools.policy.rules import Policy
 from aisotools.tools.validation import short_repr
 from aisotools.workspace.lock import (
     WorkspaceLease,
+    checkpoint_folder,
     claim_default_workspace,
     claim_workspace,
     real_workspace,
@@ -47,7 +48,7 @@ def open_workspace(folder: Path | None, level: str, environ: Mapping[str, str]) 
     if folder is None:
         claim = claim_default_workspace(Path.cwd(), _notebook_stem(environ), state)
         try:
-            put_back_mode(claim.path, state)
+            put_back_mode(claim.path, checkpoint_folder(claim.path, state))
             refuse_workspace(claim.path, state_folder=state, level=level, environ=environ)
         except WorkspaceRefused:
             claim.release()
@@ -57,7 +58,7 @@ def open_workspace(folder: Path | None, level: str, environ: Mapping[str, str]) 
     real = real_workspace(folder, state)
     created = _create(real)
     try:
-        put_back_mode(real, state)
+        put_back_mode(real, checkpoint_folder(real, state))
         refuse_workspace(real, state_folder=state, level=level, environ=environ)
         claim = claim_workspace(real, state)
         if not claim.ours:

@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from aisotools.workspace.dirfd import WALK_FLAGS, change_mode
-from aisotools.workspace.lock import checkpoint_folder
 
 _log = logging.getLogger(__name__)
 _RECORD = "mode"
@@ -126,7 +125,7 @@ def _read_mode(record: Path) -> int | None:
         return None
 
 
-def put_back_mode(workspace: Path, state_folder: Path) -> None:
+def put_back_mode(workspace: Path, checkpoints: Path) -> None:
     """Put back the mode of a folder that an earlier session has left changed, because its process was killed.
 
     A folder that has been a workspace, is ours, and that not even its owner may list or enter, gets the
@@ -134,14 +133,13 @@ def put_back_mode(workspace: Path, state_folder: Path) -> None:
 
     Args:
         workspace: Real path of the folder.
-        state_folder: Where aisotools keeps its state.
+        checkpoints: Folder of its checkpoints.
     """
-    folder = checkpoint_folder(workspace, state_folder)
     try:
         found = os.lstat(workspace).st_mode
-        mode = _read_mode(folder / _RECORD)
+        mode = _read_mode(checkpoints / _RECORD)
         readable = stat.S_IRUSR | stat.S_IXUSR
-        if mode is None and found & readable != readable and folder.is_dir():
+        if mode is None and found & readable != readable and checkpoints.is_dir():
             mode = found & 0o7777 | stat.S_IRWXU
         if mode is None or mode == found & 0o7777 or not stat.S_ISDIR(found):
             return

@@ -137,19 +137,19 @@ def test_mode_is_remembered_until_it_is_closed(tmp_path: Path, state: Path) -> N
     folder = checkpoint_folder(workspace, state)
     workspace.mkdir()
     workspace.chmod(0o750)
-    put_back_mode(workspace, state)
+    put_back_mode(workspace, folder)
     assert mode_of(workspace) == 0o750  # it has never been a workspace
     folder.mkdir(parents=True)
     mode = watch_mode(workspace, folder, lambda: False)
     assert mode is not None
     workspace.chmod(0o557)
-    put_back_mode(workspace, state)
+    put_back_mode(workspace, folder)
     assert mode_of(workspace) == 0o750
     workspace.chmod(0)
     mode.close()
     assert mode_of(workspace) == 0o750
     workspace.chmod(0o557)
-    put_back_mode(workspace, state)
+    put_back_mode(workspace, folder)
     assert mode_of(workspace) == 0o557  # a person's: no session was open
 
 
@@ -161,7 +161,7 @@ def test_damaged_record_of_a_mode_is_ignored(tmp_path: Path, state: Path, record
     folder = checkpoint_folder(workspace, state)
     folder.mkdir(parents=True)
     (folder / "mode").write_text(record, "latin-1")
-    put_back_mode(workspace, state)
+    put_back_mode(workspace, folder)
     assert mode_of(workspace) == 0o750
 
 
@@ -174,8 +174,9 @@ def test_former_workspace_that_nobody_can_use_gets_its_owners_rights_back(
         workspace = tmp_path / name
         workspace.mkdir()
         workspace.chmod(found)
+        folder = checkpoint_folder(workspace, state)
         if name == "former":
-            checkpoint_folder(workspace, state).mkdir(parents=True)
-        put_back_mode(workspace, state)
+            folder.mkdir(parents=True)
+        put_back_mode(workspace, folder)
         assert mode_of(workspace) == expected
         workspace.chmod(0o700)
