@@ -16,8 +16,8 @@ are slow, a pause that leaves `1 - WATCH_LOAD` of the time to others. It waits f
 any thread. While a call runs that may change something, it does not look, since programs write some of these
 files for a moment (git while it rebases); the call's own end does. A person's edit is accepted only if the
 sandbox had not run by the time that it was read. Right after a call its worker still finishes, and then
-nobody can tell who has written: an edit is put back until a look, `_IDLE_DELAY_S` later, has found the sandbox
-at rest. Where rules of the policy deny files, which are a person's own, a call ends only when the sandbox is
+nobody can tell who has written: an edit is put back until a look, `_IDLE_DELAY_S` later, has found the
+sandbox at rest. Where rules of the policy deny files, which are a person's own, a call ends only when the sandbox is
 at rest (`RestGuard`), or after `_REST_S`, and an edit right after it is accepted within `_EARLY_S`.
 Failure: a look that fails is reported with its reason, and the sandbox does not count as idle, so that
 whatever is found next is put back.
@@ -63,7 +63,7 @@ _REST_PAUSE_S = 0.001
 """Time between two looks meanwhile."""
 
 _EARLY_S = 0.001
-"""Time between a call and the first look for an edit right after it; from each to the next half as long again."""
+"""Time between a call and the first look for an edit right after it; the later ones are further apart."""
 
 _REPORT_S = 10.0
 """Time between two reports of what was put back: it may be something twice a second, for days."""
@@ -473,6 +473,7 @@ class RestGuard:
     async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
         """Wait for the sandbox; see `Guard`."""
         await self._protection.come_to_rest()
+        _log.debug("The call %s has ended", prepared.original.id)
         return result
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from aisotools.core.events import ProtectedFilesRestored
 from aisotools.core.protocols import ToolContext
-from aisotools.core.types import Effect, Json, ToolResult
+from aisotools.core.types import Decision, Effect, Json, ToolResult
 from aisotools.policy.rules import Policy, Rule
 from aisotools.session import protection
 from aisotools.session.session import Session
@@ -171,7 +171,7 @@ async def test_an_edit_right_after_a_call_is_a_persons_where_a_rule_denies_the_f
     file = tmp_path / "workspace" / ".env"
     file.parent.mkdir()
     file.write_text("old")
-    rule = Rule(when={"paths": [".env"]}, decision="deny")
+    rule = Rule(when={"paths": [".env"]}, decision=Decision.DENY)
     session = real_session(policy=Policy(mode="auto", rules=[rule]), level="confined")
     await python(session, "open('a', 'w').write('1')")
     assert session._parts is not None
@@ -194,7 +194,7 @@ async def test_a_denied_file_that_something_left_running_writes_is_put_back(
 ) -> None:
     (tmp_path / "workspace").mkdir()
     (tmp_path / "workspace" / "conftest.py").write_text("mine")
-    rule = Rule(when={"writes": ["conftest.py"]}, decision="deny")
+    rule = Rule(when={"writes": ["conftest.py"]}, decision=Decision.DENY)
     session = real_session(policy=Policy(mode="auto", rules=[rule]), level="confined")
     first = await session.call("python", {"code": code}, origin="person", timeout_s=HANG_S)
     assert not first.is_error, first.content
