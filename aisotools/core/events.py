@@ -222,7 +222,7 @@ class ProtectedNamesAllowed(SessionEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtectedFilesRestored(SessionEvent):
-    """Something that a call left running had changed protected files; no call was to blame for it.
+    """Protected files were changed by what a call left running, or while nobody could tell by whom.
 
     Attributes:
         changes: Descriptions of the first changes, and what became of each.
@@ -236,7 +236,10 @@ class ProtectedFilesRestored(SessionEvent):
     problem: str = ""
 
     def __str__(self) -> str:
-        found = "Something that an earlier call left running had changed protected files"
+        found = (
+            "Something that an earlier call left running (or a person right after a call) had changed "
+            "protected files"
+        )
         more = self.count - len(self.changes)
         listed = ", ".join(self.changes) + (f" and {more:,} more" if more > 0 else "")
         sentences = [f"{found}: {listed}."] if self.count else []

@@ -8,19 +8,23 @@ is not recognised. Masking again changes nothing.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from aisotools.core.secret_commands import COMMAND_SIGNS, find_in_commands
 from aisotools.core.secret_names import (
+    FOREIGN_SIGNS,
     NAME_SIGNS,
     Strength,
+    find_foreign,
     find_named,
     is_secret_value,
+    looks_mixed,
     purpose_of,
     strength_of,
 )
@@ -35,6 +39,7 @@ from aisotools.core.secret_shapes import (
     is_private_key_line,
     mark,
 )
+from aisotools.core.secret_tables import SecretColumns, find_in_tables
 from aisotools.core.types import Json
 
 REDACTED = f"{MARK_BEGINNING}]"
@@ -51,7 +56,7 @@ _TOO_DEEP = "[nested too deeply to be looked at]"
 
 # Without any of these a short ASCII text holds nothing that is found below, which is far more work. Looking
 # for one word after the other takes a fifth of the time of one pattern of them all.
-_SIGNS = tuple(dict.fromkeys(map(str.lower, (*NAME_SIGNS, *COMMAND_SIGNS))))
+_SIGNS = tuple(dict.fromkeys(map(str.lower, (*NAME_SIGNS, *FOREIGN_SIGNS, *COMMAND_SIGNS))))
 _TOKEN_SIGNS = re.compile(TOKEN_SIGNS)
 
 # Capitals and blanks count as limits of words in a name, and `value` belongs to what `name` says.
@@ -123,19 +128,44 @@ def _redact(text: str) -> str:
     for _ in range(_MOST_ROUNDS):
         redacted = _without(text, find_tokens(text))
         redacted = _without(redacted, find_named(redacted))
+        redacted = _without(redacted, find_foreign(redacted))
         redacted = _without(redacted, find_in_commands(redacted))
+        redacted = _without(redacted, find_in_tables(redacted))
+        redacted = _without(redacted, _find_encoded(redacted))
         if redacted == text:
             break
         text = redacted
     return text
 
 
+_ENCODED = re.compile(r"(?<![\w+/=-])[A-Za-z0-9+/_-]{24,8192}+={0,2}+(?![\w+/=-])")
+
+
+def _find_encoded(text: str) -> Iterator[Secret]:
+    """Yield words in base64 that say a secret when they are decoded."""
+    for match in _ENCODED.finditer(text):
+        word = match[0].rstrip("=").translate(_URL_SAFE)
+        try:
+            decoded = base64.b64decode(word + "=" * (-len(word) % 4)).decode()
+        except ValueError:  # no base64, or no text
+            continue
+        if decoded.isprintable() or not _CONTROL.search(decoded):
+            is_secret = next(iter(find_tokens(decoded)), None) or next(find_named(decoded), None)
+            if is_secret is not None:
+                yield Secret(*match.span(), "encoded-secret")
+
+
+_URL_SAFE = str.maketrans("-_", "+/")
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+
+
 class LineRedactor:
     """Redacts printed output line by line, as it comes: a line may have arrived in any number of pieces."""
 
     def __init__(self) -> None:
-        """Start outside of a private key, the only secret of several lines."""
+        """Start outside of a private key, the only secret of several lines, and of a table."""
         self._is_in_key = False
+        self._columns = SecretColumns()
 
     def __repr__(self) -> str:
         return f"<LineRedactor {'in a private key' if self._is_in_key else 'between secrets'}>"
@@ -143,6 +173,7 @@ class LineRedactor:
     def finish(self, line: str) -> str:
         """Return a finished line, redacted. Call it with every line, in order."""
         redacted = self.peek(line)
+        self._columns.advance(line)
         if ends_private_key(line):
             self._is_in_key = False
         elif begins_private_key(line):
@@ -155,7 +186,7 @@ class LineRedactor:
         """Return a line that is not finished yet, redacted."""
         if self._is_in_key and is_private_key_line(line):
             return mark("private-key")
-        return redact_text(line)
+        return redact_text(_without(line, self._columns.find(line)))
 
 
 def _without(text: str, secrets: Iterable[Secret]) -> str:
@@ -241,11 +272,14 @@ class _Redaction:
 
     def _redact_mapping(self, value: Mapping[Any, Any], depth: int) -> dict[Any, Any]:
         redacted: dict[Any, Any] = {}
-        for key, item in value.items():
+        for plain_key, item in value.items():
+            key = redact_text(plain_key) if isinstance(plain_key, str) else plain_key
             if isinstance(key, str) and (kind := _kind_of_value(key, item)):
                 redacted[key] = mark(kind)
-            elif type(item) is list and isinstance(key, str) and strength_of(key) is Strength.STRONG:
-                kinds = [_kind_of_value(key, one) for one in item]
+            elif isinstance(key, str) and _is_login(key, item):
+                redacted[key] = [self.redact(item[0], depth), mark("password")]
+            elif type(item) is list and isinstance(key, str) and _is_strong(key):
+                kinds = [_kind_of_value(key.removesuffix("s"), one) for one in item]
                 redacted[key] = [
                     mark(kind) if kind else self.redact(one, depth)
                     for kind, one in zip(kinds, item, strict=True)
@@ -260,15 +294,48 @@ class _Redaction:
     def _redact_list(self, value: list[Any] | tuple[Any, ...], depth: int) -> list[Any]:
         redacted = []
         flag = ""
-        for item in value:
+        passwords = _passwords_of_command(value)
+        is_pair = len(value) == _PAIR and isinstance(value[0], str) and isinstance(value[1], str)
+        for place, item in enumerate(value):
+            if is_pair and place == 1:
+                flag = flag or value[0]  # ["Authorization", "Bearer ..."], as headers come
             kind = _kind_of_value(flag, item) if flag else ""
+            kind = kind or ("password" if isinstance(item, str) and item in passwords else "")
             redacted.append(mark(kind) if kind else self.redact(item, depth))
             flag = item if isinstance(item, str) and item.startswith("-") and len(item) < 64 else ""
         return redacted
 
 
+_PAIR = 2
+_MOST_WORDS = 64
+_LOGIN = re.compile(r"(?i)(?:http|proxy|basic)?[-_]?(?:auth|login|credentials?)")
+_PIN = re.compile(r"(?i)(?:[a-z]{1,20}[-_])?pin(?:[-_]?code)?")
+_DIGITS = re.compile(r"[0-9]{4,12}")
+
+
+def _is_login(name: str, value: object) -> bool:
+    """Return whether a value is a pair of a user and a password."""
+    if type(value) is not list or len(value) != _PAIR or _LOGIN.fullmatch(name) is None:
+        return False
+    return all(isinstance(item, str) for item in value) and looks_mixed(value[1])
+
+
+def _is_strong(name: str) -> bool:
+    return Strength.STRONG in (strength_of(name), strength_of(name.removesuffix("s")))
+
+
+def _passwords_of_command(words: Sequence[object]) -> frozenset[str]:
+    """Return the words of a command line in a list that are passwords."""
+    if not (1 < len(words) <= _MOST_WORDS and all(isinstance(word, str) for word in words)):
+        return frozenset()
+    text = " ".join(map(str, words))[:_MARGIN_CHARS]
+    return frozenset(text[found.start : found.end] for found in find_in_commands(text))
+
+
 def _kind_of_value(name: str, value: object) -> str:
     """Return what the value of a name is if it is a secret; else an empty text."""
+    if _PIN.fullmatch(name) and _DIGITS.fullmatch(str(value)) is not None:
+        return "pin"
     strength = strength_of(name)
     if strength is None and not name.lower().endswith("cookie"):
         return ""

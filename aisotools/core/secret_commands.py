@@ -37,6 +37,8 @@ _PROGRAMS: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     _program("login", "-p[ =]?"),
     _program("redis-cli", "-a "),
+    _program("ssh-keygen", "-N ?"),
+    _program("ssh-keygen", "-P ?"),
     _program("xfreerdp|xfreerdp3|wfreerdp|cmdkey|net use|net user", "/(?:p|pass):"),
     _program("ConvertTo-SecureString", "(?:-String )?"),
     _program("svn|hg|cvs", "--password "),
@@ -98,7 +100,7 @@ def find_in_commands(text: str) -> Iterator[Secret]:
         for name in names:
             for match in _matches_behind(text, name, _compile(behind)) if name in text else ():
                 value = match["value"]
-                if not (is_placeholder(value) or value.isdigit() or value.startswith("-")):
+                if not (is_placeholder(value) or value.isdigit() or value.startswith(("-", "//"))):
                     yield Secret(*match.span("value"), "password")
     for verb in _VERBS:
         for match in _matches_behind(text, verb, _LOGIN_TOKEN) if verb in text else ():

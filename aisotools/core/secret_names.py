@@ -51,6 +51,9 @@ NAME_SIGNS = (
     "sid",
     "appid",
     "_pat",
+    "pw",
+    "senha",
+    "wachtwoord",
 )
 """Parts of names of secrets, in small letters: a text without any of them has no value behind such a name."""
 
@@ -63,7 +66,7 @@ _SUFFIX = re.compile(
     r"|write|admin|root|value|b64|base64|hash|text|plain|raw|encoded)$"
 )
 _STRONG_NAME = re.compile(
-    r"(?:passw(?:or)?d|passwrd|(?:^|[-_.])psk|passphrase|passcode|pwd|kennwort|passwort|secret|authorization"
+    r"(?:passw(?:or)?d|passwrd|(?:^|[-_.])psk|passphrase|passcode|pwd|kennwort|passwort|senha|wachtwoord|secret|authorization"
     r"|(?:api|access|secret|private|account|auth|master|encrypt(?:ion)?|signing|shared|storage|service|deploy"
     r"|subscription|app|application|client|consumer|admin|hmac|webhook|license|server|bot|ingest|sharedaccess|security"
     r"|fernet|aes|hashing|preshared|pre[-_]shared)[-_.]?key(?:base)?|secret_key_base|auth[-_]?token|_password|_secret)$"
@@ -72,7 +75,7 @@ _MEDIUM_NAME = re.compile(
     r"(?:(?:access|refresh|id|session|api|bearer|security|personal|private|csrf|xsrf|bot|oauth|oauth2|github|gh|gitlab"
     r"|slack|hf|npm|pypi|vault|deploy|service|identity|push|device|reset|verification|login|user|admin|app|client|upload"
     r"|registry|job|runner|discord|telegram|consul|nomad|jwt|csrfmiddleware)[-_.]?token"
-    r"|(?:^|[-_.])pass|^-{1,2}[a-z-]{0,20}pass|(?:user|db|smtp|store|become|root|admin|ftp|mail|bind|sudo|ssh|require)[-_]?pass|masterauth|^[a-z_]{1,40}_pat$|credentials?|^-{1,2}token|^x-[a-z-]{0,30}(?:token|key)|_auth)$"
+    r"|(?:^|[-_.])pass|(?:^|[-_.])pw|^-{1,2}[a-z-]{0,20}pass|jwt[-_.]signing|private_key_id|(?:user|db|smtp|store|become|root|admin|ftp|mail|bind|sudo|ssh|require)[-_]?pass|masterauth|^[a-z_]{1,40}_pat$|credentials?|^-{1,2}token|^x-[a-z-]{0,30}(?:token|key)|_auth)$"
 )
 _WEAK_NAME = re.compile(
     r"(?:token|auth|sig|signature|sid|session|sess(?:ion)?[-_]?id|jwt|bearer|key|appid|secret[-_.]?id)$"
@@ -116,7 +119,7 @@ def purpose_of(name: str) -> str:
         ("key", ("key",)),
         ("signature", ("sig",)),
         ("session", ("sess", "sid")),
-        ("password", ("pass",)),
+        ("password", ("pass", "pw", "senha", "wachtwoord")),
     ):
         if any(stem in name for stem in stems):
             return kind
@@ -134,6 +137,8 @@ _SEPARATOR = re.compile(
         (?P<pair>[:=>])[ \t]*+
       # password = ..., password [none]: ...
       | (?:[\[(][^\])\n]{{0,40}}[\])][ \t]*+)?(?P<op>:=|=>|={{1,3}}|:(?![:/]|[ \t]*+\r?\n))[ \t]*+
+      # password%3D..., password <<< ...
+      | (?P<encoded>%3[Dd]) | (?P<here><<<[ \t]*+)
       # <password>...</password>
       | (?P<tag>>)(?=[^<>\n]{{1,200}}</)
       # set("password", "..."), Token("...")
@@ -218,8 +223,10 @@ def _places_of(lowered: str) -> list[int]:
 def _value_of(text: str, start: int, end: int) -> Secret | None:
     """Return the secret that is the value of the name between two places, if there is one."""
     name = text[start:end]
-    if text.endswith("${", 0, start) or name in {"PWD", "OLDPWD"}:
+    if text.endswith("${", 0, start) or name == "OLDPWD":
         return None
+    if name == "PWD":  # the working folder, except in an address of a database
+        return _member_of(text, start, end)
     if "cookie" in name.lower():
         return _cookies_of(text, start, end)
     strength = strength_of(name)
@@ -255,18 +262,20 @@ def _value_of(text: str, start: int, end: int) -> Secret | None:
     elif groups.get("call") is not None:
         is_secret = len(value) >= 24 and _is_random_token(value, strength, name) and not _HEX.fullmatch(value)
     elif groups.get("cell") is not None:
-        is_secret = strength is Strength.STRONG and _is_mixed(value)
+        is_secret = strength is Strength.STRONG and looks_mixed(value)
     elif is_prose:
         is_alone = _starts_line(text, start) and _ENDS_LINE.match(text, value_end) is not None
         is_secret = _is_secret_in_prose(value.rstrip(".,;:!?)") or value, strength, name)
         if "pass" in name.lower() and strength > Strength.WEAK:
-            is_secret = is_secret or (is_alone and _is_mixed(value))
+            is_secret = is_secret or (is_alone and looks_mixed(value))
             is_quoted = opening is not None and opening["quote"] != "`" and " " not in value
             is_secret = is_secret or (
                 is_quoted and strength is Strength.STRONG and _is_quoted_secret(value, strength)
             )
     elif groups.get("item") is not None:
-        is_secret = _is_mixed(value) if strength > Strength.WEAK else _is_random_token(value, strength, name)
+        is_secret = (
+            looks_mixed(value) if strength > Strength.WEAK else _is_random_token(value, strength, name)
+        )
     elif opening is not None:
         is_secret = _is_quoted_secret(value, strength)
     else:
@@ -275,6 +284,31 @@ def _value_of(text: str, start: int, end: int) -> Secret | None:
             text, begin, value_end, strength, name=name, operator=operator, is_flag=is_flag, spaced=spaced
         )
     return Secret(begin, _whole_end(text, begin, value_end, opening), purpose_of(name)) if is_secret else None
+
+
+_MEMBER = re.compile(r"=(?P<value>[^\s;/~$\"'=]{4,200}+)")
+
+
+def _member_of(text: str, start: int, end: int) -> Secret | None:
+    """Return the value of a name in a list such as `SERVER=h;UID=app;PWD=...`."""
+    found = _MEMBER.match(text, end) if start and text[start - 1] == ";" else None
+    return Secret(*found.span("value"), "password") if found and not is_placeholder(found["value"]) else None
+
+
+# Names that are not written in ASCII, or in several words.
+_FOREIGN = re.compile(
+    r"(?i:contrase[nñ]a|mot de passe|пароль|hasło|lösenord|şifre|密码|密碼|パスワード|비밀번호)"
+    r"[\"']?[ \t]{0,4}(?:[:=\uff1a]|(?:es|is|est|это|是)\b)[ \t]{0,4}[\"']?(?P<value>[^\s\"',;&<>]{1,200}+)"
+)
+FOREIGN_SIGNS = ("contrase", "mot de passe")
+"""The same as `NAME_SIGNS`, for other languages; a text with other letters is never taken for plain."""
+
+
+def find_foreign(text: str) -> Iterator[Secret]:
+    """Yield the values behind names in other languages, in order."""
+    for match in _FOREIGN.finditer(text):
+        if looks_mixed(match["value"]):
+            yield Secret(*match.span("value"), "password")
 
 
 def _is_random_token(value: str, strength: Strength, name: str) -> bool:
@@ -292,7 +326,7 @@ def _is_secret_in_prose(value: str, strength: Strength, name: str) -> bool:
         return strength > Strength.WEAK or not name.lower().endswith("key")
     if strength is not Strength.STRONG or "pass" not in name.lower():
         return False
-    return len(value) >= 8 and changes(value) >= 1 and any(map(str.isdigit, value)) and _is_mixed(value)
+    return len(value) >= 8 and changes(value) >= 1 and any(map(str.isdigit, value)) and looks_mixed(value)
 
 
 def _end_of(pattern: re.Pattern[str], text: str, begin: int, most_chars: int = MOST_JUDGED_CHARS) -> int:
@@ -361,9 +395,17 @@ def _bearer_of(text: str, start: int, end: int) -> Secret | None:
     return Secret(begin, _whole_end(text, begin, value_end, None), "token") if is_secret else None
 
 
+_SHORT_TOKEN = re.compile("(?=[^a-z]{0,15}[a-z])(?=[^A-Z]{0,15}[A-Z])[A-Za-z0-9]{12,15}")
+
+
+def _is_short_token(value: str) -> bool:
+    """Return whether a quoted value is too short to look random by itself, and no word either."""
+    return _SHORT_TOKEN.fullmatch(value) is not None and changes(value) >= 3
+
+
 def _is_quoted_secret(value: str, strength: Strength) -> bool:
     if strength is Strength.WEAK:
-        return looks_random(value)
+        return looks_random(value) or _is_short_token(value)
     if not value or is_placeholder(value) or ("{" in value and "}" in value):
         return False
     head = value[:MOST_JUDGED_CHARS]
@@ -373,10 +415,10 @@ def _is_quoted_secret(value: str, strength: Strength) -> bool:
             return False
         if any(stem in head.lower() for stem in ("passw", "secret", "token", "key")):
             return False
-    return strength is Strength.STRONG or _is_mixed(value)
+    return strength is Strength.STRONG or looks_mixed(value)
 
 
-def _is_mixed(value: str) -> bool:
+def looks_mixed(value: str) -> bool:
     """Return whether a value is no word: letters beside digits or signs, or very long."""
     value = value[:MOST_JUDGED_CHARS]
     if len(value) < 6 or is_placeholder(value) or _CODE.match(value) or _DOTTED.fullmatch(value):
@@ -419,7 +461,7 @@ def _is_bare_secret(
         return False
     if value.startswith("/") and not looks_random(value):
         return False
-    if strength is Strength.MEDIUM and not _is_mixed(value):
+    if strength is Strength.MEDIUM and not looks_mixed(value):
         return False
     is_word = _VARIABLE.fullmatch(value) is not None and not any(map(str.isdigit, value))
     if operator == ":":

@@ -49,6 +49,7 @@ class Secret:
 
 _WORD = "[A-Za-z0-9_-]"
 _ALNUM = "[A-Za-z0-9]"
+_BASE58 = "[1-9A-HJ-NP-Za-km-z]"
 
 # Kind, what the word begins with (a pattern of fixed width), how it goes on.
 _TOKENS: tuple[tuple[str, str, str], ...] = (
@@ -102,6 +103,12 @@ _TOKENS: tuple[tuple[str, str, str], ...] = (
     ("digitalocean-token", "dop_v1_", "[a-f0-9]{32,}+"),
     ("shopify-token", "shp(?:at|ca|pa|ss)_", "[a-fA-F0-9]{32,}+"),
     ("databricks-token", "dapi", rf"[a-f0-9]{{32}}(?!{_ALNUM})"),
+    ("doppler-token", r"dp\.(?:pt|st|ct|sa)\.", rf"(?:[a-z0-9_-]{{1,40}}\.)?{_ALNUM}{{32,}}+"),
+    ("twilio-key", "SK", rf"[0-9a-f]{{32}}(?!{_WORD})"),
+    ("discord-token", "M[DTjz]", rf"{_WORD}{{21,28}}+\.{_WORD}{{6}}\.{_WORD}{{27,}}+"),
+    ("discord-token", "N[DTjz]", rf"{_WORD}{{21,28}}+\.{_WORD}{{6}}\.{_WORD}{{27,}}+"),
+    ("discord-token", "O[DT]", rf"{_WORD}{{21,28}}+\.{_WORD}{{6}}\.{_WORD}{{27,}}+"),
+    ("wallet-key", "xprv", f"{_BASE58}{{100,}}+"),
     ("docker-token", "dckr_[po]at_", f"{_WORD}{{20,}}+"),
     ("grafana-token", "glsa_", "[A-Za-z0-9_]{32,}+"),
     ("password-hash", r"\$argon2", r"i?d?\$v=[0-9]{1,3}\$[A-Za-z0-9=,]{1,60}+\$[A-Za-z0-9+/$]{10,}+"),
@@ -147,6 +154,13 @@ _SHAPES = tuple(_by_hint())
 # What is recognised by characters in the middle.
 _INNER_SHAPES = (
     ("Q~", "azure-secret", re.compile(r"[0-9]Q~[A-Za-z0-9_~.-]{31,}+")),
+    ("code=", "code", re.compile(r"(?<=[?&]code=)(?=[^&\s]{0,60}[0-9])(?=[^&\s]{0,60}[A-Z])[\w./%~-]{20,}+")),
+    (
+        "Private-Lines:",
+        "private-key",
+        re.compile(r"(?<=Private-Lines: )\d{1,4}\s(?:[A-Za-z0-9+/=]{16,64}\s?)++"),
+    ),
+    ("", "wallet-key", re.compile(rf"(?<!{_WORD})(?:5|[KL]{_BASE58}){_BASE58}{{50}}(?!{_WORD})")),
     (":AA", "telegram-token", re.compile(rf"(?<=[0-9]{{8}}):AA{_WORD}{{33}}(?!{_WORD})")),
 )
 _IN_DOCUMENTATION = re.compile(r"([xX0*.#-])\1{7}|EXAMPLE|(?i:your[-_]|abcdef123456|example)")
@@ -267,7 +281,7 @@ _PLACEHOLDER = re.compile(
     | .{0,40}?(?:example|placeholder|changeme|changeit|redacted|masked|dummy|not[-_ ]?set|todo|fixme|xxxx)
       .{0,40}+
     | (?:none|null|nil|undefined|true|false|yes|no|on|off|empty|unset|missing|required|optional|invalid
-      |incorrect|wrong|expired|failed|error|unknown|default|string|str|text|int|integer|bytes|bool|boolean|object|array
+      |incorrect|wrong|expired|forgot|forgotten|vergessen|vergeten|failed|error|unknown|default|string|str|text|int|integer|bytes|bool|boolean|object|array
       |varchar|char|number|any|auto|basic|bearer|digest|include|omit|same-origin|local|file|env|prompt|input|ask
       |stdin|enabled|disabled|value|ok|set|type|name|field|hash|hidden|random|generated|sample|passwort|kennwort
       |contrase[nñ]a|senha|wachtwoord|m[o]t\ de\ passe|пароль|密码|パスワード)[.!?:]?

@@ -15,7 +15,10 @@ Race: what is written exists until that thread looks: `WATCH_S`, the time that t
 are slow, a pause that leaves `1 - WATCH_LOAD` of the time to others. It waits for the interpreter's lock like
 any thread. While a call runs that may change something, it does not look, since programs write some of these
 files for a moment (git while it rebases); the call's own end does. A person's edit is accepted only if the
-sandbox had not run by the time that it was read.
+sandbox had not run by the time that it was read. Right after a call its worker still finishes, and then
+nobody can tell who has written: an edit is put back until a look, `_IDLE_DELAY_S` later, has found the
+sandbox at rest. Where rules of the policy deny files, which are a person's own, a call ends only when the sandbox is
+at rest (`RestGuard`), or after `_REST_S`, and an edit right after it is accepted within `_EARLY_S`.
 Failure: a look that fails is reported with its reason, and the sandbox does not count as idle, so that
 whatever is found next is put back.
 """
@@ -52,6 +55,15 @@ WATCH_LOAD = 0.25
 
 _IDLE_DELAY_S = 0.1
 """Time after a call in which its worker finishes its own work, such as sending the last output."""
+
+_REST_S = 0.05
+"""Time that a call waits for this at its end, where rules deny files."""
+
+_REST_PAUSE_S = 0.001
+"""Time between two looks meanwhile."""
+
+_EARLY_S = 0.001
+"""Time between a call and the first look for an edit right after it; the later ones are further apart."""
 
 _REPORT_S = 10.0
 """Time between two reports of what was put back: it may be something twice a second, for days."""
@@ -125,6 +137,8 @@ class Protection:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_activity: Mapping[tuple[int, int], int] | None = None
         """Activity recorded before a look that left every protected file as it should be; None until then."""
+        self._rest: Mapping[tuple[int, int], int] | None = None
+        """The same, as the only call that runs ended; None while it is not known."""
         self._check_pending = False
         """Whether changes from between two calls have still to be checked."""
         self._unreported = _FoundChanges()
@@ -155,6 +169,7 @@ class Protection:
     def on_event(self, event: SessionEvent) -> None:
         """Track which calls run."""
         if isinstance(event, CallStarted):
+            self._rest = None
             if not self._running:
                 self._cancel_idle_timer()
                 self._check_pending = True
@@ -166,7 +181,11 @@ class Protection:
             self._changing.discard(event.call_id)
             if not self._running:
                 self._settled_s = time.monotonic() + _IDLE_DELAY_S
-                self._any_call_finished, self._idle_activity = True, None
+                if self._rest is None:
+                    self._find_rest()  # no guard was called for one that only reads
+                self._any_call_finished, self._idle_activity = True, self._rest
+                if self._rest is not None:
+                    self._wake.set()
                 loop = asyncio.get_running_loop()
                 self._idle_timer = loop.call_later(_IDLE_DELAY_S, self._wake.set)
                 if self._watch is None and not self._closing:
@@ -196,9 +215,9 @@ class Protection:
                 await asyncio.to_thread(self._check_between_calls)
         if self._unreported.any:
             raise SandboxError(
-                f"{name} was not run: something that an earlier call left running had changed protected "
-                f"files: {_summarize(*self._unreported.take())}. Make the call again; a restart of the "
-                "sandbox ends what runs there."
+                f"{name} was not run: something that an earlier call left running (or a person right after "
+                f"a call) had changed protected files: {_summarize(*self._unreported.take())}. Make the call "
+                "again; a restart of the sandbox ends what runs there."
             )
 
     async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
@@ -220,6 +239,39 @@ class Protection:
         _log.warning("The call %s of %s: %s", call.id, call.name, _summarize_changes(changes))
         problem = "" if is_all_usable else unwatched
         return None if result is None else _build_denial(call.name, result, changes, problem)
+
+    async def come_to_rest(self) -> None:
+        """Wait a moment until the sandbox is at rest and every protected file as it should be.
+
+        What differs from then on while nothing runs is a person's. Without rules that deny files, and while
+        another call runs, this returns at once.
+        """
+        deadline_s = time.monotonic() + _REST_S
+        while not self._find_rest() and time.monotonic() < deadline_s:
+            if not self._files.has_denied or len(self._running) > 1:
+                return
+            await asyncio.sleep(_REST_PAUSE_S)
+
+    def _find_rest(self) -> bool:
+        """Record the activity of a sandbox at rest, if it is, and if every protected file is as its copy.
+
+        Race: a process may begin while the others are counted, write, and end before the next count. So they
+        are counted twice before the files are compared, and once more afterwards.
+        """
+        self._rest = None
+        if not self._files.has_denied or len(self._running) > 1:
+            return False
+        activity = self._activity()
+        if activity is None or self._activity() != activity:
+            return False
+        try:
+            differs = self._files.differs(most_steps=_LOOP_STEPS)
+        except OutOfSteps:
+            return False
+        if differs or self._activity() != activity:
+            return False
+        self._rest = activity
+        return True
 
     def accept(self) -> None:
         """Accept the protected files as they are: the host itself has just changed the workspace."""
@@ -329,6 +381,9 @@ class Protection:
             with self._looking:
                 # A call that may change something notes itself first, and waits for this lock then.
                 if not self._may_look():
+                    if self._accept_early():
+                        since_s = time.monotonic() - (self._settled_s - _IDLE_DELAY_S)
+                        wait_s = max(_EARLY_S, since_s / 2)
                     continue
                 started_s = time.monotonic()
                 is_over = self._look() and loop.is_closed()
@@ -345,6 +400,22 @@ class Protection:
 
     def _may_look(self) -> bool:
         return not (self._changing or self._closing or time.monotonic() < self._settled_s)
+
+    def _accept_early(self) -> bool:
+        """Accept what a person has changed right after a call at the end of which the sandbox was at rest.
+
+        Race: soon afterwards it may wake up for a moment, as snapshots do, and then nobody can tell any more
+        who has written.
+
+        Returns:
+            Whether to do so again.
+        """
+        rest = self._rest
+        if rest is None or self._changing or self._running or time.monotonic() >= self._settled_s:
+            return False
+        if self._activity() == rest and self._files.differs():
+            self._files.accept(still=lambda: self._activity() == rest)
+        return True
 
     def _look(self) -> bool:
         """Restore what differs if the sandbox has run since the last look.
@@ -385,6 +456,25 @@ class Protection:
         _log.warning("%s", event)
         if self._event_log is not None:
             self._event_log.add(ProtectedFilesRestored, changes=changes, count=count, problem=problem)
+
+
+class RestGuard:
+    """A guard that is left last: a call ends when its sandbox is at rest, where rules deny files."""
+
+    def __init__(self, protection: Protection) -> None:
+        self._protection = protection
+
+    def __repr__(self) -> str:
+        return f"<RestGuard of {self._protection!r}>"
+
+    async def before(self, prepared: PreparedCall) -> None:
+        """Let the call run; see `Guard`."""
+
+    async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
+        """Wait for the sandbox; see `Guard`."""
+        await self._protection.come_to_rest()
+        _log.debug("The call %s has ended", prepared.original.id)
+        return result
 
 
 def _summarize(texts: Sequence[str], count: int) -> str:

@@ -32,7 +32,7 @@ from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment, ImportRootWatch, ReadGuard
 from aisotools.session.history import NoUndoHistory, UndoHistory, WorkspaceHistory
 from aisotools.session.path_rules import PathRules
-from aisotools.session.protection import Protection
+from aisotools.session.protection import Protection, RestGuard
 from aisotools.session.sharing import share
 from aisotools.session.trials import trial_lookups
 from aisotools.workspace.lock import state_folder
@@ -162,7 +162,7 @@ async def build_environment(
         env = dataclasses.replace(
             env,
             files=guarded,
-            guards=(read_guard, history, protection),
+            guards=(RestGuard(protection), read_guard, history, protection),
             on_read=read_guard.on_read,
             can_undo=history.can_undo,
             describe_undo=history.describe,

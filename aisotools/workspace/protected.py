@@ -231,6 +231,11 @@ class ProtectedFiles:
         """True if the last scan reached every folder."""
         return not self.unwatched
 
+    @property
+    def has_denied(self) -> bool:
+        """Whether there are paths that rules of a policy deny to write or to read."""
+        return bool(self._denied or self._unreadable)
+
     def watch_mode(self, mode: RootMode | None) -> None:
         """Have every scan put back the mode of the workspace's folder from now on; None ends that."""
         self.root_mode = mode

@@ -27,6 +27,7 @@ ALPHABETS = {
     "d": string.digits,
     "b": string.ascii_letters + string.digits + "+/",
     "u": string.ascii_letters + string.digits + "-_",
+    "w": "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz",
 }
 READABLE_CHARS = 8
 """So many characters of a secret in a row are readable."""
@@ -43,6 +44,8 @@ def expand(template: str) -> str:
         kind, _, length = match[1].partition(" ")
         if kind == "basic":
             return base64.b64encode(f"admin:{some('a', 14)}".encode()).decode()
+        if kind == "encoded":
+            return base64.b64encode(f"user=me\npassword={some('a', int(length))}\n".encode()).decode()
         if kind == "jwt":
             head = base64.urlsafe_b64encode(b'{"alg":"HS256","typ":"JWT"}').decode().rstrip("=")
             return f"{head}.{some('u', 80)}.{some('u', 43)}"

@@ -17,7 +17,7 @@ from aisotools.core.types import Effect, ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.prepared import prepare_call
 from aisotools.policy.rules import Policy
-from aisotools.session.protection import PROTECTED, Protection
+from aisotools.session.protection import PROTECTED, Protection, RestGuard
 from aisotools.session.session import Session
 from aisotools.testing.fakes import MockTool
 from aisotools.workspace.protected import ProtectedFiles
@@ -256,13 +256,13 @@ async def test_sessions_side_by_side_on_one_workspace(session: Session, real_ses
 class Idling:
     """A protection of `conftest.py`, with calls that start and finish and a sandbox whose activity is set."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, denied: tuple[str, ...] = ()) -> None:
         (folder / "workspace").mkdir()
         self.file = folder / "workspace" / "conftest.py"
         self.file.write_text("original")
         self.switches: int | None = 1
         self.asked = threading.Event()
-        files = ProtectedFiles(folder / "workspace", folder / "quarantine")
+        files = ProtectedFiles(folder / "workspace", folder / "quarantine", denied=denied)
         self.protection = Protection(files, self.activity)
         tool = MockTool("m", effect=Effect.LOCAL_MUTATION)
         self.prepared = prepare_call(tool, ToolCall("1", "m", {}), Policy(), "confined")
@@ -343,6 +343,61 @@ async def test_edit_right_after_a_call_is_restored(idling: Idling) -> None:
     await idling.run_call()
     idling.file.write_text("evil")
     idling.protection.prepare_close()
+    await idling.protection.close()
+    assert idling.file.read_text() == "original"
+
+
+@pytest.mark.parametrize("only_reads", [True, False])
+@pytest.mark.parametrize(("switches", "left"), [(1, "a person's"), (2, "original"), (None, "original")])
+async def test_edit_right_after_a_call_is_a_persons_where_a_rule_denies_the_file_and_nothing_runs(
+    tmp_path: Path, switches: int | None, left: str, only_reads: bool
+) -> None:
+    idling = Idling(tmp_path, denied=("conftest.py",))
+    idling.start_call()
+    if not only_reads:
+        guards = (RestGuard(idling.protection), idling.protection)
+        for guard in guards:
+            await guard.before(idling.prepared)
+        for guard in reversed(guards):
+            await guard.after(idling.prepared, None)
+    idling.end_call()
+    idling.file.write_text("a person's")
+    idling.switches = switches
+    idling.protection.prepare_close()
+    await idling.protection.close()
+    assert idling.file.read_text() == left
+
+
+async def test_a_call_waits_for_its_sandbox_to_come_to_rest(tmp_path: Path) -> None:
+    idling = Idling(tmp_path, denied=("conftest.py",))
+    steps = iter([1, 2, 3, 4])
+    idling.protection._activity = lambda: {(1, 1): next(steps, 5)}
+    idling.start_call()
+    await RestGuard(idling.protection).after(idling.prepared, None)
+    idling.end_call()
+    idling.file.write_text("a person's")
+    await idling.run_call()
+    assert idling.file.read_text() == "a person's"
+    await idling.protection.close()
+
+
+async def test_a_change_before_the_sandbox_has_come_to_rest_is_restored(tmp_path: Path) -> None:
+    """What writes while the processes are looked at is none of a person's."""
+    idling = Idling(tmp_path, denied=("conftest.py",))
+    counts = iter([1, 1])
+
+    def activity() -> Mapping[tuple[int, int], int]:
+        count = next(counts, 2)
+        if count == 2:
+            idling.file.write_text("evil")
+        return {(1, 1): count}
+
+    idling.protection._activity = activity
+    idling.start_call()
+    await RestGuard(idling.protection).after(idling.prepared, None)
+    idling.end_call()
+    idling.protection.prepare_close()
+    idling.protection._activity = lambda: {(1, 1): 3}
     await idling.protection.close()
     assert idling.file.read_text() == "original"
 

@@ -309,6 +309,7 @@ def test_protected_files_that_were_put_back_are_told() -> None:
     (entry,) = entries_of([event])
     assert isinstance(entry, NoteEntry)
     assert entry.text == (
-        "Something that an earlier call left running had changed protected files: 'a' (new; taken away) and "
-        "2 more. The workspace cannot be watched for protected files: it has b."
+        "Something that an earlier call left running (or a person right after a call) had changed protected "
+        "files: 'a' (new; taken away) and 2 more. The workspace cannot be watched for protected files: it "
+        "has b."
     )
