@@ -32,7 +32,9 @@ from aisotools.sandbox.parsing import has_more_parts
 
 # Cells of a data frame: columns without data take memory as well.
 _MAX_CELLS = 1 << 26
-_MAX_COLUMNS = 1 << 15
+# pyarrow and pandas go through columns with the interpreter's lock held: 30 ms for so many, some of text.
+_MAX_COLUMNS = 1 << 14
+_MAX_COLUMNS_OF_TABLE = 1 << 16
 _MAX_BATCHES = 1 << 12
 _MAX_NAME_CHARS = 4_096
 # Of the head of a message: names, types and what pandas says about them.
@@ -182,8 +184,9 @@ def _check_cells(rows: int, columns: int) -> None:
 
 
 def _check_schema(pa: Any, schema: Any, form: str) -> None:
-    if len(schema) > _MAX_COLUMNS and form != "table":
-        raise ValueError(f"it has {len(schema):,} columns, more than {_MAX_COLUMNS:,}")
+    most = _MAX_COLUMNS_OF_TABLE if form == "table" else _MAX_COLUMNS
+    if len(schema) > most:
+        raise ValueError(f"it has {len(schema):,} columns, more than {most:,}")
     for field in schema:
         if len(field.name) > _MAX_NAME_CHARS:
             raise ValueError(f"the name of the column {field.name[:40]!r} is longer than {_MAX_NAME_CHARS:,}")

@@ -156,15 +156,19 @@ class ImportRootWatch:
         self._search_path = self._read_search_path()
         self._inits = list_package_files(self._workspace, self._environ)
 
+    def has_changed(self) -> bool:
+        """Return whether what decides where modules are found has changed, or a file makes a package."""
+        return self._search_path != self._read_search_path() or any(map(os.path.lexists, self._inits))
+
     def check(self) -> None:
-        """Look again if what decides where modules are found, or a file that makes a package, has changed.
+        """Look again if something has changed. That may take long: it lists the folders of modules.
 
         The finder that blocks imports is put first again.
 
         Raises:
             WorkspaceRefused: Saying what has changed, and what to do.
         """
-        if self._search_path != self._read_search_path() or any(map(os.path.lexists, self._inits)):
+        if self.has_changed():
             keep_block_first()  # before what may be refused: the session stays open
             refuse_import_root(self._workspace, self._environ)
             self._remember()

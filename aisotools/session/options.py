@@ -5,11 +5,13 @@ A wrong option is refused when the session is created, in terms of the argument 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from aisotools.core.concurrency import run_to_completion
 from aisotools.core.exceptions import UsageError, WorkspaceError, WorkspaceRefused
 from aisotools.core.protocols import Approver
 from aisotools.core.truncation import MIN_RETAINED_BYTES
@@ -71,6 +73,26 @@ def open_workspace(folder: Path | None, level: str, environ: Mapping[str, str]) 
             path.rmdir()
         raise
     return claim
+
+
+async def claim(folder: Path | None, level: str, environ: Mapping[str, str]) -> WorkspaceLease:
+    """Do what `open_workspace` does, in a thread: many files and a slow disk hold up nothing but this.
+
+    Raises:
+        CancelledError: If the waiting task was cancelled. The workspace is released again by then.
+    """
+    leases: list[WorkspaceLease] = []
+
+    async def open_in_thread() -> None:
+        leases.append(await asyncio.to_thread(open_workspace, folder, level, environ))
+
+    try:
+        await run_to_completion(open_in_thread())
+    except asyncio.CancelledError:
+        for lease in leases:
+            lease.release()
+        raise
+    return leases[0]
 
 
 def _create(folder: Path) -> list[Path]:

@@ -205,7 +205,8 @@ class Protection:
         self._changing.add(prepared.original.id)  # until its end the watch begins no look
         if self._imports is not None:
             try:
-                self._imports.check()
+                if self._imports.has_changed():
+                    await asyncio.to_thread(self._imports.check)
             except WorkspaceRefused as error:
                 raise SandboxError(f"{name} was not run: {error}") from error
         if self._looking.locked():

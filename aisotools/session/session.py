@@ -19,14 +19,13 @@ from aisotools.core.concurrency import LoopTicker
 from aisotools.core.events import CallEmitted, ProtectedNamesAllowed, SessionEnded, SessionEvent
 from aisotools.core.exceptions import SessionClosed, ToolError, UsageError
 from aisotools.core.protocols import Approver, OutputCaps, StoredText
-from aisotools.core.sandboxes import Sandbox, SupportsLeastLevel
+from aisotools.core.sandboxes import Sandbox
 from aisotools.core.truncation import DEFAULT_RETAINED_BYTES, RetentionBudget
 from aisotools.core.types import Json, Origin, ToolCall, ToolResult
 from aisotools.policy.config import user_allowed_names, user_policy
 from aisotools.policy.grants import Grants
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import Policy
-from aisotools.sandbox.confinement.detect import ENVIRONMENT_NAME, choose_level
 from aisotools.sandbox.data import unpack
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.limits import Limits
@@ -36,9 +35,9 @@ from aisotools.session.gate import Gate, make_call
 from aisotools.session.history import UndoHistory, VariablesChoice
 from aisotools.session.options import (
     check_retained_bytes,
+    claim,
     existing_paths,
     is_number,
-    open_workspace,
     parse_workspace,
     refuse_auto_without_sandbox,
     require_approver,
@@ -51,6 +50,7 @@ from aisotools.session.setup import (
     build_environment,
     check_factory,
     detect_levels,
+    settle_level,
 )
 from aisotools.session.status import SessionStatus, missing_levels
 from aisotools.session.transfer import GetVariable, PutVariable, branch_off, check_variable
@@ -383,25 +383,22 @@ class Session:
             async with self._opening:
                 if self._parts is None:  # two first calls at once: the second finds what the first has set up
                     self._parts = await self._set_up()
-        if self._closed:
-            raise SessionClosed(f"Session {self.session_key} is closed. Open a new one.")
+        self._refuse_if_closed("is closed")
         return self._parts
+
+    def _refuse_if_closed(self, state: str) -> None:
+        if self._closed:
+            raise SessionClosed(f"Session {self.session_key} {state}. Open a new one.")
 
     async def _set_up(self) -> SessionParts:
         found = await asyncio.to_thread(detect_levels, self._make_sandbox)
-        if self._closed:
-            raise SessionClosed(f"Session {self.session_key} was closed while it opened. Open a new one.")
-        min_level = self._min_level
-        no_level_named = self._level is None and min_level is None and not self._environ.get(ENVIRONMENT_NAME)
-        if no_level_named and isinstance(self._make_sandbox, SupportsLeastLevel):
-            # Passing a gateway implies consent to the level it declares.
-            min_level = self._make_sandbox.least
-        level = choose_level(self._level, min_level, self._environ, found)
+        self._refuse_if_closed("was closed while it opened")
+        level = settle_level(self._make_sandbox, self._level, self._min_level, self._environ, found)
         self._missing_levels = missing_levels(level, found)
         if self._policy_is_default:
             self._gate.policy = user_policy(self._environ)
         refuse_auto_without_sandbox(self.policy, level)
-        lease = open_workspace(self._workspace, level, self._environ)
+        lease = await claim(self._workspace, level, self._environ)
         parts = None
         try:
             by_session = self._gate.allowed.names
@@ -431,6 +428,8 @@ class Session:
                 session_key=self.session_key,
                 on_failure=self._gate.block,
             )
+            # Race: whoever closed it meanwhile has found nothing yet to release.
+            self._refuse_if_closed("was closed while it opened")
             for source, names in (("session", by_session), ("settings", by_settings)):
                 if names:
                     self._event_log.add(ProtectedNamesAllowed, names=names, source=source)
@@ -438,14 +437,15 @@ class Session:
             if parts is not None:
                 parts.history.close()
             lease.release()
+            if self._closed and self._recording is not None:
+                await self._recording.close()
             raise
         self.log_path = self._recording.path
         # Files of the system's folder for temporary ones may be in memory.
         self._gate.results.write_files_to(self._recording.path.parent)
         self._loop = asyncio.get_running_loop()
-        self._lease = lease
+        self._lease, self._workspace = lease, lease.path
         self._blocked_imports.callback(block_imports(lease.path))
-        self._workspace = lease.path
         return parts
 
     # -- calls

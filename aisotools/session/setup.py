@@ -18,6 +18,7 @@ from aisotools.core.sandboxes import (
     Sandbox,
     SandboxListener,
     SupportsDetection,
+    SupportsLeastLevel,
     SupportsReaders,
     SupportsRemoteLocation,
     SupportsSupervisor,
@@ -25,7 +26,7 @@ from aisotools.core.sandboxes import (
 from aisotools.policy.config import workspace_policy
 from aisotools.policy.enforcement import PathEnforcement
 from aisotools.policy.rules import Policy
-from aisotools.sandbox.confinement.detect import Detection
+from aisotools.sandbox.confinement.detect import ENVIRONMENT_NAME, Detection, choose_level
 from aisotools.sandbox.host.monitor import count_context_switches
 from aisotools.sandbox.process.spawn import WorkerSpec, detection, search_path
 from aisotools.session.event_log import EventLog
@@ -67,6 +68,32 @@ def check_factory(make_sandbox: SandboxFactory, read_only: Sequence[str]) -> Non
 def detect_levels(make_sandbox: SandboxFactory) -> Detection:
     """Return which levels sandboxes of this factory hold. Blocks the first time."""
     return make_sandbox.detect() if isinstance(make_sandbox, SupportsDetection) else detection(WORKER_MODULES)
+
+
+def settle_level(
+    make_sandbox: SandboxFactory,
+    level: str | None,
+    min_level: str | None,
+    environ: Mapping[str, str],
+    found: Detection,
+) -> str:
+    """Return the confinement level of a session.
+
+    Args:
+        make_sandbox: Makes the sandbox.
+        level: Exactly this level, if it is not None.
+        min_level: At least this one, if it is not None.
+        environ: Where a level may be named.
+        found: Which levels sandboxes of this factory hold.
+
+    Raises:
+        LevelUnavailable: If the demanded level cannot be had.
+    """
+    is_named = level is not None or min_level is not None or environ.get(ENVIRONMENT_NAME)
+    if not is_named and isinstance(make_sandbox, SupportsLeastLevel):
+        # Passing a gateway implies consent to the level it declares.
+        min_level = make_sandbox.least
+    return choose_level(level, min_level, environ, found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +157,7 @@ async def build_environment(
     spec = dataclasses.replace(spec, unreadable=enforced.unreadable, unwritable=enforced.unwritable)
     sandbox = make_sandbox(spec, event_log)
     path_rules.connect(sandbox, files)
-    imports = ImportRootWatch(workspace, environ)
+    imports = await asyncio.to_thread(ImportRootWatch, workspace, environ)
     protection = Protection(files, functools.partial(_activity, sandbox), imports, event_log)
     event_log.subscribe(protection.on_event, (CallStarted, CallFinished))
     guarded = Workspace(workspace)

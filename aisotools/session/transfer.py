@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from aisotools.core.concurrency import in_steps
+from aisotools.core.concurrency import gc_paused, in_steps
 from aisotools.core.exceptions import ToolError, UsageError, WorkspaceError
 from aisotools.core.protocols import Declaration, OutputCaps, Tool, ToolContext, ToolPayload
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableCopy
@@ -218,9 +218,12 @@ class PutVariable(_VariableTool):
         """
 
         def prepare() -> PutVariable:
-            tool = cls(variable, pack(variable, value))
-            tool._shipment = ToolPayload(key=tool.version, payload=pickle.dumps(tool))
-            return tool
+            # Packing makes many objects, for which the collector of garbage would look through the whole
+            # value, and hold up the event loop.
+            with gc_paused():
+                tool = cls(variable, pack(variable, value))
+                tool._shipment = ToolPayload(key=tool.version, payload=pickle.dumps(tool))
+                return tool
 
         return await asyncio.to_thread(prepare)
 

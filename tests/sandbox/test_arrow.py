@@ -75,7 +75,7 @@ def numbers(rows: int) -> Any:
 
 
 TOO_MUCH = {
-    "columns, more than 32,768": lambda: pd.DataFrame(np.zeros((1, arrow._MAX_COLUMNS + 1))).rename(
+    "columns, more than 16,384": lambda: pd.DataFrame(np.zeros((1, arrow._MAX_COLUMNS + 1))).rename(
         columns=str
     ),
     "is longer than": lambda: pd.DataFrame({"a" * 4_097: [1]}),
@@ -104,6 +104,19 @@ def test_frames_that_would_hold_up_their_reader_are_refused_at_both_ends(what: s
         encode_frame("x", frame)
     with pytest.raises(ValueError, match=what):
         decode_frame("x", stream(pa.Table.from_pandas(frame)), "frame")
+
+
+@pytest.mark.parametrize("columns", [arrow._MAX_COLUMNS, arrow._MAX_COLUMNS_OF_TABLE + 1])
+def test_a_table_may_have_more_columns_and_not_any_number(columns: int) -> None:
+    table = pa.table({f"c{n}": [n] for n in range(columns)})
+    if columns > arrow._MAX_COLUMNS_OF_TABLE:
+        with pytest.raises(ToolError, match=r"columns, more than 65,536\. .* a file in the workspace"):
+            encode_frame("x", table)
+        with pytest.raises(ValueError, match="columns, more than 65,536"):
+            decode_frame("x", stream(table), "table")
+    else:
+        form, data = encode_frame("x", table)
+        assert decode_frame("x", data, form).equals(table)
 
 
 def test_a_table_is_not_converted_so_it_may_have_more() -> None:

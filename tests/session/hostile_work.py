@@ -252,6 +252,7 @@ _GOT_FRAMES = {
     "pa.table({'a': np.arange(5_500_000)})": "DataFrame",
     "pa.table({f'c{n}': [1.5, 2] for n in range(8_000)})": "DataFrame",
     "pa.table({f'c{n}': np.zeros(5_000, 'u1') for n in range(8_000)})": "DataFrame",
+    "pa.table({f'c{n}': ['a', 'b'] if n % 2 else [1, 2] for n in range(16_384)})": "DataFrame",
     "pa.table({f'c{n}': [1] for n in range(50_000)})": "refused",
     "pa.table({'s': texts(3_000_000)})": "DataFrame",
     "pa.table({'s': pa.array([''] * 10_000_000)})": "DataFrame",
@@ -287,6 +288,7 @@ _SENT: dict[str, Any] = {}
 def values_to_send(_folder: Path) -> None:
     import numpy as np
     import pandas as pd
+    import pyarrow as pa
 
     many = 5_500_000
     dates, decimals = [dt.date(2026, 1, 1)], [decimal.Decimal("1.25")]
@@ -296,6 +298,10 @@ def values_to_send(_folder: Path) -> None:
             "an array by columns": np.asfortranarray(np.arange(many).reshape(5_500, 1_000)),
             "a frame": pd.DataFrame({"a": np.arange(many)}),
             "a frame that is wide": pd.DataFrame(np.zeros((600, 8_000))).rename(columns=str),
+            "a frame of many columns": pd.DataFrame(
+                {f"c{n}": ["a", "b"] if n % 2 else [1, 2] for n in range(16_384)}
+            ),
+            "a table of many columns": pa.table({f"c{n}": [1] for n in range(50_000)}),
             "texts": pd.DataFrame({"s": [str(n) for n in range(3_000_000)]}),
             "objects": pd.DataFrame({"s": pd.Series([b"x"] * 2_000_000, dtype=object)}),
             "dates": pd.DataFrame({"d": dates * 2_000_000}),

@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from aisotools.tools.function import tool
 from aisotools.tools.registry import ToolRegistry
 from aisotools.workspace.lock import state_folder
 from tests.conftest import OpenSession
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, eventually
 
 
 def reading(name: str = "mock", **options: Any) -> MockTool:
@@ -165,6 +165,39 @@ async def test_from_opening_to_closing(tmp_path: Path, environ: Mapping[str, str
     assert isinstance(session.events[-1], SessionEnded)
 
 
+async def test_folders_of_modules_on_a_slow_disk_hold_up_nothing(
+    tmp_path: Path, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A FIFO stands for a file that is not there yet: reading it takes until this loop has written it."""
+    slow = tmp_path / "slow-packages"
+    slow.mkdir()
+    os.mkfifo(slow / "slow.pth")
+    written = 0
+
+    async def write() -> None:
+        nonlocal written
+        while True:
+            with suppress(OSError):  # nobody reads it just now
+                os.close(os.open(slow / "slow.pth", os.O_WRONLY | os.O_NONBLOCK))
+                written += 1
+            await asyncio.sleep(0)
+
+    writing = asyncio.ensure_future(write())
+    try:
+        monkeypatch.syspath_prepend(slow)
+        async with Session(tmp_path / "workspace", environ=environ, approver=AllowAll()) as session:
+            opened = written
+            assert opened
+            monkeypatch.syspath_prepend(tmp_path / "more")
+            assert not (await session.run_cell("1 + 1", origin="person")).is_error
+            looked = written
+            assert looked > opened, "places of modules have changed, so they are looked at again"
+            await session.restart()
+            assert written > looked
+    finally:
+        writing.cancel()
+
+
 async def test_a_session_opens_itself_at_the_first_call(open_session: OpenSession) -> None:
     session = open_session(reading())
     assert (await session.call("mock")).content == "done"
@@ -279,6 +312,46 @@ async def test_closing_while_it_opens_lets_go_of_everything(
     with pytest.raises(SessionClosed, match="was closed while it opened"):
         await calling
     assert not (tmp_path / "workspace").exists()
+
+
+@pytest.mark.parametrize("ends", ["closed", "cancelled"])
+async def test_ending_while_the_workspace_is_looked_at_lets_go_of_it(
+    tmp_path: Path, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    slow = tmp_path / "slow-packages"
+    slow.mkdir()
+    os.mkfifo(slow / "slow.pth")
+    monkeypatch.syspath_prepend(slow)
+    session = Session(tmp_path / "w", ToolRegistry([reading()]), sandbox=FakeSandbox, environ=environ)
+    starting = asyncio.ensure_future(session.start())
+
+    def write() -> bool:
+        try:
+            os.close(os.open(slow / "slow.pth", os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:
+            return False  # nobody reads it just now
+        return True
+
+    await eventually((tmp_path / "w").exists)
+    if ends == "closed":
+        await session.close()
+    else:
+        starting.cancel()
+
+    def is_over() -> bool:
+        write()
+        return starting.done()
+
+    await eventually(is_over)
+    if ends == "closed":
+        with pytest.raises(SessionClosed):
+            await starting
+    else:
+        assert starting.cancelled()
+        await session.close()
+    monkeypatch.undo()
+    with claimed_elsewhere(tmp_path / "w", environ) as (_, held):
+        assert held
 
 
 async def test_a_sandbox_that_does_not_start(open_session: OpenSession) -> None:

@@ -590,7 +590,6 @@ class LocalSandbox:
                     on_lost=self._on_lost,
                 )
                 self._connections[connection] = None
-                self._refuse_import_root(connection)
                 await self._wait_ready(connection)
                 connection.start_monitor(
                     self._spec.limits,
@@ -607,14 +606,15 @@ class LocalSandbox:
                     spawn.discard(server)
         raise AssertionError("unreachable")
 
-    def _refuse_import_root(self, connection: WorkerConnection) -> None:
+    async def _refuse_import_root(self, connection: WorkerConnection) -> None:
         """Look once more at where the workspace lies, while the fork server makes the worker.
 
         Raises:
             SandboxError: The host could import from it. The worker is lost, and has had no call.
         """
         try:
-            refuse_import_root(Path(self._spec.workspace))
+            # In a thread: it lists the folders of modules, which may be large, or lie on a slow disk.
+            await asyncio.to_thread(refuse_import_root, Path(self._spec.workspace))
         except WorkspaceRefused as error:
             refusal = f"The worker was ended before its first call: {error}"
             connection.lose(refusal)
@@ -636,6 +636,7 @@ class LocalSandbox:
 
     async def _wait_ready(self, connection: WorkerConnection) -> None:
         try:
+            await self._refuse_import_root(connection)
             async with asyncio.timeout(self._start_timeout_s):
                 # The timeout cancels the waiting, not the future: `lose` sets the error on it for all who
                 # wait.
