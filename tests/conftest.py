@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import tempfile
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -54,6 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
     them.
     """
     host_guard.install(config, host_guard.usual(os.environ))
+    # Some images set it. Each process that tests start would then compile what it imports, again and again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if "PYTEST_XDIST_WORKER" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="aisotools-tests-")
         config.add_cleanup(folder.cleanup)

@@ -99,8 +99,9 @@ def uncommented(package: Package) -> Iterator[Finding]:
 def commented_sites(package: Package) -> Iterator[tuple[Module, Site, str]]:
     """Yield each place with the nearest comment in its function; empty if there is none close by."""
     for module in package.values():
-        comments = _comments(module)
-        for site in sorted(sites(module), key=lambda site: site.line):
+        found = sorted(sites(module), key=lambda site: site.line)
+        comments = _comments(module) if found else {}
+        for site in found:
             above = max(site.line - LINES_ABOVE, site.first)
             below = min(max(site.end, site.line + LINES_BELOW), site.last)
             near = [line for line in range(above, below + 1) if line in comments]
@@ -154,9 +155,7 @@ def _is_cancellation(error: ast.expr) -> bool:
 
 def _risky(call: ast.Call) -> tuple[str, str] | None:
     """Return the kind of a call that depends on the moment, and what it does."""
-    owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    called = f"{owner}.{name}" if owner else name
     if name in CALLERS_OF_SYSTEM_CALLS:
         texts = [
             one.value for one in call.args if isinstance(one, ast.Constant) and isinstance(one.value, str)
@@ -165,12 +164,15 @@ def _risky(call: ast.Call) -> tuple[str, str] | None:
         return None if system_call is None else ("confinement", f"the system call {system_call}")
     if name == "suppress" and any(_is_cancellation(error) for error in call.args):
         return "cancellation", f"`{ast.unparse(call)}`"
+    kind = next((kind for kind, names in KINDS.items() if name in names), None)
+    if kind is None:
+        return None  # before anything is written out, which takes long
+    owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    called = f"{owner}.{name}" if owner else name
     to_path = len(call.args) == 1 and not isinstance(call.args[0], ast.Constant) and not call.keywords
     if name in {"replace", "rename"} and to_path:
         return "file", called  # of a path; of a text it takes two arguments
-    if owner in OWNERS.get(name, {owner}):
-        return next(((kind, called) for kind, names in KINDS.items() if name in names), None)
-    return None
+    return (kind, called) if owner in OWNERS.get(name, {owner}) else None
 
 
 def print_sites(package: Package) -> None:

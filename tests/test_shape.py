@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +21,15 @@ def joined(findings: list[str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def package() -> shape.Package:
-    return shape.read(PROJECT / "aisotools")
+def package() -> Iterator[shape.Package]:
+    yield shape.read(PROJECT / "aisotools")
+    shape.forget()
 
 
 @pytest.fixture(scope="module")
-def tests() -> shape.Package:
-    return shape.read(PROJECT / "tests")
+def tests() -> Iterator[shape.Package]:
+    yield shape.read(PROJECT / "tests")
+    shape.forget()
 
 
 @pytest.mark.parametrize("rule", [*shape.RULES, sites.uncommented], ids=lambda rule: rule.__name__)

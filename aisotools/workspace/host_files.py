@@ -22,12 +22,12 @@ from __future__ import annotations
 import importlib.machinery
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceRefused
 from aisotools.workspace.host_variables import why_variables_refuse
-from aisotools.workspace.real_paths import leads_into, lies_to, list_links, resolve
+from aisotools.workspace.real_paths import RealPaths, leads_into, lies_to
 
 _ENDINGS = tuple(
     start + suffix for start in ("", "/__init__") for suffix in importlib.machinery.all_suffixes()
@@ -39,18 +39,18 @@ def refuse_host_files(
     workspace: Path,
     environ: Mapping[str, str],
     *,
-    loaded: Iterable[tuple[str, str]],
+    loaded: Mapping[str, Mapping[str, Sequence[str]]],
     roots: Collection[str],
-    known: dict[str, str] | None = None,
+    paths: RealPaths | None = None,
 ) -> None:
     """Raise if this process or the next one of the person would run a file of `workspace` by itself.
 
     Args:
         workspace: An existing folder.
         environ: Where the variables are looked up that name such files.
-        loaded: Name and absolute path of modules of this process.
+        loaded: Modules of this process: by the absolute path of their folder and the name of their file.
         roots: Real paths of folders in which modules are looked up by name, and in which the workspace lies.
-        known: Real paths that were found just now; see `resolve`.
+        paths: Has real paths that were found just now.
 
     Raises:
         WorkspaceRefused: Saying why, and what would do.
@@ -75,7 +75,7 @@ def refuse_host_files(
     for file, description in _startup_files(environ):
         if leads_into(file, {real}):
             raise WorkspaceRefused(f"{refusal}it contains {description} ({file}). {advice}")
-    for name, file, path in _modules_within(real, loaded, {} if known is None else known):
+    for name, file, path in _modules_within(real, loaded, paths or RealPaths()):
         stems = [f"{root.rstrip('/')}/{name.replace('.', '/')}" for root in roots]
         if not any(path == stem + ending for stem in stems for ending in _ENDINGS):
             raise WorkspaceRefused(
@@ -85,33 +85,30 @@ def refuse_host_files(
 
 
 def _modules_within(
-    workspace: str, loaded: Iterable[tuple[str, str]], known: dict[str, str]
+    workspace: str, loaded: Mapping[str, Mapping[str, Sequence[str]]], paths: RealPaths
 ) -> Iterator[tuple[str, str, str]]:
     """Yield the name, path and real path of each module whose path or real path lies in the workspace.
 
     Args:
         workspace: Its real path.
-        loaded: Names and absolute paths of modules.
-        known: See `resolve`.
+        loaded: See `refuse_host_files`.
+        paths: Finds real paths.
     """
     inside = f"{workspace}/"
-    folders: dict[str, list[tuple[str, str]]] = {}
-    for name, file in loaded:
-        folders.setdefault(file.rpartition("/")[0], []).append((name, file))
-    for folder, found in folders.items():
-        modules = found
+    for folder, files in loaded.items():
+        found: Iterable[str] = files
         # A module lies where its folder does, unless it is a link: hundreds share the folders of a few dozen.
-        if not f"{folder}/".startswith(inside) and not f"{resolve(folder or '/', known)}/".startswith(inside):
-            try:
-                links = list_links(folder or "/")
-            except OSError:  # gone, or not for this user to list
-                links = None
-            if links is not None:
-                modules = [one for one in found if one[1].rpartition("/")[2] in links]
-        for name, file in modules:
-            path = resolve(file, known)
-            if path.startswith(inside) or file.startswith(inside):
-                yield name, file, path
+        if not f"{folder}/".startswith(inside):
+            real = paths.resolve(folder or "/")
+            if not f"{real}/".startswith(inside):
+                links = paths.list_links(real)
+                if links is not None:
+                    found = links & files.keys() if links else ()
+        for file in found:
+            written = f"{folder}/{file}"
+            path = paths.resolve(written)
+            if path.startswith(inside) or written.startswith(inside):
+                yield from ((name, written, path) for name in files[file])
 
 
 def _pycache_prefixes(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:

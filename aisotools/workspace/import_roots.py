@@ -44,7 +44,7 @@ from typing import Any, NamedTuple
 
 from aisotools.core.exceptions import WorkspaceRefused
 from aisotools.workspace.host_files import refuse_host_files
-from aisotools.workspace.real_paths import leads_into, lies_to, list_links, resolve
+from aisotools.workspace.real_paths import RealPaths, leads_into, lies_to, list_links, parents
 from aisotools.workspace.search_path import find_odd_entry, text_of_entry
 
 OWN_IMPORTS = frozenset(
@@ -113,14 +113,16 @@ def refuse_import_root(workspace: Path, environ: Mapping[str, str] | None = None
     refusal = f"{str(workspace)!r} cannot be the workspace: "
     if odd := find_odd_entry():
         raise WorkspaceRefused(refusal + odd)
-    for package, home in _loaded_packages():
+    loaded = _list_loaded()
+    for package, file in loaded.homes:
+        home = _real_folder(file)
         relation = lies_to(real, home)
         if relation:
             raise WorkspaceRefused(
                 f"{refusal}it {relation} the package {package} ({home}), which this process imports. "
                 "Use a folder made for this, such as ./workspace/mine."
             )
-    for name, home in _mapped_names():
+    for name, home in _mapped_names(loaded.editable_finders):
         relation = lies_to(real, home)
         if relation:
             raise WorkspaceRefused(
@@ -150,32 +152,44 @@ def refuse_import_root(workspace: Path, environ: Mapping[str, str] | None = None
                 f"Use a folder of another name, such as {str(would_do)!r}."
             )
     around = [root for root, _ in roots if lies_to(real, root)]
-    known: dict[str, str] = {}
-    _refuse_search_folders(real, around, refusal, known)
-    refuse_host_files(workspace, environ, loaded=_list_loaded().files, roots=around, known=known)
+    paths = RealPaths()
+    _refuse_search_folders(real, loaded.packages, around, refusal, paths)
+    refuse_host_files(workspace, environ, loaded=loaded.files, roots=around, paths=paths)
 
 
-def _refuse_search_folders(workspace: str, roots: Sequence[str], refusal: str, known: dict[str, str]) -> None:
+def _refuse_search_folders(
+    workspace: str,
+    packages: Sequence[Mapping[str, Any]],
+    roots: Sequence[str],
+    refusal: str,
+    paths: RealPaths,
+) -> None:
     """Raise if a loaded package looks for its modules in the workspace, by its `__path__`.
 
     Args:
         workspace: Its real path.
+        packages: The globals of all packages.
         roots: Real paths of the import roots that the workspace lies in. A part of a namespace there is a
             plain folder, which may have folders for other things.
         refusal: How the message begins.
-        known: See `resolve`.
+        paths: Finds real paths.
 
     Raises:
         WorkspaceRefused: Saying which one.
     """
-    for package in _list_loaded().packages:
+    above, inside = {workspace, "/", *parents(workspace)}, f"{workspace.rstrip('/')}/"
+    for package in packages:
         for entry in _list_entries(package):
-            folder = resolve(entry, known)
+            folder = paths.resolve(entry)
+            bytecode = paths.resolve(f"{folder}/__pycache__")
+            # There are thousands of folders, and hardly any is one of these.
+            if not ({folder, bytecode} & above or folder.startswith(inside) or bytecode.startswith(inside)):
+                continue
             relation = lies_to(workspace, folder)
             if relation == "lies in" and not package.get("__file__"):
                 relation = "" if any(lies_to(folder, root) == "lies in" for root in roots) else relation
             if not relation:
-                folder = resolve(f"{folder}/__pycache__", known)
+                folder = bytecode
                 relation = lies_to(workspace, folder)
             if relation:
                 raise WorkspaceRefused(
@@ -188,7 +202,7 @@ def _list_entries(package: Mapping[str, Any]) -> list[str]:
     """Return the absolute paths where the package with these globals looks for its modules."""
     try:
         entries = [entry for entry in package["__path__"] if isinstance(entry, str)]  # Python skips others
-        return list(map(os.path.abspath, entries))
+        return [os.path.normpath(one) if one[:1] == "/" else os.path.abspath(one) for one in entries]  # noqa: PTH100 - many
     except Exception:  # written by strangers, and a namespace asks the finders
         _log.debug("%r has no readable __path__", package.get("__name__"), exc_info=True)
         return []
@@ -294,19 +308,13 @@ def _list_path_lines(folder: str) -> Iterator[tuple[str, str]]:
                 yield str(file), f"{folder}/{line.rstrip()}" if not line.startswith("/") else line.rstrip()
 
 
-def _loaded_packages() -> Iterator[tuple[str, str]]:
-    """Yield the packages of this process that are no part of another one, each with its folder."""
-    for name, file in _list_loaded().homes:
-        yield name, _real_folder(file)
-
-
-def _mapped_names() -> Iterator[tuple[str, str]]:
+def _mapped_names(editable_finders: Sequence[object]) -> Iterator[tuple[str, str]]:
     """Yield the names that finders of editable installs map to paths, each with one real path.
 
     Of setuptools, `MAPPING` has one path for each name, `NAMESPACES` has several. Others have the `__init__`
     file of a package, which stands for its folder.
     """
-    for holder in (*list_finders(), *_list_loaded().editable_finders):
+    for holder in (*list_finders(), *editable_finders):
         for attribute in _MAPPINGS:
             try:
                 mapping = getattr(holder, attribute, None)
@@ -334,7 +342,7 @@ class _Loaded(NamedTuple):
         modules: The modules themselves, in the same order.
         homes: Name and `__init__` file of each package that is no part of another one with such a file.
         packages: The globals of each package, namespaces among them.
-        files: Name and absolute path of each module that has one.
+        files: The names of the modules that have a file, by the absolute path of its folder and its name.
         editable_finders: Modules with the finders of editable installs.
     """
 
@@ -342,11 +350,11 @@ class _Loaded(NamedTuple):
     modules: tuple[object, ...]
     homes: tuple[tuple[str, str], ...]
     packages: tuple[dict[str, Any], ...]
-    files: tuple[tuple[str, str], ...]
+    files: Mapping[str, Mapping[str, Sequence[str]]]
     editable_finders: tuple[object, ...]
 
 
-_last_loaded = _Loaded((), (), (), (), (), ())
+_last_loaded = _Loaded((), (), (), (), {}, ())
 
 
 def _list_loaded() -> _Loaded:
@@ -359,7 +367,7 @@ def _list_loaded() -> _Loaded:
         return last
     homes: list[tuple[str, str]] = []
     packages: list[dict[str, Any]] = []
-    files: list[tuple[str, str]] = []
+    files: dict[str, dict[str, list[str]]] = {}
     editable_finders: list[object] = []
     for name, module in loaded.items():
         if not isinstance(name, str):
@@ -375,15 +383,14 @@ def _list_loaded() -> _Loaded:
         if not isinstance(file, str):
             continue
         if file.startswith("/"):
-            files.append((name, file))
+            folder, _, last_part = file.rpartition("/")
+            files.setdefault(folder, {}).setdefault(last_part, []).append(name)
         # A namespace package has no file: it is a plain folder, which may hold anything. Its packages count.
         outer = loaded.get(name.rpartition(".")[0])
         inner = isinstance(outer, ModuleType) and isinstance(vars(outer).get("__file__"), str)
         if not inner and file.endswith(_INITS):
             homes.append((name, file))
-    _last_loaded = _Loaded(
-        names, modules, tuple(homes), tuple(packages), tuple(files), tuple(editable_finders)
-    )
+    _last_loaded = _Loaded(names, modules, tuple(homes), tuple(packages), files, tuple(editable_finders))
     return _last_loaded
 
 
@@ -685,8 +692,9 @@ def _unblock(blocks: list[Path]) -> None:
 
 def _forget_finders(folder: Path) -> None:
     """Drop the finders that are cached for this folder and those below."""
-    known: dict[str, str] = {}
+    paths, real = RealPaths(), str(folder)
+    inside = f"{real.rstrip('/')}/"
     entries: tuple[Any, ...] = tuple(sys.path_importer_cache)
     for entry in entries:
-        if isinstance(entry, str) and lies_to(str(folder), resolve(entry, known)) in {"is", "contains"}:
+        if isinstance(entry, str) and f"{paths.resolve(entry).rstrip('/')}/".startswith(inside):
             sys.path_importer_cache.pop(entry, None)

@@ -70,17 +70,52 @@ def leads_into(path: str, folders: AbstractSet[str]) -> bool:
     return False
 
 
-def resolve(path: str, known: dict[str, str]) -> str:
-    """Return the real path; `known` has those that were found before, as most entries share their parents."""
-    real = known.get(path)
-    if real is None:
-        parent, _, name = path.rpartition("/")
-        if not parent or name in {"", ".", ".."} or os.path.islink(path):  # noqa: PTH114 - many entries
-            real = os.path.realpath(path)
-        else:
-            real = f"{resolve(parent, known).rstrip('/')}/{name}"
-        known[path] = real
-    return real
+class RealPaths:
+    """Finds the real paths of one look: what it has found holds for it, as most paths share their parents."""
+
+    __slots__ = ("_found", "_links")
+
+    def __init__(self) -> None:
+        self._found: dict[str, str] = {}
+        self._links: dict[str, AbstractSet[str] | None] = {}
+
+    def resolve(self, path: str) -> str:
+        """Return the real path. Nothing need exist."""
+        real = self._found.get(path)
+        if real is None:
+            parent, _, name = path.rpartition("/")
+            if not parent or name in {"", ".", ".."}:
+                real = os.path.realpath(path)
+            else:
+                folder = self.resolve(parent)
+                links = self._remembered_links(folder)
+                # One look at a folder tells it of all that is in there. But to list one costs more.
+                is_link = os.path.islink(path) if links is None else name in links  # noqa: PTH114 - many
+                real = os.path.realpath(path) if is_link else f"{folder.rstrip('/')}/{name}"
+            self._found[path] = real
+        return real
+
+    def list_links(self, folder: str) -> AbstractSet[str] | None:
+        """Return the names of the links in a folder, given by its real path; None if it cannot be listed."""
+        links = self._links.get(folder)
+        if links is None:
+            try:
+                links = list_links(folder)
+            except OSError:  # gone, or not for this user to list
+                return None
+            self._links[folder] = links
+        return links
+
+    def _remembered_links(self, folder: str) -> AbstractSet[str] | None:
+        """Return the links in a folder if they are known from an earlier look, and it is unchanged."""
+        if folder not in self._links:
+            last = _listings.get(folder)
+            try:
+                is_unchanged = last is not None and last[0] == _state_of(os.stat(folder))  # noqa: PTH116 - many
+            except OSError:
+                is_unchanged = False
+            self._links[folder] = last[1] if last is not None and is_unchanged else None
+        return self._links[folder]
 
 
 _listings: dict[str, tuple[tuple[int, ...], frozenset[str]]] = {}
@@ -101,7 +136,7 @@ def list_links(folder: str, now_ns: Callable[[], int] = time.time_ns) -> frozens
         OSError: It cannot be listed.
     """
     found = os.stat(folder)  # noqa: PTH116 - a text, as everything here
-    state = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
+    state = _state_of(found)
     last = _listings.get(folder)
     if last is not None and last[0] == state:
         return last[1]
@@ -114,6 +149,10 @@ def list_links(folder: str, now_ns: Callable[[], int] = time.time_ns) -> frozens
             _listings.clear()
         _listings[folder] = state, links
     return links
+
+
+def _state_of(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
 
 
 def follow_path(path: str, read_link: Callable[[str], str] = os.readlink) -> tuple[str, list[str]]:

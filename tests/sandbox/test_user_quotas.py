@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -145,14 +144,14 @@ def what_fails(quota: str, level: str | None, workspace: Path) -> dict[str, str]
             failures.append(error)
 
     uid = inside.user_of("plain")
-    user: dict[str, Any] = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
+    command, user = inside.command_of([sys.executable, "-I", "-c", common + VICTIM], uid)
     attacker = threading.Thread(target=attack)
     attacker.start()
     try:
         while not (workspace / "ready").exists() and attacker.is_alive():
             attacker.join(0.005)
         done = subprocess.run(
-            [sys.executable, "-I", "-c", common + VICTIM],
+            command,
             capture_output=True,
             text=True,
             timeout=50,

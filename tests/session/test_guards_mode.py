@@ -33,9 +33,11 @@ pytestmark = pytest.mark.timeout(300)
 
 def play(who: Who, level: str, folder: Path, *names: str) -> Any:
     uid = inside.user_of(who)
-    user: dict[str, Any] = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
+    command, user = inside.command_of(
+        [sys.executable, "-m", "tests.session.mode_attacks", level, str(folder), *names], uid
+    )
     process = subprocess.run(
-        [sys.executable, "-m", "tests.session.mode_attacks", level, str(folder), *names],
+        command,
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[2],

@@ -334,10 +334,10 @@ def test_a_relative_path_without_a_current_folder_is_passed_over(place: Path) ->
     workspace = folder(place.parent / "work")
     sys.pycache_prefix = "compiled"
     place.rmdir()
-    refuse_host_files(workspace, {"PYTHONSTARTUP": "start.py"}, loaded=(), roots=())
+    refuse_host_files(workspace, {"PYTHONSTARTUP": "start.py"}, loaded={}, roots=())
     sys.pycache_prefix = str(workspace)
     with pytest.raises(WorkspaceRefused, match="Use a folder elsewhere"):
-        refuse_host_files(workspace, {}, loaded=(), roots=())
+        refuse_host_files(workspace, {}, loaded={}, roots=())
 
 
 def test_the_environment_of_the_process_counts_by_itself(

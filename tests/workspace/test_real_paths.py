@@ -10,6 +10,7 @@ import pytest
 
 from aisotools.workspace import real_paths
 from aisotools.workspace.real_paths import (
+    RealPaths,
     find_hard_links,
     find_places,
     follow_path,
@@ -19,7 +20,6 @@ from aisotools.workspace.real_paths import (
     list_links,
     parents,
     real_path,
-    resolve,
 )
 
 
@@ -67,12 +67,48 @@ def test_a_path_leads_into_a_folder_through_links_in_and_out(
 def test_a_resolved_path_has_no_links_and_is_remembered(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("folder")
-    known: dict[str, str] = {}
+    paths = RealPaths()
     path = f"{tmp_path}/link/file"
-    assert resolve(path, known) == f"{tmp_path}/folder/file"
-    assert known[path] == f"{tmp_path}/folder/file"
-    assert resolve(f"{tmp_path}/folder/../link", known) == f"{tmp_path}/folder"
-    assert resolve("/", known) == "/"
+    assert paths.resolve(path) == f"{tmp_path}/folder/file"
+    (tmp_path / "link").unlink()
+    assert paths.resolve(path) == f"{tmp_path}/folder/file", "within one look"
+    assert RealPaths().resolve(path) == path
+    assert paths.resolve(f"{tmp_path}/folder/../folder") == f"{tmp_path}/folder"
+    assert paths.resolve("/") == "/"
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_a_path_is_resolved_alike_whether_its_folder_was_listed_before_or_not(
+    tmp_path: Path, is_listed: bool
+) -> None:
+    """What replaces a name after the listing is seen, and what is missing is taken as it is written."""
+    folder = tmp_path / "folder"
+    (tmp_path / "elsewhere" / "sub").mkdir(parents=True)
+    (folder / "sub").mkdir(parents=True)
+    (folder / "link").symlink_to("../elsewhere")
+    names = ("sub", "link/sub", "nothing/x")
+    before = [f"{folder}/sub", f"{tmp_path}/elsewhere/sub", f"{folder}/nothing/x"]
+    after = [f"{tmp_path}/elsewhere", f"{folder}/link/sub", f"{folder}/nothing/x"]
+    if is_listed:
+        list_links(str(folder), lambda: time.time_ns() + 10**10)
+        assert str(folder) in real_paths._listings
+    assert [RealPaths().resolve(f"{folder}/{name}") for name in names] == before
+    _wait_for_another_tick(folder)
+    (folder / "sub").rmdir()
+    (folder / "sub").symlink_to("../elsewhere")
+    (folder / "link").unlink()
+    (folder / "link").mkdir()
+    assert [RealPaths().resolve(f"{folder}/{name}") for name in names] == after
+
+
+def test_links_are_listed_once_for_each_look(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("elsewhere")
+    paths = RealPaths()
+    assert paths.list_links(str(tmp_path)) == {"link"}
+    (tmp_path / "other").symlink_to("elsewhere")
+    assert paths.list_links(str(tmp_path)) == {"link"}
+    assert RealPaths().list_links(str(tmp_path)) == {"link", "other"}
+    assert paths.list_links(f"{tmp_path}/nothing") is None
 
 
 def test_links_of_a_folder_are_listed_again_when_it_has_changed(tmp_path: Path) -> None:

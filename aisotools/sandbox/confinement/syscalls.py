@@ -424,6 +424,7 @@ NUMBERS: Mapping[str, Mapping[str, int]] = {"x86_64": X86_64, "aarch64": AARCH64
 _PR_SET_NO_NEW_PRIVS = 38
 
 
+@functools.cache
 def architecture() -> str | None:
     """Return the key of this machine in `NUMBERS`, or None where the sandbox has no table for it."""
     # A 32-bit interpreter on a 64-bit kernel makes calls by other numbers.

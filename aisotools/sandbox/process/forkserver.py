@@ -146,7 +146,8 @@ class ForkServer:
             )
         self._shell = ipython.build(Recorder(lambda _call, _stream, _text: None))
         ipython.warm(self._shell)
-        for name in tool_modules:
+        # What `apply_rlimits` imports in each worker is looked for here, once.
+        for name in (*tool_modules, "resource"):
             importlib.import_module(name)
         self._interpreter = isolated.Interpreter.running()
         self._user_namespaces: namespaces.UserNamespaces | None = None

@@ -17,6 +17,7 @@ from aisotools.policy.shell.languages.reading import ProgramReading
 from aisotools.policy.shell.languages.sed import read_sed
 from aisotools.policy.shell.languages.sql import read_sql
 from aisotools.sandbox.confinement import landlock
+from tests.sandbox.alone import in_own_thread
 
 Reader = Callable[[str], ProgramReading]
 """Reads a program."""
@@ -480,19 +481,19 @@ def snapshot(place: Path) -> dict[str, bytes]:
 def run_confined(command: Sequence[str], place: Path) -> None:
     """Run `command` able to write below `place` only; a loop without an end is stopped."""
 
-    def confine() -> None:
+    def start() -> subprocess.Popen[bytes]:
         landlock.restrict(["/"], [str(place)])
+        return subprocess.Popen(
+            list(command),
+            cwd=place,
+            env={"PATH": os.environ["PATH"], "HOME": str(place), "LANG": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
-    process = subprocess.Popen(
-        list(command),
-        cwd=place,
-        env={"PATH": os.environ["PATH"], "HOME": str(place), "LANG": "C.UTF-8"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        preexec_fn=confine,  # noqa: PLW1509 - there are no threads
-    )
+    process = in_own_thread(start)
     try:
         process.wait(2)
     except subprocess.TimeoutExpired:

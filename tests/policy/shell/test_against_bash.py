@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from aisotools.core.types import Effect
 from aisotools.policy.shell.classify import classify_shell
 from aisotools.sandbox.confinement import landlock
+from tests.sandbox.alone import in_own_thread
 
 HIDDEN = [
     'echo "touch C"',
@@ -165,8 +167,15 @@ def mutated(chance: random.Random) -> str:
 def left_behind(rounds: int, seed: int, place: Path) -> tuple[int, list[str]]:
     """How many texts were run, and those that left something in `place`."""
 
-    def confine() -> None:
+    def start(text: str) -> subprocess.Popen[bytes]:
         landlock.restrict(["/"], [str(place)])
+        return subprocess.Popen(
+            ["/bin/bash", "-c", text],
+            cwd=place,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
     chance = random.Random(seed)
     executed, caught = 0, []
@@ -175,14 +184,7 @@ def left_behind(rounds: int, seed: int, place: Path) -> tuple[int, list[str]]:
         if "touch" not in text or classify_shell(text).effect is not Effect.READ_ONLY:
             continue
         executed += 1
-        process = subprocess.Popen(
-            ["/bin/bash", "-c", text],
-            cwd=place,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            preexec_fn=confine,  # noqa: PLW1509 - there are no threads
-        )
+        process = in_own_thread(partial(start, text))
         try:
             process.wait(3)  # a loop may have become endless
         except subprocess.TimeoutExpired:

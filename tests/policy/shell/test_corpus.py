@@ -14,6 +14,7 @@ from aisotools.core.types import Effect
 from aisotools.policy.shell.classify import classify_shell
 from aisotools.sandbox.confinement import landlock
 from tests.policy.shell.corpus import KINDS, Entry, entries, of_kind
+from tests.sandbox.alone import in_own_thread
 
 HARMLESS_PROGRAMS = {
     "cat",
@@ -130,24 +131,24 @@ def contents(place: Path) -> dict[str, bytes | None]:
 def run(command: str, place: Path) -> None:
     """Run `command` by bash, able to write below `place` only, and to talk to nobody."""
 
-    def confine() -> None:
+    def start() -> subprocess.Popen[bytes]:
         landlock.restrict(["/"], [str(place)])
+        return subprocess.Popen(
+            ["/bin/bash", "-c", command],
+            cwd=place,
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": str(place / "home"),
+                "LANG": "C.UTF-8",
+                "GIT_OPTIONAL_LOCKS": "0",  # git status would note what it has looked at
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
-    process = subprocess.Popen(
-        ["/bin/bash", "-c", command],
-        cwd=place,
-        env={
-            "PATH": os.environ["PATH"],
-            "HOME": str(place / "home"),
-            "LANG": "C.UTF-8",
-            "GIT_OPTIONAL_LOCKS": "0",  # git status would note what it has looked at
-        },
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        preexec_fn=confine,  # noqa: PLW1509 - there are no threads
-    )
+    process = in_own_thread(start)
     try:
         process.wait(10)
     except subprocess.TimeoutExpired:

@@ -9,7 +9,6 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -87,9 +86,9 @@ asyncio.run(main(Path(sys.argv[1])))
 def test_session_of_a_plain_user_survives_hard_limits(place: Places) -> None:
     """One session for each limit, in one process of that user."""
     uid = inside.user_of("plain")
-    user: dict[str, Any] = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
+    command, user = inside.command_of([sys.executable, "-c", PLAIN, str(place("plain"))], uid)
     process = subprocess.run(
-        [sys.executable, "-c", PLAIN, str(place("plain"))],
+        command,
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[3],

@@ -30,9 +30,11 @@ LEVELS = ("isolated", "confined")
 
 def play(who: Who, folder: Path, *arguments: str) -> Any:
     uid = inside.user_of(who)
-    user: dict[str, Any] = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
+    command, user = inside.command_of(
+        [sys.executable, "-m", "tests.sandbox.reader_attacks", *arguments, str(folder)], uid
+    )
     process = subprocess.run(
-        [sys.executable, "-m", "tests.sandbox.reader_attacks", *arguments, str(folder)],
+        command,
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[3],

@@ -149,12 +149,10 @@ def session(
     """Run calls through a real session as `who`; its level, and error, content and value of each call."""
     uid = inside.user_of(who)
     argv = [python, "-P", "-B", "-c", HOST]
-    user: dict[str, Any] = {}
     if who == "binder":
         target = [] if uid is None else ["--uid", str(uid)]
         argv = [python, "-P", "-B", str(inside.SIMULATE), *target, "--", *argv]
-    elif uid is not None:
-        user = {"user": uid, "group": uid, "extra_groups": []}
+    argv, user = inside.command_of(argv, None if who == "binder" else uid)
     done = subprocess.run(
         argv,
         input=json.dumps({"workspace": workspace, "read_only": read_only, "calls": calls}),

@@ -1,8 +1,9 @@
 """Every system call of an undo that changes something fails in turn, or is the last one of its process.
 
-Each case runs in a process of its own, which is forked, so that nothing else meets the faults. Afterwards the
-folder is wholly as before or wholly as after, or the answer names each path that is not, with its state; and
-the history is whole.
+Each case runs in a process of its own, which is forked, so that nothing else meets the faults: by an
+interpreter that holds nothing else, since to fork one with all tests in it takes tens of milliseconds.
+Afterwards the folder is wholly as before or wholly as after, or the answer names each path that is not, with
+its state; and the history is whole.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import errno
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -249,17 +252,46 @@ def cases(tmp_path: Path, act: Act, kind: Kind, code: int) -> Iterator[tuple[Cas
     assert number > 30, "an undo of this tree takes many calls"
 
 
+def check_ended(tmp_path: Path, act: Act) -> None:
+    """Check that a process that ends at any call leaves the one state or the other."""
+    for case, answer in cases(tmp_path, act, "killed", 0):
+        assert answer is None
+        with case.opened():
+            assert not case.paths_unlike(case.old) or not case.paths_unlike(case.new)
+        check_history(case)
+
+
+def check_failed(tmp_path: Path, act: Act, kind: Kind, code: int) -> None:
+    """Check that a call that fails changes nothing or is named."""
+    for case, answer in cases(tmp_path, act, kind, code):
+        assert answer is not None
+        check_answer(case, answer)
+        check_history(case)
+
+
+def check_alone(tmp_path: Path, act: Act, kind: Kind, code: int) -> None:
+    """Have an interpreter of its own check all cases."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.workspace.checkpoints.test_timeline_faults",
+        str(tmp_path),
+        act,
+        kind,
+        str(code),
+    ]
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=250, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
 ACTS: list[Act] = ["undo", "redo", "revert"]
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("act", ACTS)
 def test_a_process_that_ends_at_any_call_leaves_the_one_or_the_other_state(tmp_path: Path, act: Act) -> None:
-    for case, answer in cases(tmp_path, act, "killed", 0):
-        assert answer is None
-        with case.opened():
-            assert not case.paths_unlike(case.old) or not case.paths_unlike(case.new)
-        check_history(case)
+    check_alone(tmp_path, act, "killed", 0)
 
 
 @pytest.mark.sample(2)
@@ -277,7 +309,14 @@ def test_a_process_that_ends_at_any_call_leaves_the_one_or_the_other_state(tmp_p
 def test_a_call_that_fails_changes_nothing_or_is_named(
     tmp_path: Path, act: Act, kind: Kind, code: int
 ) -> None:
-    for case, answer in cases(tmp_path, act, kind, code):
-        assert answer is not None
-        check_answer(case, answer)
-        check_history(case)
+    check_alone(tmp_path, act, kind, code)
+
+
+if __name__ == "__main__":
+    folder, tried, fault, number = sys.argv[1:]
+    assert tried in ACTS
+    if fault == "killed":
+        check_ended(Path(folder), tried)
+    else:
+        assert fault in {"once", "from then on", "full"}
+        check_failed(Path(folder), tried, fault, int(number))
