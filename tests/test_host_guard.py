@@ -192,7 +192,7 @@ def test_the_folders_watched_here() -> None:
     assert {state, state / "ledger"} <= set(usual({"CI": "true"}).files)
 
 
-def test_what_has_no_settings_of_its_own_keeps_its_state_elsewhere() -> None:
+def test_state_of_sessions_without_settings_of_their_own_is_kept_elsewhere() -> None:
     assert not state_place(os.environ).is_relative_to(Path.home())
 
 

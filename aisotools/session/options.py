@@ -89,6 +89,7 @@ async def claim(folder: Path | None, level: str, environ: Mapping[str, str]) -> 
     try:
         await run_to_completion(open_in_thread())
     except asyncio.CancelledError:
+        # Race: the thread cannot be stopped, and may have claimed the workspace by now, for nobody.
         for lease in leases:
             lease.release()
         raise

@@ -233,7 +233,7 @@ class ProtectedFiles:
 
     @property
     def has_denied(self) -> bool:
-        """Whether there are paths that rules of a policy deny to write or to read."""
+        """True if there are paths that rules of a policy deny to write or to read."""
         return bool(self._denied or self._unreadable)
 
     def watch_mode(self, mode: RootMode | None) -> None:

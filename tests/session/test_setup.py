@@ -17,6 +17,7 @@ from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import ReadGuard
 from aisotools.session.history import NoUndoHistory, WorkspaceHistory
+from aisotools.session.protection import RestGuard
 from aisotools.session.setup import (
     SandboxFactory,
     SessionParts,
@@ -74,7 +75,8 @@ async def test_on_this_machine_every_change_is_guarded_and_can_be_undone(
     parts = await build(FakeSandbox, tmp_path, environ)
     try:
         assert isinstance(parts.history, WorkspaceHistory)
-        reading, history, protection = parts.env.guards
+        rest, reading, history, protection = parts.env.guards
+        assert isinstance(rest, RestGuard)
         assert isinstance(reading, ReadGuard)
         assert (history, protection) == (parts.history, parts.protection)
         assert parts.env.on_read is not None
