@@ -318,5 +318,5 @@ if __name__ == "__main__":
     if fault == "killed":
         check_ended(Path(folder), tried)
     else:
-        assert fault in {"once", "from then on", "full"}
-        check_failed(Path(folder), tried, fault, int(number))
+        kinds: dict[str, Kind] = {"once": "once", "from then on": "from then on", "full": "full"}
+        check_failed(Path(folder), tried, kinds[fault], int(number))
