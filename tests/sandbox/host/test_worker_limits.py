@@ -184,3 +184,25 @@ def test_notes_say_what_happened_and_what_to_do() -> None:
         "RLIMIT_AS could not be put back from outside, so the worker was replaced. Nothing is lost."
         in failed.content
     )
+
+
+def test_lowered_limits_are_found_after_a_look_that_found_none() -> None:
+    """Limits that are as they were are recognised by their text; any that differs is read."""
+    with subprocess.Popen(["sleep", "100"]) as process:
+        try:
+            limits = WorkerLimits(process.pid)
+            for _ in range(3):
+                found = limits.find_lowered(process.pid)
+                assert found.is_known
+                assert not found
+            _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1 << 20, hard))
+            for _ in range(2):
+                assert limits.find_lowered(process.pid).now == {
+                    "RLIMIT_FSIZE": (1 << 20, math.inf if hard == resource.RLIM_INFINITY else hard)
+                }
+            assert limits.put_back(process.pid).is_restored
+            assert not limits.find_lowered(process.pid)
+        finally:
+            process.kill()
+    assert not limits.find_lowered(process.pid).is_known
