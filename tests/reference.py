@@ -311,7 +311,7 @@ another framework all enter at the first step.
 The same way, for a call that the policy asks about, in a notebook.
 
 1. **policy**: `policy.rules.Policy.check` returned ask. `policy.grants.Grants.find` is asked first: a call
-   that a person has allowed for good is not asked about again.
+   that a person has allowed for the rest of the session is not asked about again.
 2. **session**: `session.approvals.ApprovalManager.resolve` builds a `core.types.ApprovalRequest` with a
    preview of the change (`session.previews.Previewer`) and what can be undone, and records
    `core.events.ApprovalAsked`. Meanwhile the sandbox starts.
@@ -324,7 +324,9 @@ The same way, for a call that the policy asks about, in a notebook.
 5. **session**: `session.approvals.ApprovalManager.resolve` records `core.events.ApprovalAnswered`. Edited
    arguments are validated and checked against the policy again; what is to be remembered goes to
    `policy.grants.Grants.add`.
-6. **session**: The gate goes on as for a call that the policy allowed. A denial becomes a result with its
+6. **session**: The gate looks once more at what the call would touch (`session.gate.Gate._confirm`). If that
+   has changed since the card was shown, it asks again and says what changed. Else it goes on as for a call
+   that the policy allowed. A denial becomes a result with its
    reason (`policy.prepared.denial_result`), which the model can read.
 
 ## One undo
@@ -345,7 +347,7 @@ A call has changed files and variables, and a person types `%undo`.
    `workspace.checkpoints.restore.plan_restore`. If somebody else has changed the same files since, nothing
    is touched and the conflicts are listed.
 5. **workspace**: The move is recorded first, so that a crash in the middle can be completed. Then
-   `workspace.checkpoints.restore.restore` writes and removes files.
+   `workspace.checkpoints.restore.carry_out` writes and removes files.
 6. **sandbox**: `sandbox.host.snapshots.SnapshotHistory.restore` wakes the fork, which takes the place of
    the worker. If that fails, `workspace.checkpoints.timeline.Checkpoints.revert` puts the files back.
 7. **session**: The result says what came back and what did not, and `core.events.Undone` is recorded.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from aisotools.builtin.file_operations import MAX_FILE_BYTES
 from aisotools.core.exceptions import ToolError, WorkspaceError
 from aisotools.core.types import Json
 from aisotools.workspace.dirfd import MOST_ENTRIES, Folder
@@ -29,7 +30,6 @@ MAX_MATCHES = 1_000
 MAX_PATHS = 10_000
 MAX_FILES = 100_000
 MAX_TOTAL_BYTES = 1 << 30
-MAX_FILE_BYTES = 10 << 20
 MAX_LINE_CHARS = 500
 
 _BINARY_PROBE_BYTES = 8_192

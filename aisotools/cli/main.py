@@ -218,7 +218,7 @@ def _indent(text: str, columns: int) -> str:
 FIRST_TUTORIAL = "01-first-calls.ipynb"
 COPY_NAME = "aisotools-tutorials"
 NO_LAB = 'JupyterLab is not installed. Install it with: pip install "aisotools[lab]"'
-CELL_TIMEOUT_S = 120  # the slowest cell of the tutorial takes a few seconds
+TUTORIAL_CELL_TIMEOUT_S = 120  # the slowest cell of the tutorial takes a few seconds
 MAX_OUTPUT_LINES = 8  # of each cell
 
 _GENERATED = {"workspace", ".ipynb_checkpoints", "__pycache__"}
@@ -320,7 +320,7 @@ def _run(path: Path, echo: Callable[[str], None]) -> int:
     report = _Report(notebook, echo)
     client = NotebookClient(
         notebook,
-        timeout=CELL_TIMEOUT_S,
+        timeout=TUTORIAL_CELL_TIMEOUT_S,
         resources={"metadata": {"path": str(path.parent)}},
         on_cell_execute=report.cell_started,
         on_cell_executed=report.cell_ended,
@@ -335,7 +335,7 @@ def _run(path: Path, echo: Callable[[str], None]) -> int:
     except CellExecutionError as error:
         return report.failed(f"failed with {error.ename}")
     except CellTimeoutError:
-        return report.failed(f"did not finish within {CELL_TIMEOUT_S} s")
+        return report.failed(f"did not finish within {TUTORIAL_CELL_TIMEOUT_S} s")
     except DeadKernelError:
         return report.failed("ended the notebook's kernel")
     return report.passed()

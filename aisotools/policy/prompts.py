@@ -31,7 +31,7 @@ EFFECT_LABELS: Mapping[Effect, str] = {
 UNKNOWN_LABEL = "effect unknown"
 """What a person reads in place of an effect where nothing is known of what a call does."""
 
-UNKNOWN_WORDS = (
+UNDECLARED_WORDS = (
     "This tool runs on the host, outside the sandbox, and can do all that you can. "
     "Nothing is known of what it does."
 )
@@ -262,7 +262,7 @@ def describe_trust(request: ApprovalRequest) -> tuple[str, ...]:
     """Return what a person has to believe of a tool on the host, in sentences; none for any other tool."""
     if request.level != "host" or request.facts.basis == "analysis":
         return ()
-    sentences = [UNKNOWN_WORDS if request.facts.basis == "nothing" else DECLARED_WORDS]
+    sentences = [UNDECLARED_WORDS if request.facts.basis == "nothing" else DECLARED_WORDS]
     offered = request.preview.get("hints", ())
     hints = [visible(hint, "")[:MAX_HINT_CHARS] for hint in offered if isinstance(hint, str)]
     if hints:

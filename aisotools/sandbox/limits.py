@@ -159,13 +159,13 @@ class Limits:
         if isinstance(value, bool) or not isinstance(value, numbers):
             expected = "an integer" if kind is int else "a number of seconds"
             none = " or None" if optional else ""
-            raise TypeError(f"limit {name} must be {expected}{none}, not {value!r}")
+            raise TypeError(f"Limits({name}={value!r}): use {expected}{none}.")
         if kind is float and not (math.isfinite(value) and value > 0):
-            hint = "; None lifts it" if optional else ""
-            raise ValueError(f"limit {name} must be more than 0 seconds and finite, not {value!r}{hint}")
+            none = ", or None for no limit" if optional else ""
+            raise ValueError(f"Limits({name}={value!r}): use a finite number of seconds above 0{none}.")
         smallest = _SMALLEST.get(name, 1)
         if kind is int and value < smallest:
-            raise ValueError(f"limit {name} must be at least {smallest}, not {value!r}")
+            raise ValueError(f"Limits({name}={value!r}): use at least {smallest:,}.")
 
 
 # ---------------------------------------------------------------- enforced by the kernel

@@ -92,8 +92,8 @@ class SessionPool:
         unknown = session.keys() - inspect.signature(Session).parameters.keys()
         if unknown:
             raise TypeError(
-                f"{', '.join(sorted(unknown))}: a session has no such argument. "
-                "Remote kernels are sandbox=GatewaySandbox(url, token)."
+                f"{', '.join(sorted(unknown))}: a session has no such argument. Those that it has are on the "
+                "page of `Session` in the API reference."
             )
         own = {"workspace", "session_key"} & session.keys()
         if own:

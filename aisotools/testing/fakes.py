@@ -188,7 +188,7 @@ class FakeSandbox:
         self._spec = spec
         self._listener = listener
         self._scheduler = CallScheduler()
-        self._worker: _Worker | None = None
+        self._worker: _FakeWorker | None = None
         self._generation = 0
         self._start_reason = ""
         self._closed = False
@@ -277,17 +277,17 @@ class FakeSandbox:
             if not self._closed:
                 self._listener.lost(self._generation, reason)
 
-    def _ensure_worker(self) -> _Worker:
+    def _ensure_worker(self) -> _FakeWorker:
         if self._closed:
             raise SandboxError("The sandbox was closed.")
         if self._worker is None:
-            self._worker = _Worker(self._spec, self._listener)
+            self._worker = _FakeWorker(self._spec, self._listener)
             self._generation += 1
             self._listener.started(self.status(), self._start_reason)
         return self._worker
 
 
-class _Worker:
+class _FakeWorker:
     """One generation: its copies of the tools, and the running calls."""
 
     def __init__(self, spec: WorkerSpec, listener: SandboxListener) -> None:

@@ -30,12 +30,12 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"memory_bytes": "4 GiB"}, "limit memory_bytes must be an integer or None, not '4 GiB'"),
-        ({"memory_bytes": True}, "limit memory_bytes must be an integer or None, not True"),
-        ({"memory_bytes": 2.5}, "limit memory_bytes must be an integer or None, not 2.5"),
-        ({"processes": None}, "limit processes must be an integer, not None"),
-        ({"cpu_s": "1"}, "limit cpu_s must be a number of seconds or None, not '1'"),
-        ({"call_timeout_s": None}, "limit call_timeout_s must be a number of seconds, not None"),
+        ({"memory_bytes": "4 GiB"}, "Limits(memory_bytes='4 GiB'): use an integer or None."),
+        ({"memory_bytes": True}, "Limits(memory_bytes=True): use an integer or None."),
+        ({"memory_bytes": 2.5}, "Limits(memory_bytes=2.5): use an integer or None."),
+        ({"processes": None}, "Limits(processes=None): use an integer."),
+        ({"cpu_s": "1"}, "Limits(cpu_s='1'): use a number of seconds or None."),
+        ({"call_timeout_s": None}, "Limits(call_timeout_s=None): use a number of seconds."),
     ],
 )
 def test_wrong_types(given: dict[str, Any], message: str) -> None:
@@ -47,18 +47,18 @@ def test_wrong_types(given: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"memory_bytes": 1 << 20}, "limit memory_bytes must be at least 67108864, not 1048576"),
-        ({"processes": 0}, "limit processes must be at least 1, not 0"),
-        ({"open_files": 3}, "limit open_files must be at least 64, not 3"),
-        ({"stream_bytes": -1}, "limit stream_bytes must be at least 0, not -1"),
-        ({"cpu_s": 0}, "limit cpu_s must be more than 0 seconds and finite, not 0; None lifts it"),
+        ({"memory_bytes": 1 << 20}, "Limits(memory_bytes=1048576): use at least 67,108,864."),
+        ({"processes": 0}, "Limits(processes=0): use at least 1."),
+        ({"open_files": 3}, "Limits(open_files=3): use at least 64."),
+        ({"stream_bytes": -1}, "Limits(stream_bytes=-1): use at least 0."),
+        ({"cpu_s": 0}, "Limits(cpu_s=0): use a finite number of seconds above 0, or None for no limit."),
         (
             {"call_timeout_s": float("nan")},
-            "limit call_timeout_s must be more than 0 seconds and finite, not nan",
+            "Limits(call_timeout_s=nan): use a finite number of seconds above 0.",
         ),
         (
             {"call_timeout_s": float("inf")},
-            "limit call_timeout_s must be more than 0 seconds and finite, not inf",
+            "Limits(call_timeout_s=inf): use a finite number of seconds above 0.",
         ),
     ],
 )

@@ -27,7 +27,7 @@ from traitlets import Bool, Unicode
 
 from aisotools.core.exceptions import AisotoolsError
 from aisotools.notebook.kernel.attach import open_remote
-from aisotools.notebook.kernel.output import DisplayFilter, JupyterMessage, JupyterOutput, Request
+from aisotools.notebook.kernel.output import CellOrigin, DisplayFilter, JupyterMessage, JupyterOutput
 from aisotools.notebook.kernel.session import (
     CellRequest,
     CellResult,
@@ -222,7 +222,9 @@ class SandboxKernel(Kernel):
             comms=self.trust_output,
         )
         cell = CellRequest(call_id=uuid.uuid4().hex, code=code, options=options)
-        self._output.begin(cell.call_id, Request(ident=self._ident(), parent=self.get_parent("shell")), count)
+        self._output.begin(
+            cell.call_id, CellOrigin(ident=self._ident(), parent=self.get_parent("shell")), count
+        )
         outcome = await self._run(cell)
         if is_stored:
             self._history.add(count, code)
@@ -311,7 +313,7 @@ class SandboxKernel(Kernel):
         if not self.trust_output:
             return
         call_id = uuid.uuid4().hex
-        self._output.begin(call_id, Request(ident=ident, parent=message), self._count)
+        self._output.begin(call_id, CellOrigin(ident=ident, parent=message), self._count)
         options = ExecuteOptions(comms=True, store_history=False)
         buffers = [bytes(buffer) for buffer in message.get("buffers", ())]
         kind = str(message["header"]["msg_type"])
@@ -378,7 +380,7 @@ class SandboxKernel(Kernel):
     def _ident(self) -> Any:
         return self._get_shell_context_var(self._shell_parent_ident)
 
-    def _publish(self, message: JupyterMessage, request: Request) -> Awaitable[None] | None:
+    def _publish(self, message: JupyterMessage, request: CellOrigin) -> Awaitable[None] | None:
         if message.is_large:
             return self._publish_large(message, request)
         self._messages.send(
@@ -392,7 +394,7 @@ class SandboxKernel(Kernel):
         )
         return None
 
-    async def _publish_large(self, message: JupyterMessage, request: Request) -> None:
+    async def _publish_large(self, message: JupyterMessage, request: CellOrigin) -> None:
         content: Any = message.packed or dict(message.content)  # bytes are sent as they are
         parent, metadata = dict(request.parent), dict(message.metadata or {})
         # `Session.send` packs and signs at once, which takes 100 ms for 20 MiB. A thread that signs lets the
@@ -402,7 +404,7 @@ class SandboxKernel(Kernel):
         assert self.iopub_socket is not None
         self.iopub_socket.send_multipart([*parts, *message.buffers], copy=False)
 
-    def _request_input(self, content: dict[str, Any], request: Request) -> None:
+    def _request_input(self, content: dict[str, Any], request: CellOrigin) -> None:
         parent = dict(request.parent)
         self._messages.send(self.stdin_socket, "input_request", content, parent=parent, ident=request.ident)
 

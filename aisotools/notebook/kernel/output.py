@@ -215,7 +215,7 @@ _END_OF_INPUT = "\x04"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class CellOrigin:
     """A request of a client.
 
     Attributes:
@@ -240,7 +240,7 @@ class _RunningCell:
         ended: Whether its reply was sent.
     """
 
-    request: Request
+    request: CellOrigin
     count: int
     payload: list[dict[str, Any]] = field(default_factory=list)
     error: Mapping[str, Any] | None = None
@@ -254,8 +254,8 @@ class JupyterOutput:
     def __init__(
         self,
         display_filter: DisplayFilter,
-        publish: Callable[[JupyterMessage, Request], Awaitable[None] | None],
-        request_input: Callable[[dict[str, Any], Request], None],
+        publish: Callable[[JupyterMessage, CellOrigin], Awaitable[None] | None],
+        request_input: Callable[[dict[str, Any], CellOrigin], None],
         poll_input: Callable[[], Mapping[str, Any] | None],
     ) -> None:
         """Start without cells.
@@ -273,7 +273,7 @@ class JupyterOutput:
         self._running: dict[str, _RunningCell] = {}
         self._latest = ""
 
-    def begin(self, call_id: str, request: Request, count: int) -> None:
+    def begin(self, call_id: str, request: CellOrigin, count: int) -> None:
         """Register cell `count`, which is about to run as this call."""
         self._running[call_id] = _RunningCell(request=request, count=count)
         self._latest = call_id

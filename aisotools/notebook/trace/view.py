@@ -97,7 +97,7 @@ def _item(item: TraceItem, max_chars: int) -> tuple[str, list[str]]:
 
 _T = TypeVar("_T")
 
-TICK_S = 0.05
+REFRESH_S = 0.05
 """Interval between updates of the page."""
 
 # Without a page that follows, the whole output is replaced: less often, and only after the page had time to
@@ -144,7 +144,7 @@ async def follow(
     stop = source.subscribe(view.on_event)
     try:
         view.show()
-        return await with_ticks(work, TICK_S, view.tick)
+        return await with_ticks(work, REFRESH_S, view.tick)
     finally:
         stop()
         view.end()

@@ -75,7 +75,7 @@ def parse_shell(text: str) -> ParsedText:
 
 
 @dataclass(slots=True)
-class _Frame:
+class _Nesting:
     """One level of nesting.
 
     Attributes:
@@ -127,7 +127,7 @@ class _ShellParser:
         self._steps_left = _MAX_STEPS
         self._looked_until = 0  # for the end of a here-document
         self._parsed = ParsedText()
-        self._frames = [_Frame(_LIST, 0)]
+        self._frames = [_Nesting(_LIST, 0)]
         # By kind of frame.
         self._steps: tuple[Callable[[], None], ...] = (
             self._step_words,
@@ -176,7 +176,7 @@ class _ShellParser:
 
     # ---- frames and parts of words
 
-    def _push(self, frame: _Frame, length: int) -> None:
+    def _push(self, frame: _Nesting, length: int) -> None:
         """Enter `frame`, whose opening is `length` characters long."""
         self._frames.append(frame)
         if frame.kind == _LIST:
@@ -207,7 +207,7 @@ class _ShellParser:
 
     def _open_quotes(self) -> None:
         self._add_piece("literal", "", quoted=True)  # "" is a word, too
-        self._push(_Frame(_QUOTES, self._position, quoted=True, sink=self._sink()), 1)
+        self._push(_Nesting(_QUOTES, self._position, quoted=True, sink=self._sink()), 1)
 
     def _skip_single_quotes(self) -> None:
         end = self._text.find("'", self._position + 1)
@@ -228,14 +228,14 @@ class _ShellParser:
         opening = text[position + 1 : position + 2]
         doubled = opening == "(" and text.startswith("(", position + 2)
         if doubled and self._closes_as_arithmetic(position + 3):
-            self._push(_Frame(_ARITHMETIC, position + 3, "))", quoted=quoted, sink=self._sink()), 3)
+            self._push(_Nesting(_ARITHMETIC, position + 3, "))", quoted=quoted, sink=self._sink()), 3)
         elif opening == "(":
-            self._push(_Frame(_LIST, position, ")", quoted=quoted, sink=self._sink()), 2)
+            self._push(_Nesting(_LIST, position, ")", quoted=quoted, sink=self._sink()), 2)
         elif opening == "{":
-            self._push(_Frame(_PARAMETER, position, quoted=quoted, sink=self._sink()), 2)
+            self._push(_Nesting(_PARAMETER, position, quoted=quoted, sink=self._sink()), 2)
         elif opening == "[":
             self._parsed.add_doubt("arithmetic in its old form, $[ ]")
-            self._push(_Frame(_ARITHMETIC, position + 2, "]", quoted=quoted, sink=self._sink()), 2)
+            self._push(_Nesting(_ARITHMETIC, position + 2, "]", quoted=quoted, sink=self._sink()), 2)
         elif opening == "'" and plain:
             self._skip_ansi_quotes()
         elif opening == '"' and plain:
@@ -285,7 +285,7 @@ class _ShellParser:
             self._parsed.add_doubt("backticks that are not closed, or hold a backslash")
         frame = self._frames[-1]
         quoted = frame.kind > _TEST and frame.quoted
-        self._push(_Frame(_LIST, self._position, "`", end, quoted=quoted, sink=self._sink()), 1)
+        self._push(_Nesting(_LIST, self._position, "`", end, quoted=quoted, sink=self._sink()), 1)
 
     # ---- one step in frames that are parts of a word
 
@@ -344,7 +344,7 @@ class _ShellParser:
         elif character in "<>":
             if text.startswith("(", position + 1):
                 self._parsed.add_doubt("a process substitution inside ${ }")
-                self._push(_Frame(_LIST, position, ")"), 2)
+                self._push(_Nesting(_LIST, position, ")"), 2)
             else:
                 self._position += 1
         else:
@@ -390,7 +390,7 @@ class _ShellParser:
         elif text[position] in "$`":
             self._open_expansion()
         elif text[position] in "<>" and text.startswith("(", position + 1):
-            self._push(_Frame(_LIST, position, ")", sink=self._sink()), 2)
+            self._push(_Nesting(_LIST, position, ")", sink=self._sink()), 2)
         else:
             self._handle_operator()
 
@@ -450,7 +450,7 @@ class _ShellParser:
             return
         if "\\\n" in self._text[self._position : end]:
             self._parsed.add_doubt("a line is continued inside a here-document")
-        self._push(_Frame(_HERE, self._position, end=end, quoted=True), 0)
+        self._push(_Nesting(_HERE, self._position, end=end, quoted=True), 0)
 
     # ---- words
 
@@ -485,7 +485,7 @@ class _ShellParser:
                 self._parsed.add_doubt("words follow the end of a compound command")
             frame.words.append(token)
 
-    def _finish_redirect(self, frame: _Frame, token: Token) -> None:
+    def _finish_redirect(self, frame: _Nesting, token: Token) -> None:
         operator, frame.redirect_operator = frame.redirect_operator, ""
         if operator not in {"<<", "<<-"}:
             frame.redirects.append(Redirect(operator, token, frame.descriptor))
@@ -496,7 +496,7 @@ class _ShellParser:
             self._parsed.add_doubt("a here-document whose delimiter is empty or expanded")
         frame.here_documents.append((delimiter, quoted, operator == "<<-"))
 
-    def _finish_first_word(self, frame: _Frame, token: Token) -> None:
+    def _finish_first_word(self, frame: _Nesting, token: Token) -> None:
         """Take a word where a command may start: an assignment, a reserved word or a program."""
         bare, first = token.bare, token.pieces[0]
         assigned = _ASSIGNMENT.match(first.text) if first.kind == "literal" and not first.quoted else None
@@ -519,7 +519,7 @@ class _ShellParser:
             self._parsed.is_linear = False
         elif bare == "[[":
             frame.expects_command, frame.after_compound = False, True
-            self._frames.append(_Frame(_TEST, token.start))
+            self._frames.append(_Nesting(_TEST, token.start))
         elif bare in _OPENERS:
             self._parsed.is_linear &= bare == "{"
         else:
@@ -534,7 +534,7 @@ class _ShellParser:
             return "=" in self._text[token.start : token.end]
         return False
 
-    def _finish_header_word(self, frame: _Frame, token: Token) -> None:
+    def _finish_header_word(self, frame: _Nesting, token: Token) -> None:
         if frame.header == "function":
             self._parsed.functions.append(self._text[token.start : token.end])
             frame.header, frame.expects_command = "", True
@@ -593,7 +593,7 @@ class _ShellParser:
             self._handle_plain_operator(frame, operator)
             self._position += len(operator)
 
-    def _handle_plain_operator(self, frame: _Frame, operator: str) -> None:
+    def _handle_plain_operator(self, frame: _Nesting, operator: str) -> None:
         if frame.kind == _TEST:
             if operator not in _TEST_OPERATORS:
                 self._parsed.add_doubt(f"{operator} inside [[ ]]")
@@ -611,7 +611,7 @@ class _ShellParser:
                 self._parsed.add_doubt(f"{operator} where no redirection belongs")
             frame.redirect_operator = operator
 
-    def _take_descriptor(self, frame: _Frame) -> None:
+    def _take_descriptor(self, frame: _Nesting) -> None:
         """Take a number right before a redirection as its descriptor; it is no word."""
         if frame.kind != _LIST or frame.redirect_operator:
             return
@@ -625,7 +625,7 @@ class _ShellParser:
         elif _VARIABLE_DESCRIPTOR.fullmatch(word):
             self._parsed.add_doubt("a redirection whose descriptor goes into a variable")
 
-    def _open_array(self, frame: _Frame) -> bool:
+    def _open_array(self, frame: _Nesting) -> bool:
         """Enter `name=(` where an assignment may stand; return whether there is one."""
         if frame.kind != _LIST or frame.word_start < 0:
             return False
@@ -637,10 +637,10 @@ class _ShellParser:
         if not assignment or assignment[1] is not None or not (frame.expects_command or declares):
             return False
         frame.pieces.append(Piece("unknown", "(", quoted=True))
-        self._push(_Frame(_ARRAY, self._position, ")"), 1)
+        self._push(_Nesting(_ARRAY, self._position, ")"), 1)
         return True
 
-    def _open_parenthesis(self, frame: _Frame) -> None:
+    def _open_parenthesis(self, frame: _Nesting) -> None:
         starts = (frame.expects_command and not frame.words and not frame.redirects) or (
             frame.header == "for" and not frame.words
         )
@@ -652,10 +652,10 @@ class _ShellParser:
             and self._closes_as_arithmetic(self._position + 2)
         ):
             frame.expects_command, frame.after_compound, frame.header = False, True, ""
-            self._push(_Frame(_ARITHMETIC, self._position + 2, "))"), 2)
+            self._push(_Nesting(_ARITHMETIC, self._position + 2, "))"), 2)
         elif starts and not frame.header:
             frame.expects_command, frame.after_compound = False, True
-            self._push(_Frame(_LIST, self._position, ")"), 1)
+            self._push(_Nesting(_LIST, self._position, ")"), 1)
         elif (
             len(frame.words) == 1
             and not (frame.assignments or frame.redirects or frame.header)
@@ -667,9 +667,9 @@ class _ShellParser:
             self._position = empty.end()
         else:
             self._parsed.add_doubt("a parenthesis where none belongs")
-            self._push(_Frame(_LIST, self._position, ")"), 1)
+            self._push(_Nesting(_LIST, self._position, ")"), 1)
 
-    def _close_parenthesis(self, frame: _Frame) -> None:
+    def _close_parenthesis(self, frame: _Nesting) -> None:
         if frame.kind == _ARRAY:
             self._frames.pop()
             self._position += 1

@@ -9,7 +9,7 @@ from typing import NoReturn
 from aisotools.core.exceptions import SandboxError
 from aisotools.sandbox.confinement import levels, namespaces, protected_mounts, rootfs
 
-MEMORY_BYTES = 256 << 20
+MEMORY_FOLDER_BYTES = 256 << 20
 """Size of each of the folders in memory, /tmp and /dev/shm."""
 
 
@@ -61,7 +61,7 @@ class Isolation:
     workspace: str
     scratch: str
     protected: protected_mounts.ProtectedNames
-    memory_bytes: int = MEMORY_BYTES
+    memory_bytes: int = MEMORY_FOLDER_BYTES
     landlock_abi: int | None = None
 
     def confinement(self, root: rootfs.RootPlan) -> levels.Confinement:

@@ -104,7 +104,7 @@ class TooSlow(Exception):
     """A walk was aborted, also by its `ProgressCallback`; what is stored by then is not read again."""
 
 
-class _LimitExceeded(Exception):
+class _TooManyEntries(Exception):
     """A folder holds more than `ScanLimits` covers."""
 
 
@@ -209,7 +209,7 @@ class Scanner:
             walk.is_dirty = walk.is_dirty or self._root.changed
             digest = self._store_folder(self._root)
             uncovered, uncovered_count = self._list_uncovered() if walk.has_unkept else ((), 0)
-        except _LimitExceeded as error:
+        except _TooManyEntries as error:
             self._forget()
             return Snapshot(root="", entries=walk.entries, uncovered=(((), str(error)),), uncovered_count=1)
         except TooSlow:
@@ -443,7 +443,7 @@ class _Walk:
         if self.work_left < 0:
             raise TooSlow
         if unchanged + fresh + len(folders) > room:
-            raise _LimitExceeded(f"it holds more than {self.limits.entries:,} files and folders")
+            raise _TooManyEntries(f"it holds more than {self.limits.entries:,} files and folders")
         if only is not None:
             sizes = array("Q", [size for size, name in zip(sizes, files, strict=True) if name == only])
             files, others, folders = (
@@ -523,7 +523,7 @@ class _Walk:
                 state.folders[name] = inner
             try:
                 self.visit(folder, (*path, name), inner)
-            except _LimitExceeded as error:
+            except _TooManyEntries as error:
                 state.set(name, None, unkept_node(str(error), status))
         finally:
             os.close(folder)

@@ -367,7 +367,7 @@ def unkept_node(reason: str, status: os.stat_result, digest: str = "") -> Node:
 pack_stamp = struct.Struct("<qqQq").pack
 """Return a stamp as a record begins with it. `struct.error`: a number has more than 64 bits."""
 
-UNTRUSTED = b"\xff" * 32
+ALWAYS_READ = b"\xff" * 32
 """The stamp of an entry that every walk reads again. No file has it: its size would be negative."""
 
 _STAMP_BYTES = 32
@@ -390,7 +390,7 @@ class FolderState:
 
     Attributes:
         parent: State of the folder around it; None at the root.
-        records: Entries by name. Each begins with its stamp, or with `UNTRUSTED`.
+        records: Entries by name. Each begins with its stamp, or with `ALWAYS_READ`.
         folders: States of the subfolders.
         digest: Digest of the listing, valid unless `changed`.
         changed: True if the listing has to be stored again. Then all parents are changed, too.
@@ -419,7 +419,7 @@ class FolderState:
 
     def set(self, name: str, stamp: FileStamp | None, node: Node) -> None:
         """Add or replace an entry."""
-        letter, head = LETTERS[node.kind], UNTRUSTED
+        letter, head = LETTERS[node.kind], ALWAYS_READ
         if stamp is not None:
             # A time beyond the year 2262 has too many bits; such a file is read by every walk.
             with suppress(struct.error):

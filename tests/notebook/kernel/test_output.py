@@ -14,10 +14,10 @@ from jupyter_client.session import Session
 
 from aisotools.notebook.kernel.output import (
     MAX_DISPLAY_IDS,
+    CellOrigin,
     DisplayFilter,
     JupyterMessage,
     JupyterOutput,
-    Request,
 )
 from aisotools.notebook.kernel.session import CellResult
 from aisotools.notebook.render.text import coloured
@@ -188,9 +188,9 @@ class Page:
         self.output = JupyterOutput(
             DisplayFilter(trusted=trusted), self._publish, lambda *_: None, lambda: None
         )
-        self.output.begin("c", Request(ident=b"", parent={}), 7)
+        self.output.begin("c", CellOrigin(ident=b"", parent={}), 7)
 
-    def _publish(self, message: JupyterMessage, _request: Request) -> Awaitable[None] | None:
+    def _publish(self, message: JupyterMessage, _request: CellOrigin) -> Awaitable[None] | None:
         made = self.signer.msg(message.type, message.packed or dict(message.content))  # type: ignore[arg-type]  # bytes are sent as they are
         if message.is_large:
             return self._sign_in_thread(made)

@@ -115,7 +115,7 @@ async def fill_memory_folders(folder: Path, level: str, name: str) -> None:
         code = f"""
 try:
     with open('/dev/shm/big-{name}', 'wb') as file:
-        for _ in range({isolated.MEMORY_BYTES >> 20} + 1):
+        for _ in range({isolated.MEMORY_FOLDER_BYTES >> 20} + 1):
             file.write(bytes(1 << 20))
 except OSError as error:
     print(error.strerror)

@@ -29,7 +29,7 @@ from aisotools.workspace.checkpoints.scan import (
 )
 from aisotools.workspace.checkpoints.store import Store, StoredFile
 from aisotools.workspace.checkpoints.tree import (
-    UNTRUSTED,
+    ALWAYS_READ,
     FolderState,
     Node,
     NodeKind,
@@ -344,7 +344,7 @@ def test_stamp_within_20_ms_of_the_walk_is_not_trusted(tree: ScannedFolder, kind
         now = stamp + age_ns
         tree.scanner = Scanner(tree.store, ScanLimits(), clock=lambda: now)  # noqa: B023 - called in this round
         tree.scan()
-        assert tree.scanner._root.records["a"].startswith(UNTRUSTED) is not trusted
+        assert tree.scanner._root.records["a"].startswith(ALWAYS_READ) is not trusted
         assert tree.scan().copied_bytes == (0 if trusted or kind == "link" else 5)
 
 

@@ -16,7 +16,7 @@ from aisotools.workspace.checkpoints.restore import remove_tree
 from aisotools.workspace.checkpoints.store import content_digest
 from aisotools.workspace.checkpoints.tree import (
     _FOLDER_HEAD,
-    UNTRUSTED,
+    ALWAYS_READ,
     FileStamp,
     FolderState,
     Node,
@@ -142,7 +142,7 @@ def test_entries_are_unpacked_as_they_were_set() -> None:
     assert nodes_of(state) == NODES
     assert state.listing() == encode_folder(NODES)
     assert FolderState().listing() == encode_folder({}) == b""
-    untrusted = [record.startswith(UNTRUSTED) for record in state.records.values()]
+    untrusted = [record.startswith(ALWAYS_READ) for record in state.records.values()]
     assert untrusted == [n % 2 == 0 for n in range(len(NODES))]
     assert state.records["folder"].startswith(pack_stamp(*STAMP))
     state.set_digest("not stored yet", content_digest(b"now"))
@@ -152,7 +152,7 @@ def test_entries_are_unpacked_as_they_were_set() -> None:
 def test_stamp_of_more_than_64_bits_is_not_trusted() -> None:
     state = FolderState()
     state.set("a", (1, 1 << 63, 1, 1), NODES["file"])
-    assert state.records["a"].startswith(UNTRUSTED)
+    assert state.records["a"].startswith(ALWAYS_READ)
 
 
 def test_state_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:

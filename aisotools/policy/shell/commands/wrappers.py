@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from aisotools.core.types import Effect
+from aisotools.policy.shell.commands.scripting import SAME_IN_ALL_SHELLS
 from aisotools.policy.shell.expansion import (
     Word,
     is_harmless_for_programs,
@@ -32,7 +33,6 @@ from aisotools.policy.shell.options import (
 )
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=")
-_SAME_IN_ALL_SHELLS = re.compile(r"[\w \n\t./,:%+\-'\"|;@]*", re.ASCII)
 _SUDO = (
     "-AbEeHiKklnPSsvVB -u: -g: -p: -C: -D: -h: -r: -t: -T: -U: -R: --user: --group: --preserve-env? --login "
     "--shell"
@@ -112,7 +112,7 @@ def _classify_shell_program(words: Words) -> CommandVerdict:
         verdicts.append(CommandVerdict(scripts=(first.text,)))
         if parsed.has("-k", "-a", "-B", "-H", "-p", "-P", "-o") or name == "zsh":
             verdicts.append(uncertain(f"its options change how {name} reads the text"))
-        if name != "bash" and not _SAME_IN_ALL_SHELLS.fullmatch(first.text):
+        if name != "bash" and not SAME_IN_ALL_SHELLS.fullmatch(first.text):
             verdicts.append(uncertain(f"{name} may read the text differently from bash"))
     elif parsed.has("-n") and first is not None and not parsed.has("-c"):
         verdicts.append(reads(first))  # only checks the syntax

@@ -64,7 +64,7 @@ _State = Literal["start", "operand", "optional", "operator", "block", "end"]
 _EXPRESSION = frozenset(("start", "operand", "optional"))
 
 
-class _Token(NamedTuple):
+class _AwkToken(NamedTuple):
     kind: str
     text: str
 
@@ -117,7 +117,7 @@ class _AwkReader:
             if match is None:
                 raise NotPlain(f"{text[self._position : self._position + 10]!r}, which is not plain awk")
             self._position = match.end()
-            token = _Token(match.lastgroup or "", match[0])
+            token = _AwkToken(match.lastgroup or "", match[0])
             if token.kind == "blank":
                 continue
             self._take(token)
@@ -127,7 +127,7 @@ class _AwkReader:
         if self._stack:
             raise NotPlain("something that is opened and never closed")
 
-    def _take(self, token: _Token) -> None:
+    def _take(self, token: _AwkToken) -> None:
         before = self._before
         self._before, self._previous = self._previous, token.text
         match token.kind:
