@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 import pytest
 
@@ -318,5 +318,5 @@ if __name__ == "__main__":
     if fault == "killed":
         check_ended(Path(folder), tried)
     else:
-        assert fault in {"once", "from then on", "full"}
-        check_failed(Path(folder), tried, fault, int(number))
+        assert fault in get_args(Kind)
+        check_failed(Path(folder), tried, cast("Kind", fault), int(number))
