@@ -9,7 +9,7 @@ import tempfile
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +68,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 LONG = (
     "test_hostile_work.py",
+    "test_timeline_faults.py",
     "worker/test_reader.py",
-    "test_outliving.py",
-    "test_guards_mode.py",
-    "host/test_sandbox.py",
-    "test_host_tools.py",
+    "test_path_rules.py",
+    "test_path_rules_later.py",
     "test_stopping.py",
-    "test_monitor.py",
+    "test_guards_mode.py",
     "test_parsing.py",
+    "test_outliving.py",
+    "test_monitor.py",
+    "host/test_sandbox.py",
+    "test_host_guard.py",
+    "test_protection_unwatched.py",
+    "worker/test_worker.py",
+    "checkpoints/test_timeline.py",
+    "host/test_displays.py",
 )
-"""Modules that take longest. They come first, or the whole suite would wait for one of them in the end."""
+"""Modules that take longest, the longest first. The whole suite would wait for one of them in the end."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before those are left out that are marked as slow
@@ -85,7 +92,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long modules come first, in the processes that share the work; of many variants, a sample runs."""
     _mark_what_is_not_sampled(items)
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: not item.path.as_posix().endswith(LONG))
+        items.sort(key=lambda item: _rank(item.path))
+
+
+@cache
+def _rank(path: Path) -> int:
+    name = path.as_posix()
+    return next((rank for rank, long in enumerate(LONG) if name.endswith(long)), len(LONG))
 
 
 def _mark_what_is_not_sampled(items: list[pytest.Item]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import selectors
 import sys
 import threading
@@ -21,7 +22,6 @@ import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -89,11 +89,16 @@ class WatchedSelector(selectors.DefaultSelector):
 def _read_times() -> dict[str, tuple[float, float]]:
     """Return for how long each thread of this process has run, and waited for a processor, in seconds."""
     times = {}
-    for thread in Path("/proc/self/task").iterdir():
+    # Plain system calls: this is done in each turn of the loop.
+    for thread in os.listdir("/proc/self/task"):  # noqa: PTH208 - see above
         # A thread may end between the listing and this.
         with suppress(OSError):
-            computed_ns, waited_ns, _ = (thread / "schedstat").read_bytes().split()
-            times[thread.name] = int(computed_ns) / 1e9, int(waited_ns) / 1e9
+            descriptor = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY)
+            try:
+                computed_ns, waited_ns, _ = os.read(descriptor, 128).split()
+            finally:
+                os.close(descriptor)
+            times[thread] = int(computed_ns) / 1e9, int(waited_ns) / 1e9
     return times
 
 

@@ -174,10 +174,8 @@ def test_tasks_that_proc_does_not_show(place: Places) -> None:
     """On a node of a cluster containers share a user id, and the kernel counts them all."""
     if os.getuid() != 0:
         pytest.skip("needs a user of its own, since the kernel counts all that a user runs")
-    sleeping = [
-        subprocess.Popen(["sleep", "60"], user=inside.PLAIN_UID, group=inside.PLAIN_UID, extra_groups=[])
-        for _ in range(30)
-    ]
+    command, user = inside.command_of(["sleep", "60"], inside.PLAIN_UID)
+    sleeping = [subprocess.Popen(command, **user) for _ in range(30)]
     try:
         assert 10 <= run(BOMB, place, tasks=0, processes=10) <= 60
     finally:
