@@ -17,8 +17,9 @@ any thread. While a call runs that may change something, it does not look, since
 files for a moment (git while it rebases); the call's own end does. A person's edit is accepted only if the
 sandbox had not run by the time that it was read. Right after a call its worker still finishes, and then
 nobody can tell who has written: an edit is put back until a look, `_IDLE_DELAY_S` later, has found the
-sandbox at rest. Where rules of the policy deny files, which are a person's own, a call ends only when the sandbox is
-at rest (`RestGuard`), or after `_REST_S`, and an edit right after it is accepted within `_EARLY_S`.
+sandbox at rest. Where rules of the policy deny files, which are a person's own, a call ends only when the
+sandbox is at rest (`RestGuard`), or after `_REST_S`, and an edit right after it is accepted within
+`_EARLY_S`.
 Failure: a look that fails is reported with its reason, and the sandbox does not count as idle, so that
 whatever is found next is put back.
 """

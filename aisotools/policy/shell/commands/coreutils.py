@@ -207,6 +207,19 @@ COMMANDS = (
         "--zero-terminated",
     ),
     CommandSpec(
+        names="ptx",
+        options="-ArfRT -w: -g: -i:r -o:r -b:r -S: -W: -M: -F: --auto-reference --references --ignore-case "
+        "--right-side-refs --width: --gap-size: --ignore-file:r --only-file:r --break-file:r "
+        "--sentence-regexp: --word-regexp: --flag-truncation:",
+        operands="r",
+    ),
+    CommandSpec(
+        names="diff3",
+        options="-aAeEx3XimT -L: --text --show-all --merge --ed --show-overlap --easy-only --overlap-only "
+        "--label: --strip-trailing-cr --initial-tab --diff-program:x",
+        operands="r",
+    ),
+    CommandSpec(
         names="tree",
         options="-adlfxqNQpugshDFvtcUriASnCXJ -L: -P: -I: -H: -T: -o:w --ignore-case --matchdirs --prune "
         "--noreport --charset: --filelimit: --gitignore --si --du --timefmt: --inodes --device --dirsfirst "
@@ -319,6 +332,14 @@ COMMANDS = (
         info_arguments="--version --help",
     ),
     CommandSpec(
+        names="javap",
+        options="-version -c -v -p -s -l -verbose -private -protected -public -package -constants -sysinfo "
+        "-classpath:r -cp:r --class-path:r --module: -m:",
+        one_dash=True,
+        operands="r",
+        info_arguments="-version --version --help -help",
+    ),
+    CommandSpec(
         names="nm size objdump",
         options="-aACDdgnSuprhtTxsflBovP -j: -M: -m: -b: --demangle? --no-demangle --defined-only "
         "--undefined-only --dynamic --disassemble? "
@@ -348,6 +369,24 @@ COMMANDS = (
         certain=False,
         info_arguments="cols lines colors",
     ),
+    CommandSpec(
+        names="stty",
+        classify=subcommands(
+            Subcommand(names="size, speed", operands="-"), reason="changes the terminal", alone=True
+        ),
+        info_arguments="-a -g --all --save --help --version",
+    ),
+    CommandSpec(names="mountpoint", options="-qdx --quiet --fs-devno --devno", operands="r"),
+    CommandSpec(
+        names="getfattr",
+        options="-dhRLP -n: -m: -e: --dump --no-dereference --recursive --name: --match: --encoding: "
+        "--absolute-names --only-values",
+        operands="r",
+    ),
+    CommandSpec(
+        names="modinfo", options="-adlpn0 -F: -k: -b:r --author --description --field:", operands="r"
+    ),
+    CommandSpec(names="lastlog", options="-b: -t: -u: --before: --time: --user:", operands="-"),
     CommandSpec(names="top", classify=_classify_top),
     CommandSpec(names="sysctl", classify=_classify_sysctl),
     CommandSpec(names="ip", classify=_classify_ip),
@@ -370,7 +409,7 @@ COMMANDS = (
     ),
     CommandSpec(
         names="lsof",
-        options="-nPtlabR -i? -p: -u: -c: -d: -D:s",
+        options="-nPtlabR -i? -p: -u: -c: -d: -s? -g? -D:s",
         operands="r",
     ),
     CommandSpec(
