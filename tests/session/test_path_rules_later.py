@@ -236,7 +236,7 @@ async def test_a_hard_link_that_is_made_later_is_no_way_round_a_rule(
     "command",
     ["grep -R . pub", "cd pub && grep -R .", "rg -L . pub", "diff -rN pub other", "sort --files0-from=list"],
 )
-async def test_what_links_below_a_folder_and_lists_lead_to_is_asked_about(
+async def test_links_below_a_folder_and_lists_of_files_are_asked_about(
     real_session: OpenSession, tmp_path: Path, command: str
 ) -> None:
     workspace = tmp_path / "workspace"
