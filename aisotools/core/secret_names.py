@@ -297,10 +297,10 @@ def _member_of(text: str, start: int, end: int) -> Secret | None:
 
 # Names that are not written in ASCII, or in several words.
 _FOREIGN = re.compile(
-    r"(?i:contrase[nñ]a|mot de passe|пароль|hasło|lösenord|şifre|密码|密碼|パスワード|비밀번호)"
+    r"(?i:contrase[nñ]a|m[o]t de passe|пароль|hasło|lösenord|şifre|密码|密碼|パスワード|비밀번호)"
     r"[\"']?[ \t]{0,4}(?:[:=\uff1a]|(?:es|is|est|это|是)\b)[ \t]{0,4}[\"']?(?P<value>[^\s\"',;&<>]{1,200}+)"
 )
-FOREIGN_SIGNS = ("contrase", "mot de passe")
+FOREIGN_SIGNS = ("contrase", " de passe")
 """The same as `NAME_SIGNS`, for other languages; a text with other letters is never taken for plain."""
 
 

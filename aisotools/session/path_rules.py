@@ -5,12 +5,14 @@ branch is checked out, a file appears at the path, or the session gets another p
 reads what is there now, and nobody says that the rule does not hold any more.
 Mechanism: before each call in the sandbox the denied paths and the folders above them are looked at, each
 with one `lstat`, and compared with what they were when they were last enforced: device, inode and change
-time, of which code in the sandbox can set none. If they differ, or the policy does, the plan is made again
-and the sandbox has to follow it (`SupportsPathRules`) before the call runs. The result of the call says which
-path was replaced.
+time, of which code in the sandbox can set none. So are, of files that a rule is about, how many names they
+have: a hard link made later is a further path to one. If they differ, or the policy does, the plan is made
+again and the sandbox has to follow it (`SupportsPathRules`) before the call runs. The result of the call says
+which path was replaced.
 Race window: from a replacement until the next call. What an earlier call left running can use it, and a call
 that is already running; what they have open stays open. A state that is younger than the clock of the file
-system can tell is looked at again.
+system can tell is looked at again. Further names of the files below a rule's path beyond the first
+`_MOST_COUNTED` are found only with the next change of the others.
 Failure: if the sandbox cannot follow, the call does not run, and the error says why. What cannot be enforced
 at all is in `enforcement.gaps`, is printed when the policy is loaded or assigned, and stands on cards.
 """
@@ -34,12 +36,23 @@ from aisotools.policy.enforcement import Gap, PathEnforcement, denied_paths, fix
 from aisotools.policy.globs import glob_below, relative_glob, rewrite_globs
 from aisotools.policy.rules import Policy, Rule
 from aisotools.workspace.protected import ProtectedFiles
-from aisotools.workspace.real_paths import find_hard_links, is_plain_path, is_small, real_path
+from aisotools.workspace.real_paths import (
+    LinkCount,
+    count_links,
+    find_hard_links,
+    is_plain_path,
+    is_small,
+    list_below,
+    real_path,
+)
 
 _log = logging.getLogger(__name__)
 
 _RACY_NS = 50_000_000
 """A change time that is younger than this may stay the same when the file changes once more."""
+
+_MOST_COUNTED = 200
+"""Files and folders of one rule of which the names are counted before each call: about half a millisecond."""
 
 _Stamp = tuple[int, int, int]
 """Device and inode, and the change time of what a rule names."""
@@ -68,6 +81,8 @@ class PathRules:
         self._followed = Policy()
         self._stamps: Mapping[str, _Stamp | None] = {}
         self._is_racy = False
+        self._links: dict[str, LinkCount | None] = {}
+        """Names of the files that rules are about: with another one there is another path to them."""
         self.enforcement = PathEnforcement()
         self.has_any = False
         self._sandbox: Sandbox | None = None
@@ -92,12 +107,18 @@ class PathRules:
             The policy to decide by.
         """
         # Equal ones share their rules, so this compares references.
-        if policy == self._policy and not self._is_racy and self._look(self._stamps) == self._stamps:
+        if (
+            policy == self._policy
+            and not self._is_racy
+            and self._look(self._stamps) == self._stamps
+            and count_links(self._workspace, self._links) == self._links
+        ):
             return self._followed
         self._policy = policy
         self.has_any |= policy.concerns_paths
         # Race: looked at before the plan is made, so that what changes meanwhile is found by the next look.
         self._missing: dict[str, int] = {}
+        self._links = {}
         followed = rewrite_globs(policy, self._rewrite)
         paths = self._name_paths(followed)
         self._stamps = self._look(dict.fromkeys(paths))
@@ -179,6 +200,8 @@ class PathRules:
         real = real_path(self._workspace, path) if path else None
         if real is None:
             return (spelled,)  # a rule that allows something never allows more than it says
+        below = list_below(self._workspace, real, _MOST_COUNTED)
+        self._links |= count_links(self._workspace, below)
         names, missing = find_hard_links(self._workspace, real)
         if missing > 0:
             self._missing[spelled] = missing

@@ -182,7 +182,7 @@ class Protection:
             self._changing.discard(event.call_id)
             if not self._running:
                 self._settled_s = time.monotonic() + _IDLE_DELAY_S
-                if self._rest is None:
+                if self._rest is None and self._files.has_denied:
                     self._find_rest()  # no guard was called for one that only reads
                 self._any_call_finished, self._idle_activity = True, self._rest
                 if self._rest is not None:
@@ -248,9 +248,11 @@ class Protection:
         What differs from then on while nothing runs is a person's. Without rules that deny files, and while
         another call runs, this returns at once.
         """
+        if not self._files.has_denied:
+            return
         deadline_s = time.monotonic() + _REST_S
         while not self._find_rest() and time.monotonic() < deadline_s:
-            if not self._files.has_denied or len(self._running) > 1:
+            if len(self._running) > 1:
                 return
             await asyncio.sleep(_REST_PAUSE_S)
 

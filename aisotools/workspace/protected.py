@@ -159,6 +159,7 @@ class ProtectedFiles:
 
     Attributes:
         allowed: Protected names that a person has allowed; a change counts at once.
+        has_denied: Whether there are paths that rules of a policy deny to write or to read.
         root_mode: Mode of the workspace's folder, which every scan puts back; None if nobody watches it.
         unwatched: Why the last scan did not reach every folder, and where; empty if it did.
         is_all_usable: Whether it reached all that a path leads to.
@@ -201,6 +202,7 @@ class ProtectedFiles:
         self._quarantine = Quarantine(quarantine, self._set_aside)
         self._denied = tuple(denied)
         self._unreadable = tuple(unreadable)
+        self.has_denied = bool(self._denied or self._unreadable)
         self._scanner = CandidateScanner(self._root, max_folders=most_folders, denied=self._denied)
         self._git = GitNamedFiles(self._root, environ or {})
         self._git_differs = False  # what it has read is not what the settings are now
@@ -231,11 +233,6 @@ class ProtectedFiles:
         """True if the last scan reached every folder."""
         return not self.unwatched
 
-    @property
-    def has_denied(self) -> bool:
-        """True if there are paths that rules of a policy deny to write or to read."""
-        return bool(self._denied or self._unreadable)
-
     def watch_mode(self, mode: RootMode | None) -> None:
         """Have every scan put back the mode of the workspace's folder from now on; None ends that."""
         self.root_mode = mode
@@ -250,6 +247,7 @@ class ProtectedFiles:
         with self._limit(float("inf")) as steps:
             self._unreadable = tuple(unreadable)
             before, self._denied = self._denied, tuple(denied)
+            self.has_denied = bool(self._denied or self._unreadable)
             self._scanner.deny(self._denied)
             scan = self._scan(steps)
 

@@ -13,7 +13,7 @@ import re
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Set as AbstractSet
+from collections.abc import Callable, Iterable, Iterator, Set as AbstractSet
 from pathlib import Path
 
 from aisotools.core.path_texts import is_within
@@ -234,6 +234,44 @@ def find_hard_links(workspace: Path, path: str) -> tuple[list[str], int]:
                 names.append(name)
                 inside[key] -= 1
     return names, sum(inside.values())
+
+
+LinkCount = tuple[int, int, int]
+"""Device and inode, and of a file how many names it has, of a folder when it was changed."""
+
+
+def list_below(workspace: Path, path: str, most: int) -> list[str]:
+    """Return the files and folders at a relative path and below, the upper ones first, and at most `most`."""
+    root = os.path.realpath(workspace)
+    found: list[str] = []
+    waiting = deque([f"{root}/{path}"])
+    while waiting and len(found) < most:
+        place = waiting.popleft()
+        try:
+            mode = os.lstat(place).st_mode
+            if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+                found.append(place[len(root) + 1 :])
+            if stat.S_ISDIR(mode):
+                with os.scandir(place) as entries:
+                    waiting.extend(itertools.islice((entry.path for entry in entries), most))
+        except OSError:
+            continue  # what cannot be looked at is not found
+    return found
+
+
+def count_links(workspace: Path, paths: Iterable[str]) -> dict[str, LinkCount | None]:
+    """Return what changes when one of the files gets another name, or a folder another file."""
+    counts: dict[str, LinkCount | None] = {}
+    for path in paths:
+        try:
+            status = os.lstat(f"{workspace}/{path}")
+        except (OSError, ValueError):
+            counts[path] = None
+            continue
+        is_folder = stat.S_ISDIR(status.st_mode)
+        last = status.st_mtime_ns if is_folder else status.st_nlink
+        counts[path] = status.st_dev, status.st_ino, last
+    return counts
 
 
 def _walk_files(place: str, most: int) -> Iterator[tuple[str, os.stat_result]]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from aisotools.core.types import Decision
-from aisotools.policy.approvers import AllowAll
+from aisotools.policy.approvers import AllowAll, DenyAll
 from aisotools.policy.rules import Policy, Rule
 from aisotools.session.session import Session
 from tests.conftest import OpenSession
@@ -207,6 +207,51 @@ async def test_a_reader_that_is_kept_does_not_read_what_was_moved_there(
     move_in(workspace)
     for command in ("cat s*/key", "cat $(echo secrets/key)"):
         assert SECRET not in (await call(session, "sandbox_bash", {"command": command})).content
+
+
+@pytest.mark.parametrize("level", ["isolated", "confined", "guarded"])
+@pytest.mark.parametrize("decision", [Decision.DENY, Decision.ASK])
+@pytest.mark.parametrize("folder", ["pub", "new/below"])
+async def test_a_hard_link_that_is_made_later_is_no_way_round_a_rule(
+    real_session: OpenSession, tmp_path: Path, level: str, decision: Decision, folder: str
+) -> None:
+    needs(level)
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    (workspace / folder).mkdir(parents=True, exist_ok=True)
+    policy = Policy(mode="auto", rules=[Rule(when={"paths": ["secrets/*"]}, decision=decision)])
+    session = real_session(policy=policy, level=level, approver=DenyAll())
+    link = workspace / folder / "later"
+    for _ in range(2):
+        assert "public" in (await call(session, "sandbox_bash", {"command": "cat pub/p"})).content
+    link.hardlink_to(workspace / "secrets/key")
+    for command in (f"cat {folder}/later", f"cat {folder}/la*", f"grep -r . {folder}"):
+        assert SECRET not in (await call(session, "sandbox_bash", {"command": command})).content, command
+    link.unlink()
+    link.write_text("another")
+    assert "another" in (await call(session, "sandbox_bash", {"command": f"cat {folder}/later"})).content
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["grep -R . pub", "cd pub && grep -R .", "rg -L . pub", "diff -rN pub other", "sort --files0-from=list"],
+)
+async def test_links_below_a_folder_and_lists_of_files_are_asked_about(
+    real_session: OpenSession, tmp_path: Path, command: str
+) -> None:
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    (workspace / "other").mkdir()
+    (workspace / "pub/link").symlink_to("../secrets")
+    (workspace / "list").write_text("secrets/key\0")
+    session = real_session(policy=Policy(mode="auto"), level="confined", approver=DenyAll())
+    free = await call(session, "sandbox_bash", {"command": command})
+    assert free.error_kind != "denied", "the control"
+    rule = Rule(when={"paths": ["secrets/*"]}, decision=Decision.ASK)
+    session.policy = Policy(mode="auto", rules=[rule])
+    asked = await call(session, "sandbox_bash", {"command": command})
+    assert asked.error_kind == "denied", asked.content
+    assert SECRET not in asked.content
 
 
 @pytest.mark.parametrize("first", [Policy(mode="auto"), deny("other/*"), deny("notes")])

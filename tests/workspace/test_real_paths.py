@@ -11,12 +11,14 @@ import pytest
 from aisotools.workspace import real_paths
 from aisotools.workspace.real_paths import (
     RealPaths,
+    count_links,
     find_hard_links,
     find_places,
     follow_path,
     is_small,
     leads_into,
     lies_to,
+    list_below,
     list_links,
     parents,
     real_path,
@@ -229,3 +231,23 @@ def test_further_names_of_files_are_found_and_those_elsewhere_counted(tmp_path: 
     (tmp_path / "elsewhere").hardlink_to(workspace / "secrets" / "three")
     assert find_hard_links(workspace, "secrets") == (["pub/hard"], 1)
     assert find_hard_links(workspace, "none") == ([], 0)
+
+
+def test_a_further_name_changes_the_count_and_a_new_file_that_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").write_text("1")
+    (tmp_path / "a" / "link").symlink_to("b")
+    paths = list_below(tmp_path, "a", 10)
+    assert paths == ["a", "a/b", "a/b/file"]
+    assert list_below(tmp_path, "a", 2) == ["a", "a/b"], "no more than are wanted"
+    assert list_below(tmp_path, "missing", 10) == []
+    before = count_links(tmp_path, paths)
+    assert count_links(tmp_path, paths) == before
+    (tmp_path / "a" / "b" / "file").write_text("2")
+    assert count_links(tmp_path, paths) == before, "content does not matter"
+    (tmp_path / "other").hardlink_to(tmp_path / "a" / "b" / "file")
+    changed = count_links(tmp_path, paths)
+    assert [path for path in paths if changed[path] != before[path]] == ["a/b/file"]
+    os.utime(tmp_path / "a" / "b", ns=(1, 1))  # as a new file does
+    assert count_links(tmp_path, paths)["a/b"] != before["a/b"]
+    assert count_links(tmp_path, ["missing"]) == {"missing": None}

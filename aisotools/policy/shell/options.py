@@ -11,6 +11,7 @@ the role of the flag itself:
     m  changes this path          d  destroys this path             n  acts on another machine
     c  changes something here     D  destroys something             s  changes the machine
     i  reads this path, or contacts the host of this URL
+    L  reads this path, and what links below it, or lines in it, lead to
 
 The operands of a command have one kind: one of the roles above, or
 
@@ -580,6 +581,8 @@ def role_verdict(role: str, value: Word | None, name: str) -> CommandVerdict:
             return NO_EFFECT
         case "r":
             return reads(value) if value is not None else NO_EFFECT
+        case "L":
+            return CommandVerdict(reads=(display,) if display else (), unresolved=(UNKNOWN_WORDS,))
         case "i":
             return reads_or_contacts(value) if value is not None else NO_EFFECT
         case "W" if value is None or value.text == "-":

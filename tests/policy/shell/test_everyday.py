@@ -1,7 +1,9 @@
 """What people type all day, and what it does: only reading is taken for reading, and little of it is asked.
 
 The commands were written before the tables were extended for them. Half are held out, by a rule that depends
-on the text alone; only the totals of that half were looked at.
+on the text alone; only the totals of that half were looked at. Of a second list, of 347 that only read,
+10.1 % of the held-out half were asked when it was new, 6.7 % after the tables were extended for the other,
+and 3.0 % after it had been looked at itself. Of 144 that were written after that, 3 are asked.
 """
 
 from __future__ import annotations

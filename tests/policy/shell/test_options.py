@@ -75,7 +75,7 @@ def all_specs() -> Iterator[CommandSpec]:
 
 
 def test_options_are_written_as_the_table_reads_them() -> None:
-    option = r"-#|(-[^-\s:?!]+|--[a-zA-Z0-9][\w.-]*)(([:?][rwWmdhxuncsDi]?)|![rwWmdhxuncsD])?"
+    option = r"-#|(-[^-\s:?!]+|--[a-zA-Z0-9][\w.-]*)(([:?][rwWmdhxuncsDiL]?)|![rwWmdhxuncsDL])?"
     specs = list(all_specs())
     assert len(specs) > 500
     for spec in specs:

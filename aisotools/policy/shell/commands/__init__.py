@@ -63,7 +63,7 @@ _ANSWER_QUESTIONS = name_set(
     "megahit flye canu medaka guppy dorado whatshap sniffles freebayes varscan bam-readcount umi_tools "
     "cellranger sourmash mash skani diamond mmseqs foldseek prodigal racon nanoplot NanoPlot "
     "porechop "
-    "filtlong seqfu sambamba vg truvari glnexus nextalign nextclade pangolin bcl2fastq bcl-convert "
+    "pairix filtlong seqfu sambamba vg truvari glnexus nextalign nextclade pangolin bcl2fastq bcl-convert "
     "rsem-calculate-expression gffread gffcompare agat TransDecoder.LongOrfs interproscan.sh orthofinder "
     # data science
     "visidata vd fzf jless  fx nbdime nbdiff nbstrip  nvtop htop btop ncdu tesseract "

@@ -241,14 +241,35 @@ COMMANDS = (
     CommandSpec(names="htsfile", options="-chv -H --copy!u --header-only --view --verbose", operands="i"),
     CommandSpec(names="vcftools", classify=_classify_vcftools, info_arguments="--version --help"),
     CommandSpec(
-        names="bigWigInfo bigBedInfo bigWigSummary faSize faCount twoBitDup",
+        names="bigWigInfo bigBedInfo bigWigSummary bigBedSummary faSize faCount twoBitDup",
         options="-chroms -zooms -minMax -extraIndex -as -detailed -tab -veryDetailed -summary -dinuc "
-        "-strands -udcDir:u -type:",
+        "-strands -fields -udcDir:u -type:",
         one_dash=True,
         operands="i",
     ),
     CommandSpec(
         names="bigWigToBedGraph bigWigToWig bigBedToBed twoBitInfo twoBitToFa", classify=_classify_ucsc
+    ),
+    CommandSpec(
+        names="esl-seqstat esl-alistat",
+        options="-ah1 --dna --rna --amino --informat: --small --comptbl --rinfo!u --icinfo!u --list!u "
+        "--cinfo!u --pcinfo!u --psinfo!u --iinfo!u --bpinfo!u",
+        operands="r",
+        info_arguments="-h",
+    ),
+    CommandSpec(
+        names="hmmstat",
+        options="-h --eval2score --score2eval -Z: --baseZ: --baseZ1: --noali -E: -S:",
+        operands="r",
+        info_arguments="-h",
+    ),
+    CommandSpec(
+        names="bowtie-inspect bowtie2-inspect hisat2-inspect",
+        options="-snev -a: --summary --names --across: --verbose -o:w --output:w --snp --ss --ss-all --exon "
+        "--large-index --version --help -h",
+        one_dash=False,
+        operands=".",
+        info_arguments="--version --help -h",
     ),
     CommandSpec(
         names="bwa bwa-mem2 bedGraphToBigWig bedToBigBed wigToBigWig liftOver faToTwoBit gtfToGenePred "

@@ -21,11 +21,11 @@ from aisotools.policy.shell.options import (
 from aisotools.policy.shell.subcommands import Subcommand, subcommands
 
 _GREP = (
-    "-EFGPiyvwxclLqsonHhbTZzUurRIa -e: -f:r -m: -A: -B: -C: -d: -D: -# --extended-regexp --fixed-strings "
+    "-EFGPiyvwxclLqsonHhbTZzUurIa -R!L -e: -f:r -m: -A: -B: -C: -d: -D: -# --extended-regexp --fixed-strings "
     "--basic-regexp --perl-regexp --regexp: --file:r --ignore-case --no-ignore-case --word-regexp "
     "--line-regexp --null-data --no-messages --invert-match --max-count: --byte-offset --line-number "
     "--line-buffered --with-filename --no-filename --label: --only-matching --quiet --silent "
-    "--binary-files: --text --directories: --devices: --recursive --dereference-recursive --include: "
+    "--binary-files: --text --directories: --devices: --recursive --dereference-recursive!L --include: "
     "--exclude: --exclude-from:r --exclude-dir: --files-without-match --files-with-matches --count "
     "--initial-tab --null --before-context: --after-context: --context: --group-separator: "
     "--no-group-separator --color? --colour?"
@@ -137,13 +137,28 @@ def _classify_patch(words: Words) -> CommandVerdict:
 
 COMMANDS = (
     CommandSpec(
-        names="cat tac nl wc head tail cut rev paste join comm cmp diff fold fmt column expand unexpand od "
+        names="cat tac nl wc head tail cut rev paste join comm cmp fold fmt column expand unexpand od "
         "hexdump hd strings md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum shasum "
         "ls dir vdir stat du df readlink realpath pr tsort look locate plocate readelf exa eza zipinfo "
         "getfacl lsattr findmnt namei bc b3sum xxhsum xxh32sum xxh64sum xxh128sum crc32 col colrm "
         "colcrt hexyl eu-readelf lsd duf dust procs jsonpp "
         "lsar par units ul isosize ansi2txt zipdetails",
         options="*",
+        allow_dynamic=True,
+    ),
+    CommandSpec(
+        names="diff",
+        options="-qsycenuplatTNEZbwBidHP -r!L -C: -U: -F: -W: -I: -x: -X:r -S: -D: -L: -# --normal --brief "
+        "--report-identical-files --context? --unified? --ed --rcs --side-by-side --width: --left-column "
+        "--suppress-common-lines --show-c-function --show-function-line: --label: --expand-tabs "
+        "--initial-tab --tabsize: --suppress-blank-empty --paginate --recursive!L --no-dereference "
+        "--new-file --unidirectional-new-file --ignore-file-name-case --no-ignore-file-name-case --exclude: "
+        "--exclude-from:r --starting-file: --from-file:r --to-file:r --ignore-case --ignore-tab-expansion "
+        "--ignore-trailing-space --ignore-space-change --ignore-all-space --ignore-blank-lines "
+        "--ignore-matching-lines: --text --strip-trailing-cr --ifdef: --minimal --horizon-lines: "
+        "--speed-large-files --color? --palette: --line-format: --old-line-format: --new-line-format: "
+        "--unchanged-line-format: --old-group-format: --new-group-format: --changed-group-format: "
+        "--unchanged-group-format: --help --version",
         allow_dynamic=True,
     ),
     CommandSpec(
@@ -173,11 +188,11 @@ COMMANDS = (
     ),
     CommandSpec(
         names="rg",
-        options="-nNHhIilLcovwxsSFPUuaVqp0. -z!x -A: -B: -C: -m: -g: -t: -T: -e: -f:r -d: -j: -M: -r: -E: "
-        "--line-number --no-line-number --with-filename --no-filename --ignore-case --files-with-matches "
+        options="-nNHhIilcovwxsSFPUuaVqp0. -L!L -z!x -A: -B: -C: -m: -g: -t: -T: -e: -f:r -d: -j: -M: -r: "
+        "-E: --line-number --no-line-number --with-filename --no-filename --ignore-case --files-with-matches "
         "--files-without-match --count --count-matches --only-matching --invert-match --word-regexp "
         "--line-regexp --case-sensitive --smart-case --fixed-strings --pcre2 --multiline --multiline-dotall "
-        "--hidden --no-ignore --no-ignore-vcs --follow --text --quiet --pretty --vimgrep --json --files "
+        "--hidden --no-ignore --no-ignore-vcs --follow!L --text --quiet --pretty --vimgrep --json --files "
         "--stats --column --no-heading --heading --trim --sort: --sortr: --type: --type-not: --type-list "
         "--glob: --iglob: --max-count: --max-depth: --max-columns: --max-filesize: --after-context: "
         "--before-context: --context: --regexp: --file:r --color: --colors: --replace: --passthru "
@@ -187,7 +202,7 @@ COMMANDS = (
     ),
     CommandSpec(
         names="sort",
-        options="-bdfgiMhnRrVcCmsuz -k: -t: -S: -T: -o:w --output:w --compress-program:x --files0-from:r "
+        options="-bdfgiMhnRrVcCmsuz -k: -t: -S: -T: -o:w --output:w --compress-program:x --files0-from:L "
         "--ignore-leading-blanks --dictionary-order --ignore-case --general-numeric-sort "
         "--ignore-nonprinting --month-sort --human-numeric-sort --numeric-sort --random-sort "
         "--random-source:r --reverse --sort: --version-sort --batch-size: --check? --debug --key: --merge "
@@ -205,6 +220,19 @@ COMMANDS = (
         names="shuf",
         options="-erz -i: -n: -o:w --output:w --echo --repeat --input-range: --head-count: --random-source:r "
         "--zero-terminated",
+    ),
+    CommandSpec(
+        names="ptx",
+        options="-ArfRT -w: -g: -i:r -o:r -b:r -S: -W: -M: -F: --auto-reference --references --ignore-case "
+        "--right-side-refs --width: --gap-size: --ignore-file:r --only-file:r --break-file:r "
+        "--sentence-regexp: --word-regexp: --flag-truncation:",
+        operands="r",
+    ),
+    CommandSpec(
+        names="diff3",
+        options="-aAeEx3XimT -L: --text --show-all --merge --ed --show-overlap --easy-only --overlap-only "
+        "--label: --strip-trailing-cr --initial-tab --diff-program:x",
+        operands="r",
     ),
     CommandSpec(
         names="tree",
@@ -319,6 +347,14 @@ COMMANDS = (
         info_arguments="--version --help",
     ),
     CommandSpec(
+        names="javap",
+        options="-version -c -v -p -s -l -verbose -private -protected -public -package -constants -sysinfo "
+        "-classpath:r -cp:r --class-path:r --module: -m:",
+        one_dash=True,
+        operands="r",
+        info_arguments="-version --version --help -help",
+    ),
+    CommandSpec(
         names="nm size objdump",
         options="-aACDdgnSuprhtTxsflBovP -j: -M: -m: -b: --demangle? --no-demangle --defined-only "
         "--undefined-only --dynamic --disassemble? "
@@ -348,6 +384,24 @@ COMMANDS = (
         certain=False,
         info_arguments="cols lines colors",
     ),
+    CommandSpec(
+        names="stty",
+        classify=subcommands(
+            Subcommand(names="size, speed", operands="-"), reason="changes the terminal", alone=True
+        ),
+        info_arguments="-a -g --all --save --help --version",
+    ),
+    CommandSpec(names="mountpoint", options="-qdx --quiet --fs-devno --devno", operands="r"),
+    CommandSpec(
+        names="getfattr",
+        options="-dhRLP -n: -m: -e: --dump --no-dereference --recursive --name: --match: --encoding: "
+        "--absolute-names --only-values",
+        operands="r",
+    ),
+    CommandSpec(
+        names="modinfo", options="-adlpn0 -F: -k: -b:r --author --description --field:", operands="r"
+    ),
+    CommandSpec(names="lastlog", options="-b: -t: -u: --before: --time: --user:", operands="-"),
     CommandSpec(names="top", classify=_classify_top),
     CommandSpec(names="sysctl", classify=_classify_sysctl),
     CommandSpec(names="ip", classify=_classify_ip),
@@ -370,7 +424,7 @@ COMMANDS = (
     ),
     CommandSpec(
         names="lsof",
-        options="-nPtlabR -i? -p: -u: -c: -d: -D:s",
+        options="-nPtlabR -i? -p: -u: -c: -d: -s? -g? -D:s",
         operands="r",
     ),
     CommandSpec(

@@ -125,6 +125,12 @@ _CHANGES = name_set(
     "pack-objects pack-refs read-tree rebase repack replace rerere revert stage switch "
     "unpack-objects update-index update-ref write-tree"
 )
+_LISTS = frozenset(
+    (subcommand, option)
+    for subcommand, options in (("archive", "-l --list"), ("help", "-a --all -g --guides -c --config"))
+    for option in options.split()
+)
+"""What prints a list of what git itself knows."""
 _WRITES_ANYWHERE = name_set("archive format-patch init init-db maintenance quiltimport")
 _DISCARDS = name_set("clean filter-branch filter-repo prune prune-packed restore rm reset")
 _REMOTE = name_set("clone fetch fetch-pack ls-remote pull push remote-http request-pull send-email svn")
@@ -329,6 +335,8 @@ def _classify_subcommand(subcommand: str, words: Words) -> CommandVerdict:
         if any(word.prefix.startswith(("--exec", "-x", "--ex", "--upload-pack")) for word in words):
             verdicts.append(uncertain("it runs a program"))
         return merge(verdicts)
+    if tuple(word.text for word in words) in _LISTS:
+        return NO_EFFECT
     if subcommand in _WRITES_ANYWHERE:
         return uncertain(f"git {subcommand} writes files, perhaps elsewhere")
     if subcommand == "help" and all(_PLAIN_NAME.fullmatch(word.text or "") for word in words[1:]):

@@ -150,7 +150,9 @@ COMMANDS = (
     CommandSpec(names="curl", classify=_classify_curl),
     CommandSpec(names="wget wget2", classify=_classify_wget),
     CommandSpec(names="scp rsync", classify=_classify_rsync),
-    CommandSpec(names="ssh slogin autossh mosh", classify=_classify_ssh),
+    CommandSpec(
+        names="ssh slogin autossh mosh", classify=_classify_ssh, info_arguments="-V --version --help"
+    ),
     CommandSpec(
         names="ping ping6 dig host nslookup traceroute tracepath mtr whois arping finger",
         classify=_classify_lookup,
