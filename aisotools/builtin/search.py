@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from aisotools.builtin.file_operations import MAX_FILE_BYTES
 from aisotools.core.exceptions import ToolError, WorkspaceError
 from aisotools.core.types import Json
 from aisotools.workspace.dirfd import MOST_ENTRIES, Folder
@@ -30,6 +29,7 @@ MAX_MATCHES = 1_000
 MAX_PATHS = 10_000
 MAX_FILES = 100_000
 MAX_TOTAL_BYTES = 1 << 30
+MAX_SEARCHED_FILE_BYTES = 10 << 20
 MAX_LINE_CHARS = 500
 
 _BINARY_PROBE_BYTES = 8_192
@@ -327,7 +327,7 @@ class Search:
             if self._content is None:
                 self._result.paths.append(top.path)
             else:
-                data = self._workspace.read_bytes(path, max_bytes=MAX_FILE_BYTES)
+                data = self._workspace.read_bytes(path, max_bytes=MAX_SEARCHED_FILE_BYTES)
                 self._search_data(top.path, data, self._content)
         self._note_skipped()
         return self._result
@@ -355,7 +355,7 @@ class Search:
                 result.paths.append(path)
             elif entry.is_file(follow_symlinks=False):  # the target of a link is searched where it lies
                 try:
-                    data = folder.read(entry, max_bytes=MAX_FILE_BYTES + 1)
+                    data = folder.read(entry, max_bytes=MAX_SEARCHED_FILE_BYTES + 1)
                 except (OSError, WorkspaceError):
                     self._unreadable += 1
                     continue
@@ -411,7 +411,7 @@ class Search:
 
     def _search_data(self, path: str, data: bytes, content: re.Pattern[str]) -> None:
         self._bytes += len(data)
-        if len(data) > MAX_FILE_BYTES:
+        if len(data) > MAX_SEARCHED_FILE_BYTES:
             self._large += 1
             return
         if data.find(b"\0", 0, _BINARY_PROBE_BYTES) >= 0:
@@ -450,7 +450,7 @@ class Search:
     def _note_skipped(self) -> None:
         for count, what in (
             (self._binary, "Binary files skipped"),
-            (self._large, f"Files larger than {MAX_FILE_BYTES:,} bytes skipped"),
+            (self._large, f"Files larger than {MAX_SEARCHED_FILE_BYTES:,} bytes skipped"),
             (self._unreadable, "Files or folders that could not be read"),
             (self._ignored, "Files or folders left out by .gitignore"),
             (self._unlisted, f"Entries behind the first {MOST_ENTRIES:,} of a folder not looked at"),

@@ -146,7 +146,7 @@ def test_bounds(
 def test_binary_and_large_files_are_skipped_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "MAX_FILE_BYTES", 10)
+    monkeypatch.setattr(search, "MAX_SEARCHED_FILE_BYTES", 10)
     (tmp_path / "binary").write_bytes(b"x\0x")
     write(tmp_path, large="x" * 11, small="x")
     result = run(tmp_path, "x")
