@@ -88,6 +88,7 @@ async def claim(folder: Path | None, level: str, environ: Mapping[str, str]) -> 
     try:
         await run_to_completion(open_in_thread())
     except asyncio.CancelledError:
+        # Race: it was claimed, and nobody waits for it any more.
         for lease in leases:
             lease.release()
         raise
