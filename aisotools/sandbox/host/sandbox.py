@@ -239,7 +239,10 @@ class LocalSandbox:
                 caller.is_queued = False
                 if connection.monitor is not None:
                     connection.monitor.note_call()
-                with self._call_times.running(request.call.id, request.call.name):
+                # What starts no programs can leave none behind.
+                starts = request.shipment.programs != "none"
+                call = request.call
+                with self._call_times.running(call.id, call.name) if starts else contextlib.nullcontext():
                     if request.in_reader or request.is_trial:
                         result = await self._read_watch.run(
                             connection.supervisor,
@@ -247,7 +250,7 @@ class LocalSandbox:
                             functools.partial(self._run_in_reader, connection, request),
                             is_in_worker=False,
                         )
-                    elif request.read_only and request.shipment.programs != "none":
+                    elif request.read_only and starts:
                         result = await self._read_watch.run(
                             connection.supervisor,
                             connection.pid,
