@@ -17,7 +17,7 @@ from aisotools.core.exceptions import WorkerDied, as_clause
 from aisotools.core.sandboxes import VariablePoint
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import BROKEN_STATUS
-from aisotools.sandbox.limits import LEFTOVERS_REMEDY
+from aisotools.sandbox.limits import LEFTOVERS_REMEDY, LIMIT
 
 _LAST_WORDS_CHARS = 4000
 _TAIL_CHARS = 2000
@@ -118,7 +118,13 @@ def timeout_result(
 
 def explain_replaced(result: ToolResult, reason: str) -> ToolResult:
     """Add to a call's result why its worker is not that of the call before: `reason`."""
-    note = f"[Before this call the sandbox's worker ended: {as_clause(reason)}.]"
+    return add_note(result, f"[Before this call the sandbox's worker ended: {as_clause(reason)}.]")
+
+
+def add_note(result: ToolResult, note: str) -> ToolResult:
+    """Return a result with a line behind its content; as it is if there is nothing to say."""
+    if not note:
+        return result
     return dataclasses.replace(result, content=f"{result.content}\n{note}" if result.content else note)
 
 
@@ -128,13 +134,15 @@ def explain_replaced(result: ToolResult, reason: str) -> ToolResult:
 def unreadable_result(tool: str, reason: str) -> ToolResult:
     """Build the result of a call that only reads, and that no process could be made for: `reason`."""
     remedy = "Try again, or declare it with effect='local_mutation'."
-    if _NO_PROCESS in reason:
+    has_no_process = _NO_PROCESS in reason
+    if has_no_process:
         remedy = f"For another process there is no room: {LEFTOVERS_REMEDY}then call it again."
     content = (
         f"{tool} was not run: it only reads, and no process without the right to write could be made for it: "
         f"{as_clause(reason)}. {remedy}"
     )
-    return ToolResult.error(content, error_kind="environment")
+    result = ToolResult.error(content, error_kind="environment")
+    return result.with_metadata(**{LIMIT: "processes"}) if has_no_process else result
 
 
 def reader_died_result(error: WorkerDied) -> ToolResult:

@@ -436,12 +436,17 @@ def count_context_switches(
         A count for each pair of process id and thread id; empty when nothing is there. None when there are
         more than may be looked at: then nobody knows whether one ran.
     """
-    counts: dict[tuple[int, int], int] = {}
     try:
         found = processes.descendants(supervisor, max_threads=max_threads)
     except processes.TooManyProcesses:
         return None
-    for pid in found:
+    return count_switches(found)
+
+
+def count_switches(pids: Iterable[int]) -> dict[tuple[int, int], int]:
+    """Count the context switches of each thread of some processes; see `count_context_switches`."""
+    counts: dict[tuple[int, int], int] = {}
+    for pid in pids:
         with suppress(OSError):  # it ended meanwhile
             for thread in os.listdir(f"/proc/{pid}/task"):
                 with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:

@@ -428,23 +428,29 @@ class Readers:
 
     # ---- calls
 
-    async def run(self, connection: WorkerConnection, request: SandboxCall) -> ToolResult:
+    async def run(
+        self, connection: WorkerConnection, request: SandboxCall, on_sent: Callable[[], None] = lambda: None
+    ) -> ToolResult:
         """Run a call that only reads. The caller holds a slot.
 
         Args:
             connection: The worker whose variables it sees.
             request: The call.
+            on_sent: Called when the worker has made the reader and has no further part in it.
         """
         if request.is_trial:
-            return await self._run_trial(connection, request)
+            return await self._run_trial(connection, request, on_sent)
         try:
             reader = await self._get(connection)
+            on_sent()
             pending = send_call(reader, request, (), self.unreadable)
         except (SandboxError, ChannelError) as error:
             return unreadable_result(request.call.name, str(error))
         return await self._run_sent(connection, reader, request, pending)
 
-    async def _run_trial(self, connection: WorkerConnection, request: SandboxCall) -> ToolResult:
+    async def _run_trial(
+        self, connection: WorkerConnection, request: SandboxCall, on_sent: Callable[[], None]
+    ) -> ToolResult:
         """Run a call in a reader of its own, which has a scratch folder, and remove both."""
         try:
             scratch = TrialScratch(connection.scratch)
@@ -455,6 +461,7 @@ class Readers:
                 async with self._making:
                     await self._wait_for_room()
                     reader = await self._make(connection, scratch.path)
+                on_sent()
                 pending = send_call(reader, request, (), self.unreadable)
             except (SandboxError, ChannelError) as error:
                 return unreadable_result(request.call.name, str(error))

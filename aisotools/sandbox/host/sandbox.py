@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from aisotools.sandbox.host.failures import (
     unreadable_result,
     worker_died_result,
 )
+from aisotools.sandbox.host.leftovers import CallTimes, ReadWatch
 from aisotools.sandbox.host.monitor import estimate_memory
 from aisotools.sandbox.host.readers import Readers
 from aisotools.sandbox.host.scheduler import CallScheduler
@@ -44,7 +45,7 @@ from aisotools.sandbox.host.worker_limits import (
     explain_lowered,
     worker_replaced_result,
 )
-from aisotools.sandbox.limits import LimitExceeded, explain_failure
+from aisotools.sandbox.limits import LIMIT, LimitExceeded, explain_failure
 from aisotools.sandbox.process import spawn, tree
 from aisotools.workspace.import_roots import refuse_import_root
 
@@ -141,6 +142,7 @@ class LocalSandbox:
         self._announced: Recovery | None = None
         self._broken_in_a_row = 0
         self._closed = False
+        self._call_times = CallTimes()
         self.displays = DisplayRouter()
         self.variables = SnapshotHistory(
             self._scheduler,
@@ -151,6 +153,7 @@ class LocalSandbox:
             budget=snapshot_budget,
             on_dropped=listener.variables_dropped,
         )
+        self._read_watch = ReadWatch(spec.workspace, self.variables.pids, self.variables.settled)
         self.has_readers = levels.has_readers(spec.level, spec.landlock_abi)
         self._readers = Readers(
             self.variables,
@@ -236,13 +239,35 @@ class LocalSandbox:
                 caller.is_queued = False
                 if connection.monitor is not None:
                     connection.monitor.note_call()
-                if request.in_reader or request.is_trial:
-                    return await self._run_in_reader(connection, request)
-                if concurrency != "overlap" and not request.read_only:
-                    self.variables.take_snapshot(
-                        connection, request.call.id, changes_variables=request.changes_variables
-                    )
-                return await self._run(connection, request)
+                # What starts no programs can leave none behind.
+                starts = request.shipment.programs != "none"
+                call = request.call
+                with self._call_times.running(call.id, call.name) if starts else contextlib.nullcontext():
+                    if request.in_reader or request.is_trial:
+                        result = await self._read_watch.run(
+                            connection.supervisor,
+                            connection.pid,
+                            functools.partial(self._run_in_reader, connection, request),
+                            is_in_worker=False,
+                        )
+                    elif request.read_only and starts:
+                        result = await self._read_watch.run(
+                            connection.supervisor,
+                            connection.pid,
+                            lambda _: self._run(connection, request),
+                            is_in_worker=True,
+                        )
+                    else:
+                        if concurrency != "overlap" and not request.read_only:
+                            self.variables.take_snapshot(
+                                connection, request.call.id, changes_variables=request.changes_variables
+                            )
+                        result = await self._run(connection, request)
+                    if result.metadata.get(LIMIT) != "processes":
+                        return result
+                    await self.variables.settled()  # or its forks would count as a call's
+                    own = self.variables.pids()
+                    return await self._call_times.explain(result, connection.supervisor, connection.pid, own)
             finally:
                 self._scheduler.release(concurrency)
         except asyncio.CancelledError:
@@ -254,11 +279,13 @@ class LocalSandbox:
         finally:
             del self._callers[task]
 
-    async def _run_in_reader(self, connection: WorkerConnection, request: SandboxCall) -> ToolResult:
+    async def _run_in_reader(
+        self, connection: WorkerConnection, request: SandboxCall, on_sent: Callable[[], None]
+    ) -> ToolResult:
         if not self.has_readers:
             reason = f"level {self._spec.level} has no way to hold a tool to reading on this machine"
             return unreadable_result(request.call.name, reason)
-        return await self._readers.run(connection, request)
+        return await self._readers.run(connection, request, on_sent)
 
     async def _run(
         self, connection: WorkerConnection, request: SandboxCall, attachments: Sequence[int] = ()
@@ -459,6 +486,7 @@ class LocalSandbox:
         """End the worker and everything it started."""
         self._closed = True
         self._connection = None
+        self._read_watch.close()
         self.variables.clear("the session was closed")
         for connection in tuple(self._connections):
             connection.lose("the session was closed")

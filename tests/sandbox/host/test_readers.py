@@ -569,7 +569,10 @@ async def test_a_reader_without_its_restrictions_runs_nothing(tmp_path: Path, le
 
 
 async def test_a_reader_that_an_earlier_call_imitates_is_not_found_out(tmp_path: Path, level: str) -> None:
-    """README and `aisotools.sandbox.worker.reader` say so: from outside, filters can only be counted."""
+    """README and `aisotools.sandbox.worker.reader` say so: from outside, filters can only be counted.
+
+    What it has changed is told all the same.
+    """
     imitate = f"""
 {_REPLACE}
 from aisotools.sandbox.confinement import seccomp, syscalls
@@ -579,7 +582,10 @@ reader.give_up_rights = lambda *_, **__: seccomp.load_filter(allowed) or []
 """
     async with rig(tmp_path, level=level) as r:
         assert not (await r.python(imitate)).is_error
-        assert (await read(r, work, code=_WRITE)).content == "done"
+        result = await read(r, work, code=_WRITE)
+        assert not result.is_error
+        assert result.content.startswith("done\n[Changed in the workspace while this call ran")
+        assert "written" in result.content
         assert (r.workspace / "written").exists()
         # A worker that replaces it has the functions as they were.
         await r.kernel.restart()

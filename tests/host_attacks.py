@@ -1,0 +1,70 @@
+"""The classes of attack on the host: `python -m tests.host_attacks` prints them, and the number of attacks.
+
+`data/host_attacks.toml` says which tests they are. An attack is a variant of such a test, as pytest collects
+them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackClass:
+    """One class; `host_attacks.toml` says what each field holds."""
+
+    what: str
+    attacks: Sequence[str]
+    controls: Sequence[str]
+    levels: Sequence[str]
+    users: Sequence[str]
+
+
+CLASSES = [
+    AttackClass(**row)
+    for row in tomllib.loads((TESTS / "data" / "host_attacks.toml").read_text("utf-8"))["class"]
+]
+
+
+def count_variants(tests: Sequence[str]) -> Counter[str]:
+    """Return how many variants pytest collects of each of these tests, which are named from `tests` on."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--collect-only",
+        "-m",
+        "slow or not slow",
+        "-p",
+        "no:xdist",
+    ]
+    names = [f"tests/{test}" for test in tests]
+    done = subprocess.run([*command, *names], stdout=subprocess.PIPE, text=True, cwd=TESTS.parent, check=True)
+    lines = (line.partition("[")[0].removeprefix("tests/") for line in done.stdout.splitlines())
+    return Counter(line for line in lines if "::" in line)
+
+
+def main() -> None:
+    """Print the table."""
+    counts = count_variants(sorted({test for one in CLASSES for test in one.attacks}))
+    total = 0
+    for one in CLASSES:
+        number = sum(counts[test] for test in one.attacks)
+        total += number
+        print(f"{one.what}: {number} attacks; at {', '.join(one.levels)}; as {', '.join(one.users)}")
+        print("\n".join(f"    {counts[test]:4}  {test}" for test in one.attacks))
+        print("\n".join(f"    control: {test}" for test in one.controls))
+    print(f"{total} attacks in {len(CLASSES)} classes")
+
+
+if __name__ == "__main__":
+    main()
