@@ -25,6 +25,7 @@ from aisotools.core.events import (
     CallStarted,
     CallTried,
     GrantRevoked,
+    HistoryRecovered,
     ProtectedFilesRestored,
     ProtectedNamesAllowed,
     SandboxLost,
@@ -359,6 +360,11 @@ def _(event: Undone, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 
         "steps": event.steps,
         "files_only": event.files_only,
     }
+
+
+@_body.register
+def _(event: HistoryRecovered, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - redacted by shape
+    return {"notes": list(map(redact_text, event.notes))}
 
 
 @_body.register

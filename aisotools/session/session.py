@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from aisotools.builtin import WORKER_MODULES, builtin_tools
 from aisotools.core.concurrency import LoopTicker
-from aisotools.core.events import CallEmitted, ProtectedNamesAllowed, SessionEnded, SessionEvent
+from aisotools.core.events import CallEmitted, SessionEnded, SessionEvent
 from aisotools.core.exceptions import SessionClosed, ToolError, UsageError
 from aisotools.core.protocols import Approver, OutputCaps, StoredText
 from aisotools.core.sandboxes import Sandbox, SupportsLeastLevel
@@ -48,6 +48,7 @@ from aisotools.session.recording import Recording, record
 from aisotools.session.setup import (
     SandboxFactory,
     SessionParts,
+    announce_opened,
     build_environment,
     check_factory,
     detect_levels,
@@ -121,8 +122,6 @@ class Session:
                 such as `.vscode`, or the path of one such file. Programs outside the sandbox may run them.
             retained_bytes: Memory of this process that events, results and checkpoints may take; beyond it
                 long results move to files and the oldest events are dropped, which `events` and `status` say.
-                A look at the workspace takes up to 1 KiB more per file while it lasts, undo and changes up to
-                2 KiB per changed one; twice as much for names with characters beyond U+FFFF.
             try_unknown_commands: Whether unknown shell commands are tried first, see `session.trials`.
 
         Raises:
@@ -287,6 +286,7 @@ class Session:
             missing=self._missing_levels,
             allowed_protected=self.allowed_protected,
             retained=self._event_log.retained,
+            recovered=self._parts.history.recovered,
         )
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -359,6 +359,7 @@ class Session:
                 parts.protection.prepare_close()
                 await parts.env.sandbox.close()
                 await parts.protection.close()
+                await parts.history.finish()
         finally:
             if parts is not None:
                 parts.history.close()
@@ -431,9 +432,7 @@ class Session:
                 session_key=self.session_key,
                 on_failure=self._gate.block,
             )
-            for source, names in (("session", by_session), ("settings", by_settings)):
-                if names:
-                    self._event_log.add(ProtectedNamesAllowed, names=names, source=source)
+            announce_opened(self._event_log, parts.history, session=by_session, settings=by_settings)
         except BaseException:
             if parts is not None:
                 parts.history.close()

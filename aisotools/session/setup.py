@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from aisotools.builtin import WORKER_MODULES
-from aisotools.core.events import CallFinished, CallStarted
+from aisotools.core.events import CallFinished, CallStarted, ProtectedNamesAllowed
 from aisotools.core.exceptions import UsageError
 from aisotools.core.sandboxes import (
     Sandbox,
@@ -30,10 +30,11 @@ from aisotools.sandbox.host.monitor import count_context_switches
 from aisotools.sandbox.process.spawn import WorkerSpec, detection, search_path
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment, ImportRootWatch, ReadGuard
-from aisotools.session.history import NoUndoHistory, UndoHistory, WorkspaceHistory
+from aisotools.session.history import UndoHistory, WorkspaceHistory
 from aisotools.session.path_rules import PathRules
 from aisotools.session.protection import Protection
-from aisotools.session.sharing import share
+from aisotools.session.remote_history import NoUndoHistory
+from aisotools.session.sharing import share_in_thread
 from aisotools.session.trials import trial_lookups
 from aisotools.workspace.lock import state_folder
 from aisotools.workspace.path_facts import PathResolver
@@ -84,6 +85,14 @@ class SessionParts:
     protection: Protection
     reads: ReadCache
     history: UndoHistory
+
+
+def announce_opened(event_log: EventLog, history: UndoHistory, **allowed: Sequence[str]) -> None:
+    """Record, once a session is open, what was recovered and which protected names are allowed, by whom."""
+    history.announce()
+    for source, names in allowed.items():
+        if names:
+            event_log.add(ProtectedNamesAllowed, names=tuple(names), source=source)
 
 
 async def build_environment(
@@ -148,7 +157,7 @@ async def build_environment(
         history = NoUndoHistory()
         env = dataclasses.replace(env, can_undo=history.can_undo, describe_undo=history.describe)
     else:
-        shared = share(workspace, state_folder(environ), sandbox)
+        shared = await share_in_thread(workspace, state_folder(environ), sandbox)
         files.watch_mode(shared.checkpoints.root_mode)
         history = WorkspaceHistory(
             shared, sandbox=sandbox, event_log=event_log, reads=reads, session_key=session_key

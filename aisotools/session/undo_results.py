@@ -9,7 +9,7 @@ from aisotools.core.sandboxes import VariablePoint
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Json, ToolResult
 from aisotools.session.undo_steps import UndoPlan, UndoStep
-from aisotools.workspace.checkpoints.timeline import UndoResult
+from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.root_mode import RootMode
 
 _MAX_LISTED = 20

@@ -15,8 +15,8 @@ from aisotools.session.undo_results import (
     reverted_result,
 )
 from aisotools.session.undo_steps import STAY, Restore, UndoPlan, group_steps
+from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.steps import Checkpoint
-from aisotools.workspace.checkpoints.timeline import UndoResult
 
 
 def checkpoint(call_id: str, after: str = "b", inside: str = "", beyond: str = "") -> Checkpoint:

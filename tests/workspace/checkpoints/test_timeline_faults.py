@@ -19,7 +19,8 @@ from typing import Any, Literal
 import pytest
 
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.workspace.checkpoints.timeline import Checkpoints, UndoResult
+from aisotools.workspace.checkpoints.moves import UndoResult
+from aisotools.workspace.checkpoints.timeline import Checkpoints
 from aisotools.workspace.workspace import TEMPORARY
 from tests.workspace.checkpoints.test_timeline_stateful import State, state_of
 
@@ -129,6 +130,7 @@ class Case:
             after = state_of(self.root)
             if act == "redo":
                 chain.move("undo", chain.steps[-1:])
+        self.untouched = self.identities()
         self.old, self.new = (before, after) if act == "redo" else (after, before)
         """As it is, and as it would be: of a move that is taken back, before and after that move."""
 
@@ -168,11 +170,19 @@ class Case:
         except WorkspaceError as error:
             return str(error), faults.names
 
+    def identities(self) -> dict[str, tuple[int, int]]:
+        """Return the inode and the change time of whatever is in the workspace."""
+        found = {}
+        for path in self.root.rglob("*"):
+            status = path.lstat()
+            found[str(path.relative_to(self.root))] = status.st_ino, status.st_ctime_ns
+        return found
+
     def paths_unlike(self, state: State) -> set[str]:
         now = state_of(self.root)
         unlike = {path for path in now.keys() | state.keys() if now.get(path) != state.get(path)}
         # A partial file that could not even be removed: the next move does that, or the next process.
-        return {path for path in unlike if not path.rpartition("/")[2].startswith(TEMPORARY)}
+        return {path for path in unlike if not any(name.startswith(TEMPORARY) for name in path.split("/"))}
 
 
 class Opened:
@@ -225,6 +235,13 @@ def check_history(case: Case) -> None:
             moved = chain.move("undo" if way == "undo" else "redo", source[-1:])
             assert (moved.done, moved.conflicts, moved.missing) == (True, (), ()), way
             assert not case.paths_unlike(before if way == "undo" else after), way
+
+
+@pytest.fixture(autouse=True)
+def without_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here is about what the power takes away, and each case would sync a hundred times."""
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda _file: None)
 
 
 def remove(folder: Path) -> None:
@@ -281,3 +298,18 @@ def test_a_call_that_fails_changes_nothing_or_is_named(
         assert answer is not None
         check_answer(case, answer)
         check_history(case)
+
+
+@pytest.mark.parametrize("act", ["undo", "redo"])
+def test_a_full_disk_is_met_before_the_first_change(tmp_path: Path, act: Act) -> None:
+    """Whenever it becomes full: all is done, or not even a change time is another one."""
+    done = given_up = 0
+    for case, answer in cases(tmp_path, act, "full", errno.ENOSPC):
+        if isinstance(answer, UndoResult) and answer.done:
+            assert (answer.missing, case.paths_unlike(case.new)) == ((), set())
+            done += 1
+        else:
+            assert case.identities() == case.untouched
+            given_up += 1
+    assert done
+    assert given_up > 10, "what is staged takes many calls"
