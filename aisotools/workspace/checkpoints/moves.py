@@ -9,7 +9,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.workspace.checkpoints.restore import Reasons, RestorePlan, carry_out, discard_stage, stage_plan
+from aisotools.workspace.checkpoints.restore import (
+    Reasons,
+    RestorePlan,
+    RestoreResult,
+    carry_out,
+    discard_stage,
+    stage_plan,
+    sync_restored,
+)
 from aisotools.workspace.checkpoints.scan import TrackedTree
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
 from aisotools.workspace.checkpoints.store import Store
@@ -135,15 +143,18 @@ def move_trees(
                 paths = (listed.show(tree, path) for path in plan.targets_of(force=force))
                 moved.waiting += [(path, _WAITS) for path in paths if path not in named]
         for tree, plan, root, stage in ready:
+            show = functools.partial(listed.show, tree)
+            result = RestoreResult()
             if moved.is_switched:
-                show = functools.partial(listed.show, tree)
                 result = carry_out(store, root, plan, token, force=force, stage=stage)
-                moved.restored += map(show, result.restored)
-                moved.removed += map(show, result.removed)
-                moved.missing += [(show(path), why) for path, why in result.left_out]
-                moved.failed += [(show(path), why) for path, why in result.failed]
+            # Power loss: what was staged has to be gone when a record says that the move is over.
             if not discard_stage(root, stage, token):
                 moved.left.append(tree.key)
+            result.failed += sync_restored(root, plan, result)
+            moved.restored += map(show, result.restored)
+            moved.removed += map(show, result.removed)
+            moved.missing += [(show(path), why) for path, why in result.left_out]
+            moved.failed += [(show(path), why) for path, why in result.failed]
     return moved
 
 

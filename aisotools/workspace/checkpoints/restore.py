@@ -39,6 +39,7 @@ Reasons = tuple[tuple[str, str], ...]
 """Paths as text, each with a reason."""
 
 _CHANGED_SINCE = "it was changed by somebody else since"
+_REMOVED_SINCE = "it was removed by somebody else since"
 _ADDED_SINCE = "it was put there by somebody else since"
 
 
@@ -124,6 +125,10 @@ def plan_restore(
                     why = f"what is there cannot be compared: {current.why_unkept}"
                 contested.setdefault(path, why)
             targets[path] = after
+    for path, node in _missing_folders(reader, now, hops[-1][1] if hops else "", targets).items():
+        present[path], targets[path] = None, node
+        if not is_resumed:
+            contested.setdefault(path, _REMOVED_SINCE)
     for path, target in targets.items():
         current = present[path]
         if current is not None and current.kind == "folder" and (target is None or target.kind != "folder"):
@@ -131,6 +136,24 @@ def plan_restore(
                 if targets.get((*path, name), current) is not None:
                     contested[*path, name] = _ADDED_SINCE
     return _build_plan(tree, targets, present, contested, end=hops[-1][1] if hops else "")
+
+
+def _missing_folders(
+    reader: TreeReader, now: str, end: str, targets: Mapping[TreePath, Node | None]
+) -> dict[TreePath, Node]:
+    """Return the folders around targets that no hop has changed, and that are gone."""
+    missing: dict[TreePath, Node] = {}
+    known: set[TreePath] = {()}
+    for path, target in targets.items():
+        around = path[:-1]
+        while target is not None and around not in known:
+            known.add(around)
+            if around not in targets and reader.lookup(now, around) is None:
+                node = reader.lookup(end, around)
+                if node is not None and node.kind == "folder":
+                    missing[around] = node
+            around = around[:-1]
+    return missing
 
 
 def _build_plan(
@@ -210,7 +233,7 @@ def stage_plan(
 def carry_out(
     store: Store, root: int, plan: RestorePlan, token: str, *, force: bool, stage: Stage | None = None
 ) -> RestoreResult:
-    """Bring an open folder to where a plan leads, and write that through to the disk.
+    """Bring an open folder to where a plan leads.
 
     Args:
         store: Holds the contents.
@@ -225,15 +248,17 @@ def carry_out(
     result.left_out += plan.missing
     if not force:
         result.left_out += ((path, f"left in place: {why}") for path, why in plan.unrestorable)
-    targets = plan.targets_of(force=force)
-    result = _Restore(store, root, token, result, stage).run(targets)
+    return _Restore(store, root, token, result, stage).run(plan.targets_of(force=force))
+
+
+def sync_restored(root: int, plan: RestorePlan, result: RestoreResult) -> list[Failure]:
+    """Write what a restore has renamed and removed through to the disk. Return what could not be."""
     changed = {path[:-1] for paths in (result.restored, result.removed) for path in paths}
     for path in result.restored:
-        node = targets[path]
+        node = plan.targets[path]
         if node is not None and node.kind == "folder":
             changed.add(path)
-    result.failed += sync_folders(root, changed)
-    return result
+    return sync_folders(root, {(), *changed})
 
 
 def discard_stage(root: int, stage: Stage, token: str) -> bool:
