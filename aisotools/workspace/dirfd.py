@@ -366,6 +366,20 @@ def flush_file_system(root: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
+def sync_folder(folder: Path) -> None:
+    """Write the names in a folder through to the disk.
+
+    Raises:
+        OSError: If the disk refuses it.
+    """
+    opened = os.open(folder, DIRECTORY_FLAGS)
+    try:
+        # Power loss: a file that is whole, under a name that never reached the disk.
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
 def sync_file(file: int) -> None:
     """Write back dirty pages, so that the next write through a memory map updates the stamp."""
     try:

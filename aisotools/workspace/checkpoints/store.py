@@ -43,6 +43,7 @@ from aisotools.workspace.dirfd import (
     DIRECTORY_FLAGS,
     READ_FLAGS,
     flush_file_system,
+    sync_folder,
 )
 
 _CHUNK_BYTES = 1 << 20
@@ -334,7 +335,7 @@ class Store:
                 os.fdatasync(self._journal)
             while self._unsynced_folders:
                 place = next(iter(self._unsynced_folders))
-                _sync_folder(place)
+                sync_folder(place)
                 self._unsynced_folders.discard(place)
         except OSError as error:
             self._has_unsynced_records = True
@@ -463,18 +464,9 @@ class Store:
             os.close(self._journal)
             self._journal, self._torn, self._last_bytes = journal, 0, 0
             self._has_unsynced_records = False
-            _sync_folder(self.folder)
+            sync_folder(self.folder)
         except OSError as error:
             raise self._write_error(error) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    opened = os.open(folder, DIRECTORY_FLAGS)
-    try:
-        # Power loss: the new names in it would be gone.
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _read_chunks(file: int, max_bytes: int) -> Iterator[bytes]:
