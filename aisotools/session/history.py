@@ -48,6 +48,8 @@ from aisotools.session.undo_results import (
     describe_elsewhere,
     describe_restored,
     describe_unsupported,
+    explain_kept,
+    explain_taken_back,
     failed_result,
     move_result,
     reverted_result,
@@ -56,7 +58,7 @@ from aisotools.session.undo_steps import UndoChoice, UndoPlan, VariableStates, k
 from aisotools.tools.adapter import undo_path
 from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.scan import ProgressCallback, Snapshot, TooSlow
-from aisotools.workspace.checkpoints.steps import Direction
+from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.diff import Changes, changes_between
 from aisotools.workspace.paths import printable
@@ -91,6 +93,9 @@ _PROGRESS_INTERVAL_S = 1.0
 
 VariablesChoice = Literal["restore", "keep"]
 """What an undo or redo does with variables: restore them along with the files, or leave them as they are."""
+
+TimeoutChoice = Literal["keep", "undo"]
+"""What becomes of the changes of a call that times out: they stay and are named, or they are taken back."""
 
 T = TypeVar("T")
 
@@ -177,6 +182,7 @@ class WorkspaceHistory:
         event_log: EventLog,
         reads: ReadCache,
         session_key: str,
+        on_timeout: TimeoutChoice = "keep",
     ) -> None:
         """Record the calls of one session; other sessions of this process may share the workspace.
 
@@ -186,6 +192,7 @@ class WorkspaceHistory:
             event_log: Gets checkpoints, undo and redo.
             reads: Forgets what was read when files are restored.
             session_key: The conversation, for the record of each checkpoint.
+            on_timeout: Whether changes of a call that times out are kept or taken back.
         """
         self._shared = shared
         self._checkpoints = shared.checkpoints
@@ -195,6 +202,7 @@ class WorkspaceHistory:
         self._event_log = event_log
         self._reads = reads
         self._session_key = session_key
+        self._on_timeout = on_timeout
         self._tokens: dict[str, LockToken] = {}
         self._first_root = ""
         self._fits_at_first = False
@@ -287,7 +295,7 @@ class WorkspaceHistory:
         if prepared.changes_variables:
             self._states.note_changed()
         try:
-            await self._scan(functools.partial(self._checkpoints.end, call.id), call.id)
+            step = await self._scan(functools.partial(self._checkpoints.end, call.id), call.id)
             if self._checkpoints.is_due:
                 # What a call has changed is on the disk before anybody reads its answer. In a thread: the
                 # disk may take its time.
@@ -297,6 +305,8 @@ class WorkspaceHistory:
             if self._checkpoints.has_excess:
                 await asyncio.to_thread(self._checkpoints.drop_old)
                 self._forget_states()
+            if result is not None and result.metadata.get("timed_out") is True:
+                result = await self._after_timeout(step, result)
         except WorkspaceError as error:
             if result is not None:
                 result = result.with_metadata(undo=f"This call cannot be undone: {error}")
@@ -306,6 +316,28 @@ class WorkspaceHistory:
         if mode is not None and mode.notes and result is not None:
             result = add_notes(result, mode)
         return result
+
+    async def _after_timeout(self, step: Checkpoint, result: ToolResult) -> ToolResult:
+        """Say what a call has changed that timed out, and take it back if that was asked for."""
+        paths = await asyncio.to_thread(self._checkpoints.list_changes, step)
+        if self._on_timeout == "keep" or not (paths or step.changes_variables):
+            return explain_kept(result, paths)
+        # The worker may be one that has the variables from before this call already.
+        metadata = result.metadata
+        is_back = metadata.get("state_kept") is True and metadata.get("state_before") == step.call_id
+        await self._shared.wait_for_snapshots()
+        plan = self._choice("undo").plan(1, files_only=is_back)
+        others = [call_id for call_id in self._tokens if call_id != step.call_id]
+        running = self._shared.find_background_processes()
+        if others:
+            undone = refusal(f"Another call is running: {summarize_names(others)}.")
+        elif running:
+            undone = refusal(f"{summarize_names(list(running.values()))} still runs in the background.")
+        elif isinstance(plan, UndoPlan):
+            undone = await run_to_completion(self._carry_out(plan, {}, force=False, keeps=is_back))
+        else:
+            undone = plan
+        return explain_taken_back(result, paths, undone)
 
     def _forget_states(self) -> None:
         """Forget which states calls have found that can be neither undone nor redone any more."""

@@ -33,7 +33,7 @@ from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.event_log import EventLog, Listener
 from aisotools.session.gate import Gate, make_call
-from aisotools.session.history import UndoHistory, VariablesChoice
+from aisotools.session.history import TimeoutChoice, UndoHistory, VariablesChoice
 from aisotools.session.options import (
     check_retained_bytes,
     existing_paths,
@@ -52,6 +52,7 @@ from aisotools.session.setup import (
     build_environment,
     check_factory,
     detect_levels,
+    setup_options,
 )
 from aisotools.session.status import SessionStatus, missing_levels
 from aisotools.session.transfer import GetVariable, PutVariable, branch_off, check_variable
@@ -99,6 +100,7 @@ class Session:
         allow_protected: Sequence[str] = (),
         retained_bytes: int = DEFAULT_RETAINED_BYTES,
         try_unknown_commands: bool = True,
+        on_timeout: TimeoutChoice = "keep",
     ) -> None:
         """Describe the session; nothing is started or created yet.
 
@@ -123,6 +125,7 @@ class Session:
             retained_bytes: Memory of this process that events, results and checkpoints may take; beyond it
                 long results move to files and the oldest events are dropped, which `events` and `status` say.
             try_unknown_commands: Whether unknown shell commands are tried first, see `session.trials`.
+            on_timeout: Whether changes of a call that times out are kept and named, or taken back (`undo`).
 
         Raises:
             UsageError: If one of `allow_protected` is no protected name.
@@ -156,8 +159,7 @@ class Session:
         self._read_only = existing_paths(read_only, self._environ)
         check_factory(sandbox, self._read_only)
         self._make_sandbox = sandbox
-        self._protect_notebooks = protect_notebooks
-        self._try_unknown = try_unknown_commands
+        self._options = setup_options(protect_notebooks, try_unknown_commands, on_timeout)
         self._approval_timeout_s = approval_timeout_s
         self._ticker = LoopTicker()
         self._opening = asyncio.Lock()
@@ -421,9 +423,8 @@ class Session:
                 event_log=self._event_log,
                 session_key=self.session_key,
                 environ=self._environ,
-                protect_notebooks=self._protect_notebooks,
                 policy=self.policy,
-                try_unknown=self._try_unknown,
+                **self._options,
             )
             self._recording = await record(
                 self._event_log,
@@ -680,11 +681,10 @@ class Session:
                 sandbox=self._make_sandbox,
                 output_caps=self._gate.caps,
                 environ=self._environ,
-                protect_notebooks=self._protect_notebooks,
                 approval_timeout_s=self._approval_timeout_s,
                 allow_protected=self.allowed_protected,
                 retained_bytes=self.retention.limit_bytes,
-                try_unknown_commands=self._try_unknown,
+                **self._options,
             )
             try:
                 await branch.start()

@@ -861,3 +861,42 @@ async def test_change_is_on_the_disk_before_its_call_is_answered(open_session: O
     assert not store.is_synced, "nobody waits for the disk where nothing was changed"
     await synced.wait()
     assert store.is_synced
+
+
+# ---- timeouts
+
+
+@pytest.mark.parametrize("on_timeout", ["keep", "undo"])
+@pytest.mark.parametrize("is_stubborn", [False, True])
+async def test_timeout_says_what_stays_or_takes_it_back(
+    real_session: OpenSession, on_timeout: str, is_stubborn: bool
+) -> None:
+    """Also where the worker has to be killed, and one with the variables from before takes its place."""
+    session = real_session(policy=AUTO, approver=AllowAll(), on_timeout=on_timeout)
+    await session.run_cell("x = 1")
+    block = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals)); " * is_stubborn
+    wait = "while True: pass" if is_stubborn else "import time; time.sleep(100)"
+    code = f"{block}x = 2\nopen('half', 'w').write('half')\n{wait}"
+    result = await session.call("python", {"code": code}, timeout_s=1.0)
+    assert result.metadata["timed_out"] is True
+    assert result.metadata["changed_files"] == ["half"]
+    if on_timeout == "keep":
+        assert "[What it had changed by then stays changed: half. Undo takes it back.]" in result.content
+        assert here(session, "half").exists()
+    else:
+        assert "[What it had changed was taken back: half.]" in result.content
+        assert result.metadata["taken_back"] is True
+        assert not here(session, "half").exists()
+        assert (await session.run_cell("x")).content.splitlines()[-1] == "1"
+
+
+async def test_timeout_of_a_command_that_changed_nothing_says_so(real_session: OpenSession) -> None:
+    session = real_session(policy=AUTO, approver=AllowAll())
+    result = await session.call("sandbox_bash", {"command": "mkdir -p .; sleep 100", "timeout": 200})
+    assert result.content.endswith("[It had changed no file.]")
+    assert result.metadata["changed_files"] == []
+
+
+async def test_wrong_choice_for_timeouts_is_an_error(open_session: OpenSession) -> None:
+    with pytest.raises(ValueError, match="on_timeout='maybe': use 'keep' or 'undo'"):
+        open_session(on_timeout="maybe")

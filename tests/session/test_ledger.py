@@ -334,18 +334,18 @@ def test_an_empty_key_blocks_nothing_that_was_not_written_with_it(tmp_path: Path
 @pytest.mark.parametrize("loss", ["nothing", "all", "some"])
 def test_power_that_fails_is_not_taken_for_tampering(tmp_path: Path, loss: Loss) -> None:
     """Whatever is lost that was not synced: the ledger opens again, with all records up to the last head."""
-    told, sealed = tmp_path / "told", [(0, 0)]
-    key = prepare_folder(told)
+    recorded, sealed = tmp_path / "recorded", [(0, 0)]
+    key = prepare_folder(recorded)
     with pytest.MonkeyPatch.context() as patch:
-        disk = Disk(told)
+        disk = Disk(recorded)
         disk.record(patch)
-        with open_ledger(told, "log") as ledger:
+        with open_ledger(recorded, "log") as ledger:
             for number in range(12):
                 ledger.append("step", {"number": number})
                 if number % 3 == 2:
                     ledger.seal()
                     sealed.append((len(disk.log), ledger.records))
-        with open_ledger(told, "log") as ledger:
+        with open_ledger(recorded, "log") as ledger:
             ledger.append("step", {"number": 12})
     with pytest.MonkeyPatch.context() as patch:
         for name in ("fsync", "fdatasync"):

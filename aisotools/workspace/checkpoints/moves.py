@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.restore import (
     Reasons,
@@ -156,6 +157,17 @@ def move_trees(
             moved.missing += [(show(path), why) for path, why in result.left_out]
             moved.failed += [(show(path), why) for path, why in result.failed]
     return moved
+
+
+def list_changed(store: Store, trees: Mapping[str, TrackedTree], step: Checkpoint) -> list[str]:
+    """Return the paths that a step has changed, in those of its trees that are known by their keys."""
+    listed, reader = PathList(), TreeReader(store)
+    paths: list[str] = []
+    for key, tree in trees.items():
+        before, after = step.before.get(key, ""), step.after.get(key, "")
+        if before and after:
+            paths += [listed.show(tree, path) for path in reader.differences(before, after)]
+    return [*sorted_in_runs(paths)]
 
 
 def find_stuck(

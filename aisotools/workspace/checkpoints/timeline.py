@@ -33,7 +33,7 @@ from typing import Any
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import UsageError, WorkspaceError
 from aisotools.core.truncation import summarize_names
-from aisotools.workspace.checkpoints.moves import PathList, UndoResult, find_stuck, move_trees
+from aisotools.workspace.checkpoints.moves import PathList, UndoResult, find_stuck, list_changed, move_trees
 from aisotools.workspace.checkpoints.recovery import UNCERTAIN, describe_completed, describe_ended, drop_lost
 from aisotools.workspace.checkpoints.restore import Reasons, RestorePlan, lock_again, plan_restore, sweep
 from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Snapshot, TooSlow, TrackedTree
@@ -337,6 +337,11 @@ class Checkpoints:
             )
             self._measure()
             return step
+
+    def list_changes(self, step: Checkpoint) -> list[str]:
+        """Return the paths that a step has changed, sorted; those of very many may be shortened."""
+        with self._lock:
+            return list_changed(self._store, self._trees, step)
 
     @property
     def is_busy(self) -> bool:

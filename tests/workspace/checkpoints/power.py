@@ -199,7 +199,7 @@ class Disk:
         """Write what is on the disk after so many calls to an empty folder."""
         names: dict[int, dict[str, int]] = {}
         contents: dict[int, bytearray] = {}
-        for change in self._kept(cut, loss, draw):
+        for change in self._surviving(cut, loss, draw):
             if change.data is not None:
                 at, data = change.data
                 content = contents.setdefault(change.inode, bytearray())
@@ -214,8 +214,8 @@ class Disk:
                 names.setdefault(change.inode, {})[change.adds[0]] = change.adds[1]
         self._fill(folder, ROOT, names, contents)
 
-    def _kept(self, cut: int, loss: Loss, draw: random.Random) -> list[Change]:
-        kept: list[Change] = []
+    def _surviving(self, cut: int, loss: Loss, draw: random.Random) -> list[Change]:
+        survivors: list[Change] = []
         unsynced: list[Change] = []
         is_lost: dict[int, bool] = {}
         log = self.log[:cut]
@@ -229,8 +229,8 @@ class Disk:
                 unsynced.append(entry)
                 is_lost[id(entry)] = loss == "all" or (loss == "some" and draw.random() < 0.5)
             if not is_lost.get(id(entry), False):
-                kept.append(entry)
-        return kept[::-1]
+                survivors.append(entry)
+        return survivors[::-1]
 
     def _fill(
         self, folder: Path, inode: int, names: dict[int, dict[str, int]], contents: dict[int, bytearray]
