@@ -11,7 +11,7 @@ ROOM = (0, 2, 8) if os.geteuid() == 0 else (1, 8, 16)
 """Modules, functions and crossings beyond two thirds of the first version: a busy machine polls more often,
 and a user who is not root passes some functions more."""
 
-ADDED = {"read-only call": (4, 16, 0), "asked write": (11, 60, 10), "undo": (7, 51, 0)}
+ADDED = {"read-only call": (4, 16, 0), "asked write": (11, 76, 14), "undo": (7, 59, 0)}
 """The same for what the first version did not do. Protected files are looked at between calls as well, and
 before an undo; the paths of a call that changes something are resolved, and compared once more before it runs
 with what was shown; a record is escaped where it has to be; a disk is waited for in a thread.
@@ -22,7 +22,9 @@ have modules of their own. Which state of the variables a call has found, and in
 noted; before an undo it is known which calls it takes and whether the variables from before them are kept.
 An undo notes what it failed at, so that it can be taken back, and its steps have a module of their own.
 That rules are enforced as they are now is seen before each call; what a call would remove or run has a
-stamp. What a tool's facts come from is imported in a thread, and large arguments are parsed once."""
+stamp. What a tool's facts come from is imported in a thread, and large arguments are parsed once.
+Contents and records are written through to the disk, in a thread, before a call that has changed something is
+answered, and a content that is there is compared; an undo is staged and synced, and only then switched."""
 
 
 def test_the_path_of_a_call_is_two_thirds_of_the_first_version() -> None:

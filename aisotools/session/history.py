@@ -276,7 +276,8 @@ class WorkspaceHistory:
                 raise SandboxError(f"{call.name} was not run: {error}") from error
             raise
         self._tokens[call.id] = token
-        self.announce()
+        if self._checkpoints.notes:
+            self.announce()
         self._states.begin(call.id, may_change=prepared.changes_variables)
         self._first_root = self._first_root or snapshot.root
         self._event_log.add(

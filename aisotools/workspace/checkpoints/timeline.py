@@ -68,6 +68,7 @@ class Checkpoints:
         has_excess: Whether there are more steps or contents than are kept, as of the last step that ended.
         memory_bytes: Memory that all of this takes between two calls, without what a scan or an undo needs.
         root_mode: Mode of the workspace's own folder; None if that did not exist.
+        notes: What `take_notes` will return.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Checkpoints:
         self.latest: Snapshot | None = None
         self.has_excess = False
         self._due = RecordQueue(self._store)
-        self._notes: list[str] = []
+        self.notes: list[str] = []
         try:
             records = self._store.records()
             self._timeline = Timeline.read(records)
@@ -148,8 +149,8 @@ class Checkpoints:
     def take_notes(self) -> tuple[str, ...]:
         """Return what was completed, taken back or lost since the last time, in sentences."""
         with self._lock:
-            notes, self._notes = self._notes, []
-        return tuple(notes)
+            notes, self.notes = tuple(self.notes), []
+            return notes
 
     # ---- what has to be written first
 
@@ -340,8 +341,7 @@ class Checkpoints:
 
     def list_changes(self, step: Checkpoint) -> list[str]:
         """Return the paths that a step has changed, sorted; those of very many may be shortened."""
-        with self._lock:
-            return list_changed(self._store, self._trees, step)
+        return list_changed(self._store, self._trees, step)
 
     @property
     def is_busy(self) -> bool:
@@ -630,7 +630,7 @@ class Checkpoints:
         if self._timeline.moving is not None:
             self._end_move(moving["token"])
         if not failed:
-            self._notes.append(describe_completed(moved))
+            self.notes.append(describe_completed(moved))
         return failed
 
     # ---- recovery and limits
@@ -638,14 +638,14 @@ class Checkpoints:
     def _recover(self) -> None:
         """Bring timeline, store and workspace in line, however the last process ended."""
         timeline = self._timeline
-        self._notes += drop_lost(timeline, self._store)
+        self.notes += drop_lost(timeline, self._store)
         # Crash during an undo or redo: complete it before anything else looks at the workspace.
         if timeline.moving is not None:
             moved = self._complete_move(timeline.moving)
-            self._notes.append(describe_completed(moved))
+            self.notes.append(describe_completed(moved))
         # Crash during a call: whatever it has done by now is its result.
         for call_id in list(timeline.running):
-            self._notes.append(describe_ended(self.end(call_id)))
+            self.notes.append(describe_ended(self.end(call_id)))
         self._sweep_left()
         self._rewrite()
 
