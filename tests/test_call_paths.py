@@ -11,7 +11,7 @@ ROOM = (0, 2, 8) if os.geteuid() == 0 else (1, 8, 16)
 """Modules, functions and crossings beyond two thirds of the first version: a busy machine polls more often,
 and a user who is not root passes some functions more."""
 
-ADDED = {"read-only call": (4, 19, 1), "asked write": (11, 64, 12), "undo": (7, 51, 0)}
+ADDED = {"read-only call": (4, 19, 1), "asked write": (11, 80, 16), "undo": (9, 84, 0)}
 """The same for what the first version did not do. Protected files are looked at between calls as well, and
 before an undo; the paths of a call that changes something are resolved, and compared once more before it runs
 with what was shown; a record is escaped where it has to be; a disk is waited for in a thread.
@@ -23,7 +23,9 @@ noted; before an undo it is known which calls it takes and whether the variables
 An undo notes what it failed at, so that it can be taken back, and its steps have a module of their own.
 That rules are enforced as they are now is seen before each call; what a call would remove or run has a
 stamp. What a tool's facts come from is imported in a thread, and large arguments are parsed once.
-Where rules deny files, a call ends when the sandbox is at rest."""
+Where rules deny files, a call ends when the sandbox is at rest.
+Contents and records are written through to the disk, in a thread, before a call that has changed something is
+answered, and a content that is there is compared; an undo is staged and synced, and only then switched."""
 
 
 def test_the_path_of_a_call_is_two_thirds_of_the_first_version() -> None:

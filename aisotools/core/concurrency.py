@@ -54,6 +54,37 @@ class LoopTicker:
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._schedule)
 
 
+class DelayedRun:
+    """Does something in a thread a while after it was first asked for, once for all who ask meanwhile."""
+
+    def __init__(self, act: Callable[[], object], delay_s: float) -> None:
+        """Ask with `request`.
+
+        Args:
+            act: What to do. What it raises goes to the handler of the loop's exceptions.
+            delay_s: Seconds from the first request until it is done.
+        """
+        self._act = act
+        self._delay_s = delay_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._running: asyncio.Future[object] | None = None  # the loop itself would forget it
+
+    def request(self) -> None:
+        """Have it done by then."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._delay_s, self._start)
+
+    def cancel(self) -> None:
+        """Forget what was asked for and has not begun."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _start(self) -> None:
+        self._timer = None
+        self._running = asyncio.get_running_loop().run_in_executor(None, self._act)
+
+
 class LoopTurns:
     """Lets the event loop have its turn between pieces of work that take long, however many there are.
 

@@ -376,6 +376,21 @@ class Redone(Undone):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryRecovered(SessionEvent):
+    """An undo or a call that an earlier program had left half done was completed, or something was lost.
+
+    Attributes:
+        notes: What was completed, what ended as it was, and what can no longer be undone, in sentences.
+    """
+
+    kind: ClassVar[str] = "history_recovered"
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join(self.notes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionEnded(SessionEvent):
     """The session was closed."""
 

@@ -8,7 +8,7 @@ A call that is asked about takes three scans: for its card, before it runs, and 
 another one. While a person reads the card, files may appear that are too large to be stored, or be edited;
 taken for part of the call, the edits would be undone with it. A scan reads only files whose change time is
 new, so the second and the third cost one `lstat` for each file.
-`NoUndoHistory` is the history of a session whose files are on another machine.
+`aisotools.session.remote_history` is for a session whose files are on another machine.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
@@ -23,10 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar, get_args
 
-from aisotools.core.concurrency import gc_paused, run_to_completion
+from aisotools.core.concurrency import DelayedRun, gc_paused, run_to_completion
 from aisotools.core.events import (
     CallEmitted,
     CheckpointTaken,
+    HistoryRecovered,
     Redone,
     SandboxStarted,
     SessionEvent,
@@ -46,19 +48,29 @@ from aisotools.session.undo_results import (
     describe_elsewhere,
     describe_restored,
     describe_unsupported,
+    explain_kept,
+    explain_taken_back,
     failed_result,
     move_result,
     reverted_result,
 )
 from aisotools.session.undo_steps import UndoChoice, UndoPlan, VariableStates, known_ids, refusal
 from aisotools.tools.adapter import undo_path
+from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.scan import ProgressCallback, Snapshot, TooSlow
-from aisotools.workspace.checkpoints.steps import Direction
+from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
 from aisotools.workspace.checkpoints.store import Store
-from aisotools.workspace.checkpoints.timeline import UndoResult
 from aisotools.workspace.diff import Changes, changes_between
 from aisotools.workspace.paths import printable
 from aisotools.workspace.read_tracker import ReadCache
+
+_log = logging.getLogger(__name__)
+
+_SYNC_DELAY_S = 0.05
+"""Until the records of calls that changed nothing are written through to the disk, many at a time."""
+
+_MOST_NOTES = 20
+"""Sentences of `recovered` that are kept."""
 
 _CHARGED_STEP_BYTES = 64 << 10
 """Changes in the memory that checkpoints take are charged when they come to more than this."""
@@ -82,11 +94,14 @@ _PROGRESS_INTERVAL_S = 1.0
 VariablesChoice = Literal["restore", "keep"]
 """What an undo or redo does with variables: restore them along with the files, or leave them as they are."""
 
+TimeoutChoice = Literal["keep", "undo"]
+"""What becomes of the changes of a call that times out: they stay and are named, or they are taken back."""
+
 T = TypeVar("T")
 
 
 class UndoHistory(Protocol):
-    """The undo history of a session. `WorkspaceHistory` and `NoUndoHistory` implement it."""
+    """The undo history of a session. `WorkspaceHistory` implements it."""
 
     @property
     def store(self) -> Store:
@@ -123,6 +138,13 @@ class UndoHistory(Protocol):
     async def changes(self, since: str | None = None) -> Changes:
         """Return the changes since before a call, or since the session's first; see `Session.changes`."""
 
+    @property
+    def recovered(self) -> tuple[str, ...]:
+        """Return what was completed, ended as it was, or is lost of what was half done, in sentences."""
+
+    def announce(self) -> None:
+        """Record what is new of `recovered`."""
+
     def exclusive(self) -> AbstractAsyncContextManager[Snapshot]:
         """Hold the workspace as it is now: no call changes it until the context is left.
 
@@ -130,77 +152,11 @@ class UndoHistory(Protocol):
             UsageError: From within a call, which would wait for itself; or if nothing is kept.
         """
 
+    async def finish(self) -> None:
+        """Write through to the disk what waits for that, before `close`."""
+
     def close(self) -> None:
         """Release the workspace."""
-
-
-class NoUndoHistory:
-    """The history of a session whose files are on another machine: every request is refused."""
-
-    _REASON = (
-        "Calls of this session run on another machine, where no earlier state of files or variables is kept"
-    )
-
-    @property
-    def store(self) -> Store:
-        """Refuse: there is none."""
-        raise UsageError(f"{self._REASON}.")
-
-    def can_undo(self, facts: Facts) -> bool:  # noqa: ARG002 - the same for all
-        """Return False."""
-        return False
-
-    async def describe(self, prepared: PreparedCall) -> str:
-        """Return why the call cannot be undone."""
-        if prepared.facts.runs_in == "host":
-            return "It cannot be undone: this session keeps no earlier state."
-        return "It cannot be undone: it runs on another machine."
-
-    async def undo(
-        self,
-        steps: int = 1,  # noqa: ARG002 - the same for all
-        *,
-        to: str | None = None,  # noqa: ARG002 - likewise
-        force: bool = False,  # noqa: ARG002 - likewise
-        variables: VariablesChoice = "restore",  # noqa: ARG002 - likewise
-    ) -> ToolResult:
-        """Return a refusal."""
-        return refusal(f"{self._REASON}, so nothing can be undone from here.")
-
-    async def redo(
-        self,
-        steps: int = 1,  # noqa: ARG002 - the same for all
-        *,
-        force: bool = False,  # noqa: ARG002 - likewise
-        variables: VariablesChoice = "restore",  # noqa: ARG002 - likewise
-    ) -> ToolResult:
-        """Return a refusal."""
-        return refusal(f"{self._REASON}, so there is nothing to redo.")
-
-    async def reach(self) -> str:
-        """Return that it reaches nowhere."""
-        return f"{self._REASON}."
-
-    async def changes(self, since: str | None = None) -> Changes:  # noqa: ARG002 - the same for all
-        """Refuse.
-
-        Raises:
-            UsageError: Always.
-        """
-        raise UsageError(
-            f"{self._REASON}, so changes cannot be listed from here. Ask `sandbox_bash`, with git or diff."
-        )
-
-    def exclusive(self) -> AbstractAsyncContextManager[Snapshot]:
-        """Refuse.
-
-        Raises:
-            UsageError: Always.
-        """
-        raise UsageError(f"{self._REASON}, so it has no branches. Open another session there.")
-
-    def close(self) -> None:
-        """Do nothing: nothing is held."""
 
 
 @dataclass(slots=True)
@@ -226,6 +182,7 @@ class WorkspaceHistory:
         event_log: EventLog,
         reads: ReadCache,
         session_key: str,
+        on_timeout: TimeoutChoice = "keep",
     ) -> None:
         """Record the calls of one session; other sessions of this process may share the workspace.
 
@@ -235,6 +192,7 @@ class WorkspaceHistory:
             event_log: Gets checkpoints, undo and redo.
             reads: Forgets what was read when files are restored.
             session_key: The conversation, for the record of each checkpoint.
+            on_timeout: Whether changes of a call that times out are kept or taken back.
         """
         self._shared = shared
         self._checkpoints = shared.checkpoints
@@ -244,22 +202,48 @@ class WorkspaceHistory:
         self._event_log = event_log
         self._reads = reads
         self._session_key = session_key
+        self._on_timeout = on_timeout
         self._tokens: dict[str, LockToken] = {}
         self._first_root = ""
         self._fits_at_first = False
         self._states = VariableStates()
         event_log.subscribe(self._on_worker_started, (SandboxStarted,))
         self._charged_bytes = 0
+        self.recovered: tuple[str, ...] = ()
+        self._syncing = DelayedRun(self._sync, _SYNC_DELAY_S)
         self._checkpoints.limit_memory(event_log.budget.limit_bytes // _CHECKPOINTS_SHARE)
 
     def __repr__(self) -> str:
         return f"<WorkspaceHistory of {self._checkpoints!r}>"
 
+    async def finish(self) -> None:
+        """Write through to the disk what waits for that; see `UndoHistory.finish`."""
+        self._syncing.cancel()
+        if not self._checkpoints.is_synced:
+            await asyncio.to_thread(self._sync)
+
     def close(self) -> None:
         """Release the workspace; the last session on it closes its checkpoints."""
+        self._syncing.cancel()
         self._shared.release(self._sandbox)
         self._event_log.budget.release(self._charged_bytes)
         self._charged_bytes = 0
+
+    def announce(self) -> None:
+        """Record what is new of `recovered`, and log it; see `UndoHistory.announce`."""
+        notes = self._checkpoints.take_notes()
+        if notes:
+            self.recovered = (*self.recovered, *notes)[-_MOST_NOTES:]
+            for note in notes:
+                _log.warning("%s", note)
+            self._event_log.add(HistoryRecovered, notes=notes)
+
+    def _sync(self) -> None:
+        try:
+            self._checkpoints.sync()
+        except WorkspaceError as error:
+            # Nothing that a call has changed waits for this. The next call that changes something is refused.
+            _log.warning("The record of the last calls may be lost with the power: %s", error)
 
     # -- guard: around each call
 
@@ -292,6 +276,8 @@ class WorkspaceHistory:
                 raise SandboxError(f"{call.name} was not run: {error}") from error
             raise
         self._tokens[call.id] = token
+        if self._checkpoints.notes:
+            self.announce()
         self._states.begin(call.id, may_change=prepared.changes_variables)
         self._first_root = self._first_root or snapshot.root
         self._event_log.add(
@@ -310,10 +296,18 @@ class WorkspaceHistory:
         if prepared.changes_variables:
             self._states.note_changed()
         try:
-            await self._scan(functools.partial(self._checkpoints.end, call.id), call.id)
+            step = await self._scan(functools.partial(self._checkpoints.end, call.id), call.id)
+            if self._checkpoints.is_due:
+                # What a call has changed is on the disk before anybody reads its answer. In a thread: the
+                # disk may take its time.
+                await asyncio.to_thread(self._checkpoints.sync)
+            elif not self._checkpoints.is_synced:
+                self._syncing.request()
             if self._checkpoints.has_excess:
                 await asyncio.to_thread(self._checkpoints.drop_old)
                 self._forget_states()
+            if result is not None and result.metadata.get("timed_out") is True:
+                result = await self._after_timeout(step, result)
         except WorkspaceError as error:
             if result is not None:
                 result = result.with_metadata(undo=f"This call cannot be undone: {error}")
@@ -323,6 +317,28 @@ class WorkspaceHistory:
         if mode is not None and mode.notes and result is not None:
             result = add_notes(result, mode)
         return result
+
+    async def _after_timeout(self, step: Checkpoint, result: ToolResult) -> ToolResult:
+        """Say what a call has changed that timed out, and take it back if that was asked for."""
+        paths = await asyncio.to_thread(self._checkpoints.list_changes, step)
+        if self._on_timeout == "keep" or not (paths or step.changes_variables):
+            return explain_kept(result, paths)
+        # The worker may be one that has the variables from before this call already.
+        metadata = result.metadata
+        is_back = metadata.get("state_kept") is True and metadata.get("state_before") == step.call_id
+        await self._shared.wait_for_snapshots()
+        plan = self._choice("undo").plan(1, files_only=is_back)
+        others = [call_id for call_id in self._tokens if call_id != step.call_id]
+        running = self._shared.find_background_processes()
+        if others:
+            undone = refusal(f"Another call is running: {summarize_names(others)}.")
+        elif running:
+            undone = refusal(f"{summarize_names(list(running.values()))} still runs in the background.")
+        elif isinstance(plan, UndoPlan):
+            undone = await run_to_completion(self._carry_out(plan, {}, force=False, keeps=is_back))
+        else:
+            undone = plan
+        return explain_taken_back(result, paths, undone)
 
     def _forget_states(self) -> None:
         """Forget which states calls have found that can be neither undone nor redone any more."""
@@ -556,6 +572,8 @@ class WorkspaceHistory:
             moved = await self._scan(move, "", inline=False)
         except WorkspaceError as error:
             return refusal(f"The {direction} failed: {error}")
+        finally:
+            self.announce()
         if moved.conflicts and not moved.done:
             return await asyncio.to_thread(conflict_result, moved)
         self._reads.forget()

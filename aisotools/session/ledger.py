@@ -41,6 +41,7 @@ from pydantic_core import from_json, to_json
 from aisotools.core.exceptions import LedgerError
 from aisotools.core.types import Json
 from aisotools.session.ledger_index import IndexEntry, LedgerIndex, read_object
+from aisotools.workspace.dirfd import sync_folder
 
 _KEY_BYTES = 32
 _MAC_CHARS = 64
@@ -161,6 +162,10 @@ class Ledger:
             # Crash: a ledger without a head has lost it, so there is one before the first record. The index
             # is told first, because a head without an index says that the index is gone.
             self.seal()
+            try:
+                sync_folder(self.path.parent)
+            except OSError as error:
+                raise _unusable_folder(self.path.parent, error) from error
         self._anchored_s = float("-inf")  # the first new records are worth another change
 
     def append(self, kind: str, body: Mapping[str, Json], *, time_s: float | None = None) -> None:
@@ -226,21 +231,26 @@ class Ledger:
         )
 
     def seal(self) -> None:
-        """Replace the head, which makes it detectable if records up to here are cut off; at times the index.
+        """Write the records through to the disk, then replace the head; at times the index as well.
 
-        It may be called in another thread than `append`: a disk may take its time.
+        The head makes it detectable if records up to here are cut off. It may be called in another thread
+        than `append`: a disk may take its time.
 
         Raises:
-            LedgerError: If the head cannot be written.
+            LedgerError: If the records or the head cannot be written.
         """
         temporary = _head_path(self.path).with_suffix(".new")
         with self._sealing:
             head = _head_text(self._key, *self._position, name=self.path.stem)
             try:
+                # Power loss: a head without the records that it counts would look like records cut off.
+                os.fdatasync(self._descriptor)
                 descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
                 try:
                     if os.write(descriptor, head) != len(head):
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    # Power loss: an empty head under the name of the old one would look like tampering.
+                    os.fdatasync(descriptor)
                 finally:
                     os.close(descriptor)
                 # Crash in between: the old head stays whole, and what was written after it is still chained.
@@ -407,9 +417,14 @@ def _check(path: Path, key: bytes) -> Verification:
             break
         previous_mac, records = expected, number
         macs.append(expected)
+    rest = b"\n".join([*lines[records:], torn])
+    if problem and b"\0" in rest:
+        # Power loss: what was written since the last head is not on the disk, or only its later part. A part
+        # that is missing reads as zeros. Whoever wanted to hide these lines could as well cut them off.
+        problem = None
     problems = [problem] if problem else _check_head(path, key, macs)
     problems = problems or LedgerIndex(path.parent, key).check(path.stem, macs)
-    return Verification(records=records, problems=tuple(problems), torn_bytes=0 if problem else len(torn))
+    return Verification(records=records, problems=tuple(problems), torn_bytes=0 if problem else len(rest))
 
 
 def _check_head(path: Path, key: bytes, macs: list[str]) -> list[str]:

@@ -29,6 +29,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from aisotools.core.exceptions import LedgerError
+from aisotools.workspace.dirfd import sync_folder
 
 _LOCK_TIMEOUT_S = 2.0
 _POLL_S = 0.005
@@ -159,10 +160,13 @@ class LedgerIndex:
             content = self._text(ledgers)
             if os.write(descriptor, content) != len(content):
                 raise LedgerError(f"The index {self._path} cannot be written whole; is the disk full?")
+            # Power loss: an empty index under the name of the old one would look like tampering.
+            os.fdatasync(descriptor)
         finally:
             os.close(descriptor)
         # Crash in between: the old index stays whole, and counts no record that is not there.
         temporary.replace(self._path)
+        sync_folder(self._path.parent)
 
     def _text(self, ledgers: Mapping[str, Any]) -> bytes:
         seal = hmac.digest(self._key, b"index" + to_json(ledgers), "sha256").hex()

@@ -23,6 +23,7 @@ from aisotools.core.events import (
     ContextTrimmed,
     ConversationEdited,
     GrantRevoked,
+    HistoryRecovered,
     ModelAnswered,
     ModelRequested,
     ModelRetried,
@@ -258,6 +259,10 @@ def _read_restored(body: Body, common: Body) -> SessionEvent:
     )
 
 
+def _read_recovered(body: Body, common: Body) -> SessionEvent:
+    return HistoryRecovered(**common, notes=tuple(body["notes"]))
+
+
 def _read_fields_of(kind: type[SessionEvent]) -> Callable[[Body, Body], SessionEvent]:
     return lambda body, common: kind(**common, **body)
 
@@ -277,5 +282,6 @@ _READERS: Mapping[str, Callable[[Body, Body], SessionEvent]] = {
     "variables_dropped": _read_dropped,
     "undone": _read_undone_as(Undone),
     "redone": _read_undone_as(Redone),
+    "history_recovered": _read_recovered,
     "session_ended": _read_fields_of(SessionEnded),
 }

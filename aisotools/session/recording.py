@@ -25,6 +25,7 @@ from aisotools.core.events import (
     CallStarted,
     CallTried,
     GrantRevoked,
+    HistoryRecovered,
     ProtectedFilesRestored,
     ProtectedNamesAllowed,
     SandboxLost,
@@ -227,9 +228,16 @@ async def record(
             known[name] = (tool, secret_parameters(tool.parameters_schema()))
         return known[name][1]
 
-    await asyncio.to_thread(prepare_folder, folder)
+    # In a thread: it waits for the disk.
+    opening = asyncio.ensure_future(asyncio.to_thread(_open, folder, ledger_name(session_key)))
+    try:
+        ledger = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        # Cancelled while the thread goes on: nobody else could write to a ledger that is never closed.
+        opening.add_done_callback(_close_opened)
+        raise
     recording = Recording(
-        open_ledger(folder, ledger_name(session_key)),
+        ledger,
         secret_names,
         lambda error: on_failure(f"what happens could not be recorded ({error})"),
     )
@@ -237,6 +245,16 @@ async def record(
     event_log.subscribe(recording.on_event, kinds)
     event_log.add_preparation(recording.prepare)
     return recording
+
+
+def _open(folder: Path, name: str) -> Ledger:
+    prepare_folder(folder)
+    return open_ledger(folder, name)
+
+
+def _close_opened(opening: asyncio.Future[Ledger]) -> None:
+    if opening.exception() is None:
+        opening.result().close()
 
 
 @singledispatch
@@ -359,6 +377,11 @@ def _(event: Undone, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 
         "steps": event.steps,
         "files_only": event.files_only,
     }
+
+
+@_body.register
+def _(event: HistoryRecovered, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - redacted by shape
+    return {"notes": list(map(redact_text, event.notes))}
 
 
 @_body.register

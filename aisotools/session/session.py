@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from aisotools.builtin import WORKER_MODULES, builtin_tools
 from aisotools.core.concurrency import LoopTicker
-from aisotools.core.events import CallEmitted, ProtectedNamesAllowed, SessionEnded, SessionEvent
+from aisotools.core.events import CallEmitted, SessionEnded, SessionEvent
 from aisotools.core.exceptions import SessionClosed, ToolError, UsageError
 from aisotools.core.protocols import Approver, OutputCaps, StoredText
 from aisotools.core.sandboxes import Sandbox
@@ -32,7 +32,7 @@ from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.event_log import EventLog, Listener
 from aisotools.session.gate import Gate, make_call
-from aisotools.session.history import UndoHistory, VariablesChoice
+from aisotools.session.history import TimeoutChoice, UndoHistory, VariablesChoice
 from aisotools.session.options import (
     check_retained_bytes,
     claim,
@@ -47,10 +47,12 @@ from aisotools.session.recording import Recording, record
 from aisotools.session.setup import (
     SandboxFactory,
     SessionParts,
+    announce_opened,
     build_environment,
     check_factory,
     detect_levels,
     settle_level,
+    setup_options,
 )
 from aisotools.session.status import SessionStatus, missing_levels
 from aisotools.session.transfer import GetVariable, PutVariable, branch_off, check_variable
@@ -98,6 +100,7 @@ class Session:
         allow_protected: Sequence[str] = (),
         retained_bytes: int = DEFAULT_RETAINED_BYTES,
         try_unknown_commands: bool = True,
+        on_timeout: TimeoutChoice = "keep",
     ) -> None:
         """Describe the session; nothing is started or created yet.
 
@@ -121,9 +124,8 @@ class Session:
                 such as `.vscode`, or the path of one such file. Programs outside the sandbox may run them.
             retained_bytes: Memory of this process that events, results and checkpoints may take; beyond it
                 long results move to files and the oldest events are dropped, which `events` and `status` say.
-                A look at the workspace takes up to 1 KiB more per file while it lasts, undo and changes up to
-                2 KiB per changed one; twice as much for names with characters beyond U+FFFF.
             try_unknown_commands: Whether unknown shell commands are tried first, see `session.trials`.
+            on_timeout: Whether changes of a call that times out are kept and named, or taken back (`undo`).
 
         Raises:
             UsageError: If one of `allow_protected` is no protected name.
@@ -157,8 +159,7 @@ class Session:
         self._read_only = existing_paths(read_only, self._environ)
         check_factory(sandbox, self._read_only)
         self._make_sandbox = sandbox
-        self._protect_notebooks = protect_notebooks
-        self._try_unknown = try_unknown_commands
+        self._options = setup_options(protect_notebooks, try_unknown_commands, on_timeout)
         self._approval_timeout_s = approval_timeout_s
         self._ticker = LoopTicker()
         self._opening = asyncio.Lock()
@@ -287,6 +288,7 @@ class Session:
             missing=self._missing_levels,
             allowed_protected=self.allowed_protected,
             retained=self._event_log.retained,
+            recovered=self._parts.history.recovered,
         )
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -359,6 +361,7 @@ class Session:
                 parts.protection.prepare_close()
                 await parts.env.sandbox.close()
                 await parts.protection.close()
+                await parts.history.finish()
         finally:
             if parts is not None:
                 parts.history.close()
@@ -417,9 +420,8 @@ class Session:
                 event_log=self._event_log,
                 session_key=self.session_key,
                 environ=self._environ,
-                protect_notebooks=self._protect_notebooks,
                 policy=self.policy,
-                try_unknown=self._try_unknown,
+                **self._options,
             )
             self._recording = await record(
                 self._event_log,
@@ -430,9 +432,7 @@ class Session:
             )
             # Race: whoever closed it meanwhile has found nothing yet to release.
             self._refuse_if_closed("was closed while it opened")
-            for source, names in (("session", by_session), ("settings", by_settings)):
-                if names:
-                    self._event_log.add(ProtectedNamesAllowed, names=names, source=source)
+            announce_opened(self._event_log, parts.history, session=by_session, settings=by_settings)
         except BaseException:
             if parts is not None:
                 parts.history.close()
@@ -681,11 +681,10 @@ class Session:
                 sandbox=self._make_sandbox,
                 output_caps=self._gate.caps,
                 environ=self._environ,
-                protect_notebooks=self._protect_notebooks,
                 approval_timeout_s=self._approval_timeout_s,
                 allow_protected=self.allowed_protected,
                 retained_bytes=self.retention.limit_bytes,
-                try_unknown_commands=self._try_unknown,
+                **self._options,
             )
             try:
                 await branch.start()

@@ -9,10 +9,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypedDict, get_args
 
 from aisotools.builtin import WORKER_MODULES
-from aisotools.core.events import CallFinished, CallStarted
+from aisotools.core.events import CallFinished, CallStarted, ProtectedNamesAllowed
 from aisotools.core.exceptions import UsageError
 from aisotools.core.sandboxes import (
     Sandbox,
@@ -31,10 +31,11 @@ from aisotools.sandbox.host.monitor import count_context_switches
 from aisotools.sandbox.process.spawn import WorkerSpec, detection, search_path
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment, ImportRootWatch, ReadGuard
-from aisotools.session.history import NoUndoHistory, UndoHistory, WorkspaceHistory
+from aisotools.session.history import TimeoutChoice, UndoHistory, WorkspaceHistory
 from aisotools.session.path_rules import PathRules
 from aisotools.session.protection import Protection, RestGuard
-from aisotools.session.sharing import share
+from aisotools.session.remote_history import NoUndoHistory
+from aisotools.session.sharing import share_in_thread
 from aisotools.session.trials import trial_lookups
 from aisotools.workspace.lock import state_folder
 from aisotools.workspace.path_facts import PathResolver
@@ -113,6 +114,37 @@ class SessionParts:
     history: UndoHistory
 
 
+class SetupOptions(TypedDict):
+    """Arguments of a session that only `build_environment` needs, by their names in both."""
+
+    protect_notebooks: bool
+    try_unknown_commands: bool
+    on_timeout: TimeoutChoice
+
+
+def setup_options(
+    protect_notebooks: bool, try_unknown_commands: bool, on_timeout: TimeoutChoice
+) -> SetupOptions:
+    """Return these arguments of a session, checked.
+
+    Raises:
+        ValueError: If `on_timeout` is none of its values.
+    """
+    if on_timeout not in get_args(TimeoutChoice):
+        raise ValueError(f"on_timeout={on_timeout!r}: use 'keep' or 'undo'.")
+    return SetupOptions(
+        protect_notebooks=protect_notebooks, try_unknown_commands=try_unknown_commands, on_timeout=on_timeout
+    )
+
+
+def announce_opened(event_log: EventLog, history: UndoHistory, **allowed: Sequence[str]) -> None:
+    """Record, once a session is open, what was recovered and which protected names are allowed, by whom."""
+    history.announce()
+    for source, names in allowed.items():
+        if names:
+            event_log.add(ProtectedNamesAllowed, names=tuple(names), source=source)
+
+
 async def build_environment(
     spec: WorkerSpec,
     make_sandbox: SandboxFactory,
@@ -122,7 +154,8 @@ async def build_environment(
     environ: Mapping[str, str],
     protect_notebooks: bool,
     policy: Policy | None = None,
-    try_unknown: bool = True,
+    try_unknown_commands: bool = True,
+    on_timeout: TimeoutChoice = "keep",
 ) -> SessionParts:
     """Make the sandbox, and the guards and the history around its calls. No worker is started.
 
@@ -134,7 +167,8 @@ async def build_environment(
         environ: Where settings are looked up.
         protect_notebooks: Whether open notebooks are protected.
         policy: The session's policy, of which the sandbox enforces what it can.
-        try_unknown: Whether commands that nobody knows are tried before anybody is asked.
+        try_unknown_commands: Whether commands that nobody knows are tried before anybody is asked.
+        on_timeout: Whether changes of a call that times out are kept or taken back.
 
     Raises:
         WorkspaceError: If checkpoints cannot be kept.
@@ -175,10 +209,15 @@ async def build_environment(
         history = NoUndoHistory()
         env = dataclasses.replace(env, can_undo=history.can_undo, describe_undo=history.describe)
     else:
-        shared = share(workspace, state_folder(environ), sandbox)
+        shared = await share_in_thread(workspace, state_folder(environ), sandbox)
         files.watch_mode(shared.checkpoints.root_mode)
         history = WorkspaceHistory(
-            shared, sandbox=sandbox, event_log=event_log, reads=reads, session_key=session_key
+            shared,
+            sandbox=sandbox,
+            event_log=event_log,
+            reads=reads,
+            session_key=session_key,
+            on_timeout=on_timeout,
         )
         try:
             await history.measure()
@@ -196,7 +235,9 @@ async def build_environment(
             resolve_paths=PathResolver(workspace).resolve,
             path_rules=path_rules,
             # Only a reader holds a command to what a trial promises.
-            trials=trial_lookups(workspace, search_path()) if try_unknown and env.has_readers else None,
+            trials=trial_lookups(workspace, search_path())
+            if try_unknown_commands and env.has_readers
+            else None,
         )
     return SessionParts(env=env, protection=protection, reads=reads, history=history)
 

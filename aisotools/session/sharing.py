@@ -7,6 +7,7 @@ for them, and undo waits for all calls, so that each checkpoint shows the change
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import signal
 import threading
@@ -227,3 +228,24 @@ def share(workspace: Path, state_folder: Path, sandbox: Sandbox) -> SharedWorksp
             )
         shared.sandboxes.append(sandbox)
         return shared
+
+
+async def share_in_thread(workspace: Path, state_folder: Path, sandbox: Sandbox) -> SharedWorkspace:
+    """Do what `share` does in a thread: what a crash has left is mended first, which waits for the disk.
+
+    Raises:
+        WorkspaceError: As `share`.
+        UsageError: As `share`.
+    """
+    sharing = asyncio.ensure_future(asyncio.to_thread(share, workspace, state_folder, sandbox))
+    try:
+        return await asyncio.shield(sharing)
+    except asyncio.CancelledError:
+        # Cancelled while the thread goes on: its share would never be given back.
+        sharing.add_done_callback(functools.partial(_give_back, sandbox))
+        raise
+
+
+def _give_back(sandbox: Sandbox, done: asyncio.Future[SharedWorkspace]) -> None:
+    if done.exception() is None:
+        done.result().release(sandbox)

@@ -28,6 +28,7 @@ class SessionStatus:
         missing: For each stronger level, why this machine does not support it and what would enable it.
         allowed_protected: The protected names that may be written.
         retained: The memory of the host that it takes; None if it is not known.
+        recovered: What of an earlier undo or call was completed, ended as it was, or is lost, in sentences.
     """
 
     level: str
@@ -42,6 +43,7 @@ class SessionStatus:
     missing: tuple[str, ...] = ()
     allowed_protected: tuple[str, ...] = ()
     retained: Retained | None = None
+    recovered: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -54,6 +56,7 @@ class SessionStatus:
         missing: tuple[str, ...] = (),
         allowed_protected: tuple[str, ...] = (),
         retained: Retained | None = None,
+        recovered: tuple[str, ...] = (),
     ) -> SessionStatus:
         """Return the status of an open session whose sandbox has the status `sandbox`."""
         return cls(
@@ -69,6 +72,7 @@ class SessionStatus:
             missing=missing,
             allowed_protected=allowed_protected,
             retained=retained,
+            recovered=recovered,
         )
 
 

@@ -9,7 +9,7 @@ from aisotools.core.sandboxes import VariablePoint
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Json, ToolResult
 from aisotools.session.undo_steps import UndoPlan, UndoStep
-from aisotools.workspace.checkpoints.timeline import UndoResult
+from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.root_mode import RootMode
 
 _MAX_LISTED = 20
@@ -21,6 +21,29 @@ def add_notes(result: ToolResult, mode: RootMode) -> ToolResult:
     notes, mode.notes = mode.notes, []
     content = "\n".join([result.content, *(f"[{note}]" for note in notes)]).lstrip("\n")
     return dataclasses.replace(result, content=content).with_metadata(workspace_mode=notes)
+
+
+def explain_kept(result: ToolResult, paths: Sequence[str]) -> ToolResult:
+    """Add to the result of a call that timed out what it had changed until then, and that this stays."""
+    if not paths:
+        return _add_line(result, "It had changed no file.").with_metadata(changed_files=[])
+    line = f"What it had changed by then stays changed: {summarize_names(paths)}. Undo takes it back."
+    return _add_line(result, line).with_metadata(changed_files=list(paths[:_MAX_LISTED]))
+
+
+def explain_taken_back(result: ToolResult, paths: Sequence[str], undone: ToolResult) -> ToolResult:
+    """Add to the result of a call that timed out what became of taking its changes back: `undone`."""
+    if undone.is_error:
+        stays = summarize_names(paths) or "perhaps variables"
+        line = f"What it had changed could not be taken back, and stays changed: {stays}. {undone.content}"
+    else:
+        line = f"What it had changed was taken back: {summarize_names(paths) or 'no file'}."
+    metadata = {"changed_files": list(paths[:_MAX_LISTED]), "taken_back": not undone.is_error}
+    return _add_line(result, line).with_metadata(**metadata)
+
+
+def _add_line(result: ToolResult, line: str) -> ToolResult:
+    return dataclasses.replace(result, content="\n".join(filter(None, [result.content, f"[{line}]"])))
 
 
 def describe_unsupported() -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import threading
 from collections.abc import Callable, Generator, Iterable
 from operator import itemgetter
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import given, strategies as st
 from aisotools.core import concurrency
 from aisotools.core.concurrency import (
     TICK_S,
+    DelayedRun,
     LoopTicker,
     LoopTurns,
     at_once,
@@ -314,3 +316,29 @@ def test_garbage_collection_that_was_off_stays_off() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+async def test_delayed_work_is_done_once_in_a_thread_for_all_who_ask_meanwhile() -> None:
+    done = asyncio.Event()
+    threads: list[int] = []
+    loop = asyncio.get_running_loop()
+
+    def act() -> None:
+        threads.append(threading.get_ident())
+        loop.call_soon_threadsafe(done.set)
+
+    delayed = DelayedRun(act, 0.001)
+    for _ in range(2):
+        delayed.request()
+        delayed.request()
+        await done.wait()
+        done.clear()
+    assert len(threads) == 2
+    assert threading.get_ident() not in threads
+    delayed.request()
+    delayed.cancel()
+    delayed.cancel()
+    other = DelayedRun(lambda: loop.call_soon_threadsafe(done.set), 0.002)
+    other.request()
+    await done.wait()
+    assert len(threads) == 2

@@ -121,11 +121,12 @@ def options_of(session: Session) -> dict[str, object]:
         "sandbox": session._make_sandbox,
         "output_caps": session._gate.caps,
         "environ": session._environ,
-        "protect_notebooks": session._protect_notebooks,
+        "protect_notebooks": session._options["protect_notebooks"],
         "approval_timeout_s": session._gate._approvals._answer_timeout_s,
         "allow_protected": session.allowed_protected,
         "retained_bytes": session.retention.limit_bytes,
-        "try_unknown_commands": session._try_unknown,
+        "try_unknown_commands": session._options["try_unknown_commands"],
+        "on_timeout": session._options["on_timeout"],
     }
 
 
@@ -151,6 +152,7 @@ async def test_a_branch_has_every_option_of_its_session(
         "allow_protected": ["conftest.py"],
         "retained_bytes": 100_000_000,
         "try_unknown_commands": False,
+        "on_timeout": "undo",
     }
     # `level` settles what `min_level` left open; the others are the branch's own.
     others = {"self", "workspace", "min_level", "session_key"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import os
 import signal
 import sys
@@ -15,17 +16,22 @@ from typing import Any
 
 import pytest
 
-from aisotools.core.events import ApprovalAsked, CheckpointTaken, Redone, Undone, VariablesDropped
+from aisotools.core.events import (
+    ApprovalAsked,
+    CheckpointTaken,
+    HistoryRecovered,
+    Redone,
+    Undone,
+    VariablesDropped,
+)
 from aisotools.core.exceptions import UsageError, WorkspaceError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.sandboxes import SandboxCall, SupportsSnapshots
-from aisotools.core.types import Effect, Facts, ToolCall, ToolResult
+from aisotools.core.types import Effect, Facts, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy
 from aisotools.session import history as history_module, ledger
 from aisotools.session.history import (
-    NoUndoHistory,
-    UndoHistory,
     WorkspaceHistory,
     list_uncovered,
 )
@@ -364,29 +370,6 @@ async def test_without_snapshots_undo_says_why(open_session: OpenSession) -> Non
     assert undone.value["removed"] == ["made"]
     assert "not brought back" in undone.value["variables"]
     assert "cannot be forked" in undone.content
-
-
-# ---- the history of a session whose files are elsewhere
-
-
-async def test_without_files_here_every_request_is_refused(open_session: OpenSession) -> None:
-    session = open_session(MockTool("m", runs_in="sandbox"), MockTool("h", runs_in="host"))
-    history: UndoHistory = NoUndoHistory()
-    for refused in (await history.undo(), await history.redo()):
-        assert (refused.is_error, refused.error_kind) == (True, "invalid")
-        assert "another machine" in refused.content
-    for request in (history.exclusive, lambda: history.store):
-        with pytest.raises(UsageError, match="another machine"):
-            request()
-    with pytest.raises(UsageError, match="Ask `sandbox_bash`"):
-        await history.changes()
-    assert not history.can_undo(Facts(effect=Effect.LOCAL_MUTATION, path_guarded=True))
-    words = [await history.describe(session.explain(ToolCall("1", name, {}))) for name in ("m", "h")]
-    assert words == [
-        "It cannot be undone: it runs on another machine.",
-        "It cannot be undone: this session keeps no earlier state.",
-    ]
-    history.close()
 
 
 # ---- what undo covers, and how it is said
@@ -758,14 +741,23 @@ async def test_undo_that_fails_at_one_file_changes_none_unless_forced(open_sessi
 
 @pytest.mark.parametrize("forced", [False, True])
 async def test_no_call_runs_while_an_undo_is_neither_done_nor_taken_back(
-    open_session: OpenSession, forced: bool
+    open_session: OpenSession, forced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    rename, refused_names = os.rename, {"b"}
+
+    def refuse(old: str, new: str, **folders: int) -> None:
+        """Put nothing at b, and at a only once."""
+        if new in refused_names:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        rename(old, new, **folders)
+        if new == "a":
+            refused_names.add("a")
+
     session = await open_acting(open_session)
     here(session).write_text("old a")
     here(session, "b").write_text("old b")
     await act(session, "one", {"a": "new a", "b": "new b"}, x=1)
-    spoil(session, b"old b")
-    stored = spoil(session, b"new a")
+    monkeypatch.setattr(os, "rename", refuse)
     failed = await session.undo()
     assert "It could not be taken back at: a (it is as after the undo)." in failed.content
     assert here(session).read_text() == "old a"
@@ -782,7 +774,7 @@ async def test_no_call_runs_while_an_undo_is_neither_done_nor_taken_back(
         assert "Not brought back: b (" in left.content
         assert ", a (" not in left.content, "it is as it should be"
     else:
-        stored.write_bytes(b"new a")
+        refused_names.discard("a")
     await write(session, "c", "1")
     assert (here(session).read_text(), here(session, "b").read_text()) == (
         ("old a" if forced else "new a"),
@@ -801,3 +793,110 @@ async def test_dropped_calls_are_counted_in_the_error_also_later(open_session: O
         assert here(session).read_text() == str(KEPT_STEPS + 24)
         await session.close()
         session = open_session(policy=AUTO)
+
+
+# ---- what an earlier process has left
+
+
+async def test_completed_undo_is_an_event_and_a_line_of_the_status(open_session: OpenSession) -> None:
+    """Both say which it was; nobody has to ask."""
+    session = open_session(policy=AUTO)
+    await write(session, "a", "1", call_id="one")
+    await write(session, "b", "1", call_id="two")
+    assert isinstance(session.history, WorkspaceHistory)
+    store = session.history.store
+    store.record(op="move", way="undo", ids=["two"], token="t", force=False)
+    await session.close()
+    session = open_session(policy=AUTO)
+    await session.start()
+    note = "The undo of sandbox_write (two), which was cut short, was completed."
+    (event,) = [event for event in session.events if isinstance(event, HistoryRecovered)]
+    assert event.notes == (note,)
+    assert session.status().recovered == (note,)
+    assert not here(session, "b").exists()
+    assert session.log_path is not None
+    recorded = events_of_records(ledger.read(session.log_path))
+    assert [one.notes for one in recorded if isinstance(one, HistoryRecovered)] == [(note,)]
+    await session.close()
+    session = open_session(policy=AUTO)
+    await session.start()
+    assert session.status().recovered == ()
+
+
+async def test_call_that_was_cut_short_is_said_to_be_and_can_be_undone(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    await write(session, "a", "1")
+    assert isinstance(session.history, WorkspaceHistory)
+    session.history._checkpoints.begin("cut", "sandbox_bash", "s")
+    here(session, "half").write_text("half")
+    await session.close()
+    session = open_session(policy=AUTO)
+    await session.start()
+    assert session.status().recovered == (
+        "sandbox_bash (cut) was cut short when the program ended; what it has changed can be undone.",
+    )
+    assert "Removed: half." in (await session.undo()).content
+
+
+async def test_change_is_on_the_disk_before_its_call_is_answered(open_session: OpenSession) -> None:
+    idle = MockTool("idle", facts=Facts(writes=("a",)), result="did nothing")
+    session = open_session(policy=AUTO)
+    session.registry.register(idle)
+    await session.start()
+    assert isinstance(session.history, WorkspaceHistory)
+    store = session.history.store
+    loop = asyncio.get_running_loop()
+    synced = asyncio.Event()
+    real = store.sync
+
+    def sync() -> None:
+        real()
+        loop.call_soon_threadsafe(synced.set)
+
+    store.sync = sync  # type: ignore[method-assign]  # to see when it is done
+    await write(session, "a", "1")
+    assert bool(store.is_synced)
+    synced.clear()
+    await session.call("idle")
+    assert not store.is_synced, "nobody waits for the disk where nothing was changed"
+    await synced.wait()
+    assert store.is_synced
+
+
+# ---- timeouts
+
+
+@pytest.mark.parametrize("on_timeout", ["keep", "undo"])
+@pytest.mark.parametrize("is_stubborn", [False, True])
+async def test_timeout_says_what_stays_or_takes_it_back(
+    real_session: OpenSession, on_timeout: str, is_stubborn: bool
+) -> None:
+    """Also where the worker has to be killed, and one with the variables from before takes its place."""
+    session = real_session(policy=AUTO, approver=AllowAll(), on_timeout=on_timeout)
+    await session.run_cell("x = 1")
+    block = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals)); " * is_stubborn
+    wait = "while True: pass" if is_stubborn else "import time; time.sleep(100)"
+    code = f"{block}x = 2\nopen('half', 'w').write('half')\n{wait}"
+    result = await session.call("python", {"code": code}, timeout_s=1.0)
+    assert result.metadata["timed_out"] is True
+    assert result.metadata["changed_files"] == ["half"]
+    if on_timeout == "keep":
+        assert "[What it had changed by then stays changed: half. Undo takes it back.]" in result.content
+        assert here(session, "half").exists()
+    else:
+        assert "[What it had changed was taken back: half.]" in result.content
+        assert result.metadata["taken_back"] is True
+        assert not here(session, "half").exists()
+        assert (await session.run_cell("x")).content.splitlines()[-1] == "1"
+
+
+async def test_timeout_of_a_command_that_changed_nothing_says_so(real_session: OpenSession) -> None:
+    session = real_session(policy=AUTO, approver=AllowAll())
+    result = await session.call("sandbox_bash", {"command": "mkdir -p .; sleep 100", "timeout": 200})
+    assert result.content.endswith("[It had changed no file.]")
+    assert result.metadata["changed_files"] == []
+
+
+async def test_wrong_choice_for_timeouts_is_an_error(open_session: OpenSession) -> None:
+    with pytest.raises(ValueError, match="on_timeout='maybe': use 'keep' or 'undo'"):
+        open_session(on_timeout="maybe")

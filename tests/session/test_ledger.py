@@ -3,6 +3,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import random
 import shutil
 import stat
 import sys
@@ -19,6 +20,7 @@ from aisotools.policy.approvers import AllowAll
 from aisotools.session import ledger as ledger_module
 from aisotools.session.ledger import Ledger, ledger_name, open_ledger, prepare_folder, read, verify
 from tests.conftest import OpenSession
+from tests.workspace.checkpoints.power import Disk, Loss
 
 
 def written(folder: Path, records: int = 5) -> Path:
@@ -324,3 +326,46 @@ def test_an_empty_key_blocks_nothing_that_was_not_written_with_it(tmp_path: Path
     (folder / "key").write_bytes(b"")
     with pytest.raises(LedgerError, match="Put the key back from a copy, or move the folder away"):
         open_ledger(folder, "other")
+
+
+# ---- power
+
+
+@pytest.mark.parametrize("loss", ["nothing", "all", "some"])
+def test_power_that_fails_is_not_taken_for_tampering(tmp_path: Path, loss: Loss) -> None:
+    """Whatever is lost that was not synced: the ledger opens again, with all records up to the last head."""
+    recorded, sealed = tmp_path / "recorded", [(0, 0)]
+    key = prepare_folder(recorded)
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Disk(recorded)
+        disk.record(patch)
+        with open_ledger(recorded, "log") as ledger:
+            for number in range(12):
+                ledger.append("step", {"number": number})
+                if number % 3 == 2:
+                    ledger.seal()
+                    sealed.append((len(disk.log), ledger.records))
+        with open_ledger(recorded, "log") as ledger:
+            ledger.append("step", {"number": 12})
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("fsync", "fdatasync"):
+            patch.setattr(os, name, lambda _file: None)
+        for cut, seed in itertools.product(range(1, len(disk.log) + 1), range(4)):
+            folder = tmp_path / "cut"
+            folder.mkdir()
+            disk.write_to(folder, cut, loss, random.Random(f"{seed} {cut}"))
+            (folder / "key").write_bytes(key)
+            with open_ledger(folder, "log") as ledger:
+                assert ledger.records >= max(count for at, count in sealed if at <= cut)
+            assert verify(folder / "log.jsonl").ok
+            shutil.rmtree(folder)
+
+
+def test_zeros_in_what_a_head_counts_are_damage(tmp_path: Path) -> None:
+    """Only what no head counts may be lost with the power."""
+    path = written(tmp_path)
+    lines = lines_of(path)
+    path.write_bytes(b"".join([*lines[:3], bytes(len(lines[3])), *lines[4:]]))
+    assert not verify(path).ok
+    with pytest.raises(LedgerError, match="is damaged: 2 lines were cut off its end"):
+        open_ledger(tmp_path, "log")

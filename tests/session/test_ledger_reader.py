@@ -14,6 +14,7 @@ from aisotools.core.events import (
     CallRequested,
     CallStarted,
     GrantRevoked,
+    HistoryRecovered,
     ModelAnswered,
     ProtectedFilesRestored,
     Redone,
@@ -172,6 +173,7 @@ def test_the_plain_kinds_come_back_as_they_are() -> None:
         record("call_started", call_id="c", runs_in="host", level="confined"),
         record("session_ended"),
         record("protected_files_restored", changes=["a"], count=7, problem="none"),
+        record("history_recovered", notes=["completed", "lost"]),
     )
     assert [type(event) for event in events] == [
         SandboxStarted,
@@ -180,7 +182,9 @@ def test_the_plain_kinds_come_back_as_they_are() -> None:
         CallStarted,
         SessionEnded,
         ProtectedFilesRestored,
+        HistoryRecovered,
     ]
+    assert events[6].notes == ("completed", "lost")
     assert events[5] == ProtectedFilesRestored(
         time_s=events[5].time_s, changes=("a",), count=7, problem="none"
     )

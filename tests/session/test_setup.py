@@ -16,8 +16,9 @@ from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import ReadGuard
-from aisotools.session.history import NoUndoHistory, WorkspaceHistory
+from aisotools.session.history import WorkspaceHistory
 from aisotools.session.protection import RestGuard
+from aisotools.session.remote_history import NoUndoHistory
 from aisotools.session.setup import (
     SandboxFactory,
     SessionParts,

@@ -16,7 +16,7 @@ from aisotools.core.sandboxes import SandboxListener
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.event_log import EventLog
-from aisotools.session.sharing import SharedWorkspace, WorkspaceLock, share
+from aisotools.session.sharing import SharedWorkspace, WorkspaceLock, share, share_in_thread
 from aisotools.testing.fakes import FakeSandbox
 from tests.waiting import eventually, process_state
 
@@ -208,3 +208,18 @@ async def test_a_process_that_was_left_running_is_found_frozen_and_killed(shared
 
 async def test_a_sandbox_without_snapshots_is_settled(shared: SharedWorkspace) -> None:
     await shared.wait_for_snapshots()
+
+
+async def test_share_that_is_cancelled_is_given_back(workspace: Path, tmp_path: Path) -> None:
+    sandbox = new_sandbox()
+    sharing = asyncio.ensure_future(share_in_thread(workspace, tmp_path / "state", sandbox))
+    await asyncio.sleep(0)
+    sharing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sharing
+    other = new_sandbox()
+    shared = await share_in_thread(workspace, tmp_path / "state", other)
+    try:
+        await eventually(lambda: shared.sandboxes == [other])
+    finally:
+        shared.release(other)

@@ -5,18 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aisotools.core.sandboxes import VariablePoint
+from aisotools.core.types import ToolResult
 from aisotools.session.undo_results import (
     conflict_result,
     describe_elsewhere,
     describe_restored,
     describe_unsupported,
+    explain_kept,
+    explain_taken_back,
     failed_result,
     move_result,
     reverted_result,
 )
 from aisotools.session.undo_steps import STAY, Restore, UndoPlan, group_steps
+from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.steps import Checkpoint
-from aisotools.workspace.checkpoints.timeline import UndoResult
 
 
 def checkpoint(call_id: str, after: str = "b", inside: str = "", beyond: str = "") -> Checkpoint:
@@ -130,3 +133,23 @@ def test_a_move_that_was_taken_back_says_what_is_where() -> None:
         'When that is repaired, redo(variables="keep") of the same calls moves them back.',
     ]
     assert stuck.value == {"missing": [], "files_moved": True}
+
+
+def test_timeout_names_what_stays_changed() -> None:
+    late = ToolResult.error("late")
+    result = explain_kept(late, ["a", "b"])
+    assert result.content == "late\n[What it had changed by then stays changed: a, b. Undo takes it back.]"
+    assert result.metadata["changed_files"] == ["a", "b"]
+    assert explain_kept(late, []).content == "late\n[It had changed no file.]"
+
+
+def test_timeout_names_what_was_taken_back_or_why_not() -> None:
+    late = ToolResult.error("late")
+    result = explain_taken_back(late, ["a"], ToolResult(content="Undid 1 call."))
+    assert result.content == "late\n[What it had changed was taken back: a.]"
+    assert result.metadata["taken_back"] is True
+    refused = explain_taken_back(late, ["a"], ToolResult.error("Disk full."))
+    assert refused.content == (
+        "late\n[What it had changed could not be taken back, and stays changed: a. Disk full.]"
+    )
+    assert refused.metadata["taken_back"] is False

@@ -22,6 +22,7 @@ from aisotools.workspace.dirfd import (
     Entry,
     FileSnapshot,
     Folder,
+    flush_file_system,
     kind_of,
     list_folder,
     open_directory,
@@ -31,6 +32,7 @@ from aisotools.workspace.dirfd import (
     require_regular,
     sync_file,
     sync_file_system,
+    sync_folder,
 )
 
 
@@ -273,3 +275,19 @@ def test_sync_ignores_only_what_has_no_pages(tmp_path: Path) -> None:
     assert sync_file_system(folder)
     os.close(folder)
     assert not sync_file_system(-1)
+
+
+def test_folders_and_whole_file_systems_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.readlink(f"/proc/self/fd/{file}")))  # noqa: PTH115 - the text itself
+    sync_folder(tmp_path)
+    assert synced == [str(tmp_path)]
+    folder = os.open(tmp_path, os.O_RDONLY)
+    flush_file_system(folder)
+    os.close(folder)
+    assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        flush_file_system(folder)
+    with pytest.raises(FileNotFoundError):
+        sync_folder(tmp_path / "gone")

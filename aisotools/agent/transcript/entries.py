@@ -19,6 +19,7 @@ from aisotools.core.events import (
     Conversation,
     ConversationEdited,
     EventsDropped,
+    HistoryRecovered,
     ModelAnswered,
     ModelRequested,
     ProtectedFilesRestored,
@@ -214,7 +215,7 @@ class _Fold:
                 self.entries.append(_make_undo_entry("undo", event))
             case EventsDropped():
                 self.entries.append(NoteEntry(text=f"Not everything is shown here. {_missing(event)}"))
-            case ProtectedFilesRestored():
+            case ProtectedFilesRestored() | HistoryRecovered():
                 self.entries.append(NoteEntry(text=str(event)))
             case SandboxLost():
                 self.entries.append(NoteEntry(text=f"The sandbox was lost: {as_clause(event.reason)}."))

@@ -25,6 +25,7 @@ from aisotools.core.events import (
     CallStarted,
     CallTried,
     ContextTrimmed,
+    HistoryRecovered,
     ModelAnswered,
     ModelRequested,
     ModelRetried,
@@ -251,6 +252,10 @@ class Trace:
     @_apply.register
     def _(self, event: ProtectedFilesRestored) -> list[Op]:
         return self._add_note(event, one_line(str(event), 300), state="error")
+
+    @_apply.register
+    def _(self, event: HistoryRecovered) -> list[Op]:
+        return self._add_note(event, one_line(str(event), 300))
 
     @_apply.register
     def _(self, event: CallRequested) -> list[Op]:

@@ -58,15 +58,17 @@ def describe_recovery(recovery: Recovery | None) -> str:
 
 
 def recovery_metadata(recovery: Recovery | None) -> dict[str, Any]:
-    """Return the same as metadata of a result."""
+    """Return the same as metadata of a result. Only a state that was restored counts as kept."""
     if recovery is None:
         return {"state_kept": False}
     point = recovery.point
     metadata: dict[str, Any] = {
-        "state_kept": recovery.is_complete,
+        "state_kept": recovery.is_complete and not recovery.is_pending,
         "state_label": point.label,
         "state_before": point.call_id,
     }
+    if recovery.is_pending:
+        metadata["state_pending"] = True
     if point.lost:
         metadata["state_lost"] = list(point.lost)
     return metadata
@@ -117,8 +119,9 @@ def timeout_result(
 
 
 def explain_replaced(result: ToolResult, reason: str) -> ToolResult:
-    """Add to a call's result why its worker is not that of the call before: `reason`."""
-    return add_note(result, f"[Before this call the sandbox's worker ended: {as_clause(reason)}.]")
+    """Begin a call's result with why its worker is not that of the call before: `reason`."""
+    note = f"[Before this call the sandbox's worker ended: {as_clause(reason)}.]"
+    return dataclasses.replace(result, content=f"{note}\n{result.content}" if result.content else note)
 
 
 def add_note(result: ToolResult, note: str) -> ToolResult:

@@ -285,7 +285,10 @@ class LocalSandbox:
         if not self.has_readers:
             reason = f"level {self._spec.level} has no way to hold a tool to reading on this machine"
             return unreadable_result(request.call.name, reason)
-        return await self._readers.run(connection, request, on_sent)
+        result = await self._readers.run(connection, request, on_sent)
+        if self._unreported_end:
+            result, self._unreported_end = explain_replaced(result, self._unreported_end), ""
+        return result
 
     async def _run(
         self, connection: WorkerConnection, request: SandboxCall, attachments: Sequence[int] = ()

@@ -1,8 +1,9 @@
 """Restoring a folder to an earlier tree: planned from digests, carried out from descriptors.
 
 `plan_restore` compares what is there with the trees on the way and finds conflicts before anything is
-touched. `restore` carries a plan out. A content is written beside its place and renamed into it, so nobody
-reads a partial file and a hard link is replaced, not written through. No step follows a link: whatever
+touched. `stage_plan` has ready what a plan needs, and `carry_out` switches it in. A content is written beside
+its place and renamed into it, so nobody reads a partial file and a hard link is replaced, not written
+through. No step follows a link: whatever
 hostile code swaps meanwhile can only make a step fail.
 """
 
@@ -11,25 +12,34 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.scan import TrackedTree
+from aisotools.workspace.checkpoints.staging import (
+    Failure,
+    Stage,
+    give_to,
+    make_special,
+    stage_name,
+    sync_folders,
+    temporary_prefix,
+    writable,
+    write_node,
+)
 from aisotools.workspace.checkpoints.store import Store
-from aisotools.workspace.checkpoints.tree import Node, TreePath, TreeReader, link_target, open_below
-from aisotools.workspace.dirfd import CREATE_FLAGS, DIRECTORY_FLAGS, open_unlocked
+from aisotools.workspace.checkpoints.tree import Node, TreePath, TreeReader, open_below
+from aisotools.workspace.dirfd import DIRECTORY_FLAGS, open_unlocked
 from aisotools.workspace.workspace import TEMPORARY
-
-Failure = tuple[TreePath, str]
-"""A path that could not be restored, and the reason."""
 
 Reasons = tuple[tuple[str, str], ...]
 """Paths as text, each with a reason."""
 
 _CHANGED_SINCE = "it was changed by somebody else since"
+_REMOVED_SINCE = "it was removed by somebody else since"
 _ADDED_SINCE = "it was put there by somebody else since"
 
 
@@ -60,6 +70,10 @@ class RestorePlan:
     conflicts: Reasons = ()
     contested: frozenset[TreePath] = frozenset()
     end: str = field(default="", compare=False)
+
+    def targets_of(self, *, force: bool) -> Mapping[TreePath, Node | None]:
+        """Return the targets of a restore that removes what is unrestorable, with `force`, or leaves it."""
+        return self.targets if force else self.targets_around_unrestorable()
 
     def targets_around_unrestorable(self) -> Mapping[TreePath, Node | None]:
         """Return the targets without removals of folders that contain an unrestorable path."""
@@ -111,6 +125,10 @@ def plan_restore(
                     why = f"what is there cannot be compared: {current.why_unkept}"
                 contested.setdefault(path, why)
             targets[path] = after
+    for path, node in _missing_folders(reader, now, hops[-1][1] if hops else "", targets).items():
+        present[path], targets[path] = None, node
+        if not is_resumed:
+            contested.setdefault(path, _REMOVED_SINCE)
     for path, target in targets.items():
         current = present[path]
         if current is not None and current.kind == "folder" and (target is None or target.kind != "folder"):
@@ -118,6 +136,24 @@ def plan_restore(
                 if targets.get((*path, name), current) is not None:
                     contested[*path, name] = _ADDED_SINCE
     return _build_plan(tree, targets, present, contested, end=hops[-1][1] if hops else "")
+
+
+def _missing_folders(
+    reader: TreeReader, now: str, end: str, targets: Mapping[TreePath, Node | None]
+) -> dict[TreePath, Node]:
+    """Return the folders around targets that no hop has changed, and that are gone."""
+    missing: dict[TreePath, Node] = {}
+    known: set[TreePath] = {()}
+    for path, target in targets.items():
+        around = path[:-1]
+        while target is not None and around not in known:
+            known.add(around)
+            if around not in targets and reader.lookup(now, around) is None:
+                node = reader.lookup(end, around)
+                if node is not None and node.kind == "folder":
+                    missing[around] = node
+            around = around[:-1]
+    return missing
 
 
 def _build_plan(
@@ -182,7 +218,21 @@ class RestoreResult:
     left_out: list[Failure] = field(default_factory=list)
 
 
-def carry_out(store: Store, root: int, plan: RestorePlan, token: str, *, force: bool) -> RestoreResult:
+def stage_plan(
+    store: Store, root: int, plan: RestorePlan, token: str, *, force: bool
+) -> tuple[Stage, list[Failure]]:
+    """Have ready what `carry_out` will put into an open folder, before anything is changed; see there.
+
+    Returns:
+        What is staged, for `carry_out` or `discard_stage`, and what could not be, with the reasons.
+    """
+    stage = Stage(store, root, token)
+    return stage, stage.prepare(plan.targets_of(force=force))
+
+
+def carry_out(
+    store: Store, root: int, plan: RestorePlan, token: str, *, force: bool, stage: Stage | None = None
+) -> RestoreResult:
     """Bring an open folder to where a plan leads.
 
     Args:
@@ -191,15 +241,40 @@ def carry_out(store: Store, root: int, plan: RestorePlan, token: str, *, force: 
         plan: What to do.
         token: As for `restore`.
         force: Remove what is unrestorable; otherwise it is left in place.
+        stage: What `stage_plan` returned. What is not in it is written now. It is empty afterwards.
     """
     final = [*plan.sealed, *(path for path, _ in plan.unrestorable)] if force else plan.sealed
     result = remove_trees(root, final, token)
     result.left_out += plan.missing
-    targets = plan.targets
     if not force:
-        targets = plan.targets_around_unrestorable()
         result.left_out += ((path, f"left in place: {why}") for path, why in plan.unrestorable)
-    return _Restore(store, root, token, result).run(targets)
+    return _Restore(store, root, token, result, stage).run(plan.targets_of(force=force))
+
+
+def sync_restored(root: int, plan: RestorePlan, result: RestoreResult) -> list[Failure]:
+    """Write what a restore has renamed and removed through to the disk. Return what could not be."""
+    changed = {path[:-1] for paths in (result.restored, result.removed) for path in paths}
+    for path in result.restored:
+        node = plan.targets[path]
+        if node is not None and node.kind == "folder":
+            changed.add(path)
+    return sync_folders(root, {(), *changed})
+
+
+def discard_stage(root: int, stage: Stage, token: str) -> bool:
+    """Remove what was staged and is not in its place. Return False if it cannot be removed."""
+    stage.close()
+    if stage.name:
+        with suppress(OSError):  # it holds something: what was not switched
+            stage.remove()
+    if stage.name:
+        try:
+            remove_tree(root, (stage.name,), token)
+        except FileNotFoundError:
+            pass  # somebody else was faster
+        except OSError:
+            return False
+    return True
 
 
 def restore(store: Store, root: int, targets: Mapping[TreePath, Node | None], token: str) -> RestoreResult:
@@ -223,9 +298,9 @@ def sweep(root: int, folders: Iterable[TreePath], token: str) -> None:
             continue  # a folder that does not exist holds no partial files
         try:
             for name in os.listdir(folder):  # noqa: PTH208 - a descriptor, no path
-                if name.startswith(_temporary_prefix(token)):
+                if name.startswith(temporary_prefix(token)):
                     with suppress(OSError):  # nothing of ours: something else has taken the name
-                        if name.startswith(_removed_prefix(token)):
+                        if name.startswith(_removed_prefix(token)) or name == stage_name(token):
                             remove_tree(folder, (name,))
                         else:
                             os.unlink(name, dir_fd=folder)
@@ -249,19 +324,18 @@ def lock_again(store: Store, root: int, end: str, folders: Iterable[TreePath]) -
                     os.close(folder)
 
 
-def _temporary_prefix(token: str) -> str:
-    return f"{TEMPORARY}{token}-"
-
-
 def _removed_prefix(token: str) -> str:
-    return f"{_temporary_prefix(token)}removed-"
+    return f"{temporary_prefix(token)}removed-"
 
 
 class _Restore:
     """One restore. A path that fails is recorded, and the others go on."""
 
-    def __init__(self, store: Store, root: int, token: str, result: RestoreResult) -> None:
+    def __init__(
+        self, store: Store, root: int, token: str, result: RestoreResult, stage: Stage | None = None
+    ) -> None:
         self._store = store
+        self._stage = stage
         self._root = root
         self._token = token
         self._temporaries = 0
@@ -310,7 +384,7 @@ class _Restore:
 
     def _clear(self, path: TreePath, node: Node | None) -> None:
         """Remove what is at `path`, unless `node` can replace it by a rename or is a folder as well."""
-        with suppress(FileNotFoundError, NotADirectoryError), _writable(self._root, path[:-1]) as parent:
+        with suppress(FileNotFoundError, NotADirectoryError), writable(self._root, path[:-1]) as parent:
             status = os.stat(path[-1], dir_fd=parent, follow_symlinks=False)
             is_folder = stat.S_ISDIR(status.st_mode)
             if node is not None and is_folder == (node.kind == "folder"):
@@ -328,7 +402,12 @@ class _Restore:
                 self._result.removed.append(path)
 
     def _make_folder(self, path: TreePath, _node: Node | None) -> None:
-        with _writable(self._root, path[:-1]) as parent:
+        with writable(self._root, path[:-1]) as parent:
+            if self._stage is not None and self._stage.land(path, parent):
+                self._result.restored.append(path)
+                return
+            if _is_folder(path[-1], parent):
+                return
             try:
                 os.mkdir(path[-1], 0o700, dir_fd=parent)
             # Race: somebody may have put it there since the plan was made. A folder is taken as it is;
@@ -340,7 +419,7 @@ class _Restore:
                 return
             folder = os.open(path[-1], DIRECTORY_FLAGS, dir_fd=parent)
             try:
-                _inherit_owner(folder, parent)
+                give_to(folder, _owner_of(parent))
             finally:
                 os.close(folder)
             self._result.restored.append(path)
@@ -364,16 +443,20 @@ class _Restore:
             raise OSError(errno.ENODATA, f"its content was not kept: {node.why_unkept}")
         if node.kind == "other":
             raise OSError(errno.EOPNOTSUPP, f"a {node.content} cannot be made again")
-        with _writable(self._root, path[:-1]) as parent:
+        with writable(self._root, path[:-1]) as parent:
+            if self._stage is not None and self._stage.land(path, parent):
+                self._result.restored.append(path)
+                return
             self._temporaries += 1
-            temporary = f"{_temporary_prefix(self._token)}{self._temporaries}"
+            temporary = f"{temporary_prefix(self._token)}{self._temporaries}"
             try:
                 if node.kind == "file":
-                    self._write(parent, temporary, node)
-                elif node.is_link:
-                    os.symlink(link_target(node, self._store), temporary, dir_fd=parent)
+                    owner = _owner_of(parent)
+                    write_node(
+                        self._store, parent, temporary, node, owner=owner, synced=self._stage is not None
+                    )
                 else:
-                    os.mkfifo(temporary, node.mode, dir_fd=parent)
+                    make_special(self._store, parent, temporary, node)
                 # Crash in between: the name leads to the old file or to the whole new one, and a temporary
                 # that is left is swept by its token.
                 os.rename(temporary, path[-1], src_dir_fd=parent, dst_dir_fd=parent)
@@ -383,49 +466,17 @@ class _Restore:
                 raise
         self._result.restored.append(path)
 
-    def _write(self, parent: int, name: str, node: Node) -> None:
-        # Readable by nobody else until it is complete. Setuid and setgid bits are never restored.
-        file = os.open(name, CREATE_FLAGS, 0o600, dir_fd=parent)
-        try:
-            self._store.copy(node.content, file)
-            _inherit_owner(file, parent)
-            os.fchmod(file, node.mode)
-        finally:
-            os.close(file)
 
-
-@contextmanager
-def _writable(root: int, path: TreePath) -> Iterator[int]:
-    """Open a folder to change its entries; if its mode forbids that, change the mode meanwhile."""
-    folder = open_below(root, path)
+def _is_folder(name: str, parent: int) -> bool:
     try:
-        mode = stat.S_IMODE(os.fstat(folder).st_mode)
-        locked = mode & 0o300 != 0o300
-        if locked:
-            os.fchmod(folder, mode | 0o700)
-        try:
-            yield folder
-        finally:
-            if locked:
-                _set_back(folder, mode)
-    finally:
-        os.close(folder)
+        return stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
 
 
-def _set_back(folder: int, mode: int) -> None:
-    try:
-        os.fchmod(folder, mode)
-    except OSError as error:
-        problem = f"the mode of the folder around it could not be set back: {error.strerror}"
-        raise OSError(error.errno, problem) from error
-
-
-def _inherit_owner(file: int, parent: int) -> None:
-    """Give a new file or folder the owner of the folder around it, if this process may."""
-    owner = os.fstat(parent)
-    if (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
-        with suppress(PermissionError):  # only root may give files away
-            os.fchown(file, owner.st_uid, owner.st_gid)
+def _owner_of(folder: int) -> tuple[int, int]:
+    status = os.fstat(folder)
+    return status.st_uid, status.st_gid
 
 
 def remove_trees(root: int, paths: Iterable[TreePath], token: str = "") -> RestoreResult:
@@ -464,7 +515,7 @@ def remove_tree(root: int, path: TreePath, token: str = "") -> None:
     Raises:
         OSError: If something cannot be removed. What is left of it is at `path`.
     """
-    with _writable(root, path[:-1]) as parent:
+    with writable(root, path[:-1]) as parent:
         name = path[-1]
         if not token:
             _remove_below(parent, name, TEMPORARY)

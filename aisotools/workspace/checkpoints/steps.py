@@ -82,6 +82,7 @@ class Timeline:
         undone: Steps that can be redone, the next one last.
         running: Steps that have not ended, by call id.
         moving: Record of an undo or redo that was started and not completed.
+        left: Partial files that could not be removed: tokens, each with the keys of their trees.
         dropped: Number of older steps that are not kept any more.
     """
 
@@ -90,6 +91,7 @@ class Timeline:
     running: dict[str, Checkpoint] = field(default_factory=dict)
     moving: Mapping[str, Any] | None = None
     dropped: int = 0
+    left: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, records: Sequence[Mapping[str, Any]]) -> Timeline:
@@ -123,6 +125,12 @@ class Timeline:
             case "moved" if self.moving is not None:
                 self.shift(self.moving["way"], self.moving["ids"])
                 self.moving = None
+            case "stayed":  # an undo or redo that had changed nothing was given up
+                self.moving = None
+            case "swept":
+                self.left.pop(record["token"], None)
+        if record.get("left"):
+            self.left[record["token"]] = record["left"]
 
     def end(self, step: Checkpoint) -> None:
         """Add a step that has ended. One that may have changed something clears the redo stack."""
@@ -158,5 +166,7 @@ class Timeline:
             yield {"op": "moved", "token": "kept"}
         for step in self.running.values():
             yield step.begin_record()
+        for token, keys in self.left.items():
+            yield {"op": "stayed", "token": token, "left": keys}
         if self.moving is not None:
             yield dict(self.moving)

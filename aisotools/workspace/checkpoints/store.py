@@ -7,6 +7,19 @@ unchanged folders cost nothing to store or to compare.
 The store is a private folder outside every workspace. A content is written under a temporary name and
 renamed, so a digest never names a partial content. The journal is a file with one JSON record a line; a line
 that a crash cut short is ignored.
+
+Threat
+    The power fails, or a disk gives back something else than was written: a record names a content that is
+    not there, or is another.
+Mechanism
+    `sync` writes new contents through to the disk, then the records. A content is compared with its digest
+    whenever it is read, and with what is at hand whenever the same is stored again.
+Race window
+    What was stored since the last `sync` may be lost with the power, in any order: a record may be there
+    without its content.
+When it fails
+    A content that is damaged or gone is an error of whoever reads it; `put` of the same bytes heals it. A
+    record that cannot be read ends the journal, and `damage` says how much came after it.
 """
 
 from __future__ import annotations
@@ -24,12 +37,21 @@ from typing import Any, Never
 from pydantic_core import from_json, to_json
 
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.workspace.dirfd import APPEND_FLAGS, CREATE_FLAGS, DIRECTORY_FLAGS, READ_FLAGS
+from aisotools.workspace.dirfd import (
+    APPEND_FLAGS,
+    CREATE_FLAGS,
+    DIRECTORY_FLAGS,
+    READ_FLAGS,
+    flush_file_system,
+    sync_folder,
+)
 
 _CHUNK_BYTES = 1 << 20
 _DIGEST_BYTES = 32
 _TEMPORARY = "new-"  # no digest begins like this
 _JOURNAL = "chain"
+_SYNCED_ONE_BY_ONE = 32
+"""Up to so many contents are synced each; above it the whole file system is, which is faster."""
 
 
 def content_digest(data: bytes) -> str:
@@ -57,6 +79,8 @@ class Store:
         folder: Where they are stored.
         size: Bytes of all contents.
         count: Number of all contents. Which there are is on disk only: there may be many small ones.
+        damage: What of the journal could not be read, in a clause; empty if that is nothing.
+        damaged: Digests of contents that somebody wanted to read, and that are gone or another; see `forget`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -69,6 +93,17 @@ class Store:
         self._lock = threading.Lock()
         self._temporaries = 0
         self._torn = 0  # bytes at the end of the journal that are no whole line
+        self._last_bytes = 0  # length of the last record, if it was written here
+        self._unsynced: dict[
+            str, bool
+        ] = {}  # each with whether it is new; no more than are synced one by one
+        self._is_all_unsynced = False
+        self._has_unsynced_records = False
+        self.damage = ""
+        self.damaged: set[str] = set()
+        new = [path for path in (folder / "objects", *(folder / "objects").parents) if not path.exists()]
+        # Folders that hold new names. They are synced with the first record, not while a session opens.
+        self._unsynced_folders = {path.parent for path in new}
         try:
             for needed in (folder, folder / "objects"):
                 needed.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -118,7 +153,11 @@ class Store:
             WorkspaceError: If it cannot be written.
         """
         digest = content_digest(data)
-        if not os.access(digest, os.F_OK, dir_fd=self._objects):
+        if self._holds(digest, data):
+            # An earlier process may have been killed before it was synced.
+            with self._lock:
+                self._note_unsynced(digest, is_new=False)
+        else:
             name, writing = self._create_temporary()
             try:
                 try:
@@ -129,6 +168,19 @@ class Store:
             except OSError as error:
                 self._abort(name, error)
         return digest
+
+    def _holds(self, digest: str, data: bytes) -> bool:
+        """Return whether a content is stored, whole. One that is not is written again."""
+        try:
+            file = os.open(digest, READ_FLAGS, dir_fd=self._objects)
+        except OSError:
+            return False  # not there, or not to be read
+        try:
+            return os.fstat(file).st_size == len(data) and b"".join(_read_chunks(file, len(data))) == data
+        except OSError:
+            return False  # the disk does not give it back
+        finally:
+            os.close(file)
 
     def put_file(self, file: int, *, max_bytes: int) -> StoredFile | None:
         """Store the rest of an open file. Return None if it is more than `max_bytes`.
@@ -173,7 +225,7 @@ class Store:
         """
         data = b"".join(self.chunks(digest))
         if content_digest(data) != digest:
-            raise _build_damage_error(digest)
+            raise self._damage_error(digest)
         return data
 
     def copy(self, digest: str, file: int) -> None:
@@ -187,7 +239,7 @@ class Store:
             hashed.update(chunk)
             _write_all(file, chunk)
         if hashed.hexdigest() != digest:
-            raise _build_damage_error(digest)
+            raise self._damage_error(digest)
 
     def chunks(self, digest: str) -> Iterator[bytes]:
         """Yield a content in pieces without verifying its digest.
@@ -198,6 +250,7 @@ class Store:
         try:
             file = os.open(digest, READ_FLAGS, dir_fd=self._objects)
         except OSError as error:
+            self.damaged.add(digest)
             raise WorkspaceError(f"The checkpoint content {digest[:12]} is gone: {error.strerror}.") from None
         try:
             # No more than there is now: a file that is being written to has an end all the same.
@@ -213,8 +266,20 @@ class Store:
                 if entry.name not in needed and not entry.name.startswith(_TEMPORARY):
                     size = entry.stat(follow_symlinks=False).st_size
                     os.unlink(entry.name, dir_fd=self._objects)
+                    self._unsynced.pop(entry.name, None)
                     self.size -= size
                     self.count -= 1
+
+    def _damage_error(self, digest: str) -> WorkspaceError:
+        self.damaged.add(digest)
+        return WorkspaceError(f"The checkpoint content {digest[:12]} is damaged; it is not used.")
+
+    def size_of(self, digest: str) -> int:
+        """Return the size of a content in bytes; -1 if it is not there."""
+        try:
+            return os.stat(digest, dir_fd=self._objects, follow_symlinks=False).st_size
+        except OSError:
+            return -1
 
     def _create_temporary(self) -> tuple[str, int]:
         with self._lock:
@@ -230,9 +295,84 @@ class Store:
         with self._lock:
             is_new = not os.access(digest, os.F_OK, dir_fd=self._objects)
             os.rename(name, digest, src_dir_fd=self._objects, dst_dir_fd=self._objects)
+            self._note_unsynced(digest, is_new=True)
             if is_new:
                 self.size += size
                 self.count += 1
+
+    def _note_unsynced(self, digest: str, *, is_new: bool) -> None:
+        if len(self._unsynced) < _SYNCED_ONE_BY_ONE:
+            self._unsynced[digest] = is_new or self._unsynced.get(digest, False)
+        elif digest not in self._unsynced:
+            self._is_all_unsynced = True
+
+    def forget(self, digest: str) -> None:
+        """Delete a content that is damaged, so that the same is written again when it is at hand."""
+        with self._lock, suppress(FileNotFoundError):
+            size = os.stat(digest, dir_fd=self._objects, follow_symlinks=False).st_size
+            os.unlink(digest, dir_fd=self._objects)
+            self._unsynced.pop(digest, None)
+            self.size -= size
+            self.count -= 1
+
+    # ---- durability
+
+    @property
+    def is_synced(self) -> bool:
+        """True if nothing was stored or recorded since the last `sync`."""
+        return not (self._unsynced or self._is_all_unsynced or self._has_unsynced_records)
+
+    def sync(self) -> None:
+        """Write all new contents through to the disk, and after them all new records.
+
+        Raises:
+            WorkspaceError: If the disk refuses it. What was not written may be lost with the power.
+        """
+        try:
+            self._sync_contents()
+            if self._has_unsynced_records:
+                self._has_unsynced_records = False
+                os.fdatasync(self._journal)
+            while self._unsynced_folders:
+                place = next(iter(self._unsynced_folders))
+                sync_folder(place)
+                self._unsynced_folders.discard(place)
+        except OSError as error:
+            self._has_unsynced_records = True
+            raise self._write_error(error) from error
+
+    def _sync_contents(self) -> None:
+        with self._lock:
+            digests, self._unsynced = self._unsynced, {}
+            is_all, self._is_all_unsynced = self._is_all_unsynced, False
+        try:
+            if is_all:
+                flush_file_system(self._objects)
+            elif digests:
+                for digest, is_new in digests.items():
+                    self._sync_content(digest, is_new=is_new)
+                # Power loss: a content that is whole, under a name that never reached the disk.
+                os.fsync(self._objects)
+        except BaseException:
+            with self._lock:
+                self._is_all_unsynced = True
+            raise
+
+    def _sync_content(self, digest: str, *, is_new: bool) -> None:
+        try:
+            file = os.open(digest, READ_FLAGS, dir_fd=self._objects)
+        except FileNotFoundError:
+            return  # it is needed no more
+        try:
+            os.fdatasync(file)
+        except OSError:
+            # The system tries no second time, and takes for whole what it has not written. So nobody may
+            # find this content again, unless it was there before.
+            if is_new:
+                self.forget(digest)
+            raise
+        finally:
+            os.close(file)
 
     def _abort(self, name: str, error: OSError) -> Never:
         with suppress(FileNotFoundError):
@@ -246,15 +386,17 @@ class Store:
     # ---- the journal
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the records in order, up to the first damaged line."""
+        """Return the records in order, up to the first damaged line; `damage` says what comes from there."""
         records = []
         # The part after the last line feed is empty, or a record that a crash cut short.
-        for line in (self.folder / _JOURNAL).read_bytes().split(b"\n")[:-1]:
+        lines = (self.folder / _JOURNAL).read_bytes().split(b"\n")[:-1]
+        for number, line in enumerate(lines):
             try:
                 record = from_json(line)
             except ValueError:
-                break
+                record = None
             if not isinstance(record, dict):
+                self.damage = f"{len(lines) - number:,} of its {len(lines):,} lines, from {number + 1:,} on"
                 break
             records.append(record)
         return records
@@ -267,6 +409,8 @@ class Store:
         """
         line = to_json(fields) + b"\n"
         try:
+            self._has_unsynced_records = True
+            self._last_bytes = 0
             if self._torn:
                 # The next line would become part of the one that was cut short, and none after it be read.
                 os.ftruncate(self._journal, os.fstat(self._journal).st_size - self._torn)
@@ -276,6 +420,23 @@ class Store:
             if written != len(line):
                 self._torn = written
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._last_bytes = len(line)
+        except OSError as error:
+            raise self._write_error(error) from error
+
+    def retract(self) -> None:
+        """Take back the last record. Unlike another record this needs no space.
+
+        Raises:
+            WorkspaceError: If it was not written here, or cannot be taken back.
+        """
+        try:
+            if not self._last_bytes:
+                raise OSError(errno.EINVAL, "there is no record of this process to take back")
+            # Disk full: another record, which says that this one does not count, would find no room.
+            os.ftruncate(self._journal, os.fstat(self._journal).st_size - self._last_bytes)
+            self._last_bytes = 0
+            os.fdatasync(self._journal)
         except OSError as error:
             raise self._write_error(error) from error
 
@@ -287,19 +448,25 @@ class Store:
         """
         new = self.folder / f"{_JOURNAL}.new"
         try:
-            new.write_bytes(b"".join(to_json(record) + b"\n" for record in records))
-            new.chmod(0o600)
-            # A crash before this leaves the old journal and a file that nobody reads; after it, the new one.
-            new.replace(self.folder / _JOURNAL)
-            journal = os.open(self.folder / _JOURNAL, APPEND_FLAGS)
+            self._sync_contents()
+            journal = os.open(new, APPEND_FLAGS | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                os.fchmod(journal, 0o600)
+                _write_all(journal, b"".join(to_json(record) + b"\n" for record in records))
+                # Or the power may fail with the new name on the disk and without what it names.
+                os.fdatasync(journal)
+                # A crash before this leaves the old journal and a file that nobody reads; after it, the new
+                # one.
+                new.replace(self.folder / _JOURNAL)
+            except BaseException:
+                os.close(journal)
+                raise
+            os.close(self._journal)
+            self._journal, self._torn, self._last_bytes = journal, 0, 0
+            self._has_unsynced_records = False
+            sync_folder(self.folder)
         except OSError as error:
             raise self._write_error(error) from error
-        os.close(self._journal)
-        self._journal, self._torn = journal, 0
-
-
-def _build_damage_error(digest: str) -> WorkspaceError:
-    return WorkspaceError(f"The checkpoint content {digest[:12]} is damaged; it is not used.")
 
 
 def _read_chunks(file: int, max_bytes: int) -> Iterator[bytes]:
@@ -313,3 +480,44 @@ def _write_all(file: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]
+
+
+class RecordQueue:
+    """Records that must be written before any other, and may have to wait for the disk, or for room."""
+
+    def __init__(self, store: Store) -> None:
+        """Write to the journal of a store. Nothing waits yet."""
+        self._store = store
+        self._records: list[dict[str, Any]] = []
+        self._needs_sync = False
+
+    def __bool__(self) -> bool:
+        return bool(self._records)
+
+    def __repr__(self) -> str:
+        return f"<RecordQueue: {len(self._records)} records wait>"
+
+    def add(self, *, needs_sync: bool = False, **fields: Any) -> None:
+        """Add a record. With `needs_sync` all contents are written through to the disk before it."""
+        self._records.append(fields)
+        self._needs_sync = self._needs_sync or needs_sync
+
+    def write(self, *, may_wait: bool = True) -> None:
+        """Write what waits; nothing if that has to wait for the disk and may not.
+
+        Raises:
+            WorkspaceError: If it cannot be written. It still waits then.
+        """
+        if self._records and self._needs_sync:
+            if not may_wait:
+                return
+            self._store.sync()
+            self._needs_sync = False
+        while self._records:
+            self._store.record(**self._records[0])
+            del self._records[0]
+
+    def clear(self) -> None:
+        """Forget what waits, because the journal says the same by now."""
+        self._records.clear()
+        self._needs_sync = False

@@ -4,39 +4,42 @@ Every call that may change files is a checkpoint: a step between two trees. Undo
 the undone steps changed and nothing else. What somebody else changed at other paths stays; what somebody else
 changed at the same path is a conflict.
 
-Every step, undo and redo is recorded before it is done. After a crash the journal is replayed: an undo that
-was cut short is completed, and a step that was running ends with what is there.
+Threat
+    The host dies, the power fails or the disk is full: an undo is half done, a step has no end, or a record
+    names what was never written.
+Mechanism
+    A step is recorded before it begins. An undo is recorded, then staged, then switched; what cannot be
+    staged is given up before anything has changed. After a crash an undo is completed, and a step that was
+    running ends with what is there. Contents are synced before the end of the step that names them, and that
+    before its call is answered.
+Race window
+    Of a call that is running, nothing is synced yet. After the power has failed it may be lost, and is named.
+When it fails
+    What can be neither completed nor taken back keeps every call from changing anything until it is.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import pathlib
-import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import UsageError, WorkspaceError
 from aisotools.core.truncation import summarize_names
-from aisotools.workspace.checkpoints.restore import (
-    Reasons,
-    RestorePlan,
-    carry_out,
-    lock_again,
-    plan_restore,
-    sweep,
-)
+from aisotools.workspace.checkpoints.moves import PathList, UndoResult, find_stuck, list_changed, move_trees
+from aisotools.workspace.checkpoints.recovery import UNCERTAIN, describe_completed, describe_ended, drop_lost
+from aisotools.workspace.checkpoints.restore import Reasons, RestorePlan, lock_again, plan_restore, sweep
 from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Snapshot, TooSlow, TrackedTree
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline
-from aisotools.workspace.checkpoints.store import Store
-from aisotools.workspace.checkpoints.tree import TreePath, TreeReader, reachable_digests
+from aisotools.workspace.checkpoints.store import RecordQueue, Store
+from aisotools.workspace.checkpoints.tree import reachable_digests
 from aisotools.workspace.root_mode import watch_mode
 
 KEPT_STEPS = 100
@@ -50,62 +53,9 @@ KEPT_CONTENTS = 300_000
 
 _STEP_BYTES = 2_500  # memory for a step with its digests and names, and for its tree's path
 _OUTSIDE_BYTES = 64 << 10  # memory for the state of a tree outside the workspace; a larger one is in a file
-LISTED_BYTES = 8 << 20
-"""Memory for the whole paths that the result of a move names; those beyond are shortened."""
-
-_SHORT_PATH_CHARS = 40
 _DROP_SLACK = 20  # steps above KEPT_STEPS before any is dropped: dropping rewrites the journal
 
 _WORKSPACE = ""  # key of the workspace in `Checkpoint.before`
-
-
-@dataclass(slots=True)
-class _PathList:
-    """Texts of the paths of one move. Hostile code can make a hundred thousand of up to 4 KiB each."""
-
-    left_bytes: int = LISTED_BYTES
-
-    def show(self, tree: TrackedTree, path: TreePath) -> str:
-        """Return a path as a person reads it: whole while there is room, else without its middle."""
-        text = tree.display_path(path)
-        self.left_bytes -= sys.getsizeof(text)
-        if self.left_bytes >= 0 or len(text) <= _SHORT_PATH_CHARS:
-            return text
-        half = (_SHORT_PATH_CHARS - 3) // 2
-        return f"{text[:half]}...{text[-half:]}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndoResult:
-    """Result of an undo or redo. Long paths are shortened if all of them take more than `LISTED_BYTES`.
-
-    Attributes:
-        direction: Whether to undo or to redo.
-        steps: Steps that were taken, in that order.
-        origin: Digests of the trees before the move, by `TrackedTree.key`; see `Checkpoints.revert`.
-        restored: Paths that were created or replaced.
-        removed: Paths that were removed.
-        missing: Paths that were not restored, each with the reason. Those of a move that was taken back are
-            what it failed at.
-        failed: Those of them that the system refused to change.
-        stuck: Paths that could not be brought back to how they were before a move that failed, each with how
-            it is now.
-        conflicts: Paths that somebody else changed since. Unless forced, nothing was done then.
-        done: True if the move was made.
-        token: That of its record.
-    """
-
-    direction: Direction
-    steps: tuple[Checkpoint, ...] = ()
-    restored: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    missing: Reasons = ()
-    failed: Reasons = ()
-    stuck: Reasons = ()
-    conflicts: Reasons = ()
-    done: bool = True
-    origin: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    token: str = field(default="", compare=False, repr=False)
 
 
 class Checkpoints:
@@ -118,6 +68,7 @@ class Checkpoints:
         has_excess: Whether there are more steps or contents than are kept, as of the last step that ended.
         memory_bytes: Memory that all of this takes between two calls, without what a scan or an undo needs.
         root_mode: Mode of the workspace's own folder; None if that did not exist.
+        notes: What `take_notes` will return.
     """
 
     def __init__(
@@ -152,10 +103,12 @@ class Checkpoints:
         self.memory_bytes = 0
         self.latest: Snapshot | None = None
         self.has_excess = False
+        self._due = RecordQueue(self._store)
+        self.notes: list[str] = []
         try:
             records = self._store.records()
             self._timeline = Timeline.read(records)
-            if records:
+            if records or self._store.damage:
                 self._recover()
         except BaseException:
             self._store.close()
@@ -193,6 +146,54 @@ class Checkpoints:
                 self.root_mode.close()
             self._store.close()
 
+    def take_notes(self) -> tuple[str, ...]:
+        """Return what was completed, taken back or lost since the last time, in sentences."""
+        with self._lock:
+            notes, self.notes = tuple(self.notes), []
+            return notes
+
+    # ---- what has to be written first
+
+    @property
+    def is_due(self) -> bool:
+        """True if the end of a step that changed something waits for `sync`, before its call is answered."""
+        return bool(self._due)
+
+    @property
+    def is_synced(self) -> bool:
+        """True if `sync` has nothing to do."""
+        return not self._due and self._store.is_synced
+
+    def sync(self) -> None:
+        """Write all contents through to the disk, then the records that name them. It may take a while.
+
+        Raises:
+            WorkspaceError: If that is not possible. No step can begin before it is.
+        """
+        with self._lock:
+            self._due.write()
+            self._store.sync()
+
+    def _settle(self, *, may_wait: bool) -> None:
+        """Do what has to be done before anything is changed."""
+        if self._due or self._timeline.left:
+            if not may_wait:
+                raise TooSlow
+            self._due.write()
+            self._sweep_left()
+
+    def _sweep_left(self) -> None:
+        """Remove partial files that could not be removed when they should have been, as far as possible."""
+        for token, keys in list(self._timeline.left.items()):
+            for key in keys:
+                tree = self._tree(key)
+                if tree is not None:
+                    with tree.opened() as root:
+                        sweep(root, [()], token)
+            del self._timeline.left[token]
+            self._due.add(op="swept", token=token)
+        self._due.write()
+
     # ---- memory
 
     def _measure(self) -> None:
@@ -203,10 +204,7 @@ class Checkpoints:
         self.memory_bytes = total
 
     def limit_memory(self, keep_bytes: int) -> None:
-        """Keep what a scan remembers of the workspace in a file if it takes more than so many bytes.
-
-        Of several limits the smallest counts.
-        """
+        """Keep what a scan remembers in a file if it takes more bytes; of several limits the least counts."""
         with self._lock:
             self._keep_bytes = min(self._keep_bytes, keep_bytes)
             self._workspace.limit_memory(self._keep_bytes)
@@ -263,6 +261,7 @@ class Checkpoints:
                 be completed nor taken back. The call must not run then.
         """
         with self._lock:
+            self._settle(may_wait=may_wait)
             if self._timeline.moving is not None:
                 if not may_wait:
                     raise TooSlow
@@ -302,11 +301,13 @@ class Checkpoints:
     ) -> Checkpoint:
         """End a step after its call has run.
 
-        If `has_excess` afterwards, call `drop_old`, which may take long.
+        If `has_excess` afterwards, call `drop_old`, which may take long. If it may not wait and `is_due`
+        afterwards, call `sync` before the call is answered.
 
         Raises:
             WorkspaceError: If the state cannot be stored. The step is then part of the timeline with an
-                unknown end.
+                unknown end; or, if it is only its record that cannot be written, no other step can begin
+                before that is.
             TooSlow: As `Scanner.scan` does. The step is still running then.
         """
         with self._lock:
@@ -324,14 +325,23 @@ class Checkpoints:
                 raise
             except BaseException:
                 self._timeline.end(step)
+                self._due.add(op="end", id=call_id, after={})
                 raise
             self._timeline.end(step)
-            self._store.record(op="end", id=call_id, after=dict(step.after))
+            self._due.add(op="end", id=call_id, after=dict(step.after), needs_sync=step.changed)
+            if may_wait and step.changed:
+                self.sync()
+            else:
+                self._due.write(may_wait=may_wait)
             self.has_excess = len(self._timeline.done) > KEPT_STEPS + _DROP_SLACK or (
                 self._store.size > self._kept_bytes or self._store.count > self._kept_contents
             )
             self._measure()
             return step
+
+    def list_changes(self, step: Checkpoint) -> list[str]:
+        """Return the paths that a step has changed, sorted; those of very many may be shortened."""
+        return list_changed(self._store, self._trees, step)
 
     @property
     def is_busy(self) -> bool:
@@ -395,24 +405,53 @@ class Checkpoints:
                 changed then.
         """
         with self._lock:
+            self._settle(may_wait=True)
             moving = self._timeline.moving
             unfinished = () if moving is None else self._finish_move(moving, force=force)
             if self._timeline.running:
                 names = ", ".join(step.name for step in self._timeline.running.values())
                 raise UsageError(f"{names} is running. Wait for it, or interrupt it, then {direction}.")
-            plans = self._plan(direction, steps)
+            plans = self._plan_healed(direction, steps)
             conflicts = tuple(conflict for _, plan in plans for conflict in plan.conflicts)
             if conflicts and not force:
                 return UndoResult(direction=direction, steps=tuple(steps), conflicts=conflicts, done=False)
             # The plan has scanned every tree.
             origin = {tree.key: tree.root for tree, _ in plans}
             moved = self._carry_out(direction, steps, plans, force=force)
+            if not moved.done and self._heal():
+                plans = self._plan(direction, steps)
+                moved = self._carry_out(direction, steps, plans, force=force)
             if unfinished:  # what this move changes as well, it names itself
                 touched = {tree.display_path(path) for tree, plan in plans for path in plan.touched}
                 left = tuple(entry for entry in unfinished if entry[0] not in touched)
                 moved = replace(moved, missing=moved.missing + left)
             moved = replace(moved, conflicts=conflicts, origin=origin)
-            return moved if force or not moved.failed else self._take_back(moved, plans)
+            if force or not moved.failed or not moved.done:
+                return moved
+            return self._take_back(moved, plans)
+
+    def _plan_healed(
+        self, direction: Direction, steps: Sequence[Checkpoint]
+    ) -> list[tuple[TrackedTree, RestorePlan]]:
+        try:
+            return self._plan(direction, steps)
+        except WorkspaceError:
+            if self._heal():
+                return self._plan(direction, steps)
+            raise
+
+    def _heal(self) -> bool:
+        """Store damaged contents again that the workspace has as well. Return whether any is whole now."""
+        damaged = set(self._store.damaged)
+        if not damaged:
+            return False
+        for digest in damaged:
+            self._store.forget(digest)
+        for tree in self._trees.values():
+            tree.scanner.close()
+            tree.scan()
+        self._store.damaged.clear()
+        return any(digest in self._store for digest in damaged)
 
     def _take_back(self, moved: UndoResult, plans: Sequence[tuple[TrackedTree, RestorePlan]]) -> UndoResult:
         """Take back a move that has failed. Return what became of that."""
@@ -420,21 +459,6 @@ class Checkpoints:
             back = self.revert(moved)
         except WorkspaceError:
             return moved  # what was done stays done, and what was not is named; it is completed later
-        stuck: list[tuple[str, str]] = []
-        for tree, plan in plans:
-            targets = plan.targets
-            try:
-                now = tree.scan().root
-                differences = TreeReader(self._store).differences(moved.origin[tree.key], now)
-            except WorkspaceError as error:
-                stuck.append((tree.display_path(()), f"it cannot be looked at: {error}"))
-                continue
-            for path, (_, current) in differences.items():
-                if path in targets and targets[path] == current:
-                    state = f"it is as after the {moved.direction}"
-                else:
-                    state = "it is gone" if current is None else "it is neither as before nor as after"
-                stuck.append((tree.display_path(path), state))
         return replace(
             back,
             direction=moved.direction,
@@ -443,7 +467,7 @@ class Checkpoints:
             removed=(),
             missing=moved.failed,
             failed=moved.failed,
-            stuck=tuple(stuck),
+            stuck=find_stuck(self._store, moved, plans),
             done=False,
         )
 
@@ -488,7 +512,7 @@ class Checkpoints:
         self,
         direction: Direction,
         steps: Sequence[Checkpoint],
-        plans: Iterable[tuple[TrackedTree, RestorePlan]],
+        plans: Sequence[tuple[TrackedTree, RestorePlan]],
         token: str = "",
         *,
         force: bool,
@@ -507,6 +531,10 @@ class Checkpoints:
                 without it, unless forced.
             is_recorded: Whether the move was recorded before, and cut short.
 
+        Returns:
+            The result; if not everything could be staged, and it need not go on all the same, one that is not
+            done: then nothing was changed.
+
         Raises:
             WorkspaceError: If it cannot be recorded; nothing was changed then.
         """
@@ -515,32 +543,30 @@ class Checkpoints:
         record = {"op": "move", "way": direction, "ids": ids, "token": token, "force": force}
         if must_succeed and force:
             record["must_succeed"] = True
+        before = self._timeline.moving
         if not is_recorded:
             self._store.record(**record)
+        try:
+            self._store.sync()
+        except WorkspaceError:
+            if not is_recorded:
+                self._withdraw(before, token, ())
+            raise
         self._timeline.moving = record
-        restored: list[str] = []
-        removed: list[str] = []
-        missing: list[tuple[str, str]] = []
-        failed: list[tuple[str, str]] = []
-        listed = _PathList()
-        for tree, plan in plans:
-            show = functools.partial(listed.show, tree)
-            try:
-                with tree.opened() as root:
-                    result = carry_out(self._store, root, plan, token, force=force)
-            except WorkspaceError as error:  # the folder itself cannot be opened
-                failed.append((show(()), str(error)))
-                continue
-            restored += map(show, result.restored)
-            removed += map(show, result.removed)
-            missing += [(show(path), why) for path, why in result.left_out]
-            failed += [(show(path), why) for path, why in result.failed]
-        self._timeline.shift(direction, ids)
-        if not (failed and must_succeed):
-            # Disk full: what was done is done. The next call or move writes it before all else, or is
-            # refused; the next process finds a move that was cut short, and nothing left of it to do.
-            with suppress(WorkspaceError):
-                self._end_move(token)
+        listed = PathList()
+        moved = move_trees(self._store, plans, token, force=force, must_succeed=must_succeed, listed=listed)
+        failed, is_done = moved.failed, moved.is_switched or force or is_recorded
+        if not is_done:
+            if not self._withdraw(before, token, moved.left):
+                failed.append(("", UNCERTAIN))
+        else:
+            self._timeline.shift(direction, ids)
+            moved.missing += moved.waiting
+            if not (failed and must_succeed):
+                # Disk full: what was done is done. The next call or move writes it before all else, or is
+                # refused; the next process finds a move that was cut short, and nothing left of it to do.
+                with suppress(WorkspaceError):
+                    self._end_move(token, moved.left)
         try:
             self.snapshot()
         except WorkspaceError:
@@ -548,15 +574,40 @@ class Checkpoints:
         return UndoResult(
             direction=direction,
             steps=tuple(steps),
-            restored=tuple(sorted_in_runs(restored)),
-            removed=tuple(sorted_in_runs(removed)),
-            missing=tuple(sorted_in_runs([*missing, *failed])),
+            restored=tuple(sorted_in_runs(moved.restored)),
+            removed=tuple(sorted_in_runs(moved.removed)),
+            missing=tuple(sorted_in_runs([*moved.missing, *failed])),
             failed=tuple(sorted_in_runs(failed)),
+            done=is_done,
             token=token,
         )
 
-    def _end_move(self, token: str) -> None:
-        self._store.record(op="moved", token=token)
+    def _withdraw(self, before: Mapping[str, Any] | None, token: str, left: Sequence[str]) -> bool:
+        """Give up a move that has changed nothing. Return False if that cannot be recorded.
+
+        The record before all else then, so that nothing can be done on a history that is not certain.
+        """
+        self._timeline.moving = before
+        if not left:
+            with suppress(WorkspaceError):
+                self._store.retract()
+                return True
+        record: dict[str, Any] = {"op": "stayed", "token": token}
+        if left:
+            record["left"] = self._timeline.left[token] = list(left)
+        self._due.add(**record)
+        try:
+            self.sync()
+        except WorkspaceError:
+            return False
+        return True
+
+    def _end_move(self, token: str, left: Sequence[str] = ()) -> None:
+        record: dict[str, Any] = {"op": "moved", "token": token}
+        if left:
+            record["left"] = self._timeline.left[token] = list(left)
+        self._store.record(**record)
+        self._store.sync()
         self._timeline.moving = None
 
     def _finish_move(self, moving: Mapping[str, Any], *, force: bool = False) -> Reasons:
@@ -568,7 +619,8 @@ class Checkpoints:
         Raises:
             WorkspaceError: If it still cannot be completed, or that cannot be recorded.
         """
-        failed = self._complete_move(moving).failed
+        moved = self._complete_move(moving)
+        failed = moved.failed
         if failed and not force:
             names = summarize_names([f"{path or 'the workspace'} ({why})" for path, why in failed])
             raise WorkspaceError(
@@ -577,6 +629,8 @@ class Checkpoints:
             )
         if self._timeline.moving is not None:
             self._end_move(moving["token"])
+        if not failed:
+            self.notes.append(describe_completed(moved))
         return failed
 
     # ---- recovery and limits
@@ -584,24 +638,20 @@ class Checkpoints:
     def _recover(self) -> None:
         """Bring timeline, store and workspace in line, however the last process ended."""
         timeline = self._timeline
-        usable = {
-            step.call_id for step in timeline.all_steps() if all(root in self._store for root in step.roots)
-        }
-        lost = [number for number, step in enumerate(timeline.done) if step.call_id not in usable]
-        if lost:
-            # Contents were deleted behind our back. Undo would have to pass this step, so drop all older
-            # ones.
-            timeline.dropped += lost[-1] + 1
-            del timeline.done[: lost[-1] + 1]
-        timeline.undone = [step for step in timeline.undone if step.call_id in usable]
-        timeline.running = {call_id: step for call_id, step in timeline.running.items() if call_id in usable}
+        self.notes += drop_lost(timeline, self._store)
         # Crash during an undo or redo: complete it before anything else looks at the workspace.
         if timeline.moving is not None:
-            self._complete_move(timeline.moving)
+            moved = self._complete_move(timeline.moving)
+            self.notes.append(describe_completed(moved))
         # Crash during a call: whatever it has done by now is its result.
         for call_id in list(timeline.running):
-            self.end(call_id)
-        self._store.rewrite(timeline.records())
+            self.notes.append(describe_ended(self.end(call_id)))
+        self._sweep_left()
+        self._rewrite()
+
+    def _rewrite(self) -> None:
+        self._store.rewrite(self._timeline.records())
+        self._due.clear()  # the timeline says the same
 
     def _complete_move(self, record: Mapping[str, Any]) -> UndoResult:
         """Complete an undo or redo that was cut short. Paths that were changed since are left alone."""
@@ -609,7 +659,7 @@ class Checkpoints:
         known = {step.call_id: step for step in [*self._timeline.done, *self._timeline.undone]}
         steps = [known[call_id] for call_id in record["ids"] if call_id in known]
         for tree, plan in self._plan(direction, steps):
-            folders = {path[:-1] for path in plan.touched}
+            folders = {(), *(path[:-1] for path in plan.touched)}
             with tree.opened() as root:
                 sweep(root, folders, record["token"])
                 lock_again(self._store, root, plan.end, folders)
@@ -646,5 +696,5 @@ class Checkpoints:
                     break
                 del done[: len(done) // 4 + 1]
             self._timeline.dropped += count - len(done)
-            self._store.rewrite(self._timeline.records())
+            self._rewrite()
             self.has_excess = False

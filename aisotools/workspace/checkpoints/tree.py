@@ -26,6 +26,7 @@ from sys import getsizeof
 from typing import BinaryIO, Literal, NamedTuple, Protocol
 
 from aisotools.core.concurrency import sorted_in_runs
+from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.store import content_digest
 from aisotools.workspace.dirfd import DIRECTORY_FLAGS
 
@@ -118,6 +119,13 @@ class ContentStore(Protocol):
 
     def get(self, digest: str) -> bytes:
         """Return a content."""
+
+
+class SizedStore(ContentStore, Protocol):
+    """Storage that tells the size of a content without reading it."""
+
+    def size_of(self, digest: str) -> int:
+        """Return the size of a content in bytes; -1 if it is not there."""
 
 
 def link_node(target: str, store: ContentStore) -> Node:
@@ -226,7 +234,12 @@ class TreeReader:
     ) -> None:
         if path and not _is_same_folder(before, after):
             found[path] = before, after
-        left, right = self.of(before), self.of(after)
+        try:
+            left, right = self.of(before), self.of(after)
+        except WorkspaceError as error:
+            raise WorkspaceError(
+                f"What {'/'.join(path) or 'the workspace'} held is not known: {error}"
+            ) from None
         differing = [name for name, node in left.items() if node != right.get(name)]
         differing += [name for name in right if name not in left]
         for name in sorted_in_runs(differing):
@@ -254,6 +267,27 @@ def reachable_digests(store: ContentStore, roots: Iterable[str]) -> set[str]:
             elif node.kind in {"file", "long_link"}:
                 found.add(node.content)
     return found
+
+
+def is_whole(store: SizedStore, root: str) -> bool:
+    """Return whether all that a tree needs is stored: its listings undamaged, the rest of the right size."""
+    known: set[str] = set()
+    todo = [root]
+    while todo:
+        digest = todo.pop()
+        if digest in known:
+            continue
+        known.add(digest)
+        try:
+            nodes = decode_folder(store.get(digest))
+        except WorkspaceError:
+            return False
+        for node in nodes.values():
+            if node.kind == "folder":
+                todo.append(node.content)
+            elif node.kind in {"file", "long_link"} and store.size_of(node.content) != node.size:
+                return False
+    return True
 
 
 # ---- in a folder

@@ -33,6 +33,7 @@ from aisotools.core.events import (
     CallStarted,
     ConversationEdited,
     EventsDropped,
+    HistoryRecovered,
     ModelAnswered,
     ModelRequested,
     ProtectedFilesRestored,
@@ -300,6 +301,12 @@ def test_dropped_events_become_a_note(kinds: tuple[str, ...], what: str) -> None
     assert (
         remark(entry) == f"Not everything is shown here. 1,200 earlier {what} were dropped: over the budget."
     )
+
+
+def test_recovered_work_is_told() -> None:
+    (entry,) = entries_of([HistoryRecovered(time_s=0.0, notes=("One.", "Two."))])
+    assert isinstance(entry, NoteEntry)
+    assert entry.text == "One. Two."
 
 
 def test_protected_files_that_were_put_back_are_told() -> None:

@@ -77,6 +77,16 @@ def test_a_sandbox_that_has_not_started() -> None:
     assert "has not started" in shown["text/plain"]
 
 
+def test_recovered_work_stands_in_the_status() -> None:
+    status = SessionStatus(
+        level="limited", calls=0, workspace="/w", recovered=("The undo of <b> was completed.",)
+    )
+    shown = status_bundle(status, "safe", {})
+    assert "earlier work" in shown["text/plain"]
+    assert "The undo of <b> was completed." in shown["text/plain"]
+    assert_inert(shown["text/html"])
+
+
 def test_a_sandbox_that_is_none_says_so() -> None:
     status = SessionStatus(level="limited", calls=3, workspace="/w <b>")
     shown = status_bundle(status, "safe", {"limited": ("does", "does not")})

@@ -6,10 +6,12 @@ import pytest
 
 from aisotools.core.exceptions import WorkerDied
 from aisotools.core.sandboxes import VariablePoint
+from aisotools.core.types import ToolResult
 from aisotools.sandbox.host.failures import (
     Recovery,
     describe_exit,
     describe_recovery,
+    explain_replaced,
     recovery_metadata,
     timeout_result,
     unreadable_result,
@@ -58,6 +60,10 @@ def test_a_pending_recovery_is_not_reported_as_done(is_complete: bool, moment: s
         (
             Recovery(point=POINT, is_complete=True),
             {"state_kept": True, "state_label": "exact", "state_before": "c7"},
+        ),
+        (
+            Recovery(point=POINT, is_complete=True, is_pending=True),
+            {"state_kept": False, "state_pending": True, "state_label": "exact", "state_before": "c7"},
         ),
         (
             Recovery(point=PARTIAL, is_complete=False),
@@ -110,6 +116,12 @@ def test_a_timeout_of_a_call_that_was_killed() -> None:
     )
     assert (len(out), out[-3:], err) == (2000, "end", "oh")
     assert result.metadata == {"timed_out": True, "state_kept": False, **output}
+
+
+def test_loss_before_a_call_is_the_first_line_of_its_result() -> None:
+    note = "[Before this call the sandbox's worker ended: it exited.]"
+    assert explain_replaced(ToolResult(content="1\n2"), "it exited.").content == f"{note}\n1\n2"
+    assert explain_replaced(ToolResult(content=""), "it exited").content == note
 
 
 LESS_DATA = "if the call takes much memory, try it with less data"

@@ -329,7 +329,7 @@ threading.Thread(target=end).start()
     await eventually(lambda: r.reported.losses)
     reason = "it exited with status 5; the variables are as they were before the call last"
     following = await r.python("x")
-    assert following.content == f"1\n[Before this call the sandbox's worker ended: {reason}.]"
+    assert following.content == f"[Before this call the sandbox's worker ended: {reason}.]\n1"
     assert (await r.python("x")).content == "1"
     assert r.reported.losses == [(1, reason)]
     assert r.reported.starts[-1][1] == reason
@@ -344,10 +344,10 @@ async def test_killing_from_outside_leaves_nothing(r: Rig, who: str) -> None:
     await eventually(lambda: not r.kernel.status().alive)
     await eventually(lambda: processes_of(r.workspace) == [])
     await eventually(lambda: not is_there(scratch))
-    note = "\n[Before this call the sandbox's worker ended: "
+    note = "[Before this call the sandbox's worker ended: "
     following = (await r.python("1")).content
-    assert following.startswith(f"1{note}")
-    assert following.endswith("; its variables are lost.]")
+    assert following.startswith(note)
+    assert following.endswith("; its variables are lost.]\n1")
     assert note not in (await r.python("1")).content
     assert await r.value("1 + 1") == 2
 

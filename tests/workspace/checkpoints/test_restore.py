@@ -683,6 +683,21 @@ def test_path_that_is_neither_as_before_nor_as_after_is_contested(tracked: Track
     assert rest.touched == plan.touched
 
 
+def test_folder_that_somebody_has_removed_is_contested_and_made_again(tracked: TrackedFolder) -> None:
+    (tracked.root / "d" / "e").mkdir(parents=True)
+    (tracked.root / "d" / "e" / "f").write_text("before")
+    before = tracked.scan()
+    (tracked.root / "d" / "e" / "f").unlink()
+    after = tracked.scan()
+    (tracked.root / "d" / "e").rmdir()
+    (tracked.root / "d").rmdir()
+    plan = tracked.plan(after, before)
+    removed = "it was removed by somebody else since"
+    assert plan.conflicts == (("d", removed), ("d/e", removed))
+    assert tracked.restore(dict(plan.targets)).failed == []
+    assert (tracked.root / "d" / "e" / "f").read_text() == "before"
+
+
 def test_modes_alone_are_no_conflict(tracked: TrackedFolder) -> None:
     (tracked.root / "a").write_text("1")
     (tracked.root / "d").mkdir()

@@ -111,3 +111,15 @@ def test_move_that_failed_half_way_is_still_recorded_as_such() -> None:
     assert Timeline.read(records) == timeline
     back = [*records[:-1], {"op": "move", "way": "undo", "ids": ["1"], "token": "t"}, move, {"op": "moved"}]
     assert Timeline.read(back) == Timeline(done=[checkpoint("1")]), "a move that was taken back was none"
+
+
+def test_move_that_was_given_up_and_files_that_it_left_are_replayed() -> None:
+    move = {"op": "move", "way": "undo", "ids": ["a"], "token": "t"}
+    timeline = Timeline.read([move, {"op": "stayed", "token": "t", "left": ["", "/x"]}])
+    assert (timeline.moving, timeline.left) == (None, {"t": ["", "/x"]})
+    again = Timeline.read(list(timeline.records()))
+    assert (again.moving, again.left) == (None, timeline.left)
+    again.apply({"op": "swept", "token": "t"})
+    assert again.left == {}
+    done = Timeline.read([move, {"op": "moved", "token": "t", "left": [""]}])
+    assert (done.moving, done.left) == (None, {"t": [""]})

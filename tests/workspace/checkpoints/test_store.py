@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import resource
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.workspace.checkpoints.store import Store, StoredFile, content_digest
+from aisotools.workspace.checkpoints.store import RecordQueue, Store, StoredFile, content_digest
 
 CHUNK = 1 << 20
 
@@ -348,3 +349,143 @@ def test_failed_rewrite_leaves_the_journal_in_place(store: Store) -> None:
         store.rewrite([{"op": "b"}] * 10)
     store.record(op="c")
     assert [record["op"] for record in store.records()] == ["a", "c"]
+
+
+# ---- durability
+
+
+class Disk:
+    """What was synced, in order."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.synced: list[str] = []
+        for name in ("fsync", "fdatasync"):
+            patch.setattr(os, name, self.note)
+        patch.setattr(
+            "aisotools.workspace.checkpoints.store.flush_file_system",
+            lambda _folder: self.synced.append("all"),
+        )
+
+    def note(self, file: int) -> None:
+        self.synced.append(Path(f"/proc/self/fd/{file}").readlink().name)
+
+
+def is_synced(store: Store) -> bool:
+    return store.is_synced
+
+
+def test_contents_are_synced_before_records(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_synced(store)
+    disk = Disk(monkeypatch)
+    digest = store.put(b"content")
+    store.record(op="end", root=digest)
+    assert not is_synced(store)
+    store.sync()
+    assert disk.synced[:3] == [digest, "objects", "chain"]
+    assert is_synced(store)
+    disk.synced.clear()
+    store.sync()
+    assert disk.synced == []
+    assert store.put(b"content") == digest
+    store.sync()
+    assert disk.synced == [digest, "objects"], "an earlier process may not have synced it"
+
+
+def test_new_folders_are_synced_with_the_first_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    store = Store(tmp_path / "a" / "store")
+    assert disk.synced == []
+    store.record(op="x")
+    store.sync()
+    store.close()
+    assert set(disk.synced) == {"chain", tmp_path.name, "a", "store"}
+
+
+@pytest.mark.parametrize("count", [32, 33])
+def test_many_contents_are_synced_at_once(store: Store, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    disk = Disk(monkeypatch)
+    for number in range(count):
+        store.put(b"%d" % number)
+    store.sync()
+    assert ("all" in disk.synced) == (count > 32)
+    assert len([name for name in disk.synced if len(name) == 64]) == (32 if count == 32 else 0)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_new_content_that_cannot_be_synced_is_found_by_nobody(
+    store: Store, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    """The system would take it for written from then on. What was there before is not given up."""
+    if not is_new:
+        store.put(b"x")
+        store.sync()
+
+    def fail(_file: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    digest = store.put(b"x")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail)
+        with pytest.raises(WorkspaceError, match="Input/output error"):
+            store.sync()
+    assert (digest in store, store.count) == (not is_new, int(not is_new))
+    assert not is_synced(store)
+    store.put(b"x")
+    store.sync()
+    assert digest in store
+
+
+def test_damaged_content_is_healed_by_the_same_bytes(store: Store) -> None:
+    digest = store.put(b"good")
+    for evil in (b"evil", b"", b"longer than before"):
+        (store.folder / "objects" / digest).write_bytes(evil)
+        with pytest.raises(WorkspaceError, match="damaged"):
+            store.get(digest)
+        assert store.damaged == {digest}
+        assert store.put(b"good") == digest
+        assert store.get(digest) == b"good"
+    assert (store.size_of(digest), store.size_of("0" * 64)) == (4, -1)
+
+
+def test_last_record_is_taken_back_without_space(store: Store) -> None:
+    store.record(op="one")
+    store.record(op="two")
+    store.retract()
+    assert store.records() == [{"op": "one"}]
+    with pytest.raises(WorkspaceError, match="no record of this process"):
+        store.retract()
+    store.record(op="three")
+    assert store.records() == [{"op": "one"}, {"op": "three"}]
+
+
+def test_damage_of_the_journal_is_counted(store: Store) -> None:
+    store.record(op="one")
+    assert (store.records(), store.damage) == ([{"op": "one"}], "")
+    with (store.folder / "chain").open("ab") as file:
+        file.write(b'x\n{"op":"three"}\n{"op"')
+    assert store.records() == [{"op": "one"}]
+    assert store.damage == "2 of its 3 lines, from 2 on"
+
+
+def test_records_that_wait_come_first_and_in_order(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = RecordQueue(store)
+    assert repr(queue) == "<RecordQueue: 0 records wait>"
+    queue.add(op="end", id="a")
+    queue.add(op="end", id="b", needs_sync=True)
+    queue.write(may_wait=False)
+    assert bool(queue)
+    assert store.records() == []
+    disk = Disk(monkeypatch)
+    digest = store.put(b"x")
+    queue.write()
+    assert disk.synced[0] == digest
+    assert [record["id"] for record in store.records()] == ["a", "b"]
+    queue.add(op="end", id="c")
+    queue.write(may_wait=False)
+    assert len(store.records()) == 3
+    queue.add(op="end", id="d")
+    queue.clear()
+    queue.write()
+    assert len(store.records()) == 3

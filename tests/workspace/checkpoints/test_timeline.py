@@ -18,18 +18,18 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.exceptions import UsageError, WorkspaceError
+from aisotools.workspace.checkpoints.moves import LISTED_BYTES, PathList, UndoResult
 from aisotools.workspace.checkpoints.restore import RestorePlan
 from aisotools.workspace.checkpoints.scan import ScanLimits, TooSlow
 from aisotools.workspace.checkpoints.steps import Direction
+from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.timeline import (
     KEPT_BYTES,
     KEPT_CONTENTS,
     KEPT_STEPS,
-    LISTED_BYTES,
     Checkpoints,
-    UndoResult,
-    _PathList,
 )
+from aisotools.workspace.checkpoints.tree import TreeReader
 from aisotools.workspace.diff import changes_between
 
 Do = Callable[..., None]
@@ -1024,7 +1024,7 @@ def test_paths_of_a_move_are_shortened_beyond_their_limit(rig: Rig, monkeypatch:
     """Their number stays, and the undo is the same."""
     names = [f"{letter}{'x' * 200}{letter}" for letter in "abcdef"]
     limit = 4 * sys.getsizeof(names[0])
-    monkeypatch.setattr("aisotools.workspace.checkpoints.timeline._PathList", lambda: _PathList(limit))
+    monkeypatch.setattr("aisotools.workspace.checkpoints.timeline.PathList", lambda: PathList(limit))
 
     def make() -> None:
         for name in [*names, "short"]:
@@ -1043,7 +1043,7 @@ def test_paths_of_a_move_are_shortened_beyond_their_limit(rig: Rig, monkeypatch:
 def test_paths_of_a_move_are_whole_up_to_their_limit(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"{letter}{'x' * 200}" for letter in "abcdef"]
     limit = 4 * sys.getsizeof(names[0])
-    monkeypatch.setattr("aisotools.workspace.checkpoints.timeline._PathList", lambda: _PathList(limit))
+    monkeypatch.setattr("aisotools.workspace.checkpoints.timeline.PathList", lambda: PathList(limit))
 
     def make() -> None:
         for name in names:
@@ -1056,3 +1056,184 @@ def test_paths_of_a_move_are_whole_up_to_their_limit(rig: Rig, monkeypatch: pyte
 def test_limits_have_these_sizes() -> None:
     assert (KEPT_STEPS, KEPT_BYTES, KEPT_CONTENTS) == (100, 1_073_741_824, 300_000)
     assert LISTED_BYTES == 8_388_608
+
+
+# ---- durability
+
+
+def test_full_disk_at_the_end_of_a_step_leaves_it_open_for_no_later_call(rig: Rig) -> None:
+    """Its end is recorded before anything else is, however often the process ends."""
+    room = Room(rig.chain.store)
+    rig.chain.begin("c1", "tool", "s")
+    (rig.root / "a").write_text("1")
+    room.full = True
+    with pytest.raises(WorkspaceError, match="No space left"):
+        rig.chain.end("c1")
+    (step,) = rig.chain.steps
+    assert step.after, "what it did is known all the same"
+    (rig.root / "b").write_text("person")
+    with pytest.raises(WorkspaceError, match="No space left"):
+        rig.chain.begin("c2", "tool", "s")
+    with pytest.raises(WorkspaceError, match="No space left"):
+        rig.move()
+    room.full = False
+    rig.chain.begin("c2", "tool", "s")
+    assert [record["op"] for record in rig.chain.store.records()] == ["begin", "end", "begin"]
+    rig.chain.end("c2")
+    rig.again()
+    assert rig.chain.steps[0].after == step.after
+    assert rig.move(count=2).removed == ("a",)
+    assert (rig.root / "b").read_text() == "person"
+
+
+def test_step_whose_end_never_found_room_ends_with_the_process(rig: Rig) -> None:
+    room = Room(rig.chain.store)
+    rig.chain.begin("c1", "tool", "s")
+    (rig.root / "a").write_text("1")
+    room.full = True
+    with pytest.raises(WorkspaceError):
+        rig.chain.end("c1")
+    rig.again()
+    assert rig.chain.take_notes() == (
+        "tool (c1) was cut short when the program ended; what it has changed can be undone.",
+    )
+    assert rig.move().removed == ("a",)
+
+
+class Room:
+    """Room on the disk for the journal of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self.full = False
+        self._record = store.record
+        store.record = self.record  # type: ignore[method-assign]  # a disk that is full
+
+    def record(self, **fields: object) -> None:
+        if self.full:
+            raise WorkspaceError("The checkpoint cannot be kept: No space left on device.")
+        self._record(**fields)
+
+
+def test_damaged_content_is_named_before_anything_is_touched(rig: Rig) -> None:
+    for name in "abc":
+        (rig.root / name).write_text(f"before {name}")
+    rig.step(*(partial((rig.root / name).write_text, "after") for name in "abc"))
+    damage(rig.store, b"before b")
+    untouched = [identity(rig.root / name) for name in "abc"]
+    moved = rig.move()
+    assert (moved.done, moved.restored, moved.stuck) == (False, (), ())
+    ((path, why),) = moved.missing
+    assert path == "b"
+    assert "damaged" in why or "gone" in why
+    assert [identity(rig.root / name) for name in "abc"] == untouched
+    assert [step.call_id for step in rig.chain.steps] == ["c1"]
+    assert sorted(path.name for path in rig.root.iterdir()) == ["a", "b", "c"]
+    assert rig.chain.take_notes() == ()
+    rig.again()
+    assert rig.chain.take_notes() == (), "nothing was left half done"
+    forced = rig.move(force=True)
+    assert (forced.restored, [path for path, _ in forced.missing]) == (("a", "c"), ["b"])
+
+
+def test_damaged_listing_is_named(rig: Rig) -> None:
+    (rig.root / "d").mkdir()
+    (rig.root / "d" / "a").write_text("1")
+    rig.step(partial((rig.root / "d" / "a").write_text, "2"))
+    before, after = rig.chain.steps[0].before[""], rig.chain.steps[0].after[""]
+    ((_, (node, _)),) = TreeReader(rig.chain.store).differences(before, after).items()
+    assert node is not None
+    for path in (rig.store / "objects").iterdir():
+        if node.content.encode() in path.read_bytes():
+            path.write_bytes(b"evil")
+    with pytest.raises(WorkspaceError, match="What d held is not known: The checkpoint content"):
+        rig.move()
+    assert (rig.root / "d" / "a").read_text() == "2"
+
+
+def is_synced(rig: Rig) -> bool:
+    return rig.chain.is_synced
+
+
+def is_due(rig: Rig) -> bool:
+    return rig.chain.is_due
+
+
+def identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_ino, status.st_ctime_ns
+
+
+def damage(store: Path, content: bytes) -> None:
+    (path,) = [path for path in (store / "objects").iterdir() if path.read_bytes() == content]
+    path.write_bytes(b"evil")
+
+
+def test_damaged_content_is_healed_by_a_file_that_holds_the_same(rig: Rig) -> None:
+    for name in ("a", "copy"):
+        (rig.root / name).write_text("good")
+    rig.step(partial((rig.root / "a").write_text, "bad"))
+    damage(rig.store, b"good")
+    assert rig.move().restored == ("a",)
+    assert (rig.root / "a").read_text() == "good"
+
+
+def test_damaged_content_is_healed_when_the_same_is_stored_again(rig: Rig) -> None:
+    (rig.root / "a").write_text("good")
+    rig.step(partial((rig.root / "a").write_text, "bad"))
+    damage(rig.store, b"good")
+    rig.step(partial((rig.root / "b").write_text, "good"))
+    assert rig.move(count=2).restored == ("a",)
+    assert (rig.root / "a").read_text() == "good"
+
+
+def test_contents_and_records_are_synced_before_a_step_that_changed_something_ends(rig: Rig) -> None:
+    rig.step(partial((rig.root / "a").write_text, "1"))
+    assert is_synced(rig)
+    rig.step()
+    assert not is_synced(rig), "nothing waits for the disk where nothing was changed"
+    rig.chain.sync()
+    assert is_synced(rig)
+
+
+def test_end_that_may_not_wait_is_due_until_it_is_synced(rig: Rig) -> None:
+    rig.chain.begin("c1", "tool", "s")
+    (rig.root / "a").write_text("1")
+    assert rig.chain.end("c1", may_wait=False).changed
+    assert is_due(rig)
+    assert [record["op"] for record in rig.chain.store.records()] == ["begin"]
+    with pytest.raises(TooSlow):
+        rig.chain.begin("c2", "tool", "s", may_wait=False)
+    rig.chain.sync()
+    assert not is_due(rig)
+    assert [record["op"] for record in rig.chain.store.records()] == ["begin", "end"]
+
+
+def test_move_that_an_open_completes_is_said_once(rig: Rig) -> None:
+    rig.step(lambda: (rig.root / "a").write_text("1"))
+    assert rig.chain.take_notes() == ()
+    rig.chain.store.record(op="move", way="undo", ids=["c1"], token="t", force=False)
+    rig.again()
+    assert rig.chain.take_notes() == ("The undo of tool (c1), which was cut short, was completed.",)
+    assert rig.chain.take_notes() == ()
+    assert list(rig.root.iterdir()) == []
+    rig.again()
+    assert rig.chain.take_notes() == ()
+
+
+def test_folder_of_a_staging_that_could_not_be_removed_goes_with_the_next_process(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (rig.root / "a").write_text("1")
+    rig.step((rig.root / "a").unlink)
+    real = os.rmdir
+
+    def refuse(name: str, *, dir_fd: int | None = None) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", refuse)
+        assert rig.move().restored == ("a",)
+        assert len(list(rig.root.glob(".aisotools-*"))) == 1
+    assert os.rmdir is real
+    rig.again()
+    assert [path.name for path in rig.root.iterdir()] == ["a"]

@@ -22,7 +22,8 @@ from typing import Any, Literal, cast, get_args
 import pytest
 
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.workspace.checkpoints.timeline import Checkpoints, UndoResult
+from aisotools.workspace.checkpoints.moves import UndoResult
+from aisotools.workspace.checkpoints.timeline import Checkpoints
 from aisotools.workspace.workspace import TEMPORARY
 from tests.workspace.checkpoints.test_timeline_stateful import State, state_of
 
@@ -132,6 +133,7 @@ class Case:
             after = state_of(self.root)
             if act == "redo":
                 chain.move("undo", chain.steps[-1:])
+        self.untouched = self.identities()
         self.old, self.new = (before, after) if act == "redo" else (after, before)
         """As it is, and as it would be: of a move that is taken back, before and after that move."""
 
@@ -171,11 +173,19 @@ class Case:
         except WorkspaceError as error:
             return str(error), faults.names
 
+    def identities(self) -> dict[str, tuple[int, int]]:
+        """Return the inode and the change time of whatever is in the workspace."""
+        found = {}
+        for path in self.root.rglob("*"):
+            status = path.lstat()
+            found[str(path.relative_to(self.root))] = status.st_ino, status.st_ctime_ns
+        return found
+
     def paths_unlike(self, state: State) -> set[str]:
         now = state_of(self.root)
         unlike = {path for path in now.keys() | state.keys() if now.get(path) != state.get(path)}
         # A partial file that could not even be removed: the next move does that, or the next process.
-        return {path for path in unlike if not path.rpartition("/")[2].startswith(TEMPORARY)}
+        return {path for path in unlike if not any(name.startswith(TEMPORARY) for name in path.split("/"))}
 
 
 class Opened:
@@ -269,7 +279,21 @@ def check_failed(tmp_path: Path, act: Act, kind: Kind, code: int) -> None:
         check_history(case)
 
 
-def check_alone(tmp_path: Path, act: Act, kind: Kind, code: int) -> None:
+def check_untouched(tmp_path: Path, act: Act) -> None:
+    """Check that whenever the disk becomes full, all is done, or not even a change time is another one."""
+    done = given_up = 0
+    for case, answer in cases(tmp_path, act, "full", errno.ENOSPC):
+        if isinstance(answer, UndoResult) and answer.done:
+            assert (answer.missing, case.paths_unlike(case.new)) == ((), set())
+            done += 1
+        else:
+            assert case.identities() == case.untouched
+            given_up += 1
+    assert done
+    assert given_up > 10, "what is staged takes many calls"
+
+
+def check_alone(tmp_path: Path, act: Act, kind: Kind | Literal["untouched"], code: int) -> None:
     """Have an interpreter of its own check all cases."""
     command = [
         sys.executable,
@@ -312,11 +336,24 @@ def test_a_call_that_fails_changes_nothing_or_is_named(
     check_alone(tmp_path, act, kind, code)
 
 
-if __name__ == "__main__":
-    folder, tried, fault, number = sys.argv[1:]
-    assert tried in ACTS
+@pytest.mark.parametrize("act", ["undo", "redo"])
+def test_a_full_disk_is_met_before_the_first_change(tmp_path: Path, act: Act) -> None:
+    check_alone(tmp_path, act, "untouched", 0)
+
+
+def main(folder: Path, act: Act, fault: str, code: int) -> None:
+    """Check all cases of one fault in this process."""
+    # Nothing here is about what the power takes away, and each case would sync a hundred times.
+    for name in ("fsync", "fdatasync"):
+        setattr(os, name, lambda _file: None)
     if fault == "killed":
-        check_ended(Path(folder), tried)
+        check_ended(folder, act)
+    elif fault == "untouched":
+        check_untouched(folder, act)
     else:
         assert fault in get_args(Kind)
-        check_failed(Path(folder), tried, cast("Kind", fault), int(number))
+        check_failed(folder, act, cast("Kind", fault), code)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), cast("Act", sys.argv[2]), sys.argv[3], int(sys.argv[4]))

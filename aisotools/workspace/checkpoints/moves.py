@@ -1,0 +1,191 @@
+"""One undo or redo over every tree that its steps changed: all is staged first, then all is switched."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from aisotools.core.concurrency import sorted_in_runs
+from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace.checkpoints.restore import (
+    Reasons,
+    RestorePlan,
+    RestoreResult,
+    carry_out,
+    discard_stage,
+    stage_plan,
+    sync_restored,
+)
+from aisotools.workspace.checkpoints.scan import TrackedTree
+from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
+from aisotools.workspace.checkpoints.store import Store
+from aisotools.workspace.checkpoints.tree import TreePath, TreeReader
+
+LISTED_BYTES = 8 << 20
+"""Memory for the whole paths that the result of a move names; those beyond are shortened."""
+
+_SHORT_PATH_CHARS = 40
+_WAITS = "it is left as it is until all can be changed"
+
+
+@dataclass(slots=True)
+class PathList:
+    """Texts of the paths of one move. Hostile code can make a hundred thousand of up to 4 KiB each."""
+
+    left_bytes: int = LISTED_BYTES
+
+    def show(self, tree: TrackedTree, path: TreePath) -> str:
+        """Return a path as a person reads it: whole while there is room, else without its middle."""
+        text = tree.display_path(path)
+        self.left_bytes -= sys.getsizeof(text)
+        if self.left_bytes >= 0 or len(text) <= _SHORT_PATH_CHARS:
+            return text
+        half = (_SHORT_PATH_CHARS - 3) // 2
+        return f"{text[:half]}...{text[-half:]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoResult:
+    """Result of an undo or redo. Long paths are shortened if all of them take more than `LISTED_BYTES`.
+
+    Attributes:
+        direction: Whether to undo or to redo.
+        steps: Steps that were taken, in that order.
+        origin: Digests of the trees before the move, by `TrackedTree.key`; see `Checkpoints.revert`.
+        restored: Paths that were created or replaced.
+        removed: Paths that were removed.
+        missing: Paths that were not restored, each with the reason. Those of a move that was taken back, or
+            that could not be staged, are what it failed at.
+        failed: Those of them that the system refused to change.
+        stuck: Paths that could not be brought back to how they were before a move that failed, each with how
+            it is now.
+        conflicts: Paths that somebody else changed since. Unless forced, nothing was done then.
+        done: True if the move was made.
+        token: That of its record.
+    """
+
+    direction: Direction
+    steps: tuple[Checkpoint, ...] = ()
+    restored: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    missing: Reasons = ()
+    failed: Reasons = ()
+    stuck: Reasons = ()
+    conflicts: Reasons = ()
+    done: bool = True
+    origin: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    token: str = field(default="", compare=False, repr=False)
+
+
+@dataclass(slots=True)
+class TreesMoved:
+    """What became of the trees of one move.
+
+    Attributes:
+        restored: Paths that were created or replaced.
+        removed: Paths that were removed.
+        missing: Paths that the plans leave as they are, each with the reason.
+        failed: Paths that could not be changed, each with the reason.
+        left: Keys of the trees in which the folder of the staging could not be removed.
+        waiting: All other paths that should be changed, if nothing was because of those that failed.
+        is_switched: False if nothing was changed, because not everything could be staged.
+    """
+
+    restored: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    missing: list[tuple[str, str]] = field(default_factory=list)
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    waiting: list[tuple[str, str]] = field(default_factory=list)
+    is_switched: bool = True
+
+
+def move_trees(
+    store: Store,
+    plans: Sequence[tuple[TrackedTree, RestorePlan]],
+    token: str,
+    *,
+    force: bool,
+    must_succeed: bool,
+    listed: PathList,
+) -> TreesMoved:
+    """Carry out the plan of each tree.
+
+    Args:
+        store: Holds the contents.
+        plans: What to do in each tree.
+        token: Part of the names of partial files.
+        force: Remove also what cannot be restored.
+        must_succeed: Change nothing if anything cannot be staged; else what can be changed is.
+        listed: Shortens the paths.
+    """
+    moved = TreesMoved()
+    with ExitStack() as opened:
+        ready = []
+        unstaged: list[tuple[str, str]] = []
+        for tree, plan in plans:
+            show = functools.partial(listed.show, tree)
+            try:
+                root = opened.enter_context(tree.opened())
+            except WorkspaceError as error:  # the folder itself cannot be opened
+                moved.failed.append((show(()), str(error)))
+                continue
+            stage, failures = stage_plan(store, root, plan, token, force=force)
+            ready.append((tree, plan, root, stage))
+            unstaged += [(show(path), why) for path, why in failures]
+        if must_succeed and (unstaged or moved.failed):
+            moved.failed += unstaged
+            moved.is_switched = False
+            named = {path for path, _ in moved.failed}
+            for tree, plan, _, _ in ready:
+                paths = (listed.show(tree, path) for path in plan.targets_of(force=force))
+                moved.waiting += [(path, _WAITS) for path in paths if path not in named]
+        for tree, plan, root, stage in ready:
+            show = functools.partial(listed.show, tree)
+            result = RestoreResult()
+            if moved.is_switched:
+                result = carry_out(store, root, plan, token, force=force, stage=stage)
+            # Power loss: what was staged has to be gone when a record says that the move is over.
+            if not discard_stage(root, stage, token):
+                moved.left.append(tree.key)
+            result.failed += sync_restored(root, plan, result)
+            moved.restored += map(show, result.restored)
+            moved.removed += map(show, result.removed)
+            moved.missing += [(show(path), why) for path, why in result.left_out]
+            moved.failed += [(show(path), why) for path, why in result.failed]
+    return moved
+
+
+def list_changed(store: Store, trees: Mapping[str, TrackedTree], step: Checkpoint) -> list[str]:
+    """Return the paths that a step has changed, in those of its trees that are known by their keys."""
+    listed, reader = PathList(), TreeReader(store)
+    paths: list[str] = []
+    for key, tree in trees.items():
+        before, after = step.before.get(key, ""), step.after.get(key, "")
+        if before and after:
+            paths += [listed.show(tree, path) for path in reader.differences(before, after)]
+    return [*sorted_in_runs(paths)]
+
+
+def find_stuck(
+    store: Store, moved: UndoResult, plans: Sequence[tuple[TrackedTree, RestorePlan]]
+) -> tuple[tuple[str, str], ...]:
+    """Return the paths that are not as before a move that was taken back, each with its state."""
+    stuck: list[tuple[str, str]] = []
+    for tree, plan in plans:
+        try:
+            now = tree.scan().root
+            differences = TreeReader(store).differences(moved.origin[tree.key], now)
+        except WorkspaceError as error:
+            stuck.append((tree.display_path(()), f"it cannot be looked at: {error}"))
+            continue
+        for path, (_, current) in differences.items():
+            if path in plan.targets and plan.targets[path] == current:
+                state = f"it is as after the {moved.direction}"
+            else:
+                state = "it is gone" if current is None else "it is neither as before nor as after"
+            stuck.append((tree.display_path(path), state))
+    return tuple(stuck)

@@ -1,0 +1,331 @@
+"""Staging: whatever an undo puts into a folder is written beside it, verified and synced before the switch.
+
+Threat
+    An undo that meets a full disk, a damaged copy or a lost process half way leaves a mixture of two states.
+Mechanism
+    Files, links, FIFOs and whole new folders are made in one private folder in the same file system. The
+    content of every file is compared with its digest and synced. Only then is anything switched, by renames,
+    which take no space for content.
+Race window
+    Other programs may change the folder between the staging and the switch. A rename then replaces what
+    stands at the path, or fails if that is a folder that holds something.
+When it fails
+    Before the switch nothing has changed, and what was staged is removed. A crash leaves the folder, which
+     `aisotools.workspace.checkpoints.restore.sweep` finds by its token.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from aisotools.core.concurrency import sorted_in_runs
+from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace.checkpoints.store import Store
+from aisotools.workspace.checkpoints.tree import Node, TreePath, link_target, open_below
+from aisotools.workspace.dirfd import CREATE_FLAGS, DIRECTORY_FLAGS, flush_file_system
+from aisotools.workspace.workspace import TEMPORARY
+
+Failure = tuple[TreePath, str]
+"""A path that could not be restored, and the reason."""
+
+SYNCED_ONE_BY_ONE = 32
+"""Up to so many files or folders are synced each; above it the whole file system is, which is faster."""
+
+_NOT_SYNCED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EROFS})
+"""What a file system says of a file or folder that it never writes back."""
+
+
+def temporary_prefix(token: str) -> str:
+    """Return how the names of all partial files of one restore begin."""
+    return f"{TEMPORARY}{token}-"
+
+
+def stage_name(token: str) -> str:
+    """Return the name of the folder in which one restore stages."""
+    return f"{temporary_prefix(token)}staged"
+
+
+class Stage:
+    """What one restore has ready to be switched into an open folder."""
+
+    def __init__(self, store: Store, root: int, token: str) -> None:
+        """Stage beside what an open folder holds. Nothing is made yet.
+
+        Args:
+            store: Holds the contents.
+            root: Descriptor of the folder; it stays the caller's.
+            token: Part of the name of the folder in which is staged.
+        """
+        self._store = store
+        self._root = root
+        self._name = stage_name(token)
+        self._folder = -1
+        self._is_made = False
+        self._tops: dict[TreePath, str] = {}  # what is renamed as a whole, and its name in the stage
+        self._landed: set[TreePath] = set()
+        self._failed: set[TreePath] = set()
+        self._names = self._files = 0
+        self._owners: tuple[TreePath, tuple[int, int] | None] = ((), None)
+
+    def __repr__(self) -> str:
+        return f"<Stage {self._name}: {len(self._tops)} entries, {len(self._landed)} landed>"
+
+    @property
+    def name(self) -> str:
+        """The name of its folder, as long as that is there; else empty."""
+        return self._name if self._is_made else ""
+
+    def prepare(self, targets: Mapping[TreePath, Node | None]) -> list[Failure]:
+        """Make everything that has to be at a path and is not there. Return what could not be made.
+
+        Args:
+            targets: Node that should be at each path; None for nothing.
+        """
+        failures: list[Failure] = []
+        folders = [path for path, node in targets.items() if node is not None and node.kind == "folder"]
+        new = [path for path in sorted_in_runs(folders, key=len) if not self._is_there(path)]
+        others = (path for path, node in targets.items() if node is not None and node.kind != "folder")
+        try:
+            for paths in (new, others):
+                for path in paths:
+                    node = targets[path]
+                    assert node is not None
+                    if self._folder < 0:
+                        self._open()
+                    try:
+                        self._make(path, node)
+                    except OSError as error:
+                        failures.append((path, error.strerror or str(error)))
+                        self._failed.add(path)
+                    except WorkspaceError as error:
+                        failures.append((path, str(error)))
+                        self._failed.add(path)
+            if self._files > SYNCED_ONE_BY_ONE:
+                flush_file_system(self._folder)
+        except OSError as error:
+            failures.append(((), error.strerror or str(error)))
+        return failures
+
+    def _open(self) -> None:
+        with writable(self._root, ()) as root:
+            os.mkdir(self._name, 0o700, dir_fd=root)
+            self._is_made = True
+            self._folder = os.open(self._name, DIRECTORY_FLAGS, dir_fd=root)
+
+    def _is_there(self, path: TreePath) -> bool:
+        """Return whether a folder is at a path, or may be: where nobody can look, nothing is staged."""
+        if self._locate(path[:-1]) is not None:
+            return False
+        try:
+            parent = open_below(self._root, path[:-1])
+            try:
+                if stat.S_ISDIR(os.stat(path[-1], dir_fd=parent, follow_symlinks=False).st_mode):
+                    return True
+            finally:
+                os.close(parent)
+        except PermissionError:
+            return True
+        except OSError:
+            pass  # nothing is there; if the folder around it is not there either, `_make` says so
+        self._tops[path] = ""  # what lies in it is staged in it
+        return False
+
+    def _locate(self, path: TreePath) -> tuple[TreePath, TreePath] | None:
+        """Return the entry that a path is part of or is, and where below it; None if it is not staged."""
+        for end in range(len(path), 0, -1):
+            if path[:end] in self._tops:
+                return path[:end], path[end:]
+        return None
+
+    def _make(self, path: TreePath, node: Node) -> None:
+        around = self._locate(path[:-1])
+        if around is None:
+            self._names += 1
+            name = str(self._names)
+            self._make_in(self._folder, name, node, self._owner_at(path[:-1]))
+            self._tops[path] = name
+            return
+        top, below = around
+        parent = open_below(self._folder, (self._tops[top] or "-", *below))  # "-": it could not be made
+        try:
+            status = os.fstat(parent)
+            self._make_in(parent, path[-1], node, (status.st_uid, status.st_gid))
+        finally:
+            os.close(parent)
+
+    def _make_in(self, parent: int, name: str, node: Node, owner: tuple[int, int] | None) -> None:
+        if node.kind == "folder":
+            os.mkdir(name, 0o700, dir_fd=parent)  # its mode is set when it is filled and in its place
+            folder = os.open(name, DIRECTORY_FLAGS, dir_fd=parent)
+            try:
+                give_to(folder, owner)
+            finally:
+                os.close(folder)
+        elif node.kind == "file":
+            self._files += 1
+            write_node(self._store, parent, name, node, owner=owner, synced=self._files <= SYNCED_ONE_BY_ONE)
+        else:
+            make_special(self._store, parent, name, node)
+
+    def _owner_at(self, folder: TreePath) -> tuple[int, int] | None:
+        """Return the owner of the folder in which something will be; None if it may not be opened."""
+        if self._owners[1] is None or self._owners[0] != folder:
+            try:
+                opened = open_below(self._root, folder)
+            except PermissionError:
+                return None  # a user who may not open it is not one who may give files away
+            try:
+                status = os.fstat(opened)
+            finally:
+                os.close(opened)
+            self._owners = folder, (status.st_uid, status.st_gid)
+        return self._owners[1]
+
+    def land(self, path: TreePath, parent: int) -> bool:
+        """Rename what is staged for a path into the open folder around it. Return False if nothing is.
+
+        What lies in a folder that has been renamed is there already.
+
+        Raises:
+            OSError: If that is not possible.
+        """
+        if path in self._failed or self._folder < 0:
+            return False
+        name = self._tops.get(path, "")
+        if not name:
+            return any(path[:end] in self._landed for end in range(1, len(path)))
+        try:
+            # Crash in between: the name leads to the old file or to the whole new one.
+            os.rename(name, path[-1], src_dir_fd=self._folder, dst_dir_fd=parent)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            return False  # another mount of the same file system: it is made in its place
+        self._landed.add(path)
+        return True
+
+    def remove(self) -> None:
+        """Remove the folder, which is empty once all has landed.
+
+        Raises:
+            OSError: If it holds something, or the system refuses it. It still has its `name` then.
+        """
+        if self._is_made:
+            with writable(self._root, ()) as root:
+                os.rmdir(self._name, dir_fd=root)
+            self._is_made = False
+
+    def close(self) -> None:
+        """Let go of the folder, whether it is there or not. Idempotent."""
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
+
+
+# ---- making one entry
+
+
+def write_node(
+    store: Store, parent: int, name: str, node: Node, *, owner: tuple[int, int] | None, synced: bool
+) -> None:
+    """Create a file with the content, owner and mode of a node.
+
+    Raises:
+        OSError: If that is not possible; a part of the file may be left.
+        WorkspaceError: If the content is damaged or gone.
+    """
+    # Readable by nobody else until it is complete. Setuid and setgid bits are never restored.
+    file = os.open(name, CREATE_FLAGS, 0o600, dir_fd=parent)
+    try:
+        store.copy(node.content, file)
+        give_to(file, owner)
+        os.fchmod(file, node.mode)
+        if synced:
+            sync(file)
+    finally:
+        os.close(file)
+
+
+def make_special(store: Store, parent: int, name: str, node: Node) -> None:
+    """Create a link or a FIFO."""
+    if node.is_link:
+        os.symlink(link_target(node, store), name, dir_fd=parent)
+    else:
+        os.mkfifo(name, node.mode, dir_fd=parent)
+
+
+def give_to(file: int, owner: tuple[int, int] | None) -> None:
+    """Give an open file or folder to a user and a group, if this process may."""
+    if owner is not None and owner != (os.geteuid(), os.getegid()):
+        with suppress(PermissionError):  # only root may give files away
+            os.fchown(file, *owner)
+
+
+def sync(file: int) -> None:
+    """Write an open file or folder through to the disk.
+
+    Raises:
+        OSError: If the disk refuses it.
+    """
+    try:
+        # Power loss: a name may reach the disk before the content that it leads to.
+        os.fsync(file)
+    except OSError as error:
+        if error.errno not in _NOT_SYNCED:
+            raise
+
+
+def sync_folders(root: int, folders: Collection[TreePath]) -> list[Failure]:
+    """Write through what was renamed in or removed from folders. Return those that could not be.
+
+    One that is gone is left out.
+    """
+    if len(folders) > SYNCED_ONE_BY_ONE:
+        try:
+            flush_file_system(root)
+        except OSError as error:
+            return [((), f"it could not be written through to the disk: {error.strerror}")]
+        return []
+    failures: list[Failure] = []
+    for path in folders:
+        try:
+            folder = open_below(root, path)
+        except OSError:
+            continue  # it was removed, or not even its owner may open it: the one around it says so
+        try:
+            sync(folder)
+        except OSError as error:
+            failures.append((path, f"it could not be written through to the disk: {error.strerror}"))
+        finally:
+            os.close(folder)
+    return failures
+
+
+@contextmanager
+def writable(root: int, path: TreePath) -> Iterator[int]:
+    """Open a folder to change its entries; if its mode forbids that, change the mode meanwhile."""
+    folder = open_below(root, path)
+    try:
+        mode = stat.S_IMODE(os.fstat(folder).st_mode)
+        locked = mode & 0o300 != 0o300
+        if locked:
+            os.fchmod(folder, mode | 0o700)
+        try:
+            yield folder
+        finally:
+            if locked:
+                _set_back(folder, mode)
+    finally:
+        os.close(folder)
+
+
+def _set_back(folder: int, mode: int) -> None:
+    try:
+        os.fchmod(folder, mode)
+    except OSError as error:
+        problem = f"the mode of the folder around it could not be set back: {error.strerror}"
+        raise OSError(error.errno, problem) from error
