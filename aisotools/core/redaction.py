@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -274,6 +275,9 @@ class _Redaction:
         redacted: dict[Any, Any] = {}
         for plain_key, item in value.items():
             key = redact_text(plain_key) if isinstance(plain_key, str) else plain_key
+            if key != plain_key:
+                # Several secrets have the same mark, and each entry is kept.
+                key = next(name for name in _numbered(key) if name not in redacted and name not in value)
             if isinstance(key, str) and (kind := _kind_of_value(key, item)):
                 redacted[key] = mark(kind)
             elif isinstance(key, str) and _is_login(key, item):
@@ -304,6 +308,11 @@ class _Redaction:
             redacted.append(mark(kind) if kind else self.redact(item, depth))
             flag = item if isinstance(item, str) and item.startswith("-") and len(item) < 64 else ""
         return redacted
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name} ({number})" for number in itertools.count(2))
 
 
 _PAIR = 2
@@ -349,10 +358,14 @@ def _kind_of_value(name: str, value: object) -> str:
 def redact_arguments(
     arguments: Mapping[str, Json], secret: Iterable[str], max_chars: int | None = None
 ) -> dict[str, Json]:
-    """Return arguments with those in `secret` replaced whole, and the others redacted as by `redact`."""
+    """Return arguments with those in `secret` replaced whole, and the others redacted as by `redact`.
+
+    A name that looks like a secret is replaced, too. The order stays.
+    """
     hidden = set(secret)
-    shown = redact({name: value for name, value in arguments.items() if name not in hidden}, max_chars)
-    return {name: REDACTED if name in hidden else shown[name] for name in arguments}
+    redacted = redact({name: value for name, value in arguments.items() if name not in hidden}, max_chars)
+    others = iter(redacted.items())
+    return dict((name, REDACTED) if name in hidden else next(others) for name in arguments)
 
 
 def secret_parameters(schema: Mapping[str, Any]) -> frozenset[str]:

@@ -274,3 +274,14 @@ def test_within_a_context_each_text_is_looked_at_once() -> None:
         known[secret] = "as it is known"
         assert redact({"a": [secret]}) == {"a": ["as it is known"]}
     assert redact_text(secret) == "password=[redacted: password]"
+
+
+def test_names_that_are_secrets_are_replaced_and_no_entry_is_lost() -> None:
+    keys = [f"sk-{letter * 40}" for letter in "ab"]
+    arguments = {keys[0]: 1, "path": "a", keys[1]: 2, "hidden": 3}
+    redacted = redact_arguments(arguments, ["hidden"])
+    assert [*redacted.values()] == [1, "a", 2, REDACTED]
+    assert not any(key in str(redacted) for key in keys)
+    assert list(redact({"deep": dict.fromkeys(keys, "x")})["deep"].values()) == ["x", "x"]
+    mark = next(iter(redact({keys[0]: 1})))
+    assert list(redact({mark: 0, keys[0]: 1}).values()) == [0, 1], "also where a name is such a mark already"
