@@ -142,7 +142,8 @@ async def test_memory_that_is_used_up_is_not_blamed_on_processes(r: Rig) -> None
     )
     result = await r.bash("echo fine", read_only=True)
     assert result.is_error
-    assert "Cannot allocate memory" in result.content
+    # The first is what the program says; a worker that has no memory to say so is ended.
+    assert "Cannot allocate memory" in result.content or "memory of all processes" in result.content
     assert result.metadata["limit"] == "memory_bytes"
     await r.python("held.clear()")
     assert outcome(await r.bash("echo fine", read_only=True)) == (False, "fine")
