@@ -23,8 +23,9 @@ from aisotools.tools.registry import ToolRegistry
 from tests import host_guard
 
 # How long an example takes says more about the machine's other work than about the code: see benchmarks.
-settings.register_profile("aisotools", deadline=None, max_examples=50)
-settings.register_profile("thorough", deadline=None, max_examples=300)
+# Examples that failed are not kept, since tests write nothing into the checkout: what is printed repeats one.
+settings.register_profile("aisotools", deadline=None, max_examples=50, print_blob=True)
+settings.register_profile("thorough", deadline=None, max_examples=300, print_blob=True)
 # Mutants are tried with the same examples each time, and nobody reads the smallest one that fails.
 settings.register_profile(
     "mutants",
@@ -61,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="aisotools-tests-")
         config.add_cleanup(folder.cleanup)
-        for variable in ("IPYTHONDIR", "MPLCONFIGDIR", "XDG_STATE_HOME"):
+        for variable in ("HYPOTHESIS_STORAGE_DIRECTORY", "IPYTHONDIR", "MPLCONFIGDIR", "XDG_STATE_HOME"):
             os.environ[variable] = str(Path(folder.name, variable))
             Path(folder.name, variable).mkdir()
 
