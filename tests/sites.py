@@ -36,7 +36,7 @@ KINDS = {
         | {"add_signal_handler"}
     ),
     # another thread hands something to the event loop, which may be closed meanwhile
-    "thread": frozenset({"call_soon_threadsafe"}),
+    "thread": frozenset({"call_soon_threadsafe", "Thread"}),
     # descriptors change hands
     "descriptor": frozenset({"dup2", "send_fds", "recv_fds"}),
     # layers of confinement; also system calls by name
@@ -44,7 +44,7 @@ KINDS = {
     # a file takes the place of another, loses its end, is locked or written back; a whole folder is removed
     "file": frozenset(
         {"rename", "replace", "link", "truncate", "ftruncate", "flock", "lockf"}
-        | {"rmtree", "fsync", "syncfs"}
+        | {"rmtree", "fsync", "syncfs", "unlink", "fchmod"}
     ),
     # a task is not cancelled half-way, or the cancellation of another is awaited
     "cancellation": frozenset({"shield", "uncancel"}),
@@ -58,6 +58,8 @@ OWNERS = {
     "rename": {"os"},
     "link": {"os"},
     "truncate": {"os"},
+    "unlink": {"os"},
+    "Thread": {"threading"},
 }
 """Of functions with common names: the modules whose functions they are."""
 

@@ -190,6 +190,8 @@ class Protection:
                 loop = asyncio.get_running_loop()
                 self._idle_timer = loop.call_later(_IDLE_DELAY_S, self._wake.set)
                 if self._watch is None and not self._closing:
+                    # A daemon: a program that ends without closing the session does not wait for it. Race: it
+                    # may outlive the loop, which it finds closed when it hands over what it has found.
                     self._watch = threading.Thread(
                         target=self._run_watch, args=(loop,), name="aisotools-protection", daemon=True
                     )

@@ -73,6 +73,7 @@ class ResolvedPath:
 
     def unlink(self) -> None:
         """Remove a file or a link."""
+        # Race: the entry may be another one by now; never one of another folder, which is open.
         os.unlink(self.name, dir_fd=self.directory)
 
     def rename(self, place: ResolvedPath) -> None:

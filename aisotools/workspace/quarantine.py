@@ -132,6 +132,8 @@ class Quarantine:
             room = self._replaced if replaces else self._planted
             with suppress(OSError):
                 if self._is_known(folder, name, known, compiled=compiled):
+                    # Race: what is written to it after it was compared is lost. Nobody but the sandbox should
+                    # write to a protected file while its calls run.
                     os.unlink(name, dir_fd=folder)
                     return content
             is_whole = False

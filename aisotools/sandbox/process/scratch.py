@@ -44,6 +44,7 @@ def remove_folder(path: str) -> None:
         for entry in _entries(folder):
             try:
                 if not entry.is_dir(follow_symlinks=False):
+                    # Race: none. All processes of the sandbox have ended, so nobody puts a link on the way.
                     os.unlink(entry.path)
                     continue
                 place = entry.path

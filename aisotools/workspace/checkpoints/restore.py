@@ -397,6 +397,8 @@ class _Restore:
                         raise OSError(error.errno, "it holds something that is not ours to remove") from None
                     raise
             else:
+                # Race: whoever puts another file there now loses it, as with any program that removes a name.
+                # A folder stays, and is an error.
                 os.unlink(path[-1], dir_fd=parent)
             if node is None:
                 self._result.removed.append(path)
@@ -430,6 +432,8 @@ class _Restore:
         try:
             mode = stat.S_IMODE(os.fstat(folder).st_mode) & 0o777
             if mode != node.mode:
+                # By the open folder: a name could be a link by now. Crash: what was opened for the work is
+                # locked again by `lock_again`.
                 os.fchmod(folder, node.mode)
             if self._unlocked.get(path, mode) != node.mode and path not in self._result.restored:
                 self._result.restored.append(path)
@@ -539,6 +543,7 @@ def _remove_below(parent: int, top: str, prefix: str) -> None:
         name = todo.pop()
         status = os.stat(name, dir_fd=parent, follow_symlinks=False)
         if not stat.S_ISDIR(status.st_mode):
+            # Race: if it is a folder by now, that is an error, and it stays.
             os.unlink(name, dir_fd=parent)
             continue
         folder = open_unlocked(name, parent)
@@ -559,6 +564,7 @@ def _remove_below(parent: int, top: str, prefix: str) -> None:
                     os.rename(inner, new_name, src_dir_fd=folder, dst_dir_fd=parent)
                     todo.append(new_name)
                 else:
+                    # By the open folder, which cannot become a link: nothing outside of it is removed.
                     os.unlink(inner, dir_fd=folder)
         finally:
             os.close(folder)

@@ -313,6 +313,7 @@ def writable(root: int, path: TreePath) -> Iterator[int]:
         mode = stat.S_IMODE(os.fstat(folder).st_mode)
         locked = mode & 0o300 != 0o300
         if locked:
+            # Crash: it stays open to its owner until the next open completes the move or takes it back.
             os.fchmod(folder, mode | 0o700)
         try:
             yield folder
@@ -325,6 +326,7 @@ def writable(root: int, path: TreePath) -> Iterator[int]:
 
 def _set_back(folder: int, mode: int) -> None:
     try:
+        # Race: a mode that somebody has set meanwhile is lost, as it cannot be told from ours.
         os.fchmod(folder, mode)
     except OSError as error:
         problem = f"the mode of the folder around it could not be set back: {error.strerror}"

@@ -210,6 +210,7 @@ class Store:
             finally:
                 os.close(writing)
             if size > max_bytes:
+                # Race: it has grown since it was looked at. No record names this name yet.
                 os.unlink(name, dir_fd=self._objects)
                 return None
             self._commit(name, hashed.hexdigest(), size)
@@ -265,6 +266,7 @@ class Store:
             for entry in entries:
                 if entry.name not in needed and not entry.name.startswith(_TEMPORARY):
                     size = entry.stat(follow_symlinks=False).st_size
+                    # Crash: what is left is deleted the next time; no record needs it.
                     os.unlink(entry.name, dir_fd=self._objects)
                     self._unsynced.pop(entry.name, None)
                     self.size -= size
@@ -310,6 +312,7 @@ class Store:
         """Delete a content that is damaged, so that the same is written again when it is at hand."""
         with self._lock, suppress(FileNotFoundError):
             size = os.stat(digest, dir_fd=self._objects, follow_symlinks=False).st_size
+            # Crash: the records that name it find it missing, as they would have found it damaged.
             os.unlink(digest, dir_fd=self._objects)
             self._unsynced.pop(digest, None)
             self.size -= size
@@ -376,6 +379,7 @@ class Store:
 
     def _abort(self, name: str, error: OSError) -> Never:
         with suppress(FileNotFoundError):
+            # Crash: a partial content has a name that no record has; the next open removes it.
             os.unlink(name, dir_fd=self._objects)
         raise self._write_error(error) from error
 
