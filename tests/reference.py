@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import aisotools
+import aisotools.testing
 from aisotools.cli.main import command_parser
 from aisotools.notebook.current import settings_table
 from aisotools.sandbox.confinement import levels
@@ -69,16 +70,26 @@ def api_page() -> str:
     lines = [
         WRITTEN,
         "# API\n",
-        "Everything that `import aisotools` offers. Each name is loaded on first use.\n",
+        "Everything that `import aisotools` and `import aisotools.testing` offer. Each name is loaded on use.\n",
     ]
     anchors: list[str] = []
     for title, names in chapters():
         lines.append(f"- {title}: {', '.join(_link(name, anchors) for name in names)}")
+    links = ", ".join(_link(name, anchors) for name in testing_names())
+    lines.append(f"- `aisotools.testing`, fakes and contract suites for tests of your own: {links}")
     for title, names in chapters():
         lines.append(f"\n## {title}\n")
         for name in names:
             lines += list(_entry(name, getattr(aisotools, name)))
+    lines.append("\n## aisotools.testing\n")
+    for name in testing_names():
+        lines += list(_entry(name, getattr(aisotools.testing, name)))
     return "\n".join(lines).rstrip() + "\n"
+
+
+def testing_names() -> list[str]:
+    """Return the names that only `aisotools.testing` offers."""
+    return [name for name in aisotools.testing.__all__ if name not in aisotools.__all__]
 
 
 def _link(name: str, anchors: list[str]) -> str:
@@ -108,7 +119,8 @@ def public_members(thing: type) -> Iterator[tuple[str, Any]]:
             continue
         fields = {one.name for one in dataclasses.fields(base)} if dataclasses.is_dataclass(base) else set()
         for member, value in vars(base).items():
-            if member.startswith("_") or member in seen or member in fields:
+            # Of a contract suite, what it needs is listed, and not each of its tests.
+            if member.startswith(("_", "test_")) or member in seen or member in fields:
                 continue
             seen.add(member)
             if isinstance(value, property | classmethod | staticmethod) or inspect.isfunction(value):
