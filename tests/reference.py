@@ -70,7 +70,7 @@ def api_page() -> str:
     lines = [
         WRITTEN,
         "# API\n",
-        "Everything that `import aisotools` and `import aisotools.testing` offer. Each name is loaded on use.\n",
+        "Everything that `import aisotools` and `import aisotools.testing` offer. Names are loaded on use.\n",
     ]
     anchors: list[str] = []
     for title, names in chapters():
