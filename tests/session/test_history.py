@@ -877,7 +877,7 @@ async def test_timeout_says_what_stays_or_takes_it_back(
     block = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals)); " * is_stubborn
     wait = "while True: pass" if is_stubborn else "import time; time.sleep(100)"
     code = f"{block}x = 2\nopen('half', 'w').write('half')\n{wait}"
-    result = await session.call("python", {"code": code}, timeout_s=1.0)
+    result = await session.call("python", {"code": code}, timeout_s=3.0)
     assert result.metadata["timed_out"] is True
     assert result.metadata["changed_files"] == ["half"]
     if on_timeout == "keep":

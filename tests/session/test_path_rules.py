@@ -379,7 +379,7 @@ async def test_each_of_these_calls_changes_it_without_the_rule(
         except (FileNotFoundError, PermissionError):  # removed, or without the right to read
             changed += 1
         made += 1
-        await asyncio.to_thread(subprocess.run, ["chmod", "-R", "u+rwX", workspace], check=True)
+        subprocess.run(["chmod", "-R", "u+rwX", workspace], check=True)  # noqa: ASYNC221 - nothing else runs
         for left in ("secrets", "moved", "gone", "hard", "other", "link", "file"):
             place = workspace / left
             if place.is_dir() and not place.is_symlink():

@@ -16,10 +16,9 @@ import pytest
 from aisotools.core.types import Decision
 from aisotools.policy.approvers import AllowAll, DenyAll
 from aisotools.policy.rules import Policy, Rule
-from aisotools.session.session import Session
 from tests.conftest import OpenSession
+from tests.session.idle import idle
 from tests.session.test_path_rules import Questions, call, needs
-from tests.waiting import eventually
 
 SECRET = "TOPSECRET-91c2"
 
@@ -30,13 +29,6 @@ def lay_out(workspace: Path) -> None:
     (workspace / "pub").mkdir()
     for name in ("secrets/key", "deep/er/key", ".env", "pub/p", "notes"):
         (workspace / name).write_text("public\n" if name in {"pub/p", "notes"} else f"{SECRET}\n")
-
-
-async def idle(session: Session) -> None:
-    """Wait until the session knows that nothing runs: what changes then, a person has changed."""
-    assert session._parts is not None
-    protection = session._parts.protection
-    await eventually(lambda: protection._idle_activity is not None)
 
 
 def deny(*globs: str, key: str = "paths") -> Policy:

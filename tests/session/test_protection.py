@@ -20,7 +20,8 @@ from aisotools.session import protection
 from aisotools.session.session import Session
 from aisotools.workspace.protected import ProtectedFiles
 from tests.conftest import OpenSession
-from tests.session.test_protection_guard import LATER, Idling, evil, idle, idling, python, session
+from tests.session.idle import idle
+from tests.session.test_protection_guard import LATER, Idling, evil, idling, python, session
 from tests.waiting import HANG_S, eventually
 
 __all__ = ["idling", "session"]
@@ -182,6 +183,7 @@ async def test_an_edit_right_after_a_call_is_a_persons_where_a_rule_denies_the_f
         await eventually(lambda: not files.differs())  # it was accepted, or put back
         if file.read_text() == "mine":
             break
+        await session.call("python", {"code": "1"}, origin="person")  # it may say what was put back, once
     else:
         pytest.fail("each edit was put back")
     result = await session.call("python", {"code": "1"}, origin="person", timeout_s=HANG_S)

@@ -22,6 +22,7 @@ from aisotools.session.session import Session
 from aisotools.testing.fakes import MockTool
 from aisotools.workspace.protected import ProtectedFiles
 from tests.conftest import OpenSession
+from tests.session.idle import idle
 from tests.waiting import HANG_S, eventually
 
 PLANT = "open('conftest.py', 'w').write('evil')"
@@ -206,13 +207,6 @@ async def test_changes_by_a_process_left_running_at_the_end_are_reverted(session
     await planted(session)
     await session.close()
     assert not evil(session)
-
-
-async def idle(session: Session) -> None:
-    """Wait until the sandbox counts as idle: what is changed from then on is a person's."""
-    assert session._parts is not None
-    (protection,) = (guard for guard in session._parts.env.guards if isinstance(guard, Protection))
-    await eventually(lambda: protection._idle_activity is not None)
 
 
 async def test_a_person_edits_between_calls(session: Session) -> None:

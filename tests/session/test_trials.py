@@ -30,8 +30,8 @@ from tests.conftest import OpenSession
 
 pytestmark = pytest.mark.timeout(120)
 
-READS = "ptx a.txt"
-"""A program of coreutils that no table has, and that only reads."""
+READS = "captoinfo a.txt"
+"""A program of ncurses that no table has, and that only reads."""
 
 WRITES = "csplit a.txt 2"
 """Another, which writes xx00 and xx01."""
@@ -89,7 +89,7 @@ async def test_commands_that_only_read_run_and_nobody_is_asked(
     assert not result.is_error
     assert "three" in result.value["stdout"]
     assert result.metadata[RAN_READ_ONLY] is True
-    assert "[ran read-only: what ptx does is not known" in result.content
+    assert "[ran read-only: what captoinfo does is not known" in result.content
     assert "Nothing was changed" in result.content
 
 
@@ -101,7 +101,7 @@ async def test_trials_are_recorded_before_and_after_and_leave_nothing_to_undo(
     assert kinds(session) == ["call_requested", "call_tried", "call_decided", "call_started", "call_finished"]
     (tried,) = of_kind(session, CallTried)
     (decided,) = of_kind(session, CallDecided)
-    assert (tried.programs, tried.level, tried.digest) == (("ptx",), session.level, decided.digest)
+    assert (tried.programs, tried.level, tried.digest) == (("captoinfo",), session.level, decided.digest)
     assert (decided.decision, decided.decided_by, decided.effect) == (
         Decision.ALLOW,
         "trial",
@@ -115,7 +115,7 @@ async def test_trials_are_recorded_before_and_after_and_leave_nothing_to_undo(
     assert session.log_path is not None
     await session.close()
     recorded = events_of_records(ledger.read(session.log_path))
-    assert [event.programs for event in recorded if isinstance(event, CallTried)] == [("ptx",)]
+    assert [event.programs for event in recorded if isinstance(event, CallTried)] == [("captoinfo",)]
 
 
 async def test_variables_stay_as_they_are(real_session: OpenSession) -> None:

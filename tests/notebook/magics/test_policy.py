@@ -178,6 +178,6 @@ def test_all_protected_names_are_listed_with_their_programs(notebook: Notebook) 
 def test_an_explanation_says_that_a_command_is_tried_first(notebook: Notebook) -> None:
     notebook.run("s.policy = Policy()\nawait s.start()")
     level = notebook.run("print(s.level)").text.strip()
-    tried = plain(notebook, '%policy why sandbox_bash command="ptx a.txt"')
+    tried = plain(notebook, '%policy why sandbox_bash command="captoinfo a.txt"')
     assert ("is tried" in tried) is (level in {"isolated", "confined"})
     assert "is tried" not in plain(notebook, '%policy why sandbox_bash command="python a.py"')
