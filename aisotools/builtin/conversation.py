@@ -19,7 +19,7 @@ from aisotools.core.untrusted import is_marked, mark_untrusted
 from aisotools.tools.adapter import register_host_tools
 from aisotools.tools.function import tool
 from aisotools.tools.soundness import matcher
-from aisotools.workspace.paths import shown
+from aisotools.workspace.paths import as_utf8
 from aisotools.workspace.workspace import Workspace
 
 _TODO_KEY = "todo"
@@ -355,7 +355,7 @@ def display(
     elif html is not None:
         bundle, what = {"text/html": html, "text/plain": title or "(HTML)"}, "the page"
     elif image is not None:
-        bundle, what = _image(context, title, image), f"the image {shown(image)}"
+        bundle, what = _image(context, title, image), f"the image {as_utf8(image)}"
     else:
         bundle, what = _table(title, columns, rows), f"a table of {len(rows or ()):,} rows"
     value: dict[str, Json] = {"shown": forms[0], "title": title}
@@ -373,8 +373,8 @@ def _image(context: ToolContext, title: str, path: str) -> MimeBundle:
         data = workspace.read_bytes(path, max_bytes=_MAX_IMAGE_BYTES)
     mime = next((mime for magic, mime in _IMAGES if data.startswith(magic)), None)
     if mime is None:
-        raise ToolError(f"{shown(path)!r} is not a PNG or JPEG image. Save it as one first.")
-    return {mime: base64.b64encode(data).decode("ascii"), "text/plain": title or shown(path)}
+        raise ToolError(f"{as_utf8(path)!r} is not a PNG or JPEG image. Save it as one first.")
+    return {mime: base64.b64encode(data).decode("ascii"), "text/plain": title or as_utf8(path)}
 
 
 def _table(title: str, columns: list[str] | None, rows: list[list[_Cell]] | None) -> MimeBundle:

@@ -20,7 +20,7 @@ from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.tools.adapter import register_builtin
 from aisotools.tools.function import tool
 from aisotools.workspace.diff import counts, unified
-from aisotools.workspace.paths import printable, shown
+from aisotools.workspace.paths import as_utf8, printable
 from aisotools.workspace.read_tracker import FileTouch
 from aisotools.workspace.workspace import Workspace
 
@@ -276,10 +276,10 @@ def edit(
     with translate_errors(workspace, path):
         data = workspace.read_bytes(path, max_bytes=MAX_FILE_BYTES)
         if b"\0" in data:
-            raise ToolError(f"{shown(path)!r} is a binary file. Change it with python.")
+            raise ToolError(f"{as_utf8(path)!r} is a binary file. Change it with python.")
         text = Text.of(data)
         replacements = [Replacement(edit.old, edit.new, edit.replace_all) for edit in edits]
-        body, count = apply_edits(shown(path), text.body, replacements)
+        body, count = apply_edits(as_utf8(path), text.body, replacements)
         try:
             data = text.data(body)
         except UnicodeEncodeError:
@@ -297,7 +297,7 @@ def edit(
     added, removed = counts(diff)
     value = {
         "success": True,
-        "path": shown(written.path),
+        "path": as_utf8(written.path),
         "replacements": count,
         "added": added,
         "removed": removed,

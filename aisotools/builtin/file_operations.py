@@ -26,7 +26,7 @@ from aisotools.core.truncation import CAP
 from aisotools.core.types import Json, ToolResult
 from aisotools.workspace.checkpoints.restore import remove_tree
 from aisotools.workspace.dirfd import Entry, kind_of
-from aisotools.workspace.paths import ResolvedPath, printable, shown
+from aisotools.workspace.paths import ResolvedPath, as_utf8, printable
 from aisotools.workspace.workspace import Workspace
 
 MAX_FILE_BYTES = 10 << 20
@@ -91,7 +91,7 @@ def _describe_missing(workspace: Workspace, path: str) -> str:
     above, name = _nearest_existing(workspace, path)
     if above.kind != "directory":
         return _describe_no_folder(workspace, path)
-    where = "the workspace" if above.path == "." else f"the folder {shown(above.path)!r}"
+    where = "the workspace" if above.path == "." else f"the folder {as_utf8(above.path)!r}"
     message = f"There is no {name!r} in {where}."
     try:
         with workspace.folder(above.path) as folder:
@@ -111,8 +111,8 @@ def _describe_no_folder(workspace: Workspace, path: str) -> str:
     above, _ = _nearest_existing(workspace, path.rstrip("/") + "/below")
     if above.kind == "directory":
         # Race: another process made it a folder after the operation failed.
-        return f"{shown(path)!r} was not a folder a moment ago, and is one now. Try again."
-    return f"{shown(above.path)!r} is a {above.kind}, not a folder. Read a file with operation 'read'."
+        return f"{as_utf8(path)!r} was not a folder a moment ago, and is one now. Try again."
+    return f"{as_utf8(above.path)!r} is a {above.kind}, not a folder. Read a file with operation 'read'."
 
 
 def _nearest_existing(workspace: Workspace, path: str) -> tuple[Entry, str]:
@@ -228,7 +228,7 @@ def search(
     value: dict[str, Json] = {}
     lines: list[str] = []
     if content is None:
-        value["paths"] = [shown(match) for match in found.paths]
+        value["paths"] = [as_utf8(match) for match in found.paths]
         lines = [printable(match) for match in found.paths]
         nothing = f"No file name matches {glob!r}."
     else:
@@ -271,7 +271,7 @@ def metadata(workspace: Workspace, path: str) -> ToolResult:
     row = _row(entry)
     permissions = stat.filemode(entry.stat.st_mode)[1:]
     value: dict[str, Json] = {
-        "path": shown(entry.path),
+        "path": as_utf8(entry.path),
         "kind": entry.kind,
         "size": entry.size,
         "mode": row["mode"],
@@ -300,10 +300,10 @@ def _read_bytes(workspace: Workspace, path: str) -> tuple[str, bytes]:
     entry = workspace.stat(path)
     if entry.kind == "file" and entry.size > MAX_FILE_BYTES:
         raise ToolError(
-            f"{shown(path)!r} has {entry.size:,} bytes; at most {MAX_FILE_BYTES:,} are read at once. "
+            f"{as_utf8(path)!r} has {entry.size:,} bytes; at most {MAX_FILE_BYTES:,} are read at once. "
             "Take a part of it with sandbox_bash (head, tail, sed -n) or with python.",
         )
-    return shown(entry.path), workspace.read_bytes(path, max_bytes=MAX_FILE_BYTES)
+    return as_utf8(entry.path), workspace.read_bytes(path, max_bytes=MAX_FILE_BYTES)
 
 
 def _decode(data: bytes) -> str | None:
@@ -329,7 +329,7 @@ def _json_bytes(text: str) -> int:
 
 def _row(entry: Entry) -> dict[str, Json]:
     return {
-        "name": shown(entry.name),
+        "name": as_utf8(entry.name),
         "kind": entry.kind,
         "size": entry.size,
         "mode": f"{entry.mode:04o}",
@@ -357,7 +357,9 @@ def _format_time(second: int) -> str:
 def write(workspace: Workspace, path: str, content: str) -> ToolResult:
     """Create or replace a file with exactly `content`."""
     if path.endswith("/"):
-        raise ToolError(f"{shown(path)!r} names a folder, for it ends with a slash. Give the name of a file.")
+        raise ToolError(
+            f"{as_utf8(path)!r} names a folder, for it ends with a slash. Give the name of a file."
+        )
     data = _encode(content)
     if len(data) > MAX_FILE_BYTES:
         raise ToolError(
@@ -367,7 +369,12 @@ def write(workspace: Workspace, path: str, content: str) -> ToolResult:
     written = workspace.write_bytes(path, data)
     verb = "Created" if written.created else "Replaced"
     return ToolResult.json(
-        {"success": True, "path": shown(written.path), "size": written.size, "created": written.created},
+        {
+            "success": True,
+            "path": as_utf8(written.path),
+            "size": written.size,
+            "created": written.created,
+        },
         content=f"{verb} {printable(written.path)} ({written.size:,} bytes).",
     )
 
@@ -381,7 +388,7 @@ def append(workspace: Workspace, path: str, content: str) -> ToolResult:
         before = b""
     if len(before) + len(addition) > MAX_FILE_BYTES:
         raise ToolError(
-            f"{shown(path)!r} would have {len(before) + len(addition):,} bytes; at most "
+            f"{as_utf8(path)!r} would have {len(before) + len(addition):,} bytes; at most "
             f"{MAX_FILE_BYTES:,} can be appended to. Use sandbox_bash (>>) or python for larger files."
         )
     written = workspace.write_bytes(path, before + addition)
@@ -389,7 +396,7 @@ def append(workspace: Workspace, path: str, content: str) -> ToolResult:
     return ToolResult.json(
         {
             "success": True,
-            "path": shown(written.path),
+            "path": as_utf8(written.path),
             "size": written.size,
             "appended": len(addition),
             "created": written.created,
@@ -433,7 +440,7 @@ def delete(workspace: Workspace, path: str, *, recursive: bool) -> ToolResult:
     kind = kind_of(status)
     contents = f" with {'' if is_all else 'at least '}{count - 1:,} entries" if count > 1 else ""
     return ToolResult.json(
-        {"success": True, "path": shown(where), "kind": kind, "deleted": count},
+        {"success": True, "path": as_utf8(where), "kind": kind, "deleted": count},
         f"Deleted the {kind} {printable(where)}{contents}.",
     )
 
@@ -447,7 +454,7 @@ def _delete_empty_folder(workspace: Workspace, where: str, resolved: ResolvedPat
         if not count:
             raise
         raise ToolError(
-            f"The folder {shown(where)!r} is not empty: it holds {count:,} entries. "
+            f"The folder {as_utf8(where)!r} is not empty: it holds {count:,} entries. "
             "Set recursive to true to delete it with all it holds.",
         ) from None
 
@@ -467,7 +474,7 @@ def move(workspace: Workspace, path: str, destination: str | None) -> ToolResult
         # Race: a file that appears there after the line above is replaced, as by `mv`.
         source.rename(resolved)
     return ToolResult.json(
-        {"success": True, "path": shown(where), "destination": shown(target), "kind": kind},
+        {"success": True, "path": as_utf8(where), "destination": as_utf8(target), "kind": kind},
         f"Moved {printable(where)} to {printable(target)}.",
     )
 
@@ -497,8 +504,8 @@ def copy(workspace: Workspace, path: str, destination: str | None, context: Tool
             raise
     value = {
         "success": True,
-        "path": shown(where),
-        "destination": shown(target),
+        "path": as_utf8(where),
+        "destination": as_utf8(target),
         "kind": kind,
         "files": operation.files,
         "size": operation.bytes,
@@ -608,7 +615,7 @@ def _require_not_root(workspace: Workspace, path: str, action: str) -> str:
     where = workspace.relative(path.rstrip("/") or path, follow=False)
     if where == ".":
         raise ToolError(
-            f"{shown(path)!r} is the workspace itself, which is never {action}. Name what is in it."
+            f"{as_utf8(path)!r} is the workspace itself, which is never {action}. Name what is in it."
         )
     return where
 
@@ -628,8 +635,8 @@ def _resolve_destination(workspace: Workspace, where: str, destination: str | No
 
 def _require_not_inside(where: str, target: str) -> None:
     if where == "." or f"{target}/".startswith(f"{where}/"):
-        place = "itself" if target == where else f"a part of itself, {shown(target)!r}"
-        raise ToolError(f"{shown(where)!r} cannot be put into {place}. Give another destination.")
+        place = "itself" if target == where else f"a part of itself, {as_utf8(target)!r}"
+        raise ToolError(f"{as_utf8(where)!r} cannot be put into {place}. Give another destination.")
 
 
 def _lstat(resolved: ResolvedPath) -> os.stat_result:
@@ -638,13 +645,13 @@ def _lstat(resolved: ResolvedPath) -> os.stat_result:
 
 def _require_folder_for_slash(path: str, status: os.stat_result) -> None:
     if path.endswith("/") and not stat.S_ISDIR(status.st_mode):
-        raise ToolError(f"{shown(path)!r} asks for a folder, and this is a {kind_of(status)}.")
+        raise ToolError(f"{as_utf8(path)!r} asks for a folder, and this is a {kind_of(status)}.")
 
 
 def _require_free(resolved: ResolvedPath) -> None:
     with suppress(FileNotFoundError):
         kind = kind_of(_lstat(resolved))
         raise ToolError(
-            f"{shown(resolved.path)!r} is there already, a {kind}, and is not replaced. "
+            f"{as_utf8(resolved.path)!r} is there already, a {kind}, and is not replaced. "
             "Give another destination, or delete it first.",
         )

@@ -23,7 +23,7 @@ from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.tools.adapter import register_builtin
 from aisotools.tools.function import tool
-from aisotools.workspace.paths import printable, shown
+from aisotools.workspace.paths import as_utf8, printable
 from aisotools.workspace.read_tracker import FileTouch
 from aisotools.workspace.workspace import Workspace
 
@@ -522,9 +522,9 @@ def apply_patch(
         file = change.patch
         rows.append(
             {
-                "path": shown(file.path),
+                "path": as_utf8(file.path),
                 "change": change.verb,
-                "old_path": shown(file.old) if file.old else None,
+                "old_path": as_utf8(file.old) if file.old else None,
                 "hunks": len(file.hunks),
                 "fuzz": list(change.tolerances),
             }
@@ -545,13 +545,13 @@ def _plan(workspace: Workspace, file: FilePatch) -> _FileChange:
         with translate_errors(workspace, file.old):
             before = workspace.read_bytes(file.old, max_bytes=MAX_FILE_BYTES)
         if b"\0" in before and file.hunks:
-            raise ToolError(f"{shown(file.old)!r} is a binary file. Nothing was changed.")
+            raise ToolError(f"{as_utf8(file.old)!r} is a binary file. Nothing was changed.")
         text = Text.of(before)
     patched = apply_hunks(file, text.body)
     if file.new is None:
         if file.hunks and patched.body:
             raise ToolError(
-                f"{shown(file.path)!r} holds more than the patch deletes, so it is not deleted. Read "
+                f"{as_utf8(file.path)!r} holds more than the patch deletes, so it is not deleted. Read "
                 "it again, or use file, operation 'delete'. Nothing was changed."
             )
         return _FileChange(file, before, None, patched.tolerances)
@@ -563,7 +563,7 @@ def _plan(workspace: Workspace, file: FilePatch) -> _FileChange:
         ) from None
     if len(after) > MAX_FILE_BYTES:
         raise ToolError(
-            f"{shown(file.path)!r} would have {len(after):,} bytes; at most {MAX_FILE_BYTES:,}. "
+            f"{as_utf8(file.path)!r} would have {len(after):,} bytes; at most {MAX_FILE_BYTES:,}. "
             "Split it into several files, or write it with python."
         )
     return _FileChange(file, before, after, patched.tolerances)
@@ -576,7 +576,7 @@ def _require_free(workspace: Workspace, path: str) -> None:
         except FileNotFoundError:
             return
         raise ToolError(
-            f"{shown(path)!r} exists already, a {entry.kind}, and the patch would create it. Nothing "
+            f"{as_utf8(path)!r} exists already, a {entry.kind}, and the patch would create it. Nothing "
             "was changed."
         )
 

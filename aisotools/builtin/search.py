@@ -16,7 +16,7 @@ from functools import lru_cache
 from aisotools.core.exceptions import ToolError, WorkspaceError
 from aisotools.core.types import Json
 from aisotools.workspace.dirfd import MOST_ENTRIES, Folder
-from aisotools.workspace.paths import printable, shown
+from aisotools.workspace.paths import as_utf8, printable
 from aisotools.workspace.workspace import Workspace
 
 IGNORE_FILE = ".gitignore"
@@ -148,7 +148,7 @@ class SearchMatch:
 
     def as_json(self, *, with_context: bool) -> dict[str, Json]:
         """Return the match as a JSON object; `before` and `after` only `with_context`."""
-        row: dict[str, Json] = {"path": shown(self.path), "line": self.line, "text": self.text}
+        row: dict[str, Json] = {"path": as_utf8(self.path), "line": self.line, "text": self.text}
         return {**row, "before": list(self.before), "after": list(self.after)} if with_context else row
 
 

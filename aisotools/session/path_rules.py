@@ -110,7 +110,7 @@ class PathRules:
         if (
             policy == self._policy
             and not self._is_racy
-            and self._look(self._stamps) == self._stamps
+            and self._stamps_now(self._stamps) == self._stamps
             and count_links(self._workspace, self._links) == self._links
         ):
             return self._followed
@@ -121,7 +121,7 @@ class PathRules:
         self._links = {}
         followed = rewrite_globs(policy, self._rewrite)
         paths = self._name_paths(followed)
-        self._stamps = self._look(dict.fromkeys(paths))
+        self._stamps = self._stamps_now(dict.fromkeys(paths))
         self._followed, self.enforcement = followed, self._plan(followed)
         return followed
 
@@ -243,7 +243,7 @@ class PathRules:
                 paths += ["/".join(names[:depth]) for depth in range(1, len(names) + 1)]
         return paths
 
-    def _look(self, paths: Mapping[str, object]) -> Mapping[str, _Stamp | None]:
+    def _stamps_now(self, paths: Mapping[str, object]) -> Mapping[str, _Stamp | None]:
         """Return the present state of paths; None where there is nothing."""
         found: dict[str, _Stamp | None] = {}
         youngest_ns = 0

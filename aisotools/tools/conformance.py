@@ -358,12 +358,12 @@ class Checker:
 
     def _unevaluated(self, keyword: str, expected: Any, site: _Site, keys: Any) -> Found:
         others = {name: part for name, part in site.schema.items() if name != keyword}
-        seen = self._seen(others, site.value)
+        seen = self._evaluated(others, site.value)
         for key in keys:
             if key not in seen and not self._fits(expected, site.value[key]):
                 yield Violation((*site.path, key), keyword, expected, site.value[key])
 
-    def _seen(self, schema: Any, value: Any) -> set[Any]:
+    def _evaluated(self, schema: Any, value: Any) -> set[Any]:
         """Return the keys or positions of `value` that a keyword of `schema` has looked at."""
         if not isinstance(schema, Mapping):
             return set()
@@ -383,7 +383,7 @@ class Checker:
                 seen |= set(range(len(value)))
         for part in self._parts_in_place(schema, value):
             if self._fits(part, value):
-                seen |= self._seen(part, value)
+                seen |= self._evaluated(part, value)
         return seen
 
     def _parts_in_place(self, schema: Mapping[str, Any], value: Any) -> Iterator[Any]:

@@ -160,7 +160,7 @@ def schema_flaw(schema: Mapping[str, Any], *, with_patterns: bool = True) -> str
                 try:
                     references.resolve(value)
                 except BrokenSchema as error:
-                    return _at(place, str(error))
+                    return _flaw_at(place, str(error))
             elif keyword == "$id" and path and not value.startswith("#"):
                 inner_id = value
             elif keyword == "pattern" and with_patterns:
@@ -168,7 +168,7 @@ def schema_flaw(schema: Mapping[str, Any], *, with_patterns: bool = True) -> str
             elif keyword == "patternProperties" and with_patterns:
                 flaw = next(filter(None, map(pattern_flaw, value)), "")
             if flaw:
-                return _at(place, flaw)
+                return _flaw_at(place, flaw)
             if keyword in _SCHEMAS:
                 pending.append((value, place))
             elif keyword in _SCHEMA_LISTS:
@@ -226,10 +226,10 @@ def _parts_in_place(schema: Mapping[str, Any], references: References) -> Iterat
 
 
 def _misformed(path: Sequence[str], value: object, form: str) -> str:
-    return _at(path, f"{_short(value)} is not {form}")
+    return _flaw_at(path, f"{_short(value)} is not {form}")
 
 
-def _at(path: Sequence[str], flaw: str) -> str:
+def _flaw_at(path: Sequence[str], flaw: str) -> str:
     where = ".".join(part[:80] for part in path[-6:])
     return f"at {where}: {flaw}" if where else f"{_WHOLE}: {flaw}"
 
@@ -274,9 +274,9 @@ class References:
             )
         missing = BrokenSchema(f"{_short(reference)} refers to something that is not there")
         if fragment and not fragment.startswith("/"):
-            if fragment not in self._named():
+            if fragment not in self._find_anchors():
                 raise missing
-            return self._named()[fragment]
+            return self._find_anchors()[fragment]
         node: Any = self._root
         for part in fragment.split("/")[1:]:
             key = unquote(part).replace("~1", "/").replace("~0", "~")
@@ -288,7 +288,7 @@ class References:
             raise missing
         return node
 
-    def _named(self) -> dict[str, Any]:
+    def _find_anchors(self) -> dict[str, Any]:
         if self._anchors is None:
             self._anchors = {}
             pending: list[Any] = [self._root]

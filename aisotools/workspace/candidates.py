@@ -338,7 +338,7 @@ class _CandidateWalk:
         if path[:-1] in self._denied:
             above = above.as_protected()
         elif path in self._places:
-            above = above.at(path)  # a listing that is cached holds for this path alone
+            above = above.of_folder(path)  # a listing that is cached holds for this path alone
         try:
             status = os.stat(name, dir_fd=frame.folder, follow_symlinks=False)
         except OSError:

@@ -36,7 +36,7 @@ from aisotools.core.types import AbsentNames, Effect, Facts, Json, MadeName
 from aisotools.workspace.argument_paths import joined, readings_of
 from aisotools.workspace.importable import is_among
 from aisotools.workspace.made_names import MadeNames, Unfollowed
-from aisotools.workspace.paths import Root, check_path, shown
+from aisotools.workspace.paths import Root, as_utf8, check_path
 from aisotools.workspace.real_paths import follow_path
 from aisotools.workspace.scripts import digests_of, is_code
 from aisotools.workspace.stamps import stamps_of
@@ -106,7 +106,7 @@ class PathResolver:
         look = _Look(self._spellings, facts.made)
         reads = look.follow_all(facts.reads, doubtful=facts.unresolved)
         writes = look.follow_all(facts.writes, doubtful=facts.writes)
-        shown_reads = _shown(reads.paths)
+        shown_reads = _as_utf8(reads.paths)
         # What a call reads that may do anything decides what it does.
         scripts: tuple[tuple[str, str], ...] = ()
         if facts.scripts or facts.named or not facts.certain:
@@ -131,14 +131,14 @@ class PathResolver:
             reads=shown_reads,
             scripts=scripts,
             losses=self._find_losses(facts.effect, reads, writes),
-            writes=_shown(writes.paths),
-            folders=_shown(folders),
-            links=tuple(zip(_shown(links), _shown(links.values()), strict=True)),
-            mentions=_shown(mentions),
-            named=_shown(named.paths),
-            unresolved=_shown(unresolved),
+            writes=_as_utf8(writes.paths),
+            folders=_as_utf8(folders),
+            links=tuple(zip(_as_utf8(links), _as_utf8(links.values()), strict=True)),
+            mentions=_as_utf8(mentions),
+            named=_as_utf8(named.paths),
+            unresolved=_as_utf8(unresolved),
             made=(),
-            recorded=_shown(dict.fromkeys(map(look.recorded_path, facts.recorded))),
+            recorded=_as_utf8(dict.fromkeys(map(look.recorded_path, facts.recorded))),
             outside=writes.outside or (facts.outside and not (facts.writes and facts.runs_in == "sandbox")),
             # Which file is written must be known, or nobody has been asked about it.
             certain=facts.certain and not writes.unresolved,
@@ -172,7 +172,7 @@ class PathResolver:
         else:  # moved, or written into, a folder keeps what is in it
             lost = dict.fromkeys(filterfalse(writes.folders.__contains__, writes.paths))
         stamps = dict(stamps_of(Path(self._root.path), lost))
-        return tuple(zip(_shown(stamps), stamps.values(), strict=True))
+        return tuple(zip(_as_utf8(stamps), stamps.values(), strict=True))
 
     def _settle_patterns(self, facts: Facts, without_dashes: Facts) -> Facts:
         """Return the facts that hold, as there is a name that may be taken for an option, or is none."""
@@ -247,10 +247,10 @@ class PathResolver:
         return self._root.path.startswith(f"{posixpath.normpath(path).rstrip('/')}/")
 
 
-def _shown(paths: Iterable[str]) -> tuple[str, ...]:
+def _as_utf8(paths: Iterable[str]) -> tuple[str, ...]:
     """Return the paths as texts that can be recorded: a name on disk need not be UTF-8."""
     names = tuple(paths)
-    return names if "".join(names).isascii() else tuple(map(shown, names))
+    return names if "".join(names).isascii() else tuple(map(as_utf8, names))
 
 
 def _may_be_path(text: str) -> bool:
@@ -292,8 +292,8 @@ class _Look:
         self._entries_left = _MAX_ENTRIES
         self._made: MadeNames | None = None
         if made:
-            shown = [path for path in spellings.all if path != _ALIAS or self._has_alias]
-            self._made = MadeNames((self._root, *shown), self._absolute, self._expand_source)
+            spelled = [path for path in spellings.all if path != _ALIAS or self._has_alias]
+            self._made = MadeNames((self._root, *spelled), self._absolute, self._expand_source)
             self._made.add(made)
 
     def exists(self, path: str) -> bool:

@@ -108,7 +108,7 @@ def locate(
         yield walk.run(follow=follow, make_parents=make_parents)
     except OSError as error:
         walk.remove_created()
-        raise type(error)(error.errno, error.strerror or str(error), shown(path)) from None
+        raise type(error)(error.errno, error.strerror or str(error), as_utf8(path)) from None
     except BaseException:
         walk.remove_created()
         raise
@@ -132,7 +132,7 @@ def check_path(path: str) -> None:
         raise WorkspaceError(f"The path {path!r} holds characters that no file name can.") from None
 
 
-def shown(name: str) -> str:
+def as_utf8(name: str) -> str:
     r"""Return a file name as text that can be encoded; bytes that are not UTF-8 appear as `\xff`."""
     if name.isascii():
         return name
@@ -146,7 +146,7 @@ def printable(name: str) -> str:
     r"""Return a file name for one line of text, with control characters as escapes such as `\n`."""
     if name.isprintable():
         return name
-    escaped = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in shown(name))
+    escaped = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in as_utf8(name))
     return "".join(escaped)
 
 
@@ -274,7 +274,7 @@ class _PathWalk:
         raise self._outside()
 
     def _outside(self) -> PathOutside:
-        through = f" (through the link {shown(self._link)!r})" if self._link else ""
+        through = f" (through the link {as_utf8(self._link)!r})" if self._link else ""
         return PathOutside(
             f"The path {self._path!r} leads outside the workspace{through}. "
             "Use a path inside it, relative like 'notes/today.txt'.",

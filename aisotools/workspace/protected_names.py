@@ -280,7 +280,7 @@ class Zone:
         """Return the zone of a folder in which everything is protected, whatever its name."""
         return replace(self, inside=True)
 
-    def at(self, place: str) -> Zone:
+    def of_folder(self, place: str) -> Zone:
         """Return the zone of the folder with this path, in which some paths are protected as such."""
         return replace(self, place=place)
 

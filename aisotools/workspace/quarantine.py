@@ -75,7 +75,7 @@ class _Room:
         self.bytes = 0
 
     @property
-    def left(self) -> int:
+    def bytes_left(self) -> int:
         """Size that one more copy may have."""
         if self.files >= MAX_QUARANTINE_FILES:
             return 0
@@ -137,7 +137,7 @@ class Quarantine:
                     os.unlink(name, dir_fd=folder)
                     return content
             is_whole = False
-            if status.st_size <= room.left or not (may_stay and self._set_aside):
+            if status.st_size <= room.bytes_left or not (may_stay and self._set_aside):
                 content, is_whole = self._copy(folder, name, room, status.st_size)
             if not is_whole and may_stay and self._set_aside is not None:
                 with suppress(OSError):  # the reason is in `lost`
@@ -161,7 +161,7 @@ class Quarantine:
 
     def _copy(self, folder: int, name: str, room: _Room, size: int) -> tuple[KeptContent, bool]:
         """Copy what there is room for; return it and whether that was all."""
-        left = room.left
+        left = room.bytes_left
         if left <= 0:
             return KeptContent(
                 lost="what was found is lost: too much has been kept in this session already"

@@ -135,7 +135,9 @@ class Workspace:
                     data += read_to_end(file, 0, max_bytes + 1 - len(data))
         size = max(size, len(data))
         if size > max_bytes:
-            raise WorkspaceError(f"{paths.shown(path)!r} has {size:,} bytes; at most {max_bytes:,} are read.")
+            raise WorkspaceError(
+                f"{paths.as_utf8(path)!r} has {size:,} bytes; at most {max_bytes:,} are read."
+            )
         return data
 
     def write_bytes(self, path: str, data: bytes) -> Written:

@@ -304,8 +304,8 @@ def test_link_bomb(workspace: Workspace, root: Path) -> None:
 
 
 def test_shown() -> None:
-    assert paths.shown("grün") == "grün"
-    assert paths.shown(os.fsdecode(b"caf\xe9")) == r"caf\xe9"
+    assert paths.as_utf8("grün") == "grün"
+    assert paths.as_utf8(os.fsdecode(b"caf\xe9")) == r"caf\xe9"
     assert paths.printable(os.fsdecode(b"a\n\xe9\x1b[2J")) == r"a\n\xe9\x1b[2J"
     assert paths.printable("a\u202eb") == r"a\u202eb"
     assert paths.printable("naïve ファイル.txt") == "naïve ファイル.txt"

@@ -255,7 +255,7 @@ def _json(data: Any, room: int) -> SafeSteps:
     value = yield from _bounded(data, _MAX_JSON_DEPTH)
     text = Ends()
     # With its indentation it may have a hundred times as many characters as without.
-    for piece in _written(json.JSONEncoder(ensure_ascii=False, indent=2), value):
+    for piece in _encode_in_pieces(json.JSONEncoder(ensure_ascii=False, indent=2), value):
         text.add(visible(piece, keep="\n"), 4 * room)
         yield
     output = yield from _both_ends(text, room)
@@ -269,7 +269,7 @@ def _fits(value: Json) -> Generator[None, None, bool]:
     """Return whether a value is short enough to be passed on as it is."""
     chars = 0
     try:
-        for piece in _written(json.JSONEncoder(allow_nan=False), value):
+        for piece in _encode_in_pieces(json.JSONEncoder(allow_nan=False), value):
             chars += len(piece)
             yield
             if chars > MAX_HTML_CHARS:
@@ -280,7 +280,7 @@ def _fits(value: Json) -> Generator[None, None, bool]:
     return True
 
 
-def _written(encoder: json.JSONEncoder, value: Json) -> Iterator[str]:
+def _encode_in_pieces(encoder: json.JSONEncoder, value: Json) -> Iterator[str]:
     """Yield a value as JSON, in pieces of some kilobytes; a text stands in one piece."""
     pieces = encoder.iterencode(value)
     while piece := "".join(islice(pieces, _PIECES_AT_ONCE)):

@@ -72,7 +72,7 @@ _MAX_NAME_CHARS = 200
 class ProgramListener(Protocol):
     """Receives what a worker says about the programs of its calls; see `sandbox.process.ownership`."""
 
-    def named(self, call: PendingCall, /) -> None:
+    def note_program(self, call: PendingCall, /) -> None:
         """Note that `call.program` was set."""
 
     def stop(self, pid: int, /, *, kill: bool) -> None:
@@ -378,7 +378,7 @@ class CallTable:
         call.program = pid
         if call.on_named is not None:
             call.on_named.set_result(None)
-        self._programs.named(call)
+        self._programs.note_program(call)
 
     def _handle_stop_program(self, header: Mapping[str, Any]) -> None:
         pid, kill = _process_id(header), header.get("kill") is True

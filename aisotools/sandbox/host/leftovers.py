@@ -242,7 +242,7 @@ class OtherProcesses:
             os.close(descriptor)
         self._threads = self._schedule = -1
 
-    def look(self, own: Collection[int]) -> dict[tuple[int, int], int] | None:
+    def count_runs(self, own: Collection[int]) -> dict[tuple[int, int], int] | None:
         """Return how often each thread of the others has run; None if they are too many to be compared.
 
         Args:
@@ -323,12 +323,12 @@ class ReadWatch:
             self.close()
             self._others = OtherProcesses(supervisor, worker)
         others, since_ns = self._others, file_time()
-        before = others.look(self._own())
+        before = others.count_runs(self._own())
         if before != {}:
             # Race: a fork of the worker that keeps variables is only known once it has answered.
             await self._settled()
             since_ns = file_time()
-            before = others.look(self._own())
+            before = others.count_runs(self._own())
         turns: list[bytes] = []
         result = await call(lambda: turns.append(others.turns_of_worker()))
         # The worker itself has nothing to do while a reader runs, unless an earlier call has set a timer.

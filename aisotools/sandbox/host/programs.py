@@ -47,7 +47,7 @@ class ProgramRequests:
         """Pass it on with `send`."""
         self._send = send
 
-    def named(self, call: PendingCall) -> None:
+    def note_program(self, call: PendingCall) -> None:
         """Have the supervisor note the keeper of a background task, before anything can be stopped."""
         if call.starts_task:
             self._send({"op": "task", "key": _task_key(call), "pid": call.program})

@@ -382,7 +382,7 @@ class OrphanWatch:
     def __repr__(self) -> str:
         return f"<OrphanWatch below {self._subreapers}>"
 
-    def look(self) -> None:
+    def note_children(self) -> None:
         """Note which children there are."""
         self._known = self._children()
 
@@ -436,7 +436,7 @@ def kill_all(
         # found: a stopped process cannot fork.
         frozen: set[int] = set()
         if watch is not None:
-            watch.look()
+            watch.note_children()
         while new := find() - frozen:
             for pid in new:
                 send_signal(pid, signal.SIGSTOP)

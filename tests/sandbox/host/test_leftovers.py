@@ -212,10 +212,10 @@ def test_a_look_at_what_runs_beside_a_call() -> None:
         assert worker.stdout is not None
         pid = int(worker.stdout.readline())
         watch = OtherProcesses(worker.pid, pid)
-        assert watch.look(()) == {}
+        assert watch.count_runs(()) == {}
         print(file=worker.stdin, flush=True)
         worker.stdout.readline()
-        before = watch.look(())
+        before = watch.count_runs(())
         assert before is not None
         assert [process for process, _ in before] == [pid]
         print(file=worker.stdin, flush=True)
@@ -225,7 +225,7 @@ def test_a_look_at_what_runs_beside_a_call() -> None:
         assert not watch.have_run({})
         watch.close()
         watch.close()
-        wait_until(lambda: watch.look(()) == {})  # the whole tree is looked at
+        wait_until(lambda: watch.count_runs(()) == {})  # the whole tree is looked at
         worker.communicate("\n")
 
 

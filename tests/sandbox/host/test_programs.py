@@ -76,8 +76,8 @@ async def test_names_are_awaited_but_not_for_ever(monkeypatch: pytest.MonkeyPatc
 async def test_only_keepers_of_tasks_are_passed_on() -> None:
     sent: list[Any] = []
     requests = ProgramRequests(sent.append)
-    requests.named(call(1, "named", program=7))
-    requests.named(call(2, "named", program=8, starts_task=True))
+    requests.note_program(call(1, "named", program=7))
+    requests.note_program(call(2, "named", program=8, starts_task=True))
     requests.stop(8, kill=False)
     assert sent == [
         {"op": "task", "key": "2", "pid": 8},
