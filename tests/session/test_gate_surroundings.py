@@ -124,7 +124,7 @@ async def test_the_result_says_what_was_done_for_the_rules_before_the_call(tmp_p
 
 # ---- trials
 
-UNKNOWN = {"command": "ptx a.txt"}
+UNKNOWN = {"command": "captoinfo a.txt"}
 """A command of a program that no table has."""
 
 LOOKUPS = TrialLookups(find_program=lambda program: f"/usr/bin/{program}", is_code=lambda path: False)
