@@ -854,7 +854,7 @@ def mixed_plan(tracked: TrackedFolder) -> RestorePlan:
     )
 
 
-def test_what_cannot_be_put_back_is_left_in_place_without_force(tracked: TrackedFolder) -> None:
+def test_unrestorable_file_is_left_in_place_without_force(tracked: TrackedFolder) -> None:
     """With the folders around it, and it is said; only what is known to be unchanged goes."""
     assert tracked.carry_out(mixed_plan(tracked)) == RestoreResult(
         restored=[("new",)],
@@ -878,11 +878,11 @@ def test_force_removes_what_cannot_be_put_back(tracked: TrackedFolder) -> None:
 
 
 def test_folder_that_stays_around_what_is_left_gets_its_mode(tracked: TrackedFolder) -> None:
-    kept = Node("folder", 0o700)
+    folder = Node("folder", 0o700)
     plan = RestorePlan(
-        targets={("d",): kept, ("d", "e"): None}, unrestorable=((("d", "e", "log"), "it is too large"),)
+        targets={("d",): folder, ("d", "e"): None}, unrestorable=((("d", "e", "log"), "it is too large"),)
     )
-    assert plan.targets_of(force=False) == {("d",): kept}
+    assert plan.targets_of(force=False) == {("d",): folder}
     assert plan.targets_of(force=True) == plan.targets
 
 
@@ -984,8 +984,8 @@ def test_sweep_removes_what_was_staged_before_a_crash(tracked: TrackedFolder) ->
         (tracked.root / stage_name(token) / "1" / "file").touch()
     with tracked.tree.opened() as root:
         sweep(root, [()], "t")
-    kept = stage_name("other")
-    assert tracked.names() == [kept, f"{kept}/1", f"{kept}/1/file"]
+    stage_of_other = stage_name("other")
+    assert tracked.names() == [stage_of_other, f"{stage_of_other}/1", f"{stage_of_other}/1/file"]
 
 
 @pytest.mark.parametrize(
