@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, strategies as st
@@ -423,3 +423,22 @@ def test_names_that_can_never_be_allowed_are_not_offered() -> None:
     assert Grants().add("protected", prepare(WRITES)) is None, "nothing protected is written"
     denied = protected_ticket("conftest.py", policy=Policy(rules=[Rule(decision=Decision.DENY)]))
     assert "protected" not in remember_scopes(denied)
+
+
+@pytest.mark.parametrize("scripts", [(("run.py", ""),), (("a.py", "1f"), ("run.py", ""), ("z.py", "2f"))])
+def test_a_call_whose_script_nobody_can_compare_is_not_remembered(
+    scripts: tuple[tuple[str, str], ...],
+) -> None:
+    """What it runs may be another thing next time; with every digest known it is offered."""
+    prepared = prepare(WRITES)
+    known = tuple((path, digest or "3f") for path, digest in scripts)
+    unknown_call, known_call = (
+        dataclasses.replace(prepared, facts=dataclasses.replace(prepared.facts, scripts=found))
+        for found in (scripts, known)
+    )
+    assert list(remember_scopes(known_call)) == ["call", "shape", "tool"]
+    assert remember_scopes(unknown_call) == {}
+    grants = Grants()
+    assert all(grants.add(scope, unknown_call) is None for scope in get_args(Remember))
+    assert grants.find(unknown_call) is None
+    assert grants.add("call", known_call) is not None

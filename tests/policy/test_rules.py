@@ -753,6 +753,16 @@ def test_keys_of_paths(key: str, facts: dict[str, Any], decision: Decision) -> N
         ("*.pem", {"reads": ("other",), "folders": ("other",)}, ASK),
         ("secrets/*", {"unresolved": ("$f",)}, ASK),
         ("secrets/*", {"unresolved": ("$f",), "enforced": frozenset({("reads", "secrets/*")})}, ALLOW),
+        # What git stores may hold any version of it, which no hidden file keeps from being read.
+        ("secrets/*", {"reads": (".git/objects/ab/cdef",)}, ASK),
+        ("secrets/*", {"reads": ("module/.git/objects",)}, ASK),
+        (
+            "secrets/*",
+            {"reads": (".git/objects",), "enforced": frozenset({("reads", "secrets/*")})},
+            ASK,
+        ),
+        ("secrets/*", {"reads": (".git/HEAD",)}, ALLOW),
+        ("secrets/*", {"writes": (".git/objects/ab/cdef",)}, ALLOW),
     ],
 )
 def test_reading_that_a_rule_may_concern(glob: str, facts: dict[str, Any], decision: Decision) -> None:
@@ -840,3 +850,17 @@ def test_the_reason_of_a_rule_names_its_paths() -> None:
     rule = Rule(when={"reads": ["a/*", "b"], "writes": "c", "paths": "d"}, decision=DENY)
     (reason,) = Policy(rules=(rule,)).check(call(), Facts(reads=("b",), writes=("c", "d"))).reasons or ("",)
     assert reason == "rule for '*' about reads 'a/*', reads 'b', writes 'c'"
+
+
+@pytest.mark.parametrize("key", ["reads", "writes", "paths"])
+def test_policy_concerns_paths_if_one_of_its_rules_or_bounds_does(key: str) -> None:
+    """Who prepares a call resolves its paths only then, so a bound that was missed would never match."""
+    about_paths = Policy(rules=(path_rule(key, "secrets/*"),))
+    about_others = Policy(rules=(Rule(tool="web_*", decision=DENY),))
+    assert about_paths.concerns_paths
+    assert not about_others.concerns_paths
+    assert not about_others.narrowed(Policy()).concerns_paths
+    assert about_paths.narrowed(about_others).concerns_paths
+    assert about_others.narrowed(about_paths).concerns_paths
+    assert Policy().narrowed(about_others).narrowed(about_paths).narrowed(Policy()).concerns_paths
+    assert Policy().narrowed(about_others.narrowed(about_paths)).concerns_paths, "a bound of a bound"

@@ -106,6 +106,10 @@ def test_a_watch_looks_again_when_the_search_path_or_the_current_folder_changes(
 ) -> None:
     watch = ImportRootWatch(workspace, {})
     watch.check()
+    sys.path.append(str(workspace.parent / "elsewhere"))
+    assert watch.has_changed()
+    watch.check()
+    assert not watch.has_changed(), "the folders of modules are not listed again before each call"
     sys.path.append(str(workspace))
     for _ in range(2):
         with pytest.raises(WorkspaceRefused, match=r"is an entry of sys\.path"):

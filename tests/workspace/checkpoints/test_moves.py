@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from aisotools.workspace.checkpoints.moves import PathList, UndoResult, find_stuck, move_trees
+from aisotools.workspace.checkpoints.moves import (
+    PathList,
+    TreesMoved,
+    UndoResult,
+    find_stuck,
+    list_changed,
+    move_trees,
+)
 from aisotools.workspace.checkpoints.restore import RestorePlan
 from aisotools.workspace.checkpoints.scan import ScanLimits, TrackedTree
+from aisotools.workspace.checkpoints.steps import Checkpoint
 from aisotools.workspace.checkpoints.store import Store, content_digest
 from aisotools.workspace.checkpoints.tree import Node, TreePath
 
@@ -96,4 +106,171 @@ def test_paths_that_are_not_as_before_are_stuck(two: Two) -> None:
     assert find_stuck(two.store, moved, [(tree, plan)]) == (
         ("gone", "it is as after the undo"),
         ("new", "it is neither as before nor as after"),
+    )
+
+
+# ---- what a plan says
+
+
+def move(
+    two: Two, *plans: RestorePlan, force: bool = False, must_succeed: bool = True, left_bytes: int = 1 << 20
+) -> TreesMoved:
+    pairs = [*zip(two.trees, plans, strict=False)]
+    listed = PathList(left_bytes)
+    return move_trees(two.store, pairs, "t", force=force, must_succeed=must_succeed, listed=listed)
+
+
+@pytest.mark.parametrize("must_succeed", [True, False])
+def test_tree_that_cannot_be_opened_stops_the_others_only_where_all_must_succeed(
+    two: Two, must_succeed: bool
+) -> None:
+    two.roots[0].rmdir()
+    plan = RestorePlan(targets={("b",): two.whole})
+    moved = move(two, plan, plan, must_succeed=must_succeed)
+    assert moved.failed == [("", f"The folder '{two.roots[0]}' cannot be used: No such file or directory.")]
+    assert moved.is_switched is not must_succeed
+    assert [path.name for path in two.roots[1].iterdir()] == ([] if must_succeed else ["b"])
+    assert [path for path, _ in moved.waiting] == (["b"] if must_succeed else [])
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_only_what_would_be_changed_waits(two: Two, force: bool) -> None:
+    plan = RestorePlan(
+        targets={("d",): None, ("a",): two.whole, ("b",): two.lost},
+        unrestorable=((("d", "log"), "it is too large"),),
+    )
+    moved = move(two, plan, force=force)
+    assert [path for path, _ in moved.waiting] == (["d", "a"] if force else ["a"])
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_result_names_what_was_put_removed_and_left(two: Two, force: bool) -> None:
+    (two.roots[0] / "d").mkdir()
+    for name in ("gone", "d/log"):
+        (two.roots[0] / name).touch()
+    plan = RestorePlan(
+        targets={("a",): two.whole, ("gone",): None},
+        unrestorable=((("d", "log"), "it is too large"),),
+        missing=((("s",), "it is a socket"),),
+    )
+    moved = move(two, plan, force=force)
+    left = [("s", "it is a socket"), ("d/log", "left in place: it is too large")]
+    assert (moved.restored, moved.failed) == (["a"], [])
+    assert moved.removed == (["d/log", "gone"] if force else ["gone"])
+    assert moved.missing == (left[:1] if force else left)
+    assert (two.roots[0] / "d" / "log").exists() is not force
+
+
+def test_path_that_the_system_refuses_is_named_and_the_next_tree_is_changed(two: Two) -> None:
+    (two.roots[0] / "d").mkdir()
+    (two.roots[0] / "d" / "mine").touch()
+    moved = move(two, RestorePlan(targets={("d",): None}), RestorePlan(targets={("b",): two.whole}))
+    assert moved.failed == [("d", "it holds something that is not ours to remove")]
+    assert moved.restored == ["b"]
+
+
+def test_change_that_does_not_reach_the_disk_is_a_failure(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    (two.roots[0] / "gone").touch()
+
+    def fail(_file: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        moved = move(two, RestorePlan(targets={("gone",): None}))
+    assert moved.removed == ["gone"]
+    assert moved.failed == [("", "it could not be written through to the disk: Input/output error")]
+
+
+def test_staged_content_is_switched_and_not_written_a_second_time(two: Two) -> None:
+    copied: list[str] = []
+
+    class Watching(Store):
+        def copy(self, digest: str, file: int) -> None:
+            copied.append(digest)
+            super().copy(digest, file)
+
+    two.store.__class__ = Watching
+    assert move(two, RestorePlan(targets={("a",): two.whole})).restored == ["a"]
+    assert copied == [two.whole.content]
+
+
+def test_tree_in_which_the_staging_stays_is_named_by_its_key(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two.trees[1] = TrackedTree(two.store, two.roots[1], ScanLimits(), only="b")
+    (two.roots[1] / "b").touch()
+    rmdir, second = os.rmdir, two.roots[1].stat().st_ino
+
+    def refuse(name: str, *, dir_fd: int) -> None:
+        if os.fstat(dir_fd).st_ino == second:
+            raise PermissionError
+        rmdir(name, dir_fd=dir_fd)
+
+    plan = RestorePlan(targets={("b",): two.whole})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", refuse)
+        moved = move(two, plan, plan)
+    assert moved.left == [str(two.roots[1] / "b")]
+    assert moved.restored == ["b", str(two.roots[1] / "b")], "one outside of the workspace is absolute"
+
+
+# ---- paths in words
+
+
+def test_paths_are_whole_while_there_is_room(two: Two) -> None:
+    tree, long = two.trees[0], "a" * 20 + "b" * 21
+    listed = PathList(sys.getsizeof(long))
+    assert listed.show(tree, (long,)) == long
+    assert listed.show(tree, (long,)) == "a" * 18 + "..." + "b" * 18
+    assert listed.show(tree, (long[:40],)) == long[:40], "as long as a shortened one"
+    name = "c" * 200
+    moved = move(two, RestorePlan(targets={(name,): two.whole, ("d" * 200,): two.lost}), must_succeed=False)
+    assert (moved.restored, moved.failed[0][0]) == ([name], "d" * 200)
+    plan = RestorePlan(targets={("e" * 200,): two.whole, ("f" * 200,): two.lost})
+    moved = move(two, plan, must_succeed=False, left_bytes=0)
+    short = [letter * 18 + "..." + letter * 18 for letter in "ef"]
+    assert [*moved.restored, moved.failed[0][0]] == short
+
+
+def test_changes_of_a_step_are_listed_for_the_trees_that_are_known(two: Two) -> None:
+    one = two.trees[0]
+    other = TrackedTree(two.store, two.roots[1], ScanLimits(), only="b")
+    (two.roots[0] / "old").touch()
+    before = {"": one.scan().root, other.key: other.scan().root, "half": one.root, "unknown": one.root}
+    (two.roots[0] / "old").unlink()
+    for path in (two.roots[0] / "z", two.roots[1] / "b", two.roots[1] / "c"):
+        path.touch()
+    after = {"": one.scan().root, other.key: other.scan().root, "unknown": one.root}
+    step = Checkpoint(call_id="a", name="bash", session="s", time_s=0, before=before, after=after)
+    trees = {"": one, other.key: other, "half": one, "later": one}
+    listed = [str(two.roots[1] / "b"), "old", "z"]
+    assert list_changed(two.store, trees, step) == listed
+    assert list_changed(two.store, {"": one}, step) == listed[1:]
+
+
+def test_each_path_that_is_stuck_has_its_state_in_every_tree(two: Two) -> None:
+    """Also if one of the trees cannot be looked at."""
+    gone = TrackedTree(two.store, two.roots[0], ScanLimits())
+    other = TrackedTree(two.store, two.roots[1], ScanLimits(), only="d")
+    folder = two.roots[1] / "d"
+    folder.mkdir()
+    for name in ("removed", "planned", "other"):
+        (folder / name).write_text("before")
+    origin = {"": gone.scan().root, other.key: other.scan().root}
+    two.roots[0].rmdir()
+    (folder / "removed").unlink()
+    (folder / "planned").write_text("whole")
+    (folder / "planned").chmod(0o644)
+    (folder / "other").write_text("third")
+    plan = RestorePlan(targets={("d", "planned"): two.whole, ("d", "other"): two.whole})
+    moved = UndoResult(direction="redo", origin=origin)
+    assert find_stuck(two.store, moved, [(gone, plan), (other, plan)]) == (
+        (
+            "",
+            f"it cannot be looked at: The folder '{two.roots[0]}' cannot be used: No such file or directory.",
+        ),
+        (str(folder / "other"), "it is neither as before nor as after"),
+        (str(folder / "planned"), "it is as after the redo"),
+        (str(folder / "removed"), "it is gone"),
     )

@@ -87,3 +87,58 @@ def test_moves_and_steps_that_were_cut_short_are_named() -> None:
         "bash (a) was cut short when the program ended; what it has changed can be undone."
     )
     assert describe_ended(step("a", "x", "x")).endswith("; it has changed no file.")
+
+
+def test_last_step_that_is_lost_says_how_many_go(store: Store) -> None:
+    """Those between two lost ones, too, and nothing after the last. Earlier losses stay counted."""
+    root = store.put(encode_folder({}))
+    timeline = Timeline(
+        done=[
+            step("a", "0" * 64, root),
+            step("b", root, root),
+            step("c", root, "1" * 64),
+            step("d", root, root),
+        ]
+    )
+    timeline.dropped = 5
+    assert drop_lost(timeline, store) == [
+        "No longer to be undone: bash (c) and the 2 before it. What that needs was deleted or damaged."
+    ]
+    assert [one.call_id for one in timeline.done] == ["d"]
+    assert timeline.dropped == 8
+
+
+def test_single_lost_step_is_named_alone(store: Store) -> None:
+    root = store.put(encode_folder({}))
+    timeline = Timeline(done=[step("a", root, "0" * 64), step("b", root, root)])
+    assert drop_lost(timeline, store) == [
+        "No longer to be undone: bash (a). What that needs was deleted or damaged."
+    ]
+    assert ([one.call_id for one in timeline.done], timeline.dropped) == (["b"], 1)
+
+
+def test_running_step_needs_each_of_its_trees(store: Store) -> None:
+    content = store.put(b"content")
+    whole = store.put(encode_folder({}))
+    broken = store.put(encode_folder({"f": Node("file", 0o644, content, 7)}))
+    (store.folder / "objects" / content).unlink()
+    running = {
+        name: Checkpoint(call_id=name, name="bash", session="s", time_s=0, before=before, after={})
+        for name, before in {"a": {"": whole, "/x": broken}, "b": {"": whole}}.items()
+    }
+    timeline = Timeline(running=running)
+    (note,) = drop_lost(timeline, store)
+    assert note.startswith("bash (a) was cut short")
+    assert [*timeline.running] == ["b"]
+
+
+def test_damage_of_the_record_and_lost_steps_are_both_said(store: Store) -> None:
+    store.record(op="dropped", count=1)
+    with (store.folder / "chain").open("ab") as file:
+        file.write(b"no json\n")
+    assert Timeline.read(store.records()).dropped == 1
+    timeline = Timeline(done=[step("a", "0" * 64, "0" * 64)])
+    damage, lost = drop_lost(timeline, store)
+    assert damage.startswith("The record of earlier calls is damaged")
+    assert lost.startswith("No longer to be undone: bash (a)")
+    assert timeline.done == []

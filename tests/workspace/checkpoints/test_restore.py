@@ -16,17 +16,24 @@ from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.restore import (
     RestorePlan,
     RestoreResult,
+    carry_out,
+    discard_stage,
+    lock_again,
     plan_restore,
     remove_tree,
     remove_trees,
     restore,
+    stage_plan,
     sweep,
+    sync_restored,
 )
 from aisotools.workspace.checkpoints.scan import ScanLimits, TrackedTree
+from aisotools.workspace.checkpoints.staging import Stage, stage_name
 from aisotools.workspace.checkpoints.store import Store, content_digest
-from aisotools.workspace.checkpoints.tree import Node, TreePath
+from aisotools.workspace.checkpoints.tree import Node, TreePath, encode_folder
 
 CHANGED = "it was changed by somebody else since"
+REMOVED = "it was removed by somebody else since"
 ADDED = "it was put there by somebody else since"
 
 
@@ -49,8 +56,13 @@ class TrackedFolder:
         with self.tree.opened() as root:
             return restore(self.store, root, targets, token)
 
-    def plan(self, *roots: str) -> RestorePlan:
-        return plan_restore(self.store, self.tree, list(itertools.pairwise(roots)))
+    def plan(self, *roots: str, is_resumed: bool = False) -> RestorePlan:
+        hops = list(itertools.pairwise(roots))
+        return plan_restore(self.store, self.tree, hops, is_resumed=is_resumed)
+
+    def carry_out(self, plan: RestorePlan, *, force: bool = False) -> RestoreResult:
+        with self.tree.opened() as root:
+            return carry_out(self.store, root, plan, "t", force=force)
 
     def file(self, text: str, mode: int = 0o644) -> Node:
         return Node("file", mode, self.store.put(text.encode()), len(text))
@@ -769,6 +781,249 @@ def test_socket_cannot_be_planned(tracked: TrackedFolder) -> None:
     empty = tracked.scan()
     socket = tracked.store.put(b"o 0 0 socket\0s")
     assert tracked.plan(empty, socket).missing == ((("s",), "it is a socket"),)
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_restore_that_is_resumed_takes_for_its_own_only_that_nothing_is_there(
+    tracked: TrackedFolder, is_resumed: bool
+) -> None:
+    """It may have removed something and not put anything there yet. It never writes an unknown content."""
+    (tracked.root / "around").mkdir()
+    for name in ("gone", "mine", "around/f"):
+        (tracked.root / name).write_text("before")
+    before = tracked.scan()
+    for name in ("gone", "mine", "new", "around/f"):
+        (tracked.root / name).write_text("call")
+    after = tracked.scan()
+    (tracked.root / "gone").unlink()
+    (tracked.root / "around" / "f").unlink()
+    (tracked.root / "around").rmdir()
+    for name in ("mine", "new"):
+        (tracked.root / name).write_text("person")
+    always = (("mine", CHANGED), ("new", CHANGED))
+    removed = (("around", REMOVED), ("around/f", CHANGED), ("gone", CHANGED))
+    plan = tracked.plan(after, before, is_resumed=is_resumed)
+    assert plan.conflicts == (always if is_resumed else (*removed, *always))
+    assert {("around",), ("around", "f"), ("gone",)} <= plan.targets.keys()
+
+
+def test_folder_beyond_the_depth_is_sealed_only_if_it_is_to_be_removed(tracked: TrackedFolder) -> None:
+    tracked.track(depth=1)
+    (tracked.root / "d").mkdir()
+    (tracked.root / "d" / "instead").write_text("file")
+    before = tracked.scan()
+    (tracked.root / "d" / "instead").unlink()
+    for name in ("instead", "new"):
+        (tracked.root / "d" / name / "deep").mkdir(parents=True)
+    plan = tracked.plan(tracked.scan(), before)
+    assert (plan.sealed, plan.unrestorable) == ((("d", "new"),), ())
+    assert plan.targets == {("d", "instead"): tracked.file("file")}
+
+
+def test_contested_folder_beyond_the_depth_is_left_alone(tracked: TrackedFolder) -> None:
+    tracked.track(depth=1)
+    (tracked.root / "d").mkdir()
+    before = tracked.scan()
+    for name in ("mine", "ours"):
+        (tracked.root / "d" / name / "deep").mkdir(parents=True)
+    after = tracked.scan()
+    (tracked.root / "d" / "mine" / "deep" / "file").write_text("person")
+    plan = tracked.plan(after, before)
+    assert plan.contested == {("d", "mine")}
+    assert set(plan.sealed) == {("d", "mine"), ("d", "ours")}, "all that force removes"
+    rest = plan.without_conflicts()
+    assert rest.sealed == (("d", "ours"),)
+    assert tracked.carry_out(rest) == RestoreResult(removed=[("d", "ours")])
+    assert (tracked.root / "d" / "mine" / "deep" / "file").read_text() == "person"
+
+
+# ---- plans that are carried out
+
+
+def mixed_plan(tracked: TrackedFolder) -> RestorePlan:
+    """A plan with something of each kind, and a folder that holds it all."""
+    (tracked.root / "d" / "e").mkdir(parents=True)
+    (tracked.root / "deep" / "below").mkdir(parents=True)
+    for name in ("d/e/log", "d/small"):
+        (tracked.root / name).write_text("x")
+    return RestorePlan(
+        targets={("d",): None, ("d", "e"): None, ("d", "small"): None, ("new",): tracked.file("new")},
+        unrestorable=((("d", "e", "log"), "it is too large"),),
+        missing=((("socket",), "it is a socket"),),
+        sealed=(("deep",),),
+    )
+
+
+def test_unrestorable_file_is_left_in_place_without_force(tracked: TrackedFolder) -> None:
+    """With the folders around it, and it is said; only what is known to be unchanged goes."""
+    assert tracked.carry_out(mixed_plan(tracked)) == RestoreResult(
+        restored=[("new",)],
+        removed=[("deep",), ("d", "small")],
+        left_out=[
+            (("socket",), "it is a socket"),
+            (("d", "e", "log"), "left in place: it is too large"),
+        ],
+    )
+    assert tracked.names() == ["d", "d/e", "d/e/log", "new"]
+
+
+def test_force_removes_what_cannot_be_put_back(tracked: TrackedFolder) -> None:
+    result = tracked.carry_out(mixed_plan(tracked), force=True)
+    assert result == RestoreResult(
+        restored=[("new",)],
+        removed=[("deep",), ("d", "e", "log"), ("d", "e"), ("d", "small"), ("d",)],
+        left_out=[(("socket",), "it is a socket")],
+    )
+    assert tracked.names() == ["new"]
+
+
+def test_folder_that_stays_around_what_is_left_gets_its_mode(tracked: TrackedFolder) -> None:
+    folder = Node("folder", 0o700)
+    plan = RestorePlan(
+        targets={("d",): folder, ("d", "e"): None}, unrestorable=((("d", "e", "log"), "it is too large"),)
+    )
+    assert plan.targets_of(force=False) == {("d",): folder}
+    assert plan.targets_of(force=True) == plan.targets
+
+
+def test_sealed_folder_is_whole_or_gone_after_a_crash(
+    tracked: TrackedFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first entry in it is removed it has a name by which `sweep` finds it."""
+    plan, rmdir, names = mixed_plan(tracked), os.rmdir, []
+
+    def removing(name: str, *, dir_fd: int) -> None:
+        names.append(name)
+        assert "deep" not in os.listdir(tracked.root)  # noqa: PTH208 - names alone
+        rmdir(name, dir_fd=dir_fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", removing)
+        assert ("deep",) in tracked.carry_out(plan).removed
+    assert len(names) == 2
+    assert all(name.startswith(".aisotools-write-t-removed-") for name in names)
+
+
+def test_content_that_was_staged_and_one_that_was_not_are_both_put(tracked: TrackedFolder) -> None:
+    (tracked.root / "d").mkdir()
+    plan = RestorePlan(targets={("a",): tracked.file("a"), ("d", "b"): tracked.file("b"), ("gone",): None})
+    part = RestorePlan(targets={("a",): tracked.file("a")})
+    before = descriptors()
+    with tracked.tree.opened() as root:
+        stage, failures = stage_plan(tracked.store, root, part, "t", force=False)
+        assert (failures, tracked.names()) == ([], [stage_name("t"), f"{stage_name('t')}/1", "d"])
+        inode = (tracked.root / stage_name("t") / "1").stat().st_ino
+        result = carry_out(tracked.store, root, plan, "t", force=False, stage=stage)
+        assert result == RestoreResult(restored=[("a",), ("d", "b")])
+        assert discard_stage(root, stage, "t")
+    assert (tracked.names(), descriptors()) == (["a", "d", "d/b"], before)
+    assert (tracked.root / "a").stat().st_ino == inode, "it was renamed, not written again"
+    assert (tracked.root / "d" / "b").read_text() == "b"
+
+
+@pytest.mark.parametrize("is_staged", [True, False])
+def test_content_that_is_put_beside_a_stage_is_synced_first(
+    tracked: TrackedFolder, monkeypatch: pytest.MonkeyPatch, is_staged: bool
+) -> None:
+    """Whoever has something staged wants it to survive the power; others do not pay for that."""
+    synced: list[list[str]] = []
+    monkeypatch.setattr(os, "fsync", lambda _file: synced.append(tracked.names()))
+    plan = RestorePlan(targets={("a",): tracked.file("a")})
+    with tracked.tree.opened() as root:
+        stage = Stage(tracked.store, root, "t") if is_staged else None
+        carry_out(tracked.store, root, plan, "t", force=False, stage=stage)
+    assert synced == ([[".aisotools-write-t-1"]] if is_staged else [])
+    assert tracked.names() == ["a"]
+
+
+def test_folders_in_which_something_was_changed_are_synced(
+    tracked: TrackedFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And new folders themselves, and the root, in which was staged."""
+    for name in "defg":
+        (tracked.root / name).mkdir()
+    plan = RestorePlan(
+        targets={("d", "f"): tracked.file("x"), ("e", "new"): FOLDER, ("f", "f"): None, ("g", "f"): FOLDER}
+    )
+    (tracked.root / "e" / "new").mkdir()
+    synced: set[str] = set()
+    monkeypatch.setattr(os, "fsync", lambda file: synced.add(str(Path(f"/proc/self/fd/{file}").readlink())))
+    result = RestoreResult(restored=[("d", "f"), ("e", "new")], removed=[("f", "f")])
+    with tracked.tree.opened() as root:
+        assert sync_restored(root, plan, result) == []
+    top = str(tracked.root)
+    assert synced == {top, *(f"{top}/{name}" for name in ("d", "e", "e/new", "f"))}
+
+
+def test_stage_that_cannot_be_removed_is_said_and_removed_later(
+    tracked: TrackedFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = RestorePlan(targets={("a",): tracked.file("a")})
+
+    def refuse(_name: str, *, dir_fd: int) -> None:
+        raise PermissionError(errno.EPERM, "no")
+
+    before = descriptors()
+    with tracked.tree.opened() as root:
+        stage, _ = stage_plan(tracked.store, root, plan, "t", force=False)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rmdir", refuse)
+            assert not discard_stage(root, stage, "t")
+        assert stage.name in tracked.names()
+        sweep(root, [()], "other")
+        assert stage.name in tracked.names()
+        sweep(root, [()], "t")
+        assert tracked.names() == []
+        assert discard_stage(root, stage, "t"), "somebody else was faster"
+    assert descriptors() == before
+
+
+def test_sweep_removes_what_was_staged_before_a_crash(tracked: TrackedFolder) -> None:
+    for token in ("t", "other"):
+        (tracked.root / stage_name(token) / "1").mkdir(parents=True)
+        (tracked.root / stage_name(token) / "1" / "file").touch()
+    with tracked.tree.opened() as root:
+        sweep(root, [()], "t")
+    stage_of_other = stage_name("other")
+    assert tracked.names() == [stage_of_other, f"{stage_of_other}/1", f"{stage_of_other}/1/file"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "now", "then"),
+    [
+        (0o500, 0o700, 0o500),  # as a restore leaves it that was cut short
+        (0o055, 0o755, 0o055),
+        (0o500, 0o711, 0o711),  # somebody has set it since
+        (0o500, 0o755, 0o755),
+        (0o500, 0o777, 0o777),
+        (0o500, 0o600, 0o600),
+        (0o755, 0o700, 0o700),
+    ],
+)
+def test_folder_is_locked_again_unless_somebody_else_has_set_its_mode(
+    tracked: TrackedFolder, tmp_path: Path, mode: int, now: int, then: int
+) -> None:
+    folder, outside = tracked.root / "d", tmp_path / "outside"
+    for path in (folder, outside):
+        path.mkdir()
+        path.chmod(mode)
+    (tracked.root / "file").touch(0o600)
+    listing = {
+        "d": Node("folder", mode, tracked.store.put(b"")),
+        "file": tracked.file("", 0o400),
+        "link": Node("folder", mode, tracked.store.put(b"")),
+    }
+    end = tracked.store.put(encode_folder(listing))
+    (tracked.root / "link").symlink_to(outside)
+    for path in (folder, outside, tracked.root):
+        path.chmod(now | 0o700 if path == tracked.root else now)
+    before = descriptors()
+    with tracked.tree.opened() as root:
+        lock_again(tracked.store, root, end, [(), ("gone",), ("file",), ("link",), ("d",)])
+    assert (mode_of(folder), mode_of(outside)) == (then, now)
+    assert mode_of(tracked.root) == now | 0o700, "no tree has a mode of its root"
+    assert mode_of(tracked.root / "file") == 0o600
+    assert descriptors() == before
 
 
 # ---- tracked trees

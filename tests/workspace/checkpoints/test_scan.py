@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -770,6 +770,64 @@ def test_folder_that_is_known_to_take_too_much_work_is_not_listed(tree: ScannedF
         tree.scan(max_work=2)
     assert names == []
     assert tree.scan(max_work=3).copied_bytes == 0
+
+
+def make_beyond(tree: ScannedFolder, **counts: int) -> None:
+    """Make folders in `d` with so many entries that lie beyond a depth of 1."""
+    tree.limit(depth=1)
+    for name, count in counts.items():
+        (tree.root / "d" / name).mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            (tree.root / "d" / name / f"beyond-{number}").touch()
+
+
+@pytest.mark.parametrize(("second", "sealed"), [(4, 2), (5, 1)])
+def test_entries_beyond_the_depth_are_limited_for_all_folders_together(
+    tree: ScannedFolder, second: int, sealed: int
+) -> None:
+    """What is not looked at could have been changed by anybody: only force removes it."""
+    make_beyond(tree, x=6, y=second)
+    tree.limit(depth=1, entries=10)
+    for _ in range(2):  # each walk counts for itself
+        snapshot = tree.scan()
+        nodes = [tree.node(snapshot, "d", name) for name in "xy"]
+        assert [node is not None and node.kind for node in nodes] == ["unkept", "unkept"]
+        assert sum(node is not None and node.is_sealed for node in nodes) == sealed
+
+
+def test_each_entry_beyond_the_depth_takes_a_work_of_five(tree: ScannedFolder) -> None:
+    make_beyond(tree, x=4)
+    first = tree.scan()
+    node = tree.node(first, "d", "x")
+    assert node is not None
+    assert node.is_sealed
+    folders = 2
+    assert tree.scan(max_work=folders + 4 * 5).root == first.root, "all of them were looked at"
+    with pytest.raises(TooSlow):
+        tree.scan(max_work=folders + 4 * 5 - 1)
+
+
+def test_no_more_entries_beyond_the_depth_are_looked_at_than_the_work_allows(
+    tree: ScannedFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call has seconds, and a hostile folder holds as many as it likes: one too many says enough."""
+    make_beyond(tree, x=30)
+    looked_at: list[str] = []
+    stat_of = os.stat
+
+    def looking(name: Any, **options: Any) -> os.stat_result:
+        if str(name).startswith("beyond-"):
+            looked_at.append(name)
+        return stat_of(name, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", looking)
+        with pytest.raises(TooSlow):
+            tree.scan(max_work=2 + 4 * 5)
+        assert len(looked_at) == 4 + 1
+        looked_at.clear()
+        tree.scan(max_work=2 + 30 * 5)
+        assert len(looked_at) == 30
 
 
 # ---- what changes while it is read

@@ -21,6 +21,7 @@ from aisotools.workspace.checkpoints.staging import (
 )
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import Node, TreePath
+from tests.workspace.checkpoints.test_restore import descriptors, mode_of, ordinary_user
 
 
 class Staged:
@@ -217,3 +218,201 @@ def test_staged_entries_belong_to_the_owner_of_the_folder_around_their_place(sta
         assert (status.st_uid, status.st_gid) == (12345, 12346)
     give_to(staged.folder, (1, 1))
     assert staged.root.stat().st_uid == 1
+
+
+# ---- what is not whole, not there or not allowed
+
+
+def test_entry_that_could_not_be_staged_in_a_new_folder_is_not_taken_for_landed(staged: Staged) -> None:
+    """The folder around it lands without it, so whoever puts it there has to try again."""
+    long = "x" * 300
+    targets: dict[TreePath, Node | None] = {
+        ("d",): FOLDER,
+        ("d", long): staged.file("1"),
+        ("d", "f"): staged.file("2"),
+    }
+    assert staged.stage.prepare(targets) == [(("d", long), "File name too long")]
+    assert staged.land(("d",))
+    assert not staged.land(("d", long))
+    assert staged.land(("d", "f"))
+
+
+def test_entry_has_not_landed_before_the_folder_around_it(staged: Staged) -> None:
+    staged.stage.prepare({("d",): FOLDER, ("d", "f"): staged.file("x")})
+    with writable(staged.folder, ()) as root:
+        assert not staged.stage.land(("d", "f"), root)
+        assert staged.stage.land(("d",), root)
+        assert staged.stage.land(("d", "f"), root)
+
+
+def test_nothing_lands_from_a_stage_that_was_closed(staged: Staged) -> None:
+    before = descriptors()
+    staged.stage.prepare({("a",): staged.file("x"), ("d",): FOLDER, ("d", "e"): FOLDER})
+    for _ in range(2):
+        staged.stage.close()
+    assert descriptors() == before
+    assert not staged.land(("a",))
+    assert not (staged.root / "a").exists()
+
+
+def test_staged_entries_are_private_until_they_are_complete(staged: Staged) -> None:
+    """Also those that everybody may use afterwards."""
+    modes: list[int] = []
+
+    class Watching(Store):
+        def copy(self, digest: str, file: int) -> None:
+            modes.append(stat.S_IMODE(os.fstat(file).st_mode))
+            super().copy(digest, file)
+
+    staged.store.__class__ = Watching
+    everybody = Node("folder", 0o777)
+    before = os.umask(0)
+    try:
+        staged.stage.prepare(
+            {
+                ("d",): everybody,
+                ("d", "e"): everybody,
+                ("d", "f"): staged.file("x", 0o666),
+                ("p",): Node("fifo", 0o640),
+            }
+        )
+    finally:
+        os.umask(before)
+    assert modes == [0o600]
+    names = [stage_name("t"), *(f"{stage_name('t')}/{name}" for name in ("1", "1/e", "1/f", "2"))]
+    assert staged.names() == names
+    assert [mode_of(staged.root / name) for name in names] == [0o700, 0o700, 0o700, 0o666, 0o640]
+
+
+def test_folder_where_nobody_can_look_is_not_staged(staged: Staged) -> None:
+    """One may be there, and hold what a rename would replace. Anything else can be had ready all the same."""
+    (staged.root / "locked" / "d").mkdir(parents=True)
+    with ordinary_user(staged.root) as root:
+        os.chmod("locked", 0, dir_fd=root)
+        stage = Stage(staged.store, root, "t")
+        assert stage.prepare({("locked", "d"): FOLDER}) == []
+        assert stage.name == ""
+        assert not stage.land(("locked", "d"), root)
+        assert stage.prepare({("locked", "p"): Node("fifo", 0o600)}) == []
+        assert stage.name == stage_name("t")
+        os.chmod("locked", 0o700, dir_fd=root)
+        with writable(root, ("locked",)) as parent:
+            assert stage.land(("locked", "p"), parent)
+        stage.close()
+    assert (staged.root / "locked" / "p").is_fifo()
+
+
+def test_link_to_a_folder_is_no_folder_that_is_there(staged: Staged, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (staged.root / "d").symlink_to(outside)
+    assert staged.stage.prepare({("d",): FOLDER, ("d", "f"): staged.file("x")}) == []
+    (staged.root / "d").unlink()
+    assert staged.land(("d",))
+    assert (staged.root / "d" / "f").read_text() == "x"
+    assert list(outside.iterdir()) == []
+
+
+# ---- synced
+
+
+def test_file_system_that_never_writes_back_is_no_error(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_file: int) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    assert staged.stage.prepare({("a",): staged.file("x")}) == []
+    assert sync_folders(staged.folder, [()]) == []
+
+
+@pytest.mark.parametrize("count", [SYNCED_ONE_BY_ONE, SYNCED_ONE_BY_ONE + 1])
+def test_folders_are_synced_one_by_one_or_all_at_once_and_each_failure_is_said(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    def fail(_file: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    paths = [(f"{number:02}",) for number in range(count)]
+    for (name,) in paths:
+        (staged.root / name).mkdir()
+    before = descriptors()
+    assert sync_folders(staged.folder, paths) == []
+    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr("aisotools.workspace.checkpoints.staging.flush_file_system", fail)
+    why = "it could not be written through to the disk: Input/output error"
+    failed: list[TreePath] = [()] if count > SYNCED_ONE_BY_ONE else [*paths]
+    assert sync_folders(staged.folder, paths) == [(path, why) for path in failed]
+    assert descriptors() == before
+
+
+# ---- modes and owners
+
+
+@pytest.mark.parametrize("mode", [0, 0o500, 0o600, 0o200, 0o100, 0o400, 0o300, 0o700, 0o755])
+def test_folder_can_be_changed_meanwhile_and_has_its_mode_afterwards(staged: Staged, mode: int) -> None:
+    """However the change ends."""
+    folder = staged.root / "d"
+    folder.mkdir()
+    folder.chmod(mode)
+    meanwhile = mode if mode & 0o300 == 0o300 else mode | 0o700
+    if os.geteuid() == 0 or mode & 0o400:
+        with writable(staged.folder, ("d",)):
+            assert mode_of(folder) == meanwhile
+        assert mode_of(folder) == mode
+        with pytest.raises(KeyError), writable(staged.folder, ("d",)):
+            raise KeyError
+        assert mode_of(folder) == mode
+
+
+def test_mode_that_cannot_be_set_back_is_an_error(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = staged.root / "d"
+    folder.mkdir()
+    folder.chmod(0o500)
+    before, fchmod = descriptors(), os.fchmod
+
+    def refuse(file: int, mode: int) -> None:
+        if mode == 0o500:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fchmod(file, mode)
+
+    monkeypatch.setattr(os, "fchmod", refuse)
+    message = "the mode of the folder around it could not be set back: Input/output error"
+    with pytest.raises(OSError, match=message), writable(staged.folder, ("d",)):
+        pass
+    assert descriptors() == before
+
+
+def test_entries_are_given_to_another_user_or_group_if_that_is_allowed(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user, group = os.geteuid(), os.getegid()
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "fchown", lambda _file, *owner: given.append(owner))
+    for owner in (None, (user, group), (user, group + 1), (user + 1, group)):
+        give_to(staged.folder, owner)
+    assert given == [(user, group + 1), (user + 1, group)]
+
+    def fail(_file: int, *_owner: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fchown", fail)
+    code = errno.EPERM
+    give_to(staged.folder, (user + 1, group))
+    code = errno.EIO
+    with pytest.raises(OSError, match="Input/output error"):
+        give_to(staged.folder, (user + 1, group))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_each_staged_entry_belongs_to_the_owner_of_its_own_folder(staged: Staged) -> None:
+    for number, name in enumerate("def"):
+        (staged.root / name).mkdir()
+        os.chown(staged.root / name, 12345 + number, 23456 + number)
+    staged.stage.prepare({(name, part): staged.file("x") for name in "defd" for part in "12"})
+    for number, name in enumerate("def"):
+        for part in "12":
+            assert staged.land((name, part))
+            status = (staged.root / name / part).stat()
+            assert (status.st_uid, status.st_gid) == (12345 + number, 23456 + number)

@@ -527,6 +527,30 @@ def test_move_is_recorded_before_and_after(rig: Rig) -> None:
     assert rig.chain.latest.root == rig.chain.steps[0].after[""]
 
 
+def test_both_records_of_a_move_are_on_the_disk_before_it_returns(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one before anything is changed. Without the last one the next session would do it again."""
+    file = rig.root / "a"
+    rig.step(lambda: file.write_text("1"))
+    journal, fdatasync = (rig.store / "chain").stat().st_ino, os.fdatasync
+    synced: list[tuple[str, bool]] = []
+
+    def syncing(descriptor: int) -> None:
+        if os.fstat(descriptor).st_ino == journal:
+            last = (rig.store / "chain").read_text().splitlines()[-1]
+            synced.append((last, file.exists()))
+        fdatasync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", syncing)
+        assert rig.move().removed == ("a",)
+    (begin, was_there), (end, is_there) = synced
+    assert '"move"' in begin
+    assert '"moved"' in end
+    assert (was_there, is_there) == (True, False)
+
+
 def test_result_of_a_move_names_everything(rig: Rig) -> None:
     (rig.root / "b").write_text("old")
     rig.step(lambda: (rig.root / "a").write_text("1"), lambda: (rig.root / "b").write_text("new"))
