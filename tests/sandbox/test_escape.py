@@ -302,9 +302,11 @@ def test_the_attempts_succeed_where_nothing_confines() -> None:
     unproven |= names(NEW_TAKE_ROOT) | names(NEW_NEVER_WORK) | names(NEW_DEPEND_ON_THE_MACHINE)
     unproven |= names(SHARED_TAKE_ROOT) | names(SHARED_NEVER_WORK) | names(SHARED_DEPEND_ON_THE_MACHINE)
     assert unproven - set(PROBES) == set(), "names of attempts that are gone"
-    with Victims(uid=inside.user_of("plain")) as victims:
-        before = victims.state()
-        results = attack("plain", None, victims)
+    for _ in range(3):  # a race is won by chance, and not each time on a busy machine
+        with Victims(uid=inside.user_of("plain")) as victims:
+            before = victims.state()
+            results = attack("plain", None, victims)
+            after = victims.state()
         failed = {name: result for name, result in results.items() if not result.startswith("OPEN")}
         root = os.getuid() == 0
         untried = {
@@ -317,11 +319,13 @@ def test_the_attempts_succeed_where_nothing_confines() -> None:
             )
             for name in set(failed) - unproven
         }
-        for name, reason in sorted(untried.items()):
-            print(f"not tried as an ordinary user: {name}: {reason}")
-        assert {name: failed[name] for name, reason in untried.items() if not reason} == {}
-        after = victims.state()
-        changed = {fact for fact in before if before[fact] != after[fact]}
-        assert changed >= {"files", "visits", "shared", "niceness", "limits"}
-        assert {"tcp", "udp", "abstract", "stream", "dgram", "signal 10"} <= set(after["visits"])
+        without_reason = {name: failed[name] for name, reason in untried.items() if not reason}
+        if not any(name.startswith("race") for name in without_reason):
+            break
+    for name, reason in sorted(untried.items()):
+        print(f"not tried as an ordinary user: {name}: {reason}")
+    assert without_reason == {}
+    changed = {fact for fact in before if before[fact] != after[fact]}
+    assert changed >= {"files", "visits", "shared", "niceness", "limits"}
+    assert {"tcp", "udp", "abstract", "stream", "dgram", "signal 10"} <= set(after["visits"])
     assert len(results) - len(failed) > 250
