@@ -19,8 +19,8 @@ Race window
     what a timer in the worker's first thread does then is not looked for.
 When it fails
     What cannot be read has ended, or counts for nobody: then the error names no call, and the way out is the
-    same. A folder that cannot be entered, or too many files, is said where changes are listed. Nothing is
-    decided by any of this; it is only told.
+    same. A folder that cannot be entered, or too many files, is said where changes are listed. No call is
+    allowed or refused for any of this: it only adds to what results say.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ class ReadWatch:
 
         Args:
             workspace: The folder.
-            own: Returns processes that run no code of a call now, as for `OtherProcesses.look`.
+            own: Returns processes that run no code of a call now, as for `OtherProcesses.count_runs`.
             settled: Returns when `own` knows all of them.
         """
         self._workspace = workspace
