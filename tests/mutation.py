@@ -62,6 +62,7 @@ MODULES = (
     "workspace/checkpoints/store",
     "workspace/checkpoints/timeline",
     "workspace/checkpoints/tree",
+    "workspace/checkpoints/trees",
     "agent/loop",
 )
 """The modules that decide; each is tried against `tests/<folder>/test_<module>*.py`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -16,13 +16,14 @@ from aisotools.workspace.checkpoints.restore import (
     RestoreResult,
     carry_out,
     discard_stage,
+    plan_restore,
     stage_plan,
     sync_restored,
 )
-from aisotools.workspace.checkpoints.scan import TrackedTree
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import TreePath, TreeReader
+from aisotools.workspace.checkpoints.trees import TrackedTree, TrackedTrees
 
 LISTED_BYTES = 8 << 20
 """Memory for the whole paths that the result of a move names; those beyond are shortened."""
@@ -103,6 +104,38 @@ class TreesMoved:
     is_switched: bool = True
 
 
+def plan_trees(
+    store: Store,
+    trees: TrackedTrees,
+    direction: Direction,
+    steps: Sequence[Checkpoint],
+    *,
+    is_resumed: bool = False,
+) -> list[tuple[TrackedTree, RestorePlan]]:
+    """Return what undo or redo of some steps has to do in each tree that they changed.
+
+    Args:
+        store: Holds the contents.
+        trees: The trees of the timeline. Each of those that the steps changed is scanned.
+        direction: Whether to undo or to redo.
+        steps: The steps, in the order in which they are taken.
+        is_resumed: Whether a move of these steps was cut short; see `plan_restore`.
+    """
+    taken = {step.call_id: step for step in steps}
+    hops: dict[str, list[tuple[str, str]]] = {}
+    for step in steps:
+        for key in step.before:
+            # What a call did includes what the calls inside it did.
+            if step.inside not in taken or key not in taken[step.inside].before:
+                hops.setdefault(key, []).append(step.change_of(direction, key))
+    found = ((trees.find(key), changes) for key, changes in hops.items())
+    return [
+        (tree, plan_restore(store, tree, changes, is_resumed=is_resumed))
+        for tree, changes in found
+        if tree is not None
+    ]
+
+
 def move_trees(
     store: Store,
     plans: Sequence[tuple[TrackedTree, RestorePlan]],
@@ -159,12 +192,12 @@ def move_trees(
     return moved
 
 
-def list_changed(store: Store, trees: Mapping[str, TrackedTree], step: Checkpoint) -> list[str]:
-    """Return the paths that a step has changed, in those of its trees that are known by their keys."""
+def list_changed(store: Store, trees: Iterable[TrackedTree], step: Checkpoint) -> list[str]:
+    """Return the paths that a step has changed in some trees."""
     listed, reader = PathList(), TreeReader(store)
     paths: list[str] = []
-    for key, tree in trees.items():
-        before, after = step.before.get(key, ""), step.after.get(key, "")
+    for tree in trees:
+        before, after = step.before.get(tree.key, ""), step.after.get(tree.key, "")
         if before and after:
             paths += [listed.show(tree, path) for path in reader.differences(before, after)]
     return [*sorted_in_runs(paths)]

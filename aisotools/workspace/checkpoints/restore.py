@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.workspace.checkpoints.scan import TrackedTree
 from aisotools.workspace.checkpoints.staging import (
     Failure,
     Stage,
@@ -32,6 +31,7 @@ from aisotools.workspace.checkpoints.staging import (
 )
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import Node, TreePath, TreeReader, open_below
+from aisotools.workspace.checkpoints.trees import TrackedTree
 from aisotools.workspace.dirfd import DIRECTORY_FLAGS, open_unlocked
 from aisotools.workspace.workspace import TEMPORARY
 

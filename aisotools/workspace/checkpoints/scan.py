@@ -22,15 +22,13 @@ import struct
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice, repeat
 from operator import itemgetter
-from pathlib import Path
 from typing import BinaryIO
 
 from aisotools.core.concurrency import sorted_in_runs
-from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import (
     FileStamp,
@@ -46,9 +44,7 @@ from aisotools.workspace.checkpoints.tree import (
     unkept_node,
     unreadable_node,
 )
-from aisotools.workspace.dirfd import DIRECTORY_FLAGS, READ_FLAGS, stamps_maps, sync_file, sync_file_system
-from aisotools.workspace.paths import printable
-from aisotools.workspace.root_mode import RootMode
+from aisotools.workspace.dirfd import DIRECTORY_FLAGS, READ_FLAGS, sync_file, sync_file_system
 
 RACY_NS = 20_000_000
 """Age below which a stamp is not trusted. Clocks of file systems tick every 4 to 10 ms."""
@@ -544,153 +540,3 @@ def _status(folder: int, name: str) -> os.stat_result:
 
 
 # ---- what is scanned
-
-
-class TrackedTree:
-    """A folder, or one entry of it, of which snapshots are taken and restored.
-
-    Attributes:
-        path: Real path of the folder.
-        only: Name of the one entry that is tracked; empty for the whole folder.
-        key: Name of the tree in records; empty for the workspace.
-        root: Digest of the last snapshot.
-        scanner: Takes the snapshots.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        path: Path,
-        limits: ScanLimits,
-        *,
-        only: str = "",
-        mode: RootMode | None = None,
-        keep_bytes: float = math.inf,
-    ) -> None:
-        self.path = path
-        self._mode = mode
-        self.only = only
-        self.key = str(path / only) if only else ""
-        self.root = ""
-        self._limits = limits
-        self.scanner = Scanner(store, limits, trust_stamps=stamps_maps(path))
-        self.limit_memory(keep_bytes)
-
-    @classmethod
-    def around(
-        cls, store: Store, path: Path, limits: ScanLimits, *, apart: Sequence[Path], keep_bytes: float
-    ) -> TrackedTree | None:
-        """Track what is at an absolute path, or will be.
-
-        Where folders on the way are missing, the first missing one is tracked. Return None if that contains
-        one of the folders `apart`, or lies in one, or is the root of the file system.
-        """
-        real = Path(os.path.realpath(path))
-        while not real.parent.is_dir():
-            real = real.parent
-        if real == real.parent or any(_overlap(real, folder) for folder in apart):
-            return None
-        return cls(store, real.parent, limits, only=real.name, keep_bytes=keep_bytes)
-
-    def limit_memory(self, keep_bytes: float) -> None:
-        """Keep what is remembered between two snapshots in a file if it takes more than so many bytes."""
-        self.scanner.keep_bytes = keep_bytes
-
-    def close(self) -> None:
-        """Forget the state."""
-        self.scanner.close()
-
-    @contextmanager
-    def opened(self) -> Iterator[int]:
-        """Open the folder for reading, following no link on the way from `/`.
-
-        If the rights of its owner have changed, its mode is put back before.
-
-        Raises:
-            WorkspaceError: If it no longer exists, or cannot be read.
-        """
-        try:
-            mode = self._mode
-            if mode is not None and (os.lstat(self.path).st_mode ^ mode.value) & stat.S_IRWXU:
-                mode.put_back()
-            top = os.open("/", DIRECTORY_FLAGS)
-            try:
-                root = open_below(top, self.path.parts[1:])
-            finally:
-                os.close(top)
-        except OSError as error:
-            raise WorkspaceError(
-                f"The folder {str(self.path)!r} cannot be used: {error.strerror}."
-            ) from error
-        try:
-            yield root
-        finally:
-            os.close(root)
-
-    def scan(
-        self,
-        progress: ProgressCallback | None = None,
-        max_work: float = math.inf,
-        *,
-        may_wait: bool = True,
-    ) -> Snapshot:
-        """Take a snapshot; see `Scanner.scan` for the arguments.
-
-        Raises:
-            TooSlow: As `Scanner.scan` does.
-            WorkspaceError: If the folder cannot be read, or a content cannot be stored.
-        """
-        with self.opened() as root:
-            try:
-                snapshot = self.scanner.scan(
-                    root, only=self.only or None, progress=progress, max_work=max_work, may_wait=may_wait
-                )
-            except OSError as error:
-                problem = f"The folder {str(self.path)!r} cannot be read: {error.strerror}."
-                raise WorkspaceError(problem) from error
-        self.root = snapshot.root
-        return snapshot
-
-    def fits(self, most_entries: float = math.inf) -> bool:
-        """Return whether a snapshot would be within the limits. Sizes are added up; no file is read.
-
-        Raises:
-            TooSlow: If it has to look at more than `most_entries`.
-        """
-        left_bytes, left_entries = self._limits.total_bytes, self._limits.entries
-        with self.opened() as root:
-            paths: list[TreePath] = [()]
-            while paths:
-                path = paths.pop()
-                most_entries -= len(path)  # each folder on the way is opened
-                try:
-                    folder = open_below(root, path)
-                except OSError:
-                    continue  # what is left out is named when a snapshot is taken
-                try:
-                    with os.scandir(folder) as entries:
-                        for entry in entries:
-                            most_entries -= 1
-                            if most_entries < 0:
-                                raise TooSlow
-                            if entry.is_dir():
-                                if not entry.is_symlink():
-                                    paths.append((*path, entry.name))
-                                continue
-                            left_entries -= 1
-                            with suppress(FileNotFoundError):
-                                left_bytes -= entry.stat(follow_symlinks=False).st_size
-                            if left_bytes < 0 or left_entries < 0:
-                                return False
-                finally:
-                    os.close(folder)
-        return True
-
-    def display_path(self, path: TreePath) -> str:
-        """Return a path as a person reads it: relative to the workspace, absolute outside of it."""
-        text = "/".join(path)
-        return printable(str(self.path / text) if self.only else text)
-
-
-def _overlap(one: Path, other: Path) -> bool:
-    return one.is_relative_to(other) or other.is_relative_to(one)

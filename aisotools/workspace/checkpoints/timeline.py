@@ -33,13 +33,21 @@ from typing import Any
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import UsageError, WorkspaceError
 from aisotools.core.truncation import summarize_names
-from aisotools.workspace.checkpoints.moves import PathList, UndoResult, find_stuck, list_changed, move_trees
+from aisotools.workspace.checkpoints.moves import (
+    PathList,
+    UndoResult,
+    find_stuck,
+    list_changed,
+    move_trees,
+    plan_trees,
+)
 from aisotools.workspace.checkpoints.recovery import UNCERTAIN, describe_completed, describe_ended, drop_lost
 from aisotools.workspace.checkpoints.restore import Reasons, RestorePlan, lock_again, plan_restore, sweep
-from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Snapshot, TooSlow, TrackedTree
+from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline
 from aisotools.workspace.checkpoints.store import RecordQueue, Store
 from aisotools.workspace.checkpoints.tree import reachable_digests
+from aisotools.workspace.checkpoints.trees import WORKSPACE_KEY, TrackedTree, TrackedTrees
 from aisotools.workspace.root_mode import watch_mode
 
 KEPT_STEPS = 100
@@ -52,10 +60,7 @@ KEPT_CONTENTS = 300_000
 """Number of these contents, which may be as small as a byte; above it the oldest steps are dropped."""
 
 _STEP_BYTES = 2_500  # memory for a step with its digests and names, and for its tree's path
-_OUTSIDE_BYTES = 64 << 10  # memory for the state of a tree outside the workspace; a larger one is in a file
 _DROP_SLACK = 20  # steps above KEPT_STEPS before any is dropped: dropping rewrites the journal
-
-_WORKSPACE = ""  # key of the workspace in `Checkpoint.before`
 
 
 class Checkpoints:
@@ -92,13 +97,11 @@ class Checkpoints:
         Raises:
             WorkspaceError: If the folder cannot be used.
         """
-        self._limits = limits or ScanLimits()
         self._kept_bytes, self._kept_contents = kept_bytes, kept_contents
         self._store = Store(folder)
         self._lock = threading.RLock()
         self.root_mode = watch_mode(workspace, folder, lambda: bool(self._timeline.running))
-        self._workspace = TrackedTree(self._store, workspace, self._limits, mode=self.root_mode)
-        self._trees = {_WORKSPACE: self._workspace}
+        self._trees = TrackedTrees(self._store, workspace, limits or ScanLimits(), mode=self.root_mode)
         self._keep_bytes = math.inf
         self.memory_bytes = 0
         self.latest: Snapshot | None = None
@@ -115,7 +118,8 @@ class Checkpoints:
             raise
 
     def __repr__(self) -> str:
-        return f"<Checkpoints of {self._workspace.path}: {len(self.steps)} steps, {len(self.undone)} undone>"
+        counts = f"{len(self.steps)} steps, {len(self.undone)} undone"
+        return f"<Checkpoints of {self._trees.workspace.path}: {counts}>"
 
     @property
     def store(self) -> Store:
@@ -140,8 +144,7 @@ class Checkpoints:
     def close(self) -> None:
         """Close the store. Idempotent."""
         with self._lock:
-            for tree in self._trees.values():
-                tree.close()
+            self._trees.close()
             if self.root_mode is not None:
                 self.root_mode.close()
             self._store.close()
@@ -186,7 +189,7 @@ class Checkpoints:
         """Remove partial files that could not be removed when they should have been, as far as possible."""
         for token, keys in list(self._timeline.left.items()):
             for key in keys:
-                tree = self._tree(key)
+                tree = self._trees.find(key)
                 if tree is not None:
                     with tree.opened() as root:
                         sweep(root, [()], token)
@@ -199,15 +202,13 @@ class Checkpoints:
     def _measure(self) -> None:
         timeline = self._timeline
         total = _STEP_BYTES * (len(timeline.done) + len(timeline.undone) + len(timeline.running))
-        for tree in tuple(self._trees.values()):
-            total += tree.scanner.memory_bytes
-        self.memory_bytes = total
+        self.memory_bytes = total + self._trees.memory_bytes
 
     def limit_memory(self, keep_bytes: int) -> None:
         """Keep what a scan remembers in a file if it takes more bytes; of several limits the least counts."""
         with self._lock:
             self._keep_bytes = min(self._keep_bytes, keep_bytes)
-            self._workspace.limit_memory(self._keep_bytes)
+            self._trees.workspace.limit_memory(self._keep_bytes)
 
     # ---- steps
 
@@ -225,7 +226,7 @@ class Checkpoints:
             WorkspaceError: If it cannot be stored.
         """
         with self._lock:
-            self.latest = self._workspace.scan(progress, max_work, may_wait=may_wait)
+            self.latest = self._trees.workspace.scan(progress, max_work, may_wait=may_wait)
             self._measure()
             return self.latest
 
@@ -267,8 +268,8 @@ class Checkpoints:
                     raise TooSlow
                 self._finish_move(self._timeline.moving)
             snapshot = self.snapshot(progress, max_work, may_wait=may_wait)
-            before = {_WORKSPACE: snapshot.root}
-            if outside is not None and (tree := self._track(outside)) is not None:
+            before = {WORKSPACE_KEY: snapshot.root}
+            if outside is not None and (tree := self._trees.track(outside)) is not None:
                 before[tree.key] = tree.scan(progress, max_work, may_wait=may_wait).root
             step = Checkpoint(
                 call_id=call_id,
@@ -315,10 +316,10 @@ class Checkpoints:
             try:
                 after = {}
                 for key in step.before:
-                    tree = self._tree(key)
+                    tree = self._trees.find(key)
                     snapshot = None if tree is None else tree.scan(progress, max_work, may_wait=may_wait)
                     after[key] = "" if snapshot is None else snapshot.root  # empty: it is tracked no more
-                    if key == _WORKSPACE:
+                    if key == WORKSPACE_KEY:
                         self.latest = snapshot
                 step = replace(step, after=after)
             except TooSlow:
@@ -358,30 +359,12 @@ class Checkpoints:
             TooSlow: If it has to look at more than `most_entries`.
         """
         with self._lock:
-            return self._workspace.fits(most_entries)
+            return self._trees.workspace.fits(most_entries)
 
     def covers(self, path: pathlib.Path) -> bool:
         """Return whether a path outside the workspace can be part of a step."""
         with self._lock:
-            return self._around(path) is not None
-
-    def _tree(self, key: str) -> TrackedTree | None:
-        # A tree outside the workspace is unknown if its step was begun by an earlier process.
-        return self._trees[key] if key in self._trees else self._track(pathlib.Path(key))
-
-    def _track(self, path: pathlib.Path) -> TrackedTree | None:
-        tree = self._around(path)
-        # Prefer the tree that is known: its scanner remembers what it has read.
-        return None if tree is None else self._trees.setdefault(tree.key, tree)
-
-    def _around(self, path: pathlib.Path) -> TrackedTree | None:
-        return TrackedTree.around(
-            self._store,
-            path,
-            self._limits,
-            apart=(self._workspace.path, self._store.folder),
-            keep_bytes=_OUTSIDE_BYTES,
-        )
+            return self._trees.covers(path)
 
     # ---- undo and redo
 
@@ -447,7 +430,7 @@ class Checkpoints:
             return False
         for digest in damaged:
             self._store.forget(digest)
-        for tree in self._trees.values():
+        for tree in self._trees:
             tree.scanner.close()
             tree.scan()
         self._store.damaged.clear()
@@ -483,7 +466,7 @@ class Checkpoints:
         with self._lock:
             plans = []
             for key, root in moved.origin.items():
-                tree = self._tree(key)
+                tree = self._trees.find(key)
                 if tree is not None:
                     plans.append((tree, plan_restore(self._store, tree, [(tree.scan().root, root)])))
             direction: Direction = "redo" if moved.direction == "undo" else "undo"
@@ -494,19 +477,7 @@ class Checkpoints:
     def _plan(
         self, direction: Direction, steps: Sequence[Checkpoint], *, is_resumed: bool = False
     ) -> list[tuple[TrackedTree, RestorePlan]]:
-        taken = {step.call_id: step for step in steps}
-        hops: dict[str, list[tuple[str, str]]] = {}
-        for step in steps:
-            for key in step.before:
-                # What a call did includes what the calls inside it did.
-                if step.inside not in taken or key not in taken[step.inside].before:
-                    hops.setdefault(key, []).append(step.change_of(direction, key))
-        plans = []
-        for key, changes in hops.items():
-            tree = self._tree(key)
-            if tree is not None:
-                plans.append((tree, plan_restore(self._store, tree, changes, is_resumed=is_resumed)))
-        return plans
+        return plan_trees(self._store, self._trees, direction, steps, is_resumed=is_resumed)
 
     def _carry_out(
         self,
@@ -685,11 +656,9 @@ class Checkpoints:
             count = len(done)
             del done[: max(len(done) - KEPT_STEPS, 0)]
             while True:
-                needed = {_WORKSPACE, *(key for step in self._timeline.all_steps() for key in step.before)}
-                for key in self._trees.keys() - needed:
-                    self._trees.pop(key).close()
+                self._trees.keep_only({key for step in self._timeline.all_steps() for key in step.before})
                 roots = {root for step in self._timeline.all_steps() for root in step.roots}
-                roots |= {tree.root for tree in self._trees.values() if tree.root}
+                roots |= {tree.root for tree in self._trees if tree.root}
                 self._store.keep_only(reachable_digests(self._store, roots))
                 is_full = self._store.size > self._kept_bytes or self._store.count > self._kept_contents
                 if not is_full or not done:

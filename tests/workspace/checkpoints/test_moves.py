@@ -17,12 +17,14 @@ from aisotools.workspace.checkpoints.moves import (
     find_stuck,
     list_changed,
     move_trees,
+    plan_trees,
 )
 from aisotools.workspace.checkpoints.restore import RestorePlan
-from aisotools.workspace.checkpoints.scan import ScanLimits, TrackedTree
+from aisotools.workspace.checkpoints.scan import ScanLimits
 from aisotools.workspace.checkpoints.steps import Checkpoint
 from aisotools.workspace.checkpoints.store import Store, content_digest
 from aisotools.workspace.checkpoints.tree import Node, TreePath
+from aisotools.workspace.checkpoints.trees import TrackedTree, TrackedTrees
 
 
 class Two:
@@ -237,16 +239,16 @@ def test_changes_of_a_step_are_listed_for_the_trees_that_are_known(two: Two) -> 
     one = two.trees[0]
     other = TrackedTree(two.store, two.roots[1], ScanLimits(), only="b")
     (two.roots[0] / "old").touch()
-    before = {"": one.scan().root, other.key: other.scan().root, "half": one.root, "unknown": one.root}
+    before = {"": one.scan().root, other.key: other.scan().root, "unknown": one.root}
     (two.roots[0] / "old").unlink()
     for path in (two.roots[0] / "z", two.roots[1] / "b", two.roots[1] / "c"):
         path.touch()
     after = {"": one.scan().root, other.key: other.scan().root, "unknown": one.root}
     step = Checkpoint(call_id="a", name="bash", session="s", time_s=0, before=before, after=after)
-    trees = {"": one, other.key: other, "half": one, "later": one}
     listed = [str(two.roots[1] / "b"), "old", "z"]
-    assert list_changed(two.store, trees, step) == listed
-    assert list_changed(two.store, {"": one}, step) == listed[1:]
+    later = TrackedTree(two.store, two.roots[0], ScanLimits(), only="later")  # not in the step
+    assert list_changed(two.store, [one, other, later], step) == listed
+    assert list_changed(two.store, [one], step) == listed[1:]
 
 
 def test_each_path_that_is_stuck_has_its_state_in_every_tree(two: Two) -> None:
@@ -274,3 +276,41 @@ def test_each_path_that_is_stuck_has_its_state_in_every_tree(two: Two) -> None:
         (str(folder / "planned"), "it is as after the redo"),
         (str(folder / "removed"), "it is gone"),
     )
+
+
+def test_plan_of_an_outer_call_covers_what_the_calls_in_it_did(tmp_path: Path) -> None:
+    store, folder = Store(tmp_path / "store"), tmp_path / "workspace"
+    folder.mkdir()
+    trees = TrackedTrees(store, folder, ScanLimits())
+    roots = [trees.workspace.scan().root]
+    for name in ("inner", "outer", "last"):
+        (folder / name).touch()
+        roots.append(trees.workspace.scan().root)
+
+    def step(call_id: str, before: str, after: str, inside: str = "") -> Checkpoint:
+        return Checkpoint(
+            call_id=call_id,
+            name="bash",
+            session="s",
+            time_s=0,
+            before={"": before},
+            after={"": after},
+            inside=inside,
+        )
+
+    outer = step("a", roots[0], roots[2])
+    inner = step("a/b", roots[0], roots[1], inside="a")
+    last = step("c", roots[2], roots[3])
+
+    def targets(*steps: Checkpoint) -> set[TreePath]:
+        ((tree, plan),) = plan_trees(store, trees, "undo", steps)
+        assert (tree, plan.conflicts) == (trees.workspace, ())
+        return {*plan.targets}
+
+    assert targets(last) == {("last",)}
+    assert targets(last, outer, inner) == {("last",), ("outer",), ("inner",)}
+    assert targets(last, inner) == {("last",), ("inner",)}
+    gone = step("d", "", "")
+    gone.before.update({str(folder / "below"): roots[0]})  # inside the workspace: tracked with that alone
+    assert [tree.key for tree, _ in plan_trees(store, trees, "undo", [last, gone])] == [""]
+    store.close()

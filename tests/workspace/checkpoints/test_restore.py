@@ -27,10 +27,11 @@ from aisotools.workspace.checkpoints.restore import (
     sweep,
     sync_restored,
 )
-from aisotools.workspace.checkpoints.scan import ScanLimits, TrackedTree
+from aisotools.workspace.checkpoints.scan import ScanLimits
 from aisotools.workspace.checkpoints.staging import Stage, stage_name
 from aisotools.workspace.checkpoints.store import Store, content_digest
 from aisotools.workspace.checkpoints.tree import Node, TreePath, encode_folder
+from aisotools.workspace.checkpoints.trees import TrackedTree
 
 CHANGED = "it was changed by somebody else since"
 REMOVED = "it was removed by somebody else since"

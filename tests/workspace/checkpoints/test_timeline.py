@@ -744,7 +744,7 @@ def test_a_file_that_cannot_be_removed_is_named_and_does_not_stop_the_move(rig: 
         unrestorable=((("b", "large"), "it is too large"), (("gone",), "it is too large")),
     )
     steps = rig.chain.steps
-    result = rig.chain._carry_out("undo", steps, [(rig.chain._workspace, plan)], "t", force=True)
+    result = rig.chain._carry_out("undo", steps, [(rig.chain._trees.workspace, plan)], "t", force=True)
     assert (result.removed, result.missing) == (("a",), (("b/large", "Not a directory"),))
     assert (rig.chain.steps, rig.chain.undone) == ((), steps)
     assert rig.chain.store.records()[-1] == {"op": "moved", "token": "t"}
@@ -826,7 +826,7 @@ def test_size_and_number_of_all_contents_are_limited(rig: Rig, limit: str, first
 
 def test_memory_is_that_of_all_steps_and_trees(rig: Rig, tmp_path: Path) -> None:
     def trees() -> int:
-        return sum(tree.scanner.memory_bytes for tree in rig.chain._trees.values())
+        return sum(tree.scanner.memory_bytes for tree in rig.chain._trees)
 
     assert rig.chain.memory_bytes == 0
     rig.chain.snapshot()
@@ -847,9 +847,9 @@ def test_state_of_a_tree_outside_is_kept_up_to_its_limit(rig: Rig, tmp_path: Pat
     target = tmp_path / "outside"
     target.mkdir()
     rig.step(outside=target / "a")
-    (tree,) = (tree for key, tree in rig.chain._trees.items() if key)
+    (tree,) = (tree for tree in rig.chain._trees if tree.key)
     assert tree.scanner.keep_bytes == 65_536
-    assert rig.chain._workspace.scanner.keep_bytes == math.inf
+    assert rig.chain._trees.workspace.scanner.keep_bytes == math.inf
 
 
 @pytest.mark.parametrize("limit", ["kept_bytes", "kept_contents"])
@@ -878,14 +878,14 @@ def test_state_of_a_tree_that_no_step_needs_is_let_go_of(rig: Rig, tmp_path: Pat
     target = tmp_path / "outside.txt"
     rig.again(kept_contents=0)
     rig.chain.begin("c1", "tool", "s", outside=target)
-    (tree,) = (tree for key, tree in rig.chain._trees.items() if key)
+    (tree,) = (tree for tree in rig.chain._trees if tree.key)
     tree.scanner.keep_bytes = 0  # as if it took more than may be kept: it waits in a file
     target.write_text("1")
     before = len(list(Path("/proc/self/fd").iterdir()))
     rig.chain.end("c1")
     assert len(list(Path("/proc/self/fd").iterdir())) == before + 1
     rig.chain.drop_old()
-    assert (rig.chain.steps, list(rig.chain._trees)) == ((), [""])
+    assert (rig.chain.steps, [tree.key for tree in rig.chain._trees]) == ((), [""])
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 

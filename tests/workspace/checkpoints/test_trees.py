@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.workspace.checkpoints.scan import ScanLimits, TooSlow, TrackedTree
+from aisotools.workspace.checkpoints.scan import ScanLimits, TooSlow
 from aisotools.workspace.checkpoints.store import Store
+from aisotools.workspace.checkpoints.trees import WORKSPACE_KEY, TrackedTree, TrackedTrees
 from aisotools.workspace.dirfd import stamps_maps
 from tests.workspace.checkpoints.test_scan import listed_entries
 
@@ -170,3 +171,38 @@ def test_file_systems_in_memory_do_not_stamp_maps(tmp_path: Path) -> None:
                 assert not stamps_maps(Path(mount[4]))
                 return
     pytest.skip("no file system in memory is mounted here")
+
+
+def test_trees_of_a_timeline_are_found_by_their_keys_and_kept_while_steps_need_them(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    workspace, outside = tmp_path / "workspace", tmp_path / "outside"
+    workspace.mkdir()
+    outside.mkdir()
+    trees = TrackedTrees(store, workspace, ScanLimits())
+    assert ([*trees], trees.find(WORKSPACE_KEY)) == ([trees.workspace], trees.workspace)
+    assert not trees.covers(workspace / "a")
+    assert trees.track(workspace / "a") is trees.find(str(workspace / "a")) is None
+    assert trees.covers(outside / "a")
+    assert len(trees) == 1  # to ask is not to track
+
+    tree = trees.track(outside / "a")
+    assert tree is not None
+    # One tree, since it remembers what it has read.
+    assert tree is trees.track(outside / "a") is trees.find(str(outside / "a"))
+    other = trees.find(str(outside / "b"))  # of a step of an earlier process
+    assert other is not None
+    assert [*trees] == [trees.workspace, tree, other]
+
+    for number in range(300):
+        (workspace / f"{number}.txt").touch()
+    assert trees.memory_bytes == 0
+    trees.workspace.scan()
+    assert trees.memory_bytes == trees.workspace.scanner.memory_bytes > 0
+
+    trees.keep_only({tree.key})
+    assert [*trees] == [trees.workspace, tree]
+    trees.keep_only(set())
+    assert [*trees] == [trees.workspace]
+    trees.close()
+    assert trees.memory_bytes == 0
+    store.close()
