@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -310,7 +311,9 @@ def test_plan_of_an_outer_call_covers_what_the_calls_in_it_did(tmp_path: Path) -
     assert targets(last) == {("last",)}
     assert targets(last, outer, inner) == {("last",), ("outer",), ("inner",)}
     assert targets(last, inner) == {("last",), ("inner",)}
-    gone = step("d", "", "")
-    gone.before.update({str(folder / "below"): roots[0]})  # inside the workspace: tracked with that alone
-    assert [tree.key for tree, _ in plan_trees(store, trees, "undo", [last, gone])] == [""]
+    # What lies in the workspace is no tree of its own.
+    below = replace(
+        step("d", "", ""), before={"": roots[3], str(folder / "below"): roots[0]}, after={"": roots[3]}
+    )
+    assert [tree.key for tree, _ in plan_trees(store, trees, "undo", [below, last])] == [""]
     store.close()
