@@ -153,7 +153,10 @@ def test_circles_and_files_on_the_way_stay_as_they_are_named(workspace: Path) ->
     assert read(workspace, "circle", "notes.md/x").reads == ("circle", "notes.md/x")
 
 
-def test_arguments_of_other_tools_mention_what_is_there(workspace: Path) -> None:
+def test_arguments_of_other_tools_mention_what_is_there(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/nobody")  # the temporary folder may lie in the person's own
     resolve = PathResolver(workspace).resolve
     arguments = {
         "a": "link",
@@ -166,6 +169,8 @@ def test_arguments_of_other_tools_mention_what_is_there(workspace: Path) -> None
     assert resolve(Facts(reads=("notes.md",)), arguments).mentions == ()
     assert resolve(Facts(), {"many": ["notes.md"] * 10_000}).mentions == ("notes.md",)
     assert resolve(Facts(), {"x": "~/x", "y": "$HOME", "z": "/etc/passwd", "": ""}).mentions == ()
+    monkeypatch.setenv("HOME", str(workspace))
+    assert resolve(Facts(), {"x": "~/notes.md"}).mentions == ("notes.md",)
 
 
 def test_many_names_are_not_looked_at(workspace: Path) -> None:
