@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.workspace.checkpoints.moves import (
+    LISTED_BYTES,
     PathList,
     TreesMoved,
     UndoResult,
@@ -317,3 +318,43 @@ def test_plan_of_an_outer_call_covers_what_the_calls_in_it_did(tmp_path: Path) -
     )
     assert [tree.key for tree, _ in plan_trees(store, trees, "undo", [below, last])] == [""]
     store.close()
+
+
+def test_plan_leaves_out_no_tree_that_only_an_inner_call_changed(tmp_path: Path) -> None:
+    store, folder, other = Store(tmp_path / "store"), tmp_path / "workspace", tmp_path / "other"
+    folder.mkdir()
+    other.mkdir()
+    trees = TrackedTrees(store, folder, ScanLimits())
+    outside = trees.track(other / "file")
+    assert outside is not None
+    start, empty = trees.workspace.scan().root, outside.scan().root
+    (folder / "inner").touch()
+    (other / "file").touch()
+    middle, full = trees.workspace.scan().root, outside.scan().root
+    (folder / "inner").rename(folder / "outer")
+    end = trees.workspace.scan().root
+    (folder / "outer").unlink()
+
+    def step(call_id: str, before: dict[str, str], after: dict[str, str], inside: str = "") -> Checkpoint:
+        return Checkpoint(
+            call_id=call_id, name="bash", session="s", time_s=0, before=before, after=after, inside=inside
+        )
+
+    inner = step("a/b", {"": start, outside.key: empty}, {"": middle, outside.key: full}, inside="a")
+    outer = step("a", {"": start}, {"": end})
+    (other / "file").unlink()
+    plans = plan_trees(store, trees, "redo", [inner, outer])
+    assert {tree.key: {*plan.targets} for tree, plan in plans} == {
+        "": {("outer",)},  # and not what the inner one made, which the outer one has renamed
+        outside.key: {("file",)},
+    }
+    store.close()
+
+
+def test_result_of_a_move_is_one_that_was_made_and_shows_no_digests() -> None:
+    result = UndoResult(direction="undo", origin={"": "first digest"}, token="t")
+    assert result.done
+    assert result == UndoResult(direction="undo", origin={"": "other digest"}, token="u")
+    assert "first digest" not in repr(result)
+    assert "token" not in repr(result)
+    assert LISTED_BYTES == 8 << 20
