@@ -160,7 +160,7 @@ def _late_patterns() -> Iterator[tuple[str, re.Pattern[Any], str]]:
     """Yield the patterns that are made of parts when they are needed."""
     for kind, beginning, rest in secret_shapes._TOKENS:
         yield f"{secret_shapes.__name__}: {kind}", secret_shapes._compile(beginning, rest), "finditer"
-    for names, text in secret_commands._PROGRAMS:
+    for _, names, text in secret_commands._PROGRAMS:
         yield f"{secret_commands.__name__}: {names[0]}", re.compile(text), "match"
 
 

@@ -9,7 +9,7 @@ import functools
 import re
 from collections.abc import Iterator
 
-from aisotools.core.secret_shapes import Secret, is_placeholder, looks_random
+from aisotools.core.secret_shapes import Secret, is_placeholder, looks_random, rarest
 
 _NEW = r"(?!\[redacted)(?<!\[redacted: )"  # no mark, and nothing in one
 _VALUE = rf"""(?P<open>\\{{0,3}}["'])?{_NEW}(?P<value>(?(open)[^"'\n\\]++|[^\s"'|;&\\]++))"""
@@ -22,12 +22,24 @@ _PAIR = (
 _compile = functools.cache(re.compile)  # most are never needed
 
 
-def _program(names: str, flag: str, value: str = _VALUE) -> tuple[tuple[str, ...], str]:
-    """Return the beginnings of commands, and the pattern of what follows them up to a password."""
-    return tuple(f"{name} " for name in names.split("|")), rf"[^\n|;&]{{0,160}}?(?<=\s){flag}{value}"
+_Program = tuple[str, tuple[tuple[str, str], ...], str]
+
+_LITERAL = re.compile(r"(?:[\w <:/-](?![?{]))*+")
 
 
-_PROGRAMS: tuple[tuple[tuple[str, ...], str], ...] = (
+def _program(names: str, flag: str, value: str = _VALUE, *, sign: str = "") -> _Program:
+    """Return a sign, the beginnings of commands, and the pattern of what follows them up to a password.
+
+    Where there is no such sign, nothing follows; by default it is what the flag begins with. Each beginning
+    comes with its rarest character.
+    """
+    beginning = _LITERAL.match(flag)
+    sign = sign or (beginning[0] if beginning else "")
+    beginnings = tuple((rarest(name), f"{name} ") for name in names.split("|"))
+    return sign, beginnings, rf"[^\n|;&]{{0,160}}?(?<=\s){flag}{value}"
+
+
+_PROGRAMS: tuple[_Program, ...] = (
     _program("mysql|mysqldump|mysqladmin|mysqlimport|mariadb|mariadb-dump|7z|7za|rar|unrar", "-p"),
     _program(
         "sshpass|docker login|podman login|nerdctl login|skopeo login|oras login|helm registry login", "-p ?"
@@ -49,11 +61,16 @@ _PROGRAMS: tuple[tuple[tuple[str, ...], str], ...] = (
     _program("zip|unzip|sqlcmd|bcp|isql|tsql|ipmitool", "-P ?"),
     _program("ldapsearch|ldapmodify|ldapadd|ldapdelete|ldapwhoami|ldappasswd", "-w "),
     _program("smbclient|rpcclient|smbget|mount.cifs", r"-U ?[^\s%]{1,80}+%"),
-    _program("openssl", r"(?:-\w{1,12} )?pass:"),
+    _program("openssl", r"(?:-\w{1,12} )?pass:", sign="pass:"),
     _program("openssl enc|openssl aes-256-cbc", "-k "),
     _program("rabbitmqctl add_user|rabbitmqctl change_password", r"[\w.@-]{1,60}+ "),
     _program("htpasswd", r"-[a-zA-Z]{0,6}b[a-zA-Z]{0,6} \S{1,200}+ \S{1,80}+ "),
-    _program("curl|http|https|wget|aria2c|ab|xh", "(?:-u|-U|-a|--user|--proxy-user|--auth|-A)[ =]?", _PAIR),
+    _program(
+        "curl|http|https|wget|aria2c|ab|xh",
+        "(?:-u|-U|-a|--user|--proxy-user|--auth|-A)[ =]?",
+        _PAIR,
+        sign="-",
+    ),
 )
 _NETRC = re.compile(
     r"(?:machine|login|account|user)[ \t]{1,40}\S{1,200}+\s{1,20}+password[ \t]{1,20}"
@@ -96,9 +113,12 @@ COMMAND_SIGNS = (*_SIGNS, *_VERBS, *(hint for hints, _ in _OTHERS for hint in hi
 
 def find_in_commands(text: str) -> Iterator[Secret]:
     """Yield passwords that programs take in a way of their own, and those of `.netrc` and `.pgpass`."""
-    for names, behind in _PROGRAMS if any(sign in text for sign in _SIGNS) else ():
-        for name in names:
-            for match in _matches_behind(text, name, _compile(behind)) if name in text else ():
+    for sign, names, behind in _PROGRAMS if any(sign in text for sign in _SIGNS) else ():
+        # Most of the time goes into looking for words, and a flag is one for many names.
+        for rare, name in names if sign in text else ():
+            for match in (
+                _matches_behind(text, name, _compile(behind)) if rare in text and name in text else ()
+            ):
                 value = match["value"]
                 if not (is_placeholder(value) or value.isdigit() or value.startswith(("-", "//"))):
                     yield Secret(*match.span("value"), "password")

@@ -147,8 +147,25 @@ def _by_hint() -> Iterator[tuple[str, tuple[tuple[str, str, str], ...]]]:
         yield hint, tuple(parts)
 
 
+def rarest(word: str) -> str:
+    """Return the character of a word that is the rarest in texts.
+
+    Where it is missing, so is the word. Looking for one character takes a fiftieth of the time of a word.
+    """
+    return min(word, key=_FROM_RARE_TO_COMMON.find)
+
+
+_FROM_RARE_TO_COMMON = "zqxjkvbpygfwmculdrhsnioate "  # what is not among these is rarer
+
+
+def _by_rarest() -> Iterator[tuple[str, str, tuple[tuple[str, str, str], ...]]]:
+    """Yield the same, each behind the character that is looked for first."""
+    for hint, shapes in _by_hint():
+        yield rarest(hint), hint, shapes
+
+
 # A text without a hint has no such token. Searching the hints is far cheaper than trying the patterns.
-_SHAPES = tuple(_by_hint())
+_SHAPES = tuple(_by_rarest())
 
 
 # What is recognised by characters in the middle.
@@ -160,7 +177,12 @@ _INNER_SHAPES = (
         "private-key",
         re.compile(r"(?<=Private-Lines: )\d{1,4}\s(?:[A-Za-z0-9+/=]{16,64}\s?)++"),
     ),
-    ("", "wallet-key", re.compile(rf"(?<!{_WORD})(?:5|[KL]{_BASE58}){_BASE58}{{50}}(?!{_WORD})")),
+    # A search for a pattern that begins with a few characters skips all others.
+    (
+        "",
+        "wallet-key",
+        re.compile(rf"[5KL](?<!{_WORD}[5KL])(?:(?<=5)|(?<=[KL]){_BASE58}){_BASE58}{{50}}(?!{_WORD})"),
+    ),
     (":AA", "telegram-token", re.compile(rf"(?<=[0-9]{{8}}):AA{_WORD}{{33}}(?!{_WORD})")),
 )
 _IN_DOCUMENTATION = re.compile(r"([xX0*.#-])\1{7}|EXAMPLE|(?i:your[-_]|abcdef123456|example)")
@@ -182,8 +204,8 @@ def find_tokens(text: str) -> list[Secret]:
     found: list[Secret] = []
     if len(text) < SHORT_CHARS and _SIGNS.search(text) is None:
         return found
-    for hint, shapes in _SHAPES:
-        if hint in text:
+    for rare, hint, shapes in _SHAPES:
+        if rare in text and hint in text:
             for kind, beginning, rest in shapes:
                 found += [
                     Secret(*match.span(), kind)

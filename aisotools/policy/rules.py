@@ -61,6 +61,7 @@ _CONDITION_KEYS = (
 PATH_KEYS = frozenset(("paths", "reads", "writes"))
 """Keys of a condition whose values are globs of paths."""
 _SHOWN_GLOBS = 3
+_MOST_TOOLS = 256
 _GLOB_START = re.compile(r"[*?\[]")
 _OBJECTS_OF_GIT = re.compile(
     r"/\.git/(?:$|(?:objects|modules|worktrees|lfs|annex|lost-found|rebase-\w+)/)|/objects/(?:pack|[0-9a-f]{2})/"
@@ -109,12 +110,13 @@ class Condition:
         """Return whether all keys may hold, as far as can be told, for one of the call's paths."""
         if PATH_KEYS.isdisjoint(self.expected):
             return False
-        return all(
-            _may_concern_paths(key, value, facts)
-            if key in PATH_KEYS
-            else _key_holds(key, value, call, facts, False)
-            for key, value in self.expected.items()
-        )
+        for key, value in self.expected.items():
+            if key in PATH_KEYS:
+                if not _may_concern_paths(key, value, facts):
+                    return False
+            elif not _key_holds(key, value, call, facts, False):
+                return False
+        return True
 
     def holds(self, call: ToolCall, facts: Facts, *, every: bool) -> bool:
         """Return whether all keys hold, for any of the call's paths, hosts or commands or for `every` one.
@@ -123,7 +125,10 @@ class Condition:
         """
         if every and not facts.certain and "certain" not in self.expected:
             return False
-        return all(_key_holds(key, value, call, facts, every) for key, value in self.expected.items())
+        for key, value in self.expected.items():  # noqa: SIM110 - all() takes twice as long
+            if not _key_holds(key, value, call, facts, every):
+                return False
+        return True
 
 
 def _key_holds(key: str, expected: Any, call: ToolCall, facts: Facts, every: bool) -> bool:
@@ -174,12 +179,16 @@ def _may_concern_paths(key: str, globs: object, facts: Facts) -> bool:
     recorded = () if key == "writes" else _recorded_paths(facts)
     if any(_may_contain(path, glob) for path in recorded for glob in _as_list(globs)):
         return True
+    is_unresolved = _has_unresolved_writes(facts) if key == "writes" else bool(facts.unresolved)
+    moved = facts.writes if key == "reads" else ()
+    folders = [path for path in _paths_of(key, facts) if path in facts.folders] if facts.folders else []
+    if not (is_unresolved or moved or folders):
+        return False
     reachable = [glob for glob in _as_list(globs) if (key, glob) not in facts.enforced]
-    if reachable and (_has_unresolved_writes(facts) if key == "writes" else facts.unresolved):
+    if reachable and is_unresolved:
         return True
-    if key == "reads" and any(_may_move(path, glob, facts) for path in facts.writes for glob in reachable):
+    if any(_may_move(path, glob, facts) for path in moved for glob in reachable):
         return True
-    folders = [path for path in _paths_of(key, facts) if path in facts.folders]
     return any(_may_contain(path, glob) for path in folders for glob in reachable)
 
 
@@ -285,6 +294,8 @@ class Rule:
     not_match: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.tool, str):
+            raise TypeError(f"Rule tool={self.tool!r}: use a glob of names of tools, such as 'sandbox_*'.")
         if self.decision not in tuple(Decision):
             raise ValueError(f"Rule decision {self.decision!r} is not one of {', '.join(Decision)}.")
         object.__setattr__(self, "decision", Decision(self.decision))
@@ -305,8 +316,14 @@ class Rule:
 
     def matches(self, call: ToolCall, facts: Facts) -> bool:
         """Return whether the rule concerns this call. Whatever `when` raises passes through."""
-        if not glob_matcher(self.tool)(call.name):
-            return False
+        return self.is_about(call.name) and self.holds(call, facts)
+
+    def is_about(self, tool: str) -> bool:
+        """Return whether the rule is about calls of a tool, by its name."""
+        return glob_matcher(self.tool)(tool) is not None
+
+    def holds(self, call: ToolCall, facts: Facts) -> bool:
+        """Return whether the rule concerns this call, of a tool that it is about."""
         if isinstance(self.when, Condition):
             return self.when.holds(call, facts, every=self.decision is Decision.ALLOW)
         return self.when is None or bool(self.when(call, facts))  # type: ignore[operator]  # no mapping any more
@@ -318,12 +335,14 @@ class Rule:
             return not PATH_KEYS.isdisjoint(self.when.expected)
         return self.when is not None
 
-    def may_match(self, call: ToolCall, facts: Facts) -> bool:
-        """Return whether the rule may concern what the call does, where nobody can tell beforehand."""
+    def may_hold(self, call: ToolCall, facts: Facts) -> bool:
+        """Return whether the rule may concern what a call does, where nobody can tell beforehand.
+
+        The call is one of a tool that the rule is about.
+        """
         return (
             self.decision is not Decision.ALLOW
             and isinstance(self.when, Condition)
-            and bool(glob_matcher(self.tool)(call.name))
             and self.when.may_hold(call, facts)
         )
 
@@ -427,6 +446,9 @@ class Policy:
     bounds: tuple[Policy, ...] = ()
     allow_protected: tuple[str, ...] = ()
     concerns_paths: bool = field(init=False, repr=False, compare=False)
+    _rules_by_tool: dict[str, tuple[Rule, ...]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
@@ -442,6 +464,20 @@ class Policy:
         object.__setattr__(self, "concerns_paths", concerns_paths)
         for name in self.allow_protected:
             AllowedName(name)  # raises an error that names it
+
+    def _rules_about(self, tool: str) -> tuple[Rule, ...]:
+        """Return the rules about calls of a tool, in their order.
+
+        Raises:
+            Exception: Whatever a rule raises that is broken.
+        """
+        found = self._rules_by_tool.get(tool)
+        if found is None:
+            found = tuple(rule for rule in self.rules if rule.is_about(tool))
+            if len(self._rules_by_tool) >= _MOST_TOOLS:
+                self._rules_by_tool.clear()
+            self._rules_by_tool[tool] = found
+        return found
 
     def narrowed(self, bound: Policy) -> Self:
         """Return this policy, allowing only what `bound` allows as well."""
@@ -473,8 +509,8 @@ class Policy:
 
         A function as a condition may go by anything: it may concern every call of its tools.
         """
-        for rule in self.rules:
-            if rule.decision is Decision.ALLOW or not glob_matcher(rule.tool)(call.name):
+        for rule in self._rules_about(call.name):
+            if rule.decision is Decision.ALLOW:
                 continue
             if not isinstance(rule.when, Condition):
                 return True
@@ -485,11 +521,11 @@ class Policy:
     def _check_alone(self, call: ToolCall, facts: Facts) -> Evaluation:
         matched: list[Rule] = []
         doubtful: list[Rule] = []
-        for rule in self.rules:
+        for rule in self._rules_about(call.name):
             try:
-                if rule.matches(call, facts):
+                if rule.holds(call, facts):
                     matched.append(rule)
-                elif rule.may_match(call, facts):
+                elif rule.may_hold(call, facts):
                     doubtful.append(rule)
             except Exception as error:
                 reason = (

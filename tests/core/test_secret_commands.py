@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, strategies as st
 
+from aisotools.core import secret_commands
 from aisotools.core.secret_commands import find_in_commands
 
 
@@ -22,3 +24,24 @@ from aisotools.core.secret_commands import find_in_commands
 )
 def test_passwords_in_commands(command: str, secret: str) -> None:
     assert [command[one.start : one.end] for one in find_in_commands(command)] == ([secret] if secret else [])
+
+
+@given(st.data())
+def test_what_follows_a_command_has_the_sign_that_is_looked_for_first(data: st.DataObject) -> None:
+    """A text without the sign is not searched for the command."""
+    sign, names, behind = data.draw(st.sampled_from(secret_commands._PROGRAMS))
+    assert sign in data.draw(st.from_regex(behind, fullmatch=True))
+    for rare, name in names:
+        assert rare in name
+
+
+@pytest.mark.parametrize("blank", [" ", "\t"])
+def test_every_program_is_found_with_any_blank_before_its_flag(blank: str) -> None:
+    for command in (
+        "curl -s{}-u me:S3cret99",
+        "mysql x{}-pS3cret99",
+        "openssl x{}pass:S3cret99",
+        "zip x{}-P S3cret99",
+    ):
+        text = command.format(blank) + " key: none"
+        assert [text[one.start : one.end] for one in find_in_commands(text)] == ["S3cret99"], text

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, strategies as st
 
-from aisotools.core.secret_names import Strength, find_named, is_secret_value, purpose_of, strength_of
+from aisotools.core import secret_names
+from aisotools.core.secret_names import (
+    Strength,
+    find_foreign,
+    find_named,
+    is_secret_value,
+    purpose_of,
+    strength_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,3 +52,13 @@ def test_only_the_value_is_a_secret() -> None:
     assert secret.kind == "password"
     assert is_secret_value("password", "hunter2")
     assert not is_secret_value("password", "<password>")
+
+
+@given(st.from_regex(secret_names._FOREIGN.pattern, fullmatch=True, alphabet=st.characters(codec="ascii")))
+def test_a_foreign_name_in_ascii_has_the_sign_that_is_looked_for_first(text: str) -> None:
+    assert any(sign in text.lower() for sign in secret_names.FOREIGN_SIGNS)
+
+
+def test_values_behind_foreign_names_are_found_in_any_case() -> None:
+    for text in ("CONTRASENA: Zq81mmZ", "Mot De Passe : Zq81mmZ", "пароль: Zq81mmZ"):
+        assert [text[one.start : one.end] for one in find_foreign(text)] == ["Zq81mmZ"], text

@@ -87,7 +87,7 @@ def test_nothing_that_repeats_without_limit_is_ever_tried_again() -> None:
     ]
     # Those that are made when a text needs them.
     patterns += [secret_shapes._compile(beginning, rest) for _, beginning, rest in secret_shapes._TOKENS]
-    patterns += [secret_commands._compile(behind) for _, behind in secret_commands._PROGRAMS]
+    patterns += [secret_commands._compile(behind) for _, _, behind in secret_commands._PROGRAMS]
     assert len(patterns) > 100
     for pattern in patterns:
         tree = re._parser.parse(pattern.pattern, pattern.flags)  # type: ignore[attr-defined]  # only the parser knows
@@ -119,3 +119,31 @@ def test_words_do_not_look_random() -> None:
     assert looks_random("a8Fk29sLq0Zx71Pw")
     assert not looks_random("transformers-and-more")
     assert not looks_random("/home/jovyan/tokens/2024-01-01/keys.parquet")
+
+
+def test_a_wallet_key_is_a_word_of_its_own() -> None:
+    key = "KwDiBf89QgGbjEhKnhXJuH7LrciVrZi3qYjgd9M7rFU73sVHnoWn"
+    for first in ("K", "L", "5"):
+        word = first + (key[1:] if first != "5" else key[1:-1])
+        for before, is_found in (
+            ("", True),
+            (" ", True),
+            ("=", True),
+            ("a", False),
+            ("5", False),
+            ("_", False),
+        ):
+            text = f"{before}{word} end"
+            found = [one for one in secret_shapes.find_tokens(text) if one.kind == "wallet-key"]
+            assert bool(found) is is_found, text
+            if found:
+                assert text[found[0].start : found[0].end] == word
+
+
+def test_the_rarest_character_of_a_word_is_in_it() -> None:
+    assert [secret_shapes.rarest(word) for word in ("sk-", "key", "docker login", "_pat")] == [
+        "-",
+        "k",
+        "k",
+        "_",
+    ]

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from aisotools.core import secret_tables
 from aisotools.core.redaction import LineRedactor, redact, redact_text
 from aisotools.core.secret_tables import SecretColumns, find_in_tables
 
@@ -97,3 +98,9 @@ def test_secrets_of_lists_and_keys_are_masked(value: dict[str, object]) -> None:
 )
 def test_lists_and_keys_without_secrets_stay(value: dict[str, object]) -> None:
     assert redact(value) == value
+
+
+@pytest.mark.parametrize("name", ["PASSWORD", "pa\u017f\u017fword", "api_\u212aey", "Senha", "Kennwort"])
+def test_a_header_is_found_in_any_case_and_in_letters_that_count_as_the_same(name: str) -> None:
+    assert secret_tables._has_column_sign(f"user,{name}\nbob,x\n")
+    assert not secret_tables._has_column_sign("user,p\nbob,x\n")

@@ -790,8 +790,8 @@ def test_a_rule_that_allows_is_never_one_that_may_concern_a_call() -> None:
     unknown: dict[str, Any] = {"unresolved": ("$f",), "reads": (".",), "folders": (".",)}
     assert decide(path_rule("reads", "secrets/*", ALLOW), **unknown) is ALLOW
     rule = path_rule("reads", "secrets/*", ALLOW)
-    assert not rule.may_match(call(), Facts(**unknown))
-    assert path_rule("reads", "secrets/*").may_match(call(), Facts(**unknown))
+    assert not rule.may_hold(call(), Facts(**unknown))
+    assert path_rule("reads", "secrets/*").may_hold(call(), Facts(**unknown))
 
 
 @pytest.mark.parametrize("origin", get_args(Origin))
@@ -864,3 +864,19 @@ def test_policy_concerns_paths_if_one_of_its_rules_or_bounds_does(key: str) -> N
     assert about_others.narrowed(about_paths).concerns_paths
     assert Policy().narrowed(about_others).narrowed(about_paths).narrowed(Policy()).concerns_paths
     assert Policy().narrowed(about_others.narrowed(about_paths)).concerns_paths, "a bound of a bound"
+
+
+def test_a_rule_is_about_the_same_tools_however_many_were_asked_about() -> None:
+    """Which rules are about a tool is found once for each of the first tools, and found again after them."""
+    policy = Policy(
+        mode="auto", rules=[Rule(tool="*7", decision=DENY), Rule(tool="file*", decision=Decision.ASK)]
+    )
+    for _ in range(2):
+        for number in range(600):
+            decision = policy.check(ToolCall("1", f"tool{number}", {}, origin="model"), Facts()).decision
+            assert (decision is DENY) == (number % 10 == 7)
+
+
+def test_a_rule_about_no_tool_is_refused_when_it_is_made() -> None:
+    with pytest.raises(TypeError, match="Rule tool=5: use a glob"):
+        Rule(tool=5)  # type: ignore[arg-type]  # as a file of settings may have it

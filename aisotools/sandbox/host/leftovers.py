@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import stat
 import time
 from collections import Counter, deque
@@ -47,6 +48,7 @@ _NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _MOST_ENTRIES = 100_000
 _MOST_LEVELS = 100
 _MOST_COMPARED = 64  # threads, of which each takes some tens of microseconds
+_MOST_ENDED = 8  # processes, each with a descriptor of ours
 _LIST_BYTES = 1 << 12
 _LINKS_OF_NO_THREAD = 2  # of the folder /proc/<pid>/task, which has one more for each thread
 _MOST_LISTED = 8
@@ -211,6 +213,69 @@ def _find_init(supervisor: int) -> list[int]:
     return [pid for pid in children if tree.number_inside(pid) == 1]
 
 
+class EndedProcesses:
+    """Processes that have ended, and whose parent has not asked yet how: they are listed, and none runs.
+
+    A fork that the worker has made for a reader is one for as long as the worker has nothing to do.
+    """
+
+    def __init__(self) -> None:
+        """Know none yet."""
+        self._pidfds: dict[int, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<EndedProcesses {sorted(self._pidfds)}>"
+
+    def include_all(self, pids: Collection[int]) -> bool:
+        """Return whether all of these have ended; False for more than a few."""
+        return len(pids) <= _MOST_ENDED and all(map(self._has, pids))
+
+    def _has(self, pid: int) -> bool:
+        pidfd = self._pidfds.get(pid)
+        if pidfd is None:
+            return self._note(pid)
+        if _is_listed(pidfd):
+            return True
+        # Race: its parent has asked meanwhile, and the number may be that of another process, which runs.
+        os.close(self._pidfds.pop(pid))
+        return False
+
+    def _note(self, pid: int) -> bool:
+        for known in [known for known, pidfd in self._pidfds.items() if not _is_listed(pidfd)]:
+            os.close(self._pidfds.pop(known))
+        if len(self._pidfds) >= _MOST_ENDED:
+            return False
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            return False  # race: it is not there any more
+        # Race: another process may get the number before we look at it. While the one behind the descriptor
+        # is listed, which is asked last, its number is no other's.
+        if not tree.parent_of(pid) and _is_listed(pidfd):
+            self._pidfds[pid] = pidfd
+            return True
+        os.close(pidfd)
+        return False
+
+    def close(self) -> None:
+        """Close what is open; closing twice is fine."""
+        while self._pidfds:
+            os.close(self._pidfds.popitem()[1])
+
+
+def _is_listed(pidfd: int) -> bool:
+    """Return whether a process has its number still: it runs, or has ended and nobody has asked how."""
+    # Race: it may end, and be asked after, at any time. A pidfd never means another process, and signal 0 is
+    # sent to nobody.
+    try:
+        signal.pidfd_send_signal(pidfd, 0)
+    except PermissionError:
+        return True  # another user's
+    except OSError:
+        return False
+    return True
+
+
 class OtherProcesses:
     """What runs in a sandbox beside a call: processes, and threads of the worker, that are no part of it.
 
@@ -224,6 +289,7 @@ class OtherProcesses:
         self._above = [supervisor, *_find_init(supervisor)]
         self._lists: list[int] = []
         self._threads = self._schedule = -1
+        self._ended = EndedProcesses()
         # A kernel without such lists, or a worker that has just ended: then the whole tree is looked at.
         with suppress(OSError):
             self._schedule = os.open(f"/proc/{worker}/task/{worker}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
@@ -236,6 +302,7 @@ class OtherProcesses:
 
     def close(self) -> None:
         """Close what is open; closing twice is fine."""
+        self._ended.close()
         while self._lists:
             os.close(self._lists.pop())
         for descriptor in {self._threads, self._schedule} - {-1}:
@@ -282,7 +349,10 @@ class OtherProcesses:
             listed = [os.pread(descriptor, _LIST_BYTES, 0) for descriptor in self._lists]
         except OSError:
             return False
-        return all(len(text) < _LIST_BYTES and known.issuperset(map(int, text.split())) for text in listed)
+        if any(len(text) >= _LIST_BYTES for text in listed):
+            return False
+        unknown = {pid for text in listed for pid in map(int, text.split())} - known
+        return not unknown or self._ended.include_all(unknown)
 
 
 class ReadWatch:

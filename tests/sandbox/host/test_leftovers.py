@@ -16,6 +16,7 @@ from aisotools.core.types import Effect, ToolResult
 from aisotools.sandbox.host import leftovers
 from aisotools.sandbox.host.leftovers import (
     CallTimes,
+    EndedProcesses,
     Leftovers,
     OtherProcesses,
     describe_changed,
@@ -240,6 +241,67 @@ def test_a_look_at_what_runs_beside_a_call() -> None:
         watch.close()
         wait_until(lambda: watch.count_runs(()) == {})  # the whole tree is looked at
         worker.communicate("\n")
+
+
+async def test_the_ended_fork_of_a_reader_costs_no_look_at_the_whole_tree(
+    tmp_path: Path, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker asks how it has ended only when it is called itself. Until then each call found it again."""
+    async with rig(tmp_path, level=level) as r:
+        await read(r, "pass")
+        looks: list[int] = []
+        descendants = tree.descendants
+
+        def look(root: int, *arguments: Any, **options: Any) -> set[int]:
+            looks.append(root)
+            return descendants(root, *arguments, **options)
+
+        monkeypatch.setattr(tree, "descendants", look)
+        for _ in range(50):  # it may not have ended yet, and a busy machine takes its time
+            looks.clear()
+            assert (await read(r, "pass")).content == "done"
+            if not looks:
+                return
+        pytest.fail("the whole tree was looked at each time")
+
+
+def test_a_process_that_has_ended_is_known_until_its_parent_has_asked() -> None:
+    ended = EndedProcesses()
+    try:
+        with subprocess.Popen(["true"]) as child, subprocess.Popen(["sleep", "1000"]) as other:
+            wait_until(lambda: process_state(child.pid) == "Z")
+            for _ in range(2):  # seen for the first time, and known
+                assert ended.include_all([child.pid])
+                assert not ended.include_all([other.pid])
+                assert not ended.include_all([child.pid, other.pid])
+            child.wait()
+            assert not ended.include_all([child.pid]), "its number may be another's now"
+            assert not ended.include_all([child.pid])
+            other.kill()
+            wait_until(lambda: process_state(other.pid) == "Z")
+            assert ended.include_all([other.pid])
+            assert not ended.include_all(range(1, 100)), "each takes a descriptor of ours"
+    finally:
+        ended.close()
+    ended.close()
+
+
+LEADER_ENDS = """
+import ctypes, os, threading
+threading.Thread(target=threading.Event().wait).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_alone_has_ended_still_runs() -> None:
+    ended = EndedProcesses()
+    try:
+        with subprocess.Popen([sys.executable, "-c", LEADER_ENDS]) as child:
+            wait_until(lambda: process_state(child.pid) == "Z")
+            assert not ended.include_all([child.pid])
+            child.kill()
+    finally:
+        ended.close()
 
 
 # ---- looking for it
