@@ -19,9 +19,11 @@ from typing import Any
 
 from aisotools.core.secret_commands import COMMAND_SIGNS, find_in_commands
 from aisotools.core.secret_names import (
+    DIGITS_SIGNS,
     FOREIGN_SIGNS,
     NAME_SIGNS,
     Strength,
+    find_digits,
     find_foreign,
     find_named,
     is_secret_value,
@@ -57,7 +59,7 @@ _TOO_DEEP = "[nested too deeply to be looked at]"
 
 # Without any of these a short ASCII text holds nothing that is found below, which is far more work. Looking
 # for one word after the other takes a fifth of the time of one pattern of them all.
-_SIGNS = tuple(dict.fromkeys(map(str.lower, (*NAME_SIGNS, *FOREIGN_SIGNS, *COMMAND_SIGNS))))
+_SIGNS = tuple(dict.fromkeys(map(str.lower, (*NAME_SIGNS, *FOREIGN_SIGNS, *DIGITS_SIGNS, *COMMAND_SIGNS))))
 _TOKEN_SIGNS = re.compile(TOKEN_SIGNS)
 
 # Capitals and blanks count as limits of words in a name, and `value` belongs to what `name` says.
@@ -130,6 +132,7 @@ def _redact(text: str) -> str:
         redacted = _without(text, find_tokens(text))
         redacted = _without(redacted, find_named(redacted))
         redacted = _without(redacted, find_foreign(redacted))
+        redacted = _without(redacted, find_digits(redacted))
         redacted = _without(redacted, find_in_commands(redacted))
         redacted = _without(redacted, find_in_tables(redacted))
         redacted = _without(redacted, _find_encoded(redacted))

@@ -13,6 +13,7 @@ from aisotools.core.secret_shapes import Secret, is_placeholder, looks_random, r
 
 _NEW = r"(?!\[redacted)(?<!\[redacted: )"  # no mark, and nothing in one
 _VALUE = rf"""(?P<open>\\{{0,3}}["'])?{_NEW}(?P<value>(?(open)[^"'\n\\]++|[^\s"'|;&\\]++))"""
+_PRINTS = r"""(?:echo|printf) (?:-n |["']?%s["']? )?"""
 _PAIR = (
     rf"""(?:(?P<open>\\{{0,3}}["'])[^\s"':\\]{{1,80}}+:|[^\s"':\\]{{1,80}}+:){_NEW}"""
     r"""(?P<value>(?(open)[^"'\n\\]++|[^\s"'|;&\\]++))"""
@@ -62,6 +63,17 @@ _PROGRAMS: tuple[_Program, ...] = (
     _program("ldapsearch|ldapmodify|ldapadd|ldapdelete|ldapwhoami|ldappasswd", "-w "),
     _program("smbclient|rpcclient|smbget|mount.cifs", r"-U ?[^\s%]{1,80}+%"),
     _program("openssl", r"(?:-\w{1,12} )?pass:", sign="pass:"),
+    _program("lftp", r"""-u ?["']?[^\s,"']{1,80}+,"""),
+    _program("ncftp|ncftpget|ncftpput|ncftpls", "-p "),
+    _program("snmpget|snmpset|snmpwalk|snmpbulkwalk|snmpgetnext|snmptable|snmptrap", "-[AX] "),
+    _program("wpa_passphrase", r"""(?:"[^"\n]{1,60}+"|'[^'\n]{1,60}+'|\S{1,60}+) """),
+    _program("iwconfig", r"(?:key|enc) (?!open\b|restricted\b)(?:s:)?"),
+    _program("rclone obscure", ""),
+    _program("net use", r"/user:\S{1,80}+ (?!/)"),
+    _program("npm config set|npm set|pnpm config set|pnpm set", r"\S{0,200}?_(?:authToken|auth|password) "),
+    _program("setx", r"\w{0,40}?(?i:token|secret|passw(?:or)?d|pwd|api_?key|access_?key)\w{0,20} "),
+    _program("restic", rf"""--password-command[ =]["']?{_PRINTS}"""),
+    _program("cryptsetup", rf"<\({_PRINTS}", rf"""["']?{_NEW}(?P<value>[^\s"'|;&\\)]++)"""),
     _program("openssl enc|openssl aes-256-cbc", "-k "),
     _program("rabbitmqctl add_user|rabbitmqctl change_password", r"[\w.@-]{1,60}+ "),
     _program("htpasswd", r"-[a-zA-Z]{0,6}b[a-zA-Z]{0,6} \S{1,200}+ \S{1,80}+ "),
@@ -96,7 +108,10 @@ _LOGIN_PAIR = re.compile(
 _SQL = re.compile(r"""(?i:identified by) ["'](?!\[redacted)(?<!\[redacted: )(?P<value>[^"'\n]++)""")
 
 
-_SIGNS = (" -", ":", "<<<", " /", "add_user", "change_password", "alias", "SecureString")
+_SIGNS = (
+    *(" -", ":", "<<<", " /", "add_user", "change_password", "alias", "SecureString"),
+    *("wpa_passphrase", "obscure", "iwconfig", "setx "),
+)
 _VERBS = ("login ", "authtoken ", "set-token ")
 _LOGIN_TOKEN = re.compile(r"(?:-{1,2}[\w-]{1,20}[ \t=])?(?P<value>[\w.+/=~-]{16,}+)")
 _OTHERS: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = (
