@@ -45,6 +45,7 @@ from aisotools.session.sharing import LockToken, SharedWorkspace
 from aisotools.session.undo_results import (
     add_notes,
     conflict_result,
+    describe_beginning,
     describe_elsewhere,
     describe_restored,
     describe_unsupported,
@@ -225,6 +226,7 @@ class WorkspaceHistory:
     def close(self) -> None:
         """Release the workspace; the last session on it closes its checkpoints."""
         self._syncing.cancel()
+        self._checkpoints.unpin(self._first_root)
         self._shared.release(self._sandbox)
         self._event_log.budget.release(self._charged_bytes)
         self._charged_bytes = 0
@@ -279,7 +281,7 @@ class WorkspaceHistory:
         if self._checkpoints.notes:
             self.announce()
         self._states.begin(call.id, may_change=prepared.changes_variables)
-        self._first_root = self._first_root or snapshot.root
+        self._keep_first(snapshot)
         self._event_log.add(
             CheckpointTaken,
             call.id,
@@ -490,23 +492,36 @@ class WorkspaceHistory:
 
     async def changes(self, since: str | None = None) -> Changes:
         """Return the changes since before a call, or since the session's first; see `Session.changes`."""
-        steps = [*self._checkpoints.steps, *self._checkpoints.undone]
-        root = self._first_root
+        snapshot = await self._scan(self._checkpoints.snapshot, since or "")
+        steps = [*self._checkpoints.steps, *self._checkpoints.undone[::-1]]
+        root, begins = self._first_root, ""
         if since is not None:
             found = [step for step in steps if step.call_id == since]
             if not found:
                 raise UsageError(f"There is no checkpoint from before a call {since!r}. {known_ids(steps)}")
             root = found[-1].before[""]
-        snapshot = await self._scan(self._checkpoints.snapshot, since or "")
-        self._first_root = self._first_root or snapshot.root
-        if not root or not snapshot.root:
-            return Changes(uncovered=list_uncovered(snapshot), reach=await self.reach())
+        elif root and not self._checkpoints.is_pinned(root):
+            root = steps[0].before[""] if steps else snapshot.root
+            begins = describe_beginning(steps[:1])
+        self._keep_first(snapshot)
+        # Race: meanwhile another session on the workspace may drop the step.
+        if not root or not snapshot.root or not self._checkpoints.pin(root):
+            return Changes(uncovered=list_uncovered(snapshot), since=begins, reach=await self.reach())
 
         def compare() -> Changes:
             with gc_paused():  # as for a scan
                 return changes_between(self._checkpoints.store, root, snapshot.root, list_uncovered(snapshot))
 
-        return dataclasses.replace(await asyncio.to_thread(compare), reach=await self.reach())
+        try:
+            changes = await asyncio.to_thread(compare)
+        finally:
+            self._checkpoints.unpin(root)
+        return dataclasses.replace(changes, since=begins, reach=await self.reach())
+
+    def _keep_first(self, snapshot: Snapshot) -> None:
+        """Keep the workspace as it is before the session's first call, for `changes`."""
+        if not self._first_root and snapshot.root and self._checkpoints.pin(snapshot.root):
+            self._first_root = snapshot.root
 
     async def reach(self) -> str:
         """Return how far undo reaches back; see `UndoHistory.reach`."""

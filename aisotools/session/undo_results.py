@@ -10,6 +10,7 @@ from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Json, ToolResult
 from aisotools.session.undo_steps import UndoPlan, UndoStep
 from aisotools.workspace.checkpoints.moves import UndoResult
+from aisotools.workspace.checkpoints.steps import Checkpoint
 from aisotools.workspace.root_mode import RootMode
 
 _MAX_LISTED = 20
@@ -44,6 +45,15 @@ def explain_taken_back(result: ToolResult, paths: Sequence[str], undone: ToolRes
 
 def _add_line(result: ToolResult, line: str) -> ToolResult:
     return dataclasses.replace(result, content="\n".join(filter(None, [result.content, f"[{line}]"])))
+
+
+def describe_beginning(oldest: Sequence[Checkpoint]) -> str:
+    """Return from when changes are listed if the state before the first call is gone: since `oldest`."""
+    since = f"before {oldest[0].name} ({oldest[0].call_id})" if oldest else "just now"
+    return (
+        f"These are the changes since {since}: what was there before earlier calls is not kept, because the "
+        "contents of files took more room than checkpoints may use."
+    )
 
 
 def describe_unsupported() -> str:

@@ -25,6 +25,7 @@ import pathlib
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -107,6 +108,7 @@ class Checkpoints:
         self.latest: Snapshot | None = None
         self.has_excess = False
         self._due = RecordQueue(self._store)
+        self._pinned: Counter[str] = Counter()
         self.notes: list[str] = []
         try:
             records = self._store.records()
@@ -360,6 +362,29 @@ class Checkpoints:
         """
         with self._lock:
             return self._trees.workspace.fits(most_entries)
+
+    def pin(self, root: str) -> bool:
+        """Keep the contents of a workspace's tree until `unpin`, however many steps follow.
+
+        If the contents of all steps take too much room, what is pinned goes before any step: it is older.
+
+        Returns:
+            Whether it is stored.
+        """
+        with self._lock:
+            if root not in self._store:
+                return False
+            self._pinned[root] += 1
+            return True
+
+    def is_pinned(self, root: str) -> bool:
+        """Return whether the contents of a tree are kept by `pin`."""
+        return self._pinned[root] > 0
+
+    def unpin(self, root: str) -> None:
+        """Take one `pin` back, if there is one."""
+        with self._lock:
+            self._pinned -= Counter([root])
 
     def covers(self, path: pathlib.Path) -> bool:
         """Return whether a path outside the workspace can be part of a step."""
@@ -659,11 +684,15 @@ class Checkpoints:
                 self._trees.keep_only({key for step in self._timeline.all_steps() for key in step.before})
                 roots = {root for step in self._timeline.all_steps() for root in step.roots}
                 roots |= {tree.root for tree in self._trees if tree.root}
+                roots |= self._pinned.keys()
                 self._store.keep_only(reachable_digests(self._store, roots))
                 is_full = self._store.size > self._kept_bytes or self._store.count > self._kept_contents
-                if not is_full or not done:
+                if not is_full or not (done or self._pinned):
                     break
-                del done[: len(done) // 4 + 1]
+                if self._pinned:
+                    self._pinned.clear()
+                else:
+                    del done[: len(done) // 4 + 1]
             self._timeline.dropped += count - len(done)
             self._rewrite()
             self.has_excess = False
