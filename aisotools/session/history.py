@@ -47,11 +47,13 @@ from aisotools.session.undo_results import (
     conflict_result,
     describe_beginning,
     describe_elsewhere,
+    describe_irreversible,
     describe_restored,
     describe_unsupported,
     explain_kept,
     explain_taken_back,
     failed_result,
+    list_uncovered,
     move_result,
     reverted_result,
 )
@@ -142,6 +144,10 @@ class UndoHistory(Protocol):
     @property
     def recovered(self) -> tuple[str, ...]:
         """Return what was completed, ended as it was, or is lost of what was half done, in sentences."""
+
+    @property
+    def disk_bytes(self) -> tuple[int, int]:
+        """Return how much contents of files take on the disk, and the most that is kept; zeros for none."""
 
     def announce(self) -> None:
         """Record what is new of `recovered`."""
@@ -268,7 +274,7 @@ class WorkspaceHistory:
                 call.name,
                 self._session_key,
                 outside=outside,
-                beyond=_describe_irreversible(prepared, covered=outside is not None),
+                beyond=describe_irreversible(prepared, covered=outside is not None),
                 changes_variables=prepared.changes_variables,
             )
             snapshot = await self._scan(begin, call.id)
@@ -406,6 +412,11 @@ class WorkspaceHistory:
     def store(self) -> Store:
         """The contents of all checkpoints."""
         return self._checkpoints.store
+
+    @property
+    def disk_bytes(self) -> tuple[int, int]:
+        """Return what is kept on the disk; see `UndoHistory.disk_bytes`."""
+        return self._checkpoints.store.size, self._checkpoints.kept_bytes
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[Snapshot]:
@@ -669,29 +680,3 @@ def _check_count(count: object) -> int:
 def _refuse_large(done: int, total: int) -> None:
     if total - done > _INLINE_BYTES:
         raise TooSlow
-
-
-# -- messages
-
-
-def list_uncovered(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return what a checkpoint does not cover, each with its reason."""
-    if not snapshot.uncovered_count:
-        return ()
-    paths = [
-        f"{printable('/'.join(path)) or 'the workspace'} ({reason})" for path, reason in snapshot.uncovered
-    ]
-    more = snapshot.uncovered_count - len(paths)
-    if more > 0:
-        paths.append(f"{more:,} more")
-    return tuple(paths)
-
-
-def _describe_irreversible(prepared: PreparedCall, *, covered: bool) -> str:
-    """Return what a call does that no undo reverts, or nothing."""
-    facts = prepared.facts
-    if facts.hosts:
-        return f"{prepared.original.name} talked to {summarize_names(facts.hosts)}."
-    if facts.runs_in == "host" and not covered:
-        return f"{prepared.original.name} ran on the host; what it did outside the workspace is not undone."
-    return ""

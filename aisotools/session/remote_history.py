@@ -84,6 +84,11 @@ class NoUndoHistory:
         """
         raise UsageError(f"{self._REASON}, so it has no branches. Open another session there.")
 
+    @property
+    def disk_bytes(self) -> tuple[int, int]:
+        """Return zeros: nothing is kept."""
+        return 0, 0
+
     async def finish(self) -> None:
         """Do nothing: nothing waits."""
 

@@ -54,7 +54,7 @@ from aisotools.session.setup import (
     settle_level,
     setup_options,
 )
-from aisotools.session.status import SessionStatus, missing_levels
+from aisotools.session.status import SessionStatus, measure_disk, missing_levels
 from aisotools.session.transfer import GetVariable, PutVariable, branch_off, check_variable
 from aisotools.tools.registry import ToolRegistry
 from aisotools.workspace.diff import Changes
@@ -273,22 +273,18 @@ class Session:
 
     def status(self) -> SessionStatus:
         """Return the state right now."""
+        known: dict[str, Any] = {"calls": self._gate.calls, "workspace": str(self._workspace or "")}
+        known["retained"] = self._event_log.retained
         if self._parts is None or self._closed:
-            return SessionStatus(
-                level=self.level,
-                calls=self._gate.calls,
-                workspace=str(self._workspace or ""),
-                retained=self._event_log.retained,
-            )
+            return SessionStatus(level=self.level, **known)
         return SessionStatus.of(
             self._parts.env.sandbox.status(),
-            calls=self._gate.calls,
-            workspace=str(self._workspace),
             limits=self.limits,
             missing=self._missing_levels,
             allowed_protected=self.allowed_protected,
-            retained=self._event_log.retained,
             recovered=self._parts.history.recovered,
+            disk=measure_disk(self._parts.history, self.log_path),
+            **known,
         )
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -386,6 +382,8 @@ class Session:
             async with self._opening:
                 if self._parts is None:  # two first calls at once: the second finds what the first has set up
                     self._parts = await self._set_up()
+        if self._recording is not None and self._recording.is_waiting:
+            await self._recording.write_waiting()
         self._refuse_if_closed("is closed")
         return self._parts
 

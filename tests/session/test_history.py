@@ -31,12 +31,10 @@ from aisotools.core.types import Effect, Facts, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy
 from aisotools.session import history as history_module, ledger
-from aisotools.session.history import (
-    WorkspaceHistory,
-    list_uncovered,
-)
+from aisotools.session.history import WorkspaceHistory
 from aisotools.session.ledger_reader import events_of_records
 from aisotools.session.session import Session
+from aisotools.session.undo_results import list_uncovered
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.tools.function import tool
 from aisotools.workspace.checkpoints.scan import RACY_NS, Snapshot
@@ -923,7 +921,7 @@ async def test_beyond_the_room_for_contents_changes_begin_later_and_say_so(open_
     session = open_session(policy=AUTO)
     await session.start()
     history: Any = session.history
-    history._checkpoints._kept_bytes = 100_000
+    history._checkpoints.kept_bytes = 100_000
     here(session, "first").write_text("x" * 60_000)
     for number in range(4):
         await write(session, "first", str(number) * 60_000)

@@ -18,6 +18,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,7 +96,7 @@ async def test_ten_thousand_calls_on_one_session(tmp_path: Path) -> None:
 SOAK_CALLS = int(os.environ.get("SOAK_CALLS", "10000"))
 """Fewer for a first look."""
 
-MIXED = {
+MIXED: dict[str, tuple[int, str, dict[str, Any]]] = {
     # Of 1,000 calls about so many. What a call is to do, by its tool and arguments; {n} is its number.
     "a variable": (300, "python", {"code": "x = {n}; x"}),
     "a file by code": (100, "python", {"code": "_ = open('f{m}', 'w').write('{n}\\n' * 50)"}),

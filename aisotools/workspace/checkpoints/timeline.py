@@ -71,6 +71,7 @@ class Checkpoints:
 
     Attributes:
         latest: Last snapshot of the workspace; None before the first.
+        kept_bytes: Size of the contents of all steps; above it the oldest steps are dropped.
         has_excess: Whether there are more steps or contents than are kept, as of the last step that ended.
         memory_bytes: Memory that all of this takes between two calls, without what a scan or an undo needs.
         root_mode: Mode of the workspace's own folder; None if that did not exist.
@@ -98,7 +99,7 @@ class Checkpoints:
         Raises:
             WorkspaceError: If the folder cannot be used.
         """
-        self._kept_bytes, self._kept_contents = kept_bytes, kept_contents
+        self.kept_bytes, self._kept_contents = kept_bytes, kept_contents
         self._store = Store(folder)
         self._lock = threading.RLock()
         self.root_mode = watch_mode(workspace, folder, lambda: bool(self._timeline.running))
@@ -337,7 +338,7 @@ class Checkpoints:
             else:
                 self._due.write(may_wait=may_wait)
             self.has_excess = len(self._timeline.done) > KEPT_STEPS + _DROP_SLACK or (
-                self._store.size > self._kept_bytes or self._store.count > self._kept_contents
+                self._store.size > self.kept_bytes or self._store.count > self._kept_contents
             )
             self._measure()
             return step
@@ -686,7 +687,7 @@ class Checkpoints:
                 roots |= {tree.root for tree in self._trees if tree.root}
                 roots |= self._pinned.keys()
                 self._store.keep_only(reachable_digests(self._store, roots))
-                is_full = self._store.size > self._kept_bytes or self._store.count > self._kept_contents
+                is_full = self._store.size > self.kept_bytes or self._store.count > self._kept_contents
                 if not is_full or not (done or self._pinned):
                     break
                 if self._pinned:

@@ -71,7 +71,7 @@ async def test_files_from_before_the_first_call_stay_and_are_missing_where_room_
     for number in range(KEPT_STEPS + 25):
         await session.call("sandbox_write", {"path": "a", "content": str(number)})
     assert start_files(session).texts == {"a": "before"}
-    history._checkpoints._kept_bytes = 0
+    history._checkpoints.kept_bytes = 0
     await session.call("sandbox_write", {"path": "a", "content": "last"})
     (reason,) = start_files(session).missing
     assert "is not kept, to make room" in reason
