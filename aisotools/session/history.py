@@ -162,6 +162,9 @@ class UndoHistory(Protocol):
     async def finish(self) -> None:
         """Write through to the disk what waits for that, before `close`."""
 
+    def park(self) -> None:
+        """Close what is open between calls, after `finish`; it is opened again when it is needed."""
+
     def close(self) -> None:
         """Release the workspace."""
 
@@ -228,6 +231,10 @@ class WorkspaceHistory:
         self._syncing.cancel()
         if not self._checkpoints.is_synced:
             await asyncio.to_thread(self._sync)
+
+    def park(self) -> None:
+        """Close what is open between calls; see `UndoHistory.park`."""
+        self._shared.park()
 
     def close(self) -> None:
         """Release the workspace; the last session on it closes its checkpoints."""

@@ -111,6 +111,7 @@ class Ledger:
         self._opened = os.fstat(self._descriptor)
         self._size = 0
         self._torn_bytes = 0  # at the end of the file, beyond `_size`
+        self._is_parked = False
         # Race: two sessions of one name; a second writer would break the chain of records. The lock is free
         # when its process ends, however it ends.
         try:
@@ -197,6 +198,8 @@ class Ledger:
             ) from error
         mac = _compute_mac(self._key, text)
         line = b'%s,"mac":"%s"}\n' % (text, mac.encode())
+        if self._is_parked:
+            self._reopen()
         try:
             self._remove_torn()
             written = os.write(self._descriptor, line)
@@ -254,6 +257,8 @@ class Ledger:
                 the disk.
         """
         temporary = _head_path(self.path).with_suffix(".new")
+        if self._is_parked:
+            self._reopen()
         with self._sealing:
             head = _head_text(self._key, *self._position, name=self.path.stem)
             is_synced = False
@@ -284,8 +289,47 @@ class Ledger:
             self._index.update(self.path.stem, IndexEntry(*self._position))
             self._anchored_s = time.monotonic()
 
+    def park(self) -> None:
+        """Close the file until the next record. Call it after `seal`, while nobody else uses the ledger.
+
+        Meanwhile another session of the same name may open it. This one can then record nothing more.
+        """
+        with self._sealing:
+            if self._descriptor >= 0 and not self._torn_bytes:
+                self._is_parked = True
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+    def _reopen(self) -> None:
+        """Open the file again, as it was left.
+
+        Raises:
+            LedgerError: If it is not as it was left. It is retryable if another session just has it.
+        """
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            is_gone = error.errno == errno.ENOENT
+            problem = self._describe_change() if is_gone else f"{self.path}: {error.strerror}."
+            raise LedgerError(problem, retryable=not is_gone) from error
+        # Race: another session of this name has opened the file meanwhile, and may write to it.
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            status = os.fstat(descriptor)
+            if not os.path.samestat(status, self._opened) or status.st_size != self._size:
+                raise LedgerError(self._describe_change())
+        except BaseException as error:
+            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                problem = f"The ledger {self.path} is in use by another session. Close that one."
+                raise LedgerError(problem, retryable=True) from None
+            raise
+        self._descriptor, self._is_parked = descriptor, False
+
     def close(self) -> None:
         """Seal and close. Closing again does nothing."""
+        if self._is_parked:
+            self._reopen()
         if self._descriptor >= 0:
             self._anchored_s = float("-inf")
             try:

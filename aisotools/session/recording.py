@@ -252,6 +252,17 @@ class Recording:
             _log.error("%s", error)
             self._on_failure(error)
 
+    async def park(self) -> None:
+        """Seal the ledger and close its file until the next event; nothing if something waits for room."""
+        if self._seal_timer is not None:
+            self._seal_timer.cancel()
+            self._seal()
+        if self._sealing is not None:
+            await asyncio.wait([self._sealing])
+        # Race: an event may have come meanwhile, whose record waits for its head.
+        if self._seal_timer is None and not (self.is_waiting or self._stopped):
+            self._ledger.park()
+
     async def close(self) -> None:
         """Seal and close the ledger; events of calls that finish later are not recorded."""
         if self._seal_timer is not None:

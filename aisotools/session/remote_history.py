@@ -92,5 +92,8 @@ class NoUndoHistory:
     async def finish(self) -> None:
         """Do nothing: nothing waits."""
 
+    def park(self) -> None:
+        """Do nothing: nothing is open."""
+
     def close(self) -> None:
         """Do nothing: nothing is held."""

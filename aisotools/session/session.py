@@ -51,6 +51,7 @@ from aisotools.session.setup import (
     build_environment,
     check_factory,
     detect_levels,
+    park,
     settle_level,
     setup_options,
 )
@@ -344,6 +345,11 @@ class Session:
         if self._parts is not None:
             await self._parts.env.sandbox.interrupt()
 
+    async def park(self) -> None:
+        """Wait until no call runs, then close what is open between calls; the next call opens it again."""
+        if self._parts is not None and self._recording is not None and not self._closed:
+            await park(self._parts.history, self._recording, self._ticker)
+
     async def close(self) -> None:
         """End the worker and everything it started. Closing again does nothing."""
         if self._closed:
@@ -588,8 +594,7 @@ class Session:
             UnknownTool: If there is no such tool.
             ToolError: If the arguments do not fit.
         """
-        env = self._parts.env if self._parts else None
-        return self._gate.prepare(call, self.level or "confined", env)
+        return self._gate.prepare(call, self.level or "confined", self._parts.env if self._parts else None)
 
     # -- history
 
@@ -671,10 +676,7 @@ class Session:
             branch = Session(
                 copy.folder,
                 ToolRegistry(self.registry),
-                self.policy,
-                self.approver,
-                self.limits,
-                self.level,
+                *(self.policy, self.approver, self.limits, self.level),
                 read_only=self._read_only,
                 sandbox=self._make_sandbox,
                 output_caps=self._gate.caps,

@@ -105,9 +105,8 @@ class Checkpoints:
         self.root_mode = watch_mode(workspace, folder, lambda: bool(self._timeline.running))
         self._trees = TrackedTrees(self._store, workspace, limits or ScanLimits(), mode=self.root_mode)
         self._keep_bytes = math.inf
-        self.memory_bytes = 0
+        self.memory_bytes, self.has_excess = 0, False
         self.latest: Snapshot | None = None
-        self.has_excess = False
         self._due = RecordQueue(self._store)
         self._pinned: Counter[str] = Counter()
         self.notes: list[str] = []
@@ -151,6 +150,13 @@ class Checkpoints:
             if self.root_mode is not None:
                 self.root_mode.close()
             self._store.close()
+
+    def park(self) -> None:
+        """Close what is open, and forget what scans remember, until either is needed again."""
+        with self._lock:
+            if self.is_synced and not self._timeline.running:
+                self._trees.close()
+                self._store.park()
 
     def take_notes(self) -> tuple[str, ...]:
         """Return what was completed, taken back or lost since the last time, in sentences."""
@@ -203,8 +209,7 @@ class Checkpoints:
     # ---- memory
 
     def _measure(self) -> None:
-        timeline = self._timeline
-        total = _STEP_BYTES * (len(timeline.done) + len(timeline.undone) + len(timeline.running))
+        total = _STEP_BYTES * len(self._timeline.all_steps())
         self.memory_bytes = total + self._trees.memory_bytes
 
     def limit_memory(self, keep_bytes: int) -> None:
@@ -365,18 +370,13 @@ class Checkpoints:
             return self._trees.workspace.fits(most_entries)
 
     def pin(self, root: str) -> bool:
-        """Keep the contents of a workspace's tree until `unpin`, however many steps follow.
+        """Keep the contents of a workspace's tree until `unpin`. Return whether it is stored.
 
-        If the contents of all steps take too much room, what is pinned goes before any step: it is older.
-
-        Returns:
-            Whether it is stored.
+        Where contents take too much room, it goes before any step: it is older.
         """
         with self._lock:
-            if root not in self._store:
-                return False
-            self._pinned[root] += 1
-            return True
+            self._pinned += Counter([root] if root in self._store else [])
+            return self.is_pinned(root)
 
     def is_pinned(self, root: str) -> bool:
         """Return whether the contents of a tree are kept by `pin`."""
