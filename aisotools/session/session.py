@@ -447,6 +447,7 @@ class Session:
         self.log_path = self._recording.path
         # Files of the system's folder for temporary ones may be in memory.
         self._gate.results.write_files_to(self._recording.path.parent)
+        self._event_log.write_files_to(self._recording.path.parent)
         self._loop = asyncio.get_running_loop()
         self._lease, self._workspace = lease, lease.path
         self._blocked_imports.callback(block_imports(lease.path))

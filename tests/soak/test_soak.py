@@ -241,6 +241,9 @@ async def test_ten_thousand_mixed_calls_with_faults(real_session: OpenSession, t
     first = next(one for one in held if one.calls == min(1_000, SOAK_CALLS // 10))
     assert held[-1].rss_mib - first.rss_mib <= 32
     assert held[-1].files - first.files <= 8  # those of kept states of variables, and of a tree cleared away
+    retained = session.status().retained
+    assert retained is not None
+    assert retained.dropped_events == 0, "whatever takes too much memory is on the disk"
     assert held[-1].threads - first.threads <= 4
 
 
