@@ -5,8 +5,8 @@ Threat
     each of them; one that can be found by its name, or through `/proc`, could be changed by another program
     of the same user, and what comes back is unpickled.
 Mechanism
-    All sessions share one file, which vanishes with the process however it ends. A content that comes back is compared
-    with its digest, under a key that only this process has.
+    All sessions share one file, which vanishes with the process however it ends. A content that comes back is
+    compared with its digest, under a key that only this process has.
 Race window
     None: parts of the file are taken and given back under a lock.
 When it fails

@@ -123,8 +123,8 @@ class Session:
             approval_timeout_s: Seconds that a person has to answer; None waits for ever.
             allow_protected: Protected names that may be written all the same, such as `conftest.py`, a folder
                 such as `.vscode`, or the path of one such file. Programs outside the sandbox may run them.
-            retained_bytes: Memory of this process that events, results and checkpoints may take; beyond it
-                long results move to files and the oldest events are dropped, which `events` and `status` say.
+            retained_bytes: Memory of this process that events, results and checkpoints may take; before that
+                they move to files, and beyond 256 MiB there the oldest go, which `events` and `status` say.
             try_unknown_commands: Whether unknown shell commands are tried first, see `session.trials`.
             on_timeout: Whether changes of a call that times out are kept and named, or taken back (`undo`).
 
