@@ -45,12 +45,15 @@ from aisotools.session.sharing import LockToken, SharedWorkspace
 from aisotools.session.undo_results import (
     add_notes,
     conflict_result,
+    describe_beginning,
     describe_elsewhere,
+    describe_irreversible,
     describe_restored,
     describe_unsupported,
     explain_kept,
     explain_taken_back,
     failed_result,
+    list_uncovered,
     move_result,
     reverted_result,
 )
@@ -142,6 +145,10 @@ class UndoHistory(Protocol):
     def recovered(self) -> tuple[str, ...]:
         """Return what was completed, ended as it was, or is lost of what was half done, in sentences."""
 
+    @property
+    def disk_bytes(self) -> tuple[int, int]:
+        """Return how much contents of files take on the disk, and the most that is kept; zeros for none."""
+
     def announce(self) -> None:
         """Record what is new of `recovered`."""
 
@@ -154,6 +161,9 @@ class UndoHistory(Protocol):
 
     async def finish(self) -> None:
         """Write through to the disk what waits for that, before `close`."""
+
+    def park(self) -> None:
+        """Close what is open between calls, after `finish`; it is opened again when it is needed."""
 
     def close(self) -> None:
         """Release the workspace."""
@@ -222,9 +232,14 @@ class WorkspaceHistory:
         if not self._checkpoints.is_synced:
             await asyncio.to_thread(self._sync)
 
+    def park(self) -> None:
+        """Close what is open between calls; see `UndoHistory.park`."""
+        self._shared.park()
+
     def close(self) -> None:
         """Release the workspace; the last session on it closes its checkpoints."""
         self._syncing.cancel()
+        self._checkpoints.unpin(self._first_root)
         self._shared.release(self._sandbox)
         self._event_log.budget.release(self._charged_bytes)
         self._charged_bytes = 0
@@ -266,7 +281,7 @@ class WorkspaceHistory:
                 call.name,
                 self._session_key,
                 outside=outside,
-                beyond=_describe_irreversible(prepared, covered=outside is not None),
+                beyond=describe_irreversible(prepared, covered=outside is not None),
                 changes_variables=prepared.changes_variables,
             )
             snapshot = await self._scan(begin, call.id)
@@ -279,7 +294,7 @@ class WorkspaceHistory:
         if self._checkpoints.notes:
             self.announce()
         self._states.begin(call.id, may_change=prepared.changes_variables)
-        self._first_root = self._first_root or snapshot.root
+        self._keep_first(snapshot)
         self._event_log.add(
             CheckpointTaken,
             call.id,
@@ -405,6 +420,11 @@ class WorkspaceHistory:
         """The contents of all checkpoints."""
         return self._checkpoints.store
 
+    @property
+    def disk_bytes(self) -> tuple[int, int]:
+        """Return what is kept on the disk; see `UndoHistory.disk_bytes`."""
+        return self._checkpoints.store.size, self._checkpoints.kept_bytes
+
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[Snapshot]:
         """Hold the workspace as it is now; see `UndoHistory.exclusive`."""
@@ -490,23 +510,36 @@ class WorkspaceHistory:
 
     async def changes(self, since: str | None = None) -> Changes:
         """Return the changes since before a call, or since the session's first; see `Session.changes`."""
-        steps = [*self._checkpoints.steps, *self._checkpoints.undone]
-        root = self._first_root
+        snapshot = await self._scan(self._checkpoints.snapshot, since or "")
+        steps = [*self._checkpoints.steps, *self._checkpoints.undone[::-1]]
+        root, begins = self._first_root, ""
         if since is not None:
             found = [step for step in steps if step.call_id == since]
             if not found:
                 raise UsageError(f"There is no checkpoint from before a call {since!r}. {known_ids(steps)}")
             root = found[-1].before[""]
-        snapshot = await self._scan(self._checkpoints.snapshot, since or "")
-        self._first_root = self._first_root or snapshot.root
-        if not root or not snapshot.root:
-            return Changes(uncovered=list_uncovered(snapshot), reach=await self.reach())
+        elif root and not self._checkpoints.is_pinned(root):
+            root = steps[0].before[""] if steps else snapshot.root
+            begins = describe_beginning(steps[:1])
+        self._keep_first(snapshot)
+        # Race: meanwhile another session on the workspace may drop the step.
+        if not root or not snapshot.root or not self._checkpoints.pin(root):
+            return Changes(uncovered=list_uncovered(snapshot), since=begins, reach=await self.reach())
 
         def compare() -> Changes:
             with gc_paused():  # as for a scan
                 return changes_between(self._checkpoints.store, root, snapshot.root, list_uncovered(snapshot))
 
-        return dataclasses.replace(await asyncio.to_thread(compare), reach=await self.reach())
+        try:
+            changes = await asyncio.to_thread(compare)
+        finally:
+            self._checkpoints.unpin(root)
+        return dataclasses.replace(changes, since=begins, reach=await self.reach())
+
+    def _keep_first(self, snapshot: Snapshot) -> None:
+        """Keep the workspace as it is before the session's first call, for `changes`."""
+        if not self._first_root and snapshot.root and self._checkpoints.pin(snapshot.root):
+            self._first_root = snapshot.root
 
     async def reach(self) -> str:
         """Return how far undo reaches back; see `UndoHistory.reach`."""
@@ -654,29 +687,3 @@ def _check_count(count: object) -> int:
 def _refuse_large(done: int, total: int) -> None:
     if total - done > _INLINE_BYTES:
         raise TooSlow
-
-
-# -- messages
-
-
-def list_uncovered(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return what a checkpoint does not cover, each with its reason."""
-    if not snapshot.uncovered_count:
-        return ()
-    paths = [
-        f"{printable('/'.join(path)) or 'the workspace'} ({reason})" for path, reason in snapshot.uncovered
-    ]
-    more = snapshot.uncovered_count - len(paths)
-    if more > 0:
-        paths.append(f"{more:,} more")
-    return tuple(paths)
-
-
-def _describe_irreversible(prepared: PreparedCall, *, covered: bool) -> str:
-    """Return what a call does that no undo reverts, or nothing."""
-    facts = prepared.facts
-    if facts.hosts:
-        return f"{prepared.original.name} talked to {summarize_names(facts.hosts)}."
-    if facts.runs_in == "host" and not covered:
-        return f"{prepared.original.name} ran on the host; what it did outside the workspace is not undone."
-    return ""

@@ -187,6 +187,11 @@ class SharedWorkspace:
             for pid in descendants(supervisor) & set(pids):
                 send_signal(pid, signal.SIGKILL)
 
+    def park(self) -> None:
+        """Close what the checkpoints have open, if no other session uses them."""
+        if len(self.sandboxes) == 1:
+            self.checkpoints.park()
+
     def release(self, sandbox: Sandbox) -> None:
         """End the share of one session. The last one closes the checkpoints."""
         with _SHARED_LOCK:

@@ -1,4 +1,4 @@
-"""What undo and redo answer: what was moved and what was not, or why nothing was changed."""
+"""What undo and redo answer: what was moved and what was not, or why nothing was changed or is covered."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from collections.abc import Sequence
 from aisotools.core.sandboxes import VariablePoint
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Json, ToolResult
+from aisotools.policy.prepared import PreparedCall
 from aisotools.session.undo_steps import UndoPlan, UndoStep
 from aisotools.workspace.checkpoints.moves import UndoResult
+from aisotools.workspace.checkpoints.scan import Snapshot
+from aisotools.workspace.checkpoints.steps import Checkpoint
+from aisotools.workspace.paths import printable
 from aisotools.workspace.root_mode import RootMode
 
 _MAX_LISTED = 20
@@ -44,6 +48,15 @@ def explain_taken_back(result: ToolResult, paths: Sequence[str], undone: ToolRes
 
 def _add_line(result: ToolResult, line: str) -> ToolResult:
     return dataclasses.replace(result, content="\n".join(filter(None, [result.content, f"[{line}]"])))
+
+
+def describe_beginning(oldest: Sequence[Checkpoint]) -> str:
+    """Return from when changes are listed if the state before the first call is gone: since `oldest`."""
+    since = f"before {oldest[0].name} ({oldest[0].call_id})" if oldest else "just now"
+    return (
+        f"These are the changes since {since}: what was there before earlier calls is not kept, because the "
+        "contents of files took more room than checkpoints may use."
+    )
 
 
 def describe_unsupported() -> str:
@@ -186,3 +199,29 @@ def reverted_result(moved: UndoResult, problem: str, back: UndoResult | str) -> 
         lines.append(f"The files were moved back, but for: {summarize_names(unmoved)}.")
     result = ToolResult.error("\n".join(lines))
     return dataclasses.replace(result, value={"missing": list(unmoved), "files_moved": isinstance(back, str)})
+
+
+# ---- what undo does not cover
+
+
+def list_uncovered(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return what a checkpoint does not cover, each with its reason."""
+    if not snapshot.uncovered_count:
+        return ()
+    paths = [
+        f"{printable('/'.join(path)) or 'the workspace'} ({reason})" for path, reason in snapshot.uncovered
+    ]
+    more = snapshot.uncovered_count - len(paths)
+    if more > 0:
+        paths.append(f"{more:,} more")
+    return tuple(paths)
+
+
+def describe_irreversible(prepared: PreparedCall, *, covered: bool) -> str:
+    """Return what a call does that no undo reverts, or nothing."""
+    facts = prepared.facts
+    if facts.hosts:
+        return f"{prepared.original.name} talked to {summarize_names(facts.hosts)}."
+    if facts.runs_in == "host" and not covered:
+        return f"{prepared.original.name} ran on the host; what it did outside the workspace is not undone."
+    return ""

@@ -62,11 +62,14 @@ class Changes:
         every: Changes sorted by path.
         uncovered: Descriptions of what is not covered.
         reach: How far undo reaches back, in a sentence.
+        since: With which state the workspace is compared, in a sentence, if it is not the one from before the
+            session's first call, or before the call that was named.
     """
 
     every: tuple[PathChange, ...] = ()
     uncovered: tuple[str, ...] = ()
     reach: str = ""
+    since: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.every)
@@ -79,7 +82,7 @@ class Changes:
 
     def __str__(self) -> str:
         lines = [self.headline, *map(str, self.every), *(f"! not covered: {one}" for one in self.uncovered)]
-        lines += [self.reach] if self.reach else []
+        lines += [sentence for sentence in (self.since, self.reach) if sentence]
         diffs = [change.diff for change in self.every if change.diff]
         return "\n".join(lines) + "".join(f"\n\n{diff.rstrip()}" for diff in diffs)
 

@@ -31,12 +31,10 @@ from aisotools.core.types import Effect, Facts, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy
 from aisotools.session import history as history_module, ledger
-from aisotools.session.history import (
-    WorkspaceHistory,
-    list_uncovered,
-)
+from aisotools.session.history import WorkspaceHistory
 from aisotools.session.ledger_reader import events_of_records
 from aisotools.session.session import Session
+from aisotools.session.undo_results import list_uncovered
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.tools.function import tool
 from aisotools.workspace.checkpoints.scan import RACY_NS, Snapshot
@@ -900,3 +898,54 @@ async def test_timeout_of_a_command_that_changed_nothing_says_so(real_session: O
 async def test_wrong_choice_for_timeouts_is_an_error(open_session: OpenSession) -> None:
     with pytest.raises(ValueError, match="on_timeout='maybe': use 'keep' or 'undo'"):
         open_session(on_timeout="maybe")
+
+
+# ---- long sessions
+
+
+async def test_changes_reach_the_first_call_however_many_follow(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    await session.start()
+    here(session, "kept").write_text("from before")
+    for number in range(KEPT_STEPS + 45):
+        await write(session, "a", f"content {number}")
+    await write(session, "kept", "later", call_id="last")
+    changes = await session.changes()
+    assert (changes.added, changes.changed, changes.since) == (("a",), ("kept",), "")
+    assert "-from before" in str(changes)
+    assert not (await session.undo()).is_error
+    assert (await session.changes()).changed == ()
+
+
+async def test_beyond_the_room_for_contents_changes_begin_later_and_say_so(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    await session.start()
+    history: Any = session.history
+    history._checkpoints.kept_bytes = 100_000
+    here(session, "first").write_text("x" * 60_000)
+    for number in range(4):
+        await write(session, "first", str(number) * 60_000)
+    await write(session, "second", "small", call_id="small")
+    assert history.store.size <= 100_000 + 60_000
+    changes = await session.changes()
+    assert "first" not in changes.added
+    assert changes.added == ("second",)
+    assert "what was there before earlier calls is not kept" in changes.since
+    assert changes.since in str(changes)
+
+
+async def test_one_session_never_collects_what_another_on_the_same_workspace_needs(
+    open_session: OpenSession,
+) -> None:
+    one, other = open_session(policy=AUTO), open_session(policy=AUTO)
+    await one.start()
+    here(one).write_text("before")
+    await write(one, "a", "one")
+    await other.start()
+    for number in range(KEPT_STEPS + 25):
+        await write(other, "a", str(number))
+    assert "-before" in str(await one.changes())
+    assert "-one" in str(await other.changes())
+    await one.close()
+    history: Any = other.history
+    assert len(history._checkpoints._pinned) == 1, "what only a closed session needed is collected"

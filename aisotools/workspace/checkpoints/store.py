@@ -27,6 +27,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import stat
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -91,6 +92,9 @@ class Store:
         """
         self.folder = folder
         self._lock = threading.Lock()
+        self._reopening = threading.Lock()
+        self._files = (-1, -1)  # folder of the contents, journal
+        self._parked: tuple[tuple[int, ...], ...] | None = None  # what they were when they were closed
         self._temporaries = 0
         self._torn = 0  # bytes at the end of the journal that are no whole line
         self._last_bytes = 0  # length of the last record, if it was written here
@@ -107,9 +111,9 @@ class Store:
         try:
             for needed in (folder, folder / "objects"):
                 needed.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._objects = os.open(folder / "objects", DIRECTORY_FLAGS)
+            self._files = (os.open(folder / "objects", DIRECTORY_FLAGS), -1)
             self.size, self.count = self._clean_objects()
-            self._journal = os.open(folder / _JOURNAL, APPEND_FLAGS | os.O_CREAT, 0o600)
+            self._files = self._objects, os.open(folder / _JOURNAL, APPEND_FLAGS | os.O_CREAT, 0o600)
         except OSError as error:
             raise WorkspaceError(
                 f"Checkpoints cannot be kept in {str(folder)!r}: {error.strerror}."
@@ -136,10 +140,51 @@ class Store:
 
     def close(self) -> None:
         """Close the store. Idempotent."""
-        if self._objects >= 0:
-            os.close(self._objects)
-            os.close(self._journal)
-            self._objects = self._journal = -1
+        self._parked = None
+        for file in self._files:
+            if file >= 0:
+                os.close(file)
+        self._files = (-1, -1)
+
+    def park(self) -> None:
+        """Close what is open until it is needed again. Call it while nobody uses the store."""
+        if self._parked is None and self._files[0] >= 0:
+            self._parked = tuple(map(_identity, self._files))
+            for file in self._files:
+                os.close(file)
+            self._files = (-1, -1)
+
+    @property
+    def _objects(self) -> int:
+        if self._parked is not None:
+            self._reopen()
+        return self._files[0]
+
+    @property
+    def _journal(self) -> int:
+        if self._parked is not None:
+            self._reopen()
+        return self._files[1]
+
+    def _reopen(self) -> None:
+        with self._reopening:
+            # Race: another thread has done it meanwhile.
+            if self._parked is None:
+                return
+            files: list[int] = []
+            try:
+                files.append(os.open(self.folder / "objects", DIRECTORY_FLAGS))
+                files.append(os.open(self.folder / _JOURNAL, APPEND_FLAGS))
+                if tuple(map(_identity, files)) != self._parked:
+                    raise OSError(errno.ESTALE, "another program has replaced or changed it")
+            except OSError as error:
+                for file in files:
+                    os.close(file)
+                raise WorkspaceError(
+                    f"Checkpoints cannot be kept in {str(self.folder)!r}: {error.strerror}. Close this "
+                    "session and open it again."
+                ) from error
+            self._files, self._parked = (files[0], files[1]), None
 
     # ---- contents
 
@@ -466,11 +511,17 @@ class Store:
                 os.close(journal)
                 raise
             os.close(self._journal)
-            self._journal, self._torn, self._last_bytes = journal, 0, 0
+            self._files, self._torn, self._last_bytes = (self._objects, journal), 0, 0
             self._has_unsynced_records = False
             sync_folder(self.folder)
         except OSError as error:
             raise self._write_error(error) from error
+
+
+def _identity(file: int) -> tuple[int, ...]:
+    """Return what tells an open folder from another one, and a journal from another or a longer one."""
+    status = os.fstat(file)
+    return status.st_dev, status.st_ino, status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 def _read_chunks(file: int, max_bytes: int) -> Iterator[bytes]:

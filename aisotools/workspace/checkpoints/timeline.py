@@ -25,6 +25,7 @@ import pathlib
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -70,6 +71,7 @@ class Checkpoints:
 
     Attributes:
         latest: Last snapshot of the workspace; None before the first.
+        kept_bytes: Size of the contents of all steps; above it the oldest steps are dropped.
         has_excess: Whether there are more steps or contents than are kept, as of the last step that ended.
         memory_bytes: Memory that all of this takes between two calls, without what a scan or an undo needs.
         root_mode: Mode of the workspace's own folder; None if that did not exist.
@@ -97,16 +99,16 @@ class Checkpoints:
         Raises:
             WorkspaceError: If the folder cannot be used.
         """
-        self._kept_bytes, self._kept_contents = kept_bytes, kept_contents
+        self.kept_bytes, self._kept_contents = kept_bytes, kept_contents
         self._store = Store(folder)
         self._lock = threading.RLock()
         self.root_mode = watch_mode(workspace, folder, lambda: bool(self._timeline.running))
         self._trees = TrackedTrees(self._store, workspace, limits or ScanLimits(), mode=self.root_mode)
         self._keep_bytes = math.inf
-        self.memory_bytes = 0
+        self.memory_bytes, self.has_excess = 0, False
         self.latest: Snapshot | None = None
-        self.has_excess = False
         self._due = RecordQueue(self._store)
+        self._pinned: Counter[str] = Counter()
         self.notes: list[str] = []
         try:
             records = self._store.records()
@@ -148,6 +150,13 @@ class Checkpoints:
             if self.root_mode is not None:
                 self.root_mode.close()
             self._store.close()
+
+    def park(self) -> None:
+        """Close what is open, and forget what scans remember, until either is needed again."""
+        with self._lock:
+            if self.is_synced and not self._timeline.running:
+                self._trees.close()
+                self._store.park()
 
     def take_notes(self) -> tuple[str, ...]:
         """Return what was completed, taken back or lost since the last time, in sentences."""
@@ -200,8 +209,7 @@ class Checkpoints:
     # ---- memory
 
     def _measure(self) -> None:
-        timeline = self._timeline
-        total = _STEP_BYTES * (len(timeline.done) + len(timeline.undone) + len(timeline.running))
+        total = _STEP_BYTES * len(self._timeline.all_steps())
         self.memory_bytes = total + self._trees.memory_bytes
 
     def limit_memory(self, keep_bytes: int) -> None:
@@ -335,7 +343,7 @@ class Checkpoints:
             else:
                 self._due.write(may_wait=may_wait)
             self.has_excess = len(self._timeline.done) > KEPT_STEPS + _DROP_SLACK or (
-                self._store.size > self._kept_bytes or self._store.count > self._kept_contents
+                self._store.size > self.kept_bytes or self._store.count > self._kept_contents
             )
             self._measure()
             return step
@@ -360,6 +368,24 @@ class Checkpoints:
         """
         with self._lock:
             return self._trees.workspace.fits(most_entries)
+
+    def pin(self, root: str) -> bool:
+        """Keep the contents of a workspace's tree until `unpin`. Return whether it is stored.
+
+        Where contents take too much room, it goes before any step: it is older.
+        """
+        with self._lock:
+            self._pinned += Counter([root] if root in self._store else [])
+            return self.is_pinned(root)
+
+    def is_pinned(self, root: str) -> bool:
+        """Return whether the contents of a tree are kept by `pin`."""
+        return self._pinned[root] > 0
+
+    def unpin(self, root: str) -> None:
+        """Take one `pin` back, if there is one."""
+        with self._lock:
+            self._pinned -= Counter([root])
 
     def covers(self, path: pathlib.Path) -> bool:
         """Return whether a path outside the workspace can be part of a step."""
@@ -659,11 +685,15 @@ class Checkpoints:
                 self._trees.keep_only({key for step in self._timeline.all_steps() for key in step.before})
                 roots = {root for step in self._timeline.all_steps() for root in step.roots}
                 roots |= {tree.root for tree in self._trees if tree.root}
+                roots |= self._pinned.keys()
                 self._store.keep_only(reachable_digests(self._store, roots))
-                is_full = self._store.size > self._kept_bytes or self._store.count > self._kept_contents
-                if not is_full or not done:
+                is_full = self._store.size > self.kept_bytes or self._store.count > self._kept_contents
+                if not is_full or not (done or self._pinned):
                     break
-                del done[: len(done) // 4 + 1]
+                if self._pinned:
+                    self._pinned.clear()
+                else:
+                    del done[: len(done) // 4 + 1]
             self._timeline.dropped += count - len(done)
             self._rewrite()
             self.has_excess = False
