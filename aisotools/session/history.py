@@ -55,6 +55,7 @@ from aisotools.session.undo_results import (
     reverted_result,
 )
 from aisotools.session.undo_steps import UndoChoice, UndoPlan, VariableStates, known_ids, refusal
+from aisotools.session.writers import WriterWatch
 from aisotools.tools.adapter import undo_path
 from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.scan import ProgressCallback, Snapshot, TooSlow
@@ -204,6 +205,7 @@ class WorkspaceHistory:
         self._session_key = session_key
         self._on_timeout = on_timeout
         self._tokens: dict[str, LockToken] = {}
+        self._writers = WriterWatch(shared)
         self._first_root = ""
         self._fits_at_first = False
         self._states = VariableStates()
@@ -276,6 +278,7 @@ class WorkspaceHistory:
                 raise SandboxError(f"{call.name} was not run: {error}") from error
             raise
         self._tokens[call.id] = token
+        self._writers.begin(prepared)
         if self._checkpoints.notes:
             self.announce()
         self._states.begin(call.id, may_change=prepared.changes_variables)
@@ -293,10 +296,14 @@ class WorkspaceHistory:
     async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
         """Record what the call changed; see `aisotools.session.guards.Guard`."""
         call = prepared.original
+        writers = self._writers.end(call.id)
         if prepared.changes_variables:
             self._states.note_changed()
         try:
-            step = await self._scan(functools.partial(self._checkpoints.end, call.id), call.id)
+            end = functools.partial(
+                self._checkpoints.end, call.id, authorship=writers.authorship, still=writers.idle_spans
+            )
+            step = await self._scan(end, call.id)
             if self._checkpoints.is_due:
                 # What a call has changed is on the disk before anybody reads its answer. In a thread: the
                 # disk may take its time.
@@ -308,6 +315,8 @@ class WorkspaceHistory:
                 self._forget_states()
             if result is not None and result.metadata.get("timed_out") is True:
                 result = await self._after_timeout(step, result)
+            elif result is not None and step.changed:
+                result = writers.name_others(step, result)
         except WorkspaceError as error:
             if result is not None:
                 result = result.with_metadata(undo=f"This call cannot be undone: {error}")

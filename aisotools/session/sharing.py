@@ -136,6 +136,8 @@ class SharedWorkspace:
         checkpoints: Its checkpoints.
         lock: Held by the session that may change the workspace.
         sandboxes: The sandboxes of the sessions.
+        has_run_code: Whether code or a program of a call has ever run in one of them: what it left there, or
+            has made of a worker, may change files during any later call.
     """
 
     def __init__(self, folder: Path, checkpoints: Checkpoints) -> None:
@@ -144,6 +146,7 @@ class SharedWorkspace:
         self.checkpoints = checkpoints
         self.lock = WorkspaceLock()
         self.sandboxes: list[Sandbox] = []
+        self.has_run_code = False
 
     @contextmanager
     def freeze(self, max_threads: float = math.inf) -> Iterator[None]:
@@ -158,6 +161,11 @@ class SharedWorkspace:
                     snapshots = _snapshot_pids(sandbox)
                     stack.enter_context(freeze_tree(sandbox.supervisor, snapshots, max_threads=max_threads))
             yield
+
+    def supervisors(self) -> list[int]:
+        """Return the processes above everything that runs in the sandboxes."""
+        found = (sandbox.supervisor for sandbox in self.sandboxes if isinstance(sandbox, SupportsSupervisor))
+        return [supervisor for supervisor in found if supervisor]
 
     async def wait_for_snapshots(self) -> None:
         """Wait until all snapshots of variables under way are taken, and their processes known."""

@@ -50,6 +50,7 @@ _MOST_COMPARED = 64  # threads, of which each takes some tens of microseconds
 _LIST_BYTES = 1 << 12
 _LINKS_OF_NO_THREAD = 2  # of the folder /proc/<pid>/task, which has one more for each thread
 _MOST_LISTED = 8
+_REMEMBERED_SPANS = 1_000
 _FILE_CLOCK = 5  # CLOCK_REALTIME_COARSE: the kernel stamps files by it, some milliseconds late
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -343,6 +344,47 @@ class ReadWatch:
         if self._others is not None:
             self._others.close()
             self._others = None
+
+
+class IdleTimes:
+    """When no thread of some sandboxes has run, as far as the host has looked.
+
+    Attributes:
+        spans: Begin and end of these times, in nanoseconds since the epoch as files are stamped; the latest.
+    """
+
+    def __init__(self) -> None:
+        """Start without a look."""
+        self.spans: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED_SPANS)
+        self._counts: dict[tuple[int, int], int] | None = None
+        self._since_ns = 0
+        self._is_idle = False
+
+    def look(self, supervisors: Iterable[int]) -> bool:
+        """Look whether anything has run below these processes since the last look.
+
+        Returns:
+            False if there are too many threads, or nobody to look at. Then looking again is of no use.
+        """
+        # A file that is changed from now on may get the time of the clock tick that has begun before.
+        until_ns = file_time()
+        counts: dict[tuple[int, int], int] = {}
+        try:
+            for supervisor in supervisors:
+                pids = tree.descendants(supervisor, max_threads=_MOST_COMPARED)
+                counts |= count_switches(pids)
+        except tree.TooManyProcesses:
+            counts = {}
+        # What runs at the moment of both looks has counts that are never equal.
+        if not counts or counts != self._counts:
+            self._is_idle = False
+        elif self._is_idle:  # during the last look itself as well
+            self.spans[-1] = self.spans[-1][0], until_ns
+        else:
+            self.spans.append((self._since_ns, until_ns))
+            self._is_idle = True
+        self._counts, self._since_ns = counts, time.time_ns()
+        return bool(counts)
 
 
 def file_time() -> int:
