@@ -48,6 +48,7 @@ from aisotools.session.undo_results import (
     describe_elsewhere,
     describe_restored,
     describe_unsupported,
+    explain_helpers,
     explain_kept,
     explain_taken_back,
     failed_result,
@@ -338,13 +339,13 @@ class WorkspaceHistory:
         await self._shared.wait_for_snapshots()
         plan = self._choice("undo").plan(1, files_only=is_back)
         others = [call_id for call_id in self._tokens if call_id != step.call_id]
-        running = self._shared.find_background_processes()
+        running, helpers = self._find_running()
         if others:
             undone = refusal(f"Another call is running: {summarize_names(others)}.")
         elif running:
             undone = refusal(f"{summarize_names(list(running.values()))} still runs in the background.")
         elif isinstance(plan, UndoPlan):
-            undone = await run_to_completion(self._carry_out(plan, {}, force=False, keeps=is_back))
+            undone = await run_to_completion(self._carry_out(plan, helpers, force=False, keeps=is_back))
         else:
             undone = plan
         return explain_taken_back(result, paths, undone)
@@ -550,7 +551,7 @@ class WorkspaceHistory:
             plan = choice.plan(count, to=to, files_only=variables == "keep")
             if isinstance(plan, ToolResult):
                 return plan
-            running = self._shared.find_background_processes()
+            running, helpers = self._find_running()
             if running and not force:
                 names = summarize_names([f"{printable(name)} ({pid})" for pid, name in running.items()])
                 return refusal(
@@ -558,11 +559,17 @@ class WorkspaceHistory:
                     f"Stop it first; with force=True the {direction} stops it, too."
                 )
             # Cancelled half way, it would leave the files of one state with the variables of another.
-            return await run_to_completion(
-                self._carry_out(plan, running, force=force, keeps=variables == "keep")
-            )
+            ended = running | helpers
+            moving = self._carry_out(plan, ended, force=force, keeps=variables == "keep")
+            return explain_helpers(await run_to_completion(moving), helpers)
         finally:
             self._shared.lock.leave(token)
+
+    def _find_running(self) -> tuple[dict[int, str], dict[int, str]]:
+        """Return what runs in the background, and which helpers only wait for work there."""
+        running = self._shared.find_background_processes()
+        helpers = self._shared.find_idle_helpers() if running else {}
+        return {pid: name for pid, name in running.items() if pid not in helpers}, helpers
 
     async def _carry_out(
         self, plan: UndoPlan, running: Mapping[int, str], *, force: bool, keeps: bool

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from aisotools.core.exceptions import UsageError
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshotProcesses, SupportsSnapshots, SupportsSupervisor
+from aisotools.sandbox.host.leftovers import find_idle_helpers
 from aisotools.sandbox.process.tree import descendants, find_background_processes, freeze_tree, send_signal
 from aisotools.workspace.checkpoints.timeline import Checkpoints
 from aisotools.workspace.lock import checkpoint_folder
@@ -183,6 +184,16 @@ class SharedWorkspace:
                 found |= find_background_processes(
                     sandbox.supervisor, sandbox.worker_pid, _snapshot_pids(sandbox)
                 )
+        return found
+
+    def find_idle_helpers(self) -> dict[int, str]:
+        """Return those of the background processes that only wait for work, each with its library."""
+        found: dict[int, str] = {}
+        for sandbox in tuple(self.sandboxes):
+            if isinstance(sandbox, SupportsSupervisor) and sandbox.supervisor:
+                worker, snapshots = sandbox.worker_pid, _snapshot_pids(sandbox)
+                running = find_background_processes(sandbox.supervisor, worker, snapshots)
+                found |= find_idle_helpers(running, worker)
         return found
 
     def kill(self, pids: Collection[int]) -> None:

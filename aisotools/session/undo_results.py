@@ -44,6 +44,15 @@ def explain_taken_back(result: ToolResult, paths: Sequence[str], undone: ToolRes
     return _add_line(result, line).with_metadata(**metadata)
 
 
+def explain_helpers(result: ToolResult, helpers: Mapping[int, str]) -> ToolResult:
+    """Add to the result of an undo or redo which idle helpers were ended for it: process id to library."""
+    if not helpers:
+        return result
+    names = summarize_names([f"{library} ({pid})" for pid, library in sorted(helpers.items())])
+    line = f"Ended, since they only waited for work and had no file open for writing: processes of {names}."
+    return _add_line(result, line).with_metadata(ended_helpers=sorted(helpers))
+
+
 def explain_others(
     result: ToolResult, changes: Mapping[Author, Sequence[str]], *, names_all: bool
 ) -> ToolResult:

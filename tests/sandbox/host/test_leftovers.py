@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from subprocess import PIPE
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from aisotools.sandbox.host.leftovers import (
     describe_leftovers,
     file_time,
     find_changed,
+    find_idle_helpers,
 )
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import tree
@@ -448,3 +449,54 @@ def test_nothing_is_said_of_nobody_or_of_too_many(monkeypatch: pytest.MonkeyPatc
         assert not idle.look([os.getpid()])
         child.communicate()
     assert not idle.spans
+
+
+# ---- helpers of libraries
+
+HELPER = "import sys, mmap; {before}; print(flush=True); sys.stdin.read() # "
+TRACKER = "from multiprocessing.resource_tracker import main"
+
+
+def helper(code: str = "pass", *, line: str = TRACKER) -> subprocess.Popen[bytes]:
+    """Start a process that does `code` and then waits, with a line of code that says whose it is."""
+    program = f"{line if line == TRACKER else 'pass'}; {HELPER.format(before=code)}{line}"
+    child = subprocess.Popen([sys.executable, "-c", program], stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
+    assert child.stdout is not None
+    child.stdout.readline()
+    wait_until(lambda: process_state(child.pid) == "S")
+    return child
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "library"),
+    [
+        ("pass", TRACKER, "multiprocessing"),
+        ("pass", "joblib.externals.loky.backend.popen_loky_posix", "joblib"),
+        ("pass", "a task of its own", ""),
+        ("file = open('file', 'w')", TRACKER, ""),
+        ("file = open('file', 'r+')", TRACKER, ""),
+        ("file = open('file')", TRACKER, "multiprocessing"),
+        ("file = open('file', 'r+'); m = mmap.mmap(file.fileno(), 0); file.close()", TRACKER, ""),
+        ("m = mmap.mmap(-1, 4096)", TRACKER, "multiprocessing"),
+    ],
+)
+def test_helper_is_what_only_waits_and_has_nothing_open_for_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, line: str, library: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("content")
+    with helper(code, line=line) as child:
+        expected = {child.pid: library} if library else {}
+        assert find_idle_helpers([child.pid], os.getpid()) == expected
+        assert not find_idle_helpers([child.pid], worker=1), "it is no child of that worker"
+        child.communicate()
+    assert not find_idle_helpers([child.pid], os.getpid()), "it has ended"
+
+
+def test_helper_that_runs_is_not_idle() -> None:
+    program = f"{TRACKER}; print(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=PIPE, stderr=DEVNULL) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert not find_idle_helpers([child.pid], os.getpid())
+        child.kill()
