@@ -297,13 +297,11 @@ class WorkspaceHistory:
     async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
         """Record what the call changed; see `aisotools.session.guards.Guard`."""
         call = prepared.original
-        writers = self._writers.end(call.id)
+        writers = self._writers.end(prepared, result)
         if prepared.changes_variables:
             self._states.note_changed()
         try:
-            end = functools.partial(
-                self._checkpoints.end, call.id, authorship=writers.authorship, still=writers.idle_spans
-            )
+            end = functools.partial(self._checkpoints.end, call.id, evidence=writers.evidence)
             step = await self._scan(end, call.id)
             if self._checkpoints.is_due:
                 # What a call has changed is on the disk before anybody reads its answer. In a thread: the
@@ -314,10 +312,10 @@ class WorkspaceHistory:
             if self._checkpoints.has_excess:
                 await asyncio.to_thread(self._checkpoints.drop_old)
                 self._forget_states()
+            if result is not None and step.changed:
+                result = writers.name_others(step, result)
             if result is not None and result.metadata.get("timed_out") is True:
                 result = await self._after_timeout(step, result)
-            elif result is not None and step.changed:
-                result = writers.name_others(step, result)
         except WorkspaceError as error:
             if result is not None:
                 result = result.with_metadata(undo=f"This call cannot be undone: {error}")

@@ -13,10 +13,12 @@ import time
 from aisotools.core.types import ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.sandbox.host.leftovers import IdleTimes
+from aisotools.session.guards import is_file_tool
 from aisotools.session.sharing import SharedWorkspace
 from aisotools.session.undo_results import explain_others
-from aisotools.workspace.checkpoints.authorship import Authorship, TimeSpan, parse_names
+from aisotools.workspace.checkpoints.authorship import Authorship, Evidence, TimeSpan, parse_names
 from aisotools.workspace.checkpoints.steps import Checkpoint
+from aisotools.workspace.checkpoints.store import content_digest
 from aisotools.workspace.checkpoints.tree import TreePath
 
 _LOOK_INTERVAL_S = 0.1
@@ -51,12 +53,18 @@ class WriterWatch:
         for other in self._running.values():
             both = None if named is None or other.named is None else named | other.named
             named = writers.named = other.named = both
+            writers.overlaps = other.overlaps = True
         self._running[prepared.original.id] = writers
 
-    def end(self, call_id: str) -> CallWriters:
-        """Watch no more during a call, and return what was seen."""
-        writers = self._running.pop(call_id)
+    def end(self, prepared: PreparedCall, result: ToolResult | None) -> CallWriters:
+        """Watch no more during a call, which has this result, and return what was seen."""
+        writers = self._running.pop(prepared.original.id)
         writers.stop()
+        if result is not None and not result.is_error and is_file_tool(prepared, "sandbox_write", "write"):
+            content = prepared.arguments.get("content")
+            if isinstance(content, str):
+                digest = content_digest(content.encode("utf-8", "surrogatepass"))
+                writers.contents = dict.fromkeys(parse_names(prepared.facts.writes) or (), digest)
         return writers
 
 
@@ -65,10 +73,14 @@ class CallWriters:
 
     Attributes:
         named: Paths that it and calls that overlap with it change; None if one of them does not say.
+        contents: Digests of what it has written as a whole, by path.
+        overlaps: Whether another call has run at the same time, and may have written to the same files.
     """
 
     def __init__(self, shared: SharedWorkspace, named: frozenset[TreePath] | None) -> None:
         self.named = named
+        self.contents: dict[TreePath, str] = {}
+        self.overlaps = False
         self._shared = shared
         self._idle = IdleTimes()
         self._began_s = time.monotonic()
@@ -78,9 +90,11 @@ class CallWriters:
         return f"<CallWriters: {len(self.idle_spans)} idle spans>"
 
     @property
-    def authorship(self) -> Authorship:
-        """Return what the tool says of its changes, and whether it can be believed."""
-        return Authorship(named=self.named, is_certain=not self._shared.has_run_code)
+    def evidence(self) -> Evidence:
+        """Return what is known, without what has changed."""
+        authorship = Authorship(named=self.named, is_certain=not self._shared.has_run_code)
+        contents = {} if self.overlaps else self.contents
+        return Evidence(authorship=authorship, idle=self.idle_spans, contents=contents)
 
     @property
     def idle_spans(self) -> tuple[TimeSpan, ...]:
@@ -98,7 +112,9 @@ class CallWriters:
     def name_others(self, step: Checkpoint, result: ToolResult) -> ToolResult:
         """Return a result that says what else has changed, as far as anybody can tell or nobody can."""
         authorship = step.authorship
-        is_open = authorship.named is None and time.monotonic() - self._began_s >= LONG_CALL_S
+        took_long = time.monotonic() - self._began_s >= LONG_CALL_S
+        # One that timed out names what it has changed in any case.
+        is_open = authorship.named is None and took_long and result.metadata.get("timed_out") is not True
         if authorship.named is None and not authorship.seen and not is_open:
             return result
         changes = self._shared.checkpoints.changes_by_author(step)

@@ -13,7 +13,7 @@ from aisotools.core.types import ToolResult
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.host.sandbox import LocalSandbox
-from aisotools.session.history import WorkspaceHistory
+from aisotools.session.history import TimeoutChoice, WorkspaceHistory
 from aisotools.session.session import Session
 from aisotools.session.writers import LONG_CALL_S, CallWriters, WriterWatch
 from tests.conftest import OpenSession
@@ -194,6 +194,28 @@ p = subprocess.Popen(["sh", "-c", "until [ -e target ]; do sleep 0.0005; done; :
     assert not (folder / "evil").exists()
 
 
+@each_level
+@pytest.mark.parametrize("tool", ["sandbox_write", "file"])
+async def test_save_of_the_very_file_that_a_call_has_just_written_is_a_conflict(
+    real_session: OpenSession, level: str, tool: str
+) -> None:
+    session = real_session(policy=AUTO, sandbox=BusyFolder, level=level)
+    await write(session, "notes", "before")
+    notes = here(session) / "notes"
+    act_in(session, lambda: notes.write_text("by a person"))
+    arguments = {"path": "notes", "content": "by the call"}
+    result = await session.call(tool, arguments if tool != "file" else {"operation": "write", **arguments})
+    assert not result.is_error, result.content
+    assert result.metadata["also_changed"] == {"unclear": ["notes"]}
+    refused = await session.undo()
+    assert "notes: it was changed during the call, and not, or not only, by the call" in refused.content
+    assert notes.read_text() == "by a person"
+    assert not (await session.undo(force=True)).is_error
+    assert notes.read_text() == "before"
+    assert not (await session.redo()).is_error
+    assert notes.read_text() == "by a person"
+
+
 async def test_calls_that_overlap_are_not_somebody_else_to_each_other(open_session: OpenSession) -> None:
     session = open_session(policy=AUTO)
     results = await asyncio.gather(*(write(session, name) for name in "abc"))
@@ -249,6 +271,25 @@ async def test_changes_of_a_person_while_a_command_waits_are_conflicts(
     assert not (await session.redo()).is_error
     assert is_theirs(folder)
     assert (folder / "own/made").exists()
+
+
+@pytest.mark.parametrize("on_timeout", ["keep", "undo"])
+async def test_changes_of_a_person_during_a_call_that_times_out_are_named(
+    real_session: OpenSession, on_timeout: TimeoutChoice
+) -> None:
+    session = real_session(policy=AUTO, approver=AllowAll(), on_timeout=on_timeout)
+    await write(session, "a")
+    notes = here(session) / "notes"
+    notes.write_text("before")
+    arguments = {"command": "mkdir own; mkfifo own/go; read line < own/go", "timeout": 3_000}
+    call = asyncio.create_task(session.call("sandbox_bash", arguments))
+    await idle_spans(session, call)
+    notes.write_text("by a person")
+    result = await call
+    assert result.metadata["also_changed"] == {"unclear": ["notes"]}
+    assert notes.read_text() == "by a person"
+    if on_timeout == "undo":
+        assert "could not be taken back" in result.content
 
 
 @each_level

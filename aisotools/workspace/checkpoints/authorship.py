@@ -18,7 +18,9 @@ Mechanism
 Race window
     A person's change while something of the sandbox runs, or within a tenth of a second or so of that, has no
     evidence: it counts as the call's, and the result of a call that took long enough names it. So does one of
-    a file that a file tool names as well. What a person has removed is judged by the time of the folder.
+    a file that a file tool edits; what one writes as a whole is compared with what is there after the call.
+    What a person has removed is judged by the time of the folder. Below level `confined`, code in a sandbox
+    may have a service outside write for it: that is somebody else.
 When it fails
     Too many processes or paths, a file system without exact times, calls that overlap, or a host that ended
     before the call did: no evidence, and every change is the call's.
@@ -29,7 +31,8 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
 from aisotools.workspace.checkpoints.tree import (
@@ -102,6 +105,26 @@ UNKNOWN = Authorship()
 """Every change is the call's."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What a host knows about the writers during a call, before it looks at what has changed.
+
+    Attributes:
+        authorship: What the tool says of its changes.
+        idle: When nothing of the sandbox ran.
+        contents: Digests of what the tool has written as a whole, by path: what is there now and is something
+            else was changed after that.
+    """
+
+    authorship: Authorship = UNKNOWN
+    idle: Sequence[TimeSpan] = ()
+    contents: Mapping[TreePath, str] = field(default_factory=dict)
+
+
+NO_EVIDENCE = Evidence()
+"""Nothing is known."""
+
+
 def parse_names(paths: Iterable[str]) -> frozenset[TreePath] | None:
     """Return paths relative to the workspace as those of a tree; None if one of them is not below it."""
     found: set[TreePath] = set()
@@ -124,16 +147,22 @@ def changed_paths(store: ContentStore, before: str, after: str, most: int = MOST
     Raises:
         WorkspaceError: If a tree is not stored.
     """
-    found: list[TreePath] = []
-    for path in _walk_changes(store, (), before, after):
-        found.append(path)
-        if len(found) > most:
-            break
-    return found
+    return [*changed_nodes(store, before, after, most)]
 
 
-def _walk_changes(store: ContentStore, path: TreePath, before: str, after: str) -> Iterator[TreePath]:
-    todo = [(path, before, after)]
+def changed_nodes(
+    store: ContentStore, before: str, after: str, most: int = MOST_PATHS
+) -> dict[TreePath, Node | None]:
+    """Return what is in the second tree at each of the `changed_paths`; None for nothing.
+
+    Raises:
+        WorkspaceError: If a tree is not stored.
+    """
+    return dict(islice(_walk_changes(store, before, after), most + 1))
+
+
+def _walk_changes(store: ContentStore, before: str, after: str) -> Iterator[tuple[TreePath, Node | None]]:
+    todo: list[tuple[TreePath, str, str]] = [((), before, after)]
     while todo:
         path, before, after = todo.pop()
         left, right = _differing_entries(
@@ -147,7 +176,7 @@ def _walk_changes(store: ContentStore, path: TreePath, before: str, after: str) 
                 node.content if node is not None and node.kind == "folder" else "" for node in (old, new)
             ]
             if not all(inner) or (old and old.mode) != (new and new.mode):
-                yield (*path, name)
+                yield (*path, name), new
             if inner[0] != inner[1]:
                 todo.append(((*path, name), inner[0], inner[1]))
 

@@ -15,7 +15,8 @@ from aisotools.workspace.checkpoints.authorship import (
     UNKNOWN,
     Author,
     Authorship,
-    TimeSpan,
+    Evidence,
+    changed_nodes,
     changed_paths,
     find_seen,
 )
@@ -242,30 +243,24 @@ def list_changed(store: Store, trees: Iterable[TrackedTree], step: Checkpoint) -
     return [*sorted_in_runs(paths)]
 
 
-def judge_changes(
-    store: Store,
-    tree: TrackedTree,
-    step: Checkpoint,
-    *,
-    authorship: Authorship,
-    still: Sequence[TimeSpan],
-) -> Authorship:
-    """Return whose the changes of a step to the workspace are, once it has ended.
-
-    Args:
-        store: Holds the trees.
-        tree: The workspace.
-        step: The step.
-        authorship: What the tool says of its changes.
-        still: When nothing of the sandbox ran during the step.
-    """
+def judge_changes(store: Store, tree: TrackedTree, step: Checkpoint, evidence: Evidence) -> Authorship:
+    """Return whose the changes of a step to the workspace `tree` are, once it has ended."""
     start, end = step.before[WORKSPACE_KEY], step.after[WORKSPACE_KEY]
     if not start or not end or start == end:
         return UNKNOWN
-    if not still:
+    authorship = evidence.authorship
+    if not evidence.idle and not evidence.contents:
         return authorship
-    with tree.opened() as root:
-        return replace(authorship, seen=find_seen(root, changed_paths(store, start, end), still))
+    nodes = changed_nodes(store, start, end)
+    seen: set[TreePath] = set()
+    for path, content in evidence.contents.items():
+        node = nodes.get(path)
+        if path in nodes and (node is None or node.kind != "file" or node.content != content):
+            seen.add(path)
+    if evidence.idle:
+        with tree.opened() as root:
+            seen |= find_seen(root, [*nodes], evidence.idle)
+    return replace(authorship, seen=frozenset(seen))
 
 
 def changes_by_author(store: Store, tree: TrackedTree, step: Checkpoint) -> dict[Author, list[str]]:

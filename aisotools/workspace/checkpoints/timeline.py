@@ -33,7 +33,7 @@ from typing import Any
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import UsageError, WorkspaceError
 from aisotools.core.truncation import summarize_names
-from aisotools.workspace.checkpoints.authorship import UNKNOWN, Author, Authorship, TimeSpan
+from aisotools.workspace.checkpoints.authorship import NO_EVIDENCE, Author, Evidence
 from aisotools.workspace.checkpoints.moves import (
     PathList,
     UndoResult,
@@ -303,12 +303,11 @@ class Checkpoints:
         max_work: float = math.inf,
         *,
         may_wait: bool = True,
-        authorship: Authorship = UNKNOWN,
-        still: Sequence[TimeSpan] = (),
+        evidence: Evidence = NO_EVIDENCE,
     ) -> Checkpoint:
         """End a step after its call has run.
 
-        `authorship` is what its tool says of its changes, and `still` is when nothing of the sandbox ran.
+        `evidence` says who may have written during the call.
         If `has_excess` afterwards, call `drop_old`, which may take long. If it may not wait and `is_due`
         afterwards, call `sync` before the call is answered.
 
@@ -329,7 +328,7 @@ class Checkpoints:
                     if key == WORKSPACE_KEY:
                         self.latest = snapshot
                 step, tree = replace(step, after=after), self._trees.workspace
-                judged = judge_changes(self._store, tree, step, authorship=authorship, still=still)
+                judged = judge_changes(self._store, tree, step, evidence)
                 step = replace(step, authorship=judged)
             except TooSlow:
                 raise

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.exceptions import UsageError, WorkspaceError
-from aisotools.workspace.checkpoints.authorship import Authorship
+from aisotools.workspace.checkpoints.authorship import Authorship, Evidence
 from aisotools.workspace.checkpoints.moves import LISTED_BYTES, PathList, UndoResult
 from aisotools.workspace.checkpoints.restore import RestorePlan
 from aisotools.workspace.checkpoints.scan import ScanLimits, TooSlow
@@ -1333,7 +1333,8 @@ def test_whose_the_changes_of_a_step_are_is_known_after_a_restart(rig: Rig) -> N
     rig.chain.begin("c", "tool", "s")
     for name in ("own", "other"):
         (rig.root / name).write_text("new")
-    rig.chain.end("c", authorship=Authorship(named=frozenset({("own",)}), is_certain=True))
+    named = Authorship(named=frozenset({("own",)}), is_certain=True)
+    rig.chain.end("c", evidence=Evidence(authorship=named))
     rig.again()
     rig.again()  # the journal was written anew, and says the same
     assert rig.chain.changes_by_author(rig.chain.steps[-1]) == {
