@@ -50,6 +50,7 @@ from aisotools.session.undo_results import (
     describe_irreversible,
     describe_restored,
     describe_unsupported,
+    explain_helpers,
     explain_kept,
     explain_taken_back,
     failed_result,
@@ -58,6 +59,7 @@ from aisotools.session.undo_results import (
     reverted_result,
 )
 from aisotools.session.undo_steps import UndoChoice, UndoPlan, VariableStates, known_ids, refusal
+from aisotools.session.writers import WriterWatch
 from aisotools.tools.adapter import undo_path
 from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.scan import ProgressCallback, Snapshot, TooSlow
@@ -214,6 +216,7 @@ class WorkspaceHistory:
         self._session_key = session_key
         self._on_timeout = on_timeout
         self._tokens: dict[str, LockToken] = {}
+        self._writers = WriterWatch(shared)
         self._first_root = ""
         self._fits_at_first = False
         self._states = VariableStates()
@@ -291,6 +294,7 @@ class WorkspaceHistory:
                 raise SandboxError(f"{call.name} was not run: {error}") from error
             raise
         self._tokens[call.id] = token
+        self._writers.begin(prepared)
         if self._checkpoints.notes:
             self.announce()
         self._states.begin(call.id, may_change=prepared.changes_variables)
@@ -308,10 +312,12 @@ class WorkspaceHistory:
     async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
         """Record what the call changed; see `aisotools.session.guards.Guard`."""
         call = prepared.original
+        writers = self._writers.end(prepared, result)
         if prepared.changes_variables:
             self._states.note_changed()
         try:
-            step = await self._scan(functools.partial(self._checkpoints.end, call.id), call.id)
+            end = functools.partial(self._checkpoints.end, call.id, evidence=writers.evidence)
+            step = await self._scan(end, call.id)
             if self._checkpoints.is_due:
                 # What a call has changed is on the disk before anybody reads its answer. In a thread: the
                 # disk may take its time.
@@ -321,6 +327,8 @@ class WorkspaceHistory:
             if self._checkpoints.has_excess:
                 await asyncio.to_thread(self._checkpoints.drop_old)
                 self._forget_states()
+            if result is not None and step.changed:
+                result = writers.name_others(step, result)
             if result is not None and result.metadata.get("timed_out") is True:
                 result = await self._after_timeout(step, result)
         except WorkspaceError as error:
@@ -344,13 +352,13 @@ class WorkspaceHistory:
         await self._shared.wait_for_snapshots()
         plan = self._choice("undo").plan(1, files_only=is_back)
         others = [call_id for call_id in self._tokens if call_id != step.call_id]
-        running = self._shared.find_background_processes()
+        running, helpers = self._find_running()
         if others:
             undone = refusal(f"Another call is running: {summarize_names(others)}.")
         elif running:
             undone = refusal(f"{summarize_names(list(running.values()))} still runs in the background.")
         elif isinstance(plan, UndoPlan):
-            undone = await run_to_completion(self._carry_out(plan, {}, force=False, keeps=is_back))
+            undone = await run_to_completion(self._carry_out(plan, helpers, force=False, keeps=is_back))
         else:
             undone = plan
         return explain_taken_back(result, paths, undone)
@@ -574,7 +582,7 @@ class WorkspaceHistory:
             plan = choice.plan(count, to=to, files_only=variables == "keep")
             if isinstance(plan, ToolResult):
                 return plan
-            running = self._shared.find_background_processes()
+            running, helpers = self._find_running()
             if running and not force:
                 names = summarize_names([f"{printable(name)} ({pid})" for pid, name in running.items()])
                 return refusal(
@@ -582,11 +590,17 @@ class WorkspaceHistory:
                     f"Stop it first; with force=True the {direction} stops it, too."
                 )
             # Cancelled half way, it would leave the files of one state with the variables of another.
-            return await run_to_completion(
-                self._carry_out(plan, running, force=force, keeps=variables == "keep")
-            )
+            ended = running | helpers
+            moving = self._carry_out(plan, ended, force=force, keeps=variables == "keep")
+            return explain_helpers(await run_to_completion(moving), helpers)
         finally:
             self._shared.lock.leave(token)
+
+    def _find_running(self) -> tuple[dict[int, str], dict[int, str]]:
+        """Return what runs in the background, and which helpers only wait for work there."""
+        running = self._shared.find_background_processes()
+        helpers = self._shared.find_idle_helpers() if running else {}
+        return {pid: name for pid, name in running.items() if pid not in helpers}, helpers
 
     async def _carry_out(
         self, plan: UndoPlan, running: Mapping[int, str], *, force: bool, keeps: bool

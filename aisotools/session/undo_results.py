@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from aisotools.core.sandboxes import VariablePoint
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Json, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.session.undo_steps import UndoPlan, UndoStep
+from aisotools.workspace.checkpoints.authorship import Author
 from aisotools.workspace.checkpoints.moves import UndoResult
+from aisotools.workspace.checkpoints.restore import Reasons
 from aisotools.workspace.checkpoints.scan import Snapshot
 from aisotools.workspace.checkpoints.steps import Checkpoint
 from aisotools.workspace.paths import printable
@@ -44,6 +46,51 @@ def explain_taken_back(result: ToolResult, paths: Sequence[str], undone: ToolRes
         line = f"What it had changed was taken back: {summarize_names(paths) or 'no file'}."
     metadata = {"changed_files": list(paths[:_MAX_LISTED]), "taken_back": not undone.is_error}
     return _add_line(result, line).with_metadata(**metadata)
+
+
+def explain_helpers(result: ToolResult, helpers: Mapping[int, str]) -> ToolResult:
+    """Add to the result of an undo or redo which idle helpers were ended for it: process id to library."""
+    if not helpers:
+        return result
+    names = summarize_names([f"{library} ({pid})" for pid, library in sorted(helpers.items())])
+    line = f"Ended, since they only waited for work and had no file open for writing: processes of {names}."
+    return _add_line(result, line).with_metadata(ended_helpers=sorted(helpers))
+
+
+def explain_others(
+    result: ToolResult, changes: Mapping[Author, Sequence[str]], *, names_all: bool
+) -> ToolResult:
+    """Add to the result of a call what has also changed in the workspace while it ran.
+
+    Args:
+        result: The result.
+        changes: Paths that have changed, by author.
+        names_all: Whether to name what counts as the call's as well, since nobody can tell whether it is.
+    """
+    others, unclear = changes["others"], changes["unclear"]
+    rest = changes["call"] if names_all else ()
+    lines = []
+    if others:
+        lines.append(
+            f"Also changed during the call: {summarize_names(others)}. Somebody else did that: an undo "
+            "leaves it as it is."
+        )
+    if unclear:
+        lines.append(
+            f"Also changed during the call: {summarize_names(unclear)}. Somebody else did that, or something "
+            "else in the sandbox: an undo is refused, but for one with force=True, which takes it back too."
+        )
+    if rest:
+        lines.append(
+            f"Also changed during the call: {summarize_names(rest)}. The call did that, or somebody else, "
+            "which cannot be told apart: an undo takes it back."
+        )
+    if not lines:
+        return result
+    for line in lines:
+        result = _add_line(result, line)
+    also = {"others": others[:_MAX_LISTED], "unclear": unclear[:_MAX_LISTED], "unknown": rest[:_MAX_LISTED]}
+    return result.with_metadata(also_changed={kind: list(paths) for kind, paths in also.items() if paths})
 
 
 def _add_line(result: ToolResult, line: str) -> ToolResult:
@@ -115,6 +162,9 @@ def move_result(plan: UndoPlan, moved: UndoResult, variables: str) -> ToolResult
         lines.append(f"Removed: {summarize_names(moved.removed)}.")
     if not (moved.restored or moved.removed or missing):
         lines.append("No file had to be changed.")
+    if moved.others:
+        left = [f"{path} ({reason})" for path, reason in moved.others]
+        lines.append(f"Left as it is: {summarize_names(left)}.")
     if missing:
         lines.append(f"Not brought back: {summarize_names(missing)}.")
     if variables:
@@ -129,7 +179,8 @@ def move_result(plan: UndoPlan, moved: UndoResult, variables: str) -> ToolResult
         "missing": missing,
         "variables": variables,
         "stays_done": stays_done,
-        "conflicts": _list_conflicts(moved),
+        "conflicts": _list_conflicts(moved.conflicts),
+        "others": _list_conflicts(moved.others),
     }
     # Not `ToolResult.json`, which encodes the value to see whether it is JSON: with a hundred thousand paths
     # that holds up the event loop.
@@ -145,7 +196,7 @@ def conflict_result(moved: UndoResult) -> ToolResult:
         lines.append(f"- and {len(moved.conflicts) - _MAX_LISTED} more")
     lines.append(f"Keep it by leaving it as it is, or {moved.direction} with force=True.")
     result = ToolResult.error("\n".join(lines), error_kind="failed")
-    return dataclasses.replace(result, value={"conflicts": _list_conflicts(moved)})
+    return dataclasses.replace(result, value={"conflicts": _list_conflicts(moved.conflicts)})
 
 
 def failed_result(moved: UndoResult) -> ToolResult:
@@ -170,8 +221,8 @@ def failed_result(moved: UndoResult) -> ToolResult:
     return dataclasses.replace(result, value=value)
 
 
-def _list_conflicts(moved: UndoResult) -> list[Json]:
-    return [{"path": path, "why": reason} for path, reason in moved.conflicts]
+def _list_conflicts(conflicts: Reasons) -> list[Json]:
+    return [{"path": path, "why": reason} for path, reason in conflicts]
 
 
 def reverted_result(moved: UndoResult, problem: str, back: UndoResult | str) -> ToolResult:

@@ -12,6 +12,15 @@ Mechanism: `real_workspace` follows a path part by part, and refuses one on whos
 that was a workspace before. What it returns has no links, and nothing follows links on the way to it again.
 Race: the folder of that path may be replaced by a link while another session is open there. The claim refuses
 a folder in an open workspace; once it is granted, none is open, and the path is compared once more.
+
+Threat: a second process uses another state folder, whose lock files the first one does not lock.
+Mechanism: the names of lock files are digests of paths, and the kernel says which process has locked which
+file. So who has taken its own locks looks at those of the other processes of the user, in whatever folder.
+Race: two processes claim at the same time. Each takes its locks before it looks, so at least one of them sees
+the other, and perhaps both do; that one is refused.
+When it fails: processes that this one may not look at, of another user or in another container, are not seen.
+A process that may gain no privileges and whose system calls are filtered, unlike this one, is in a sandbox.
+What that has locked counts for nothing: else it could have any folder refused.
 """
 
 from __future__ import annotations
@@ -20,6 +29,7 @@ import fcntl
 import hashlib
 import os
 import pwd
+import re
 import site
 import stat
 import sys
@@ -416,8 +426,7 @@ class _ProcessLocks:
                 try:
                     self._take_file(file, how, state_folder)
                 except (OSError, WorkspaceError) as error:
-                    for earlier, _, _ in wanted[:number]:
-                        self._release_file(earlier)
+                    self._release_files(*(earlier for earlier, _, _ in wanted[:number]))
                     if not isinstance(error, BlockingIOError):
                         raise
                     pid, _ = _read_holder(file)
@@ -427,6 +436,14 @@ class _ProcessLocks:
                         inner, pid = _find_inner(whole, state_folder)
                         raise _nested(str(workspace), "contains", inner, pid) from None
                     return pid
+            try:
+                holder = _find_holder_elsewhere(workspace, whole, above)
+            except WorkspaceRefused:
+                self._release_files(*alone, *shared)
+                raise
+            if holder is not None:
+                self._release_files(*alone, *shared)
+                return holder
             for file, place in alone.items():
                 # The file is never empty again, which says that this was a workspace. Crash: it still has
                 # what an earlier holder wrote, which may be longer.
@@ -491,6 +508,10 @@ class _ProcessLocks:
             ) from error
         self._files[file] = lock, 1
 
+    def _release_files(self, *files: Path) -> None:
+        for file in files:
+            self._release_file(file)
+
     def _release_file(self, file: Path) -> None:
         lock, count = self._files.pop(file)
         if count > 1:
@@ -508,8 +529,7 @@ class _ProcessLocks:
             if claim.count:
                 return
             del self._claims[workspace]
-            for file in claim.files:
-                self._release_file(file)
+            self._release_files(*claim.files)
 
     def _forget(self) -> None:
         # After fork: the child shares the open file descriptions. Closing its descriptors does not unlock the
@@ -534,8 +554,11 @@ def _nested(path: str, relation: str, other: str, holder: int) -> WorkspaceRefus
 
 
 def _lock_file(folder: str, state_folder: Path) -> Path:
-    digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
-    return state_folder / "claims" / f"{digest}.lock"
+    return state_folder / "claims" / f"{_digest_of(folder)}.lock"
+
+
+def _digest_of(folder: str) -> str:
+    return hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
 
 
 def _read_holder(file: Path) -> tuple[int, str]:
@@ -574,6 +597,57 @@ def _find_inner(places: tuple[str, ...], state_folder: Path) -> tuple[str, int]:
             if inside and _is_locked(Path(entry.path), fcntl.LOCK_SH):
                 return path, pid
     return "", 0
+
+
+# ---- other state folders
+
+_CLAIM_NAME = re.compile(r".*/claims/([0-9a-f]{32})\.lock")
+_find_flocks = re.compile(rb"^\d+: FLOCK +ADVISORY +(?:READ|WRITE) +(\d+) ", re.MULTILINE).findall
+_find_lock = re.compile(rb"^lock:\t\d+: FLOCK +ADVISORY +(READ|WRITE) ", re.MULTILINE).search
+_find_confined = re.compile(rb"^(?:NoNewPrivs:\t1|Seccomp:\t2)", re.MULTILINE).findall
+
+
+def _find_holder_elsewhere(workspace: Path, places: tuple[str, ...], above: frozenset[str]) -> int | None:
+    """Return the process that has a workspace open with another state folder; None if there is none.
+
+    Raises:
+        WorkspaceRefused: One has a workspace in or around this one open.
+    """
+    ours = {_digest_of(place) for place in places}
+    around = {_digest_of(folder): folder for folder in above}
+    for pid, name, is_alone in _list_claims():
+        if name in ours and is_alone:
+            return pid
+        if name in ours:
+            raise _nested(str(workspace), "contains", "", pid)
+        if name in around and is_alone:
+            raise _nested(str(workspace), "lies in", around[name], pid)
+    return None
+
+
+def _list_claims() -> Iterator[tuple[int, str, bool]]:
+    """Yield each lock file that another process has locked: process, digest, and whether for itself alone."""
+    try:
+        pids = {int(pid) for pid in _find_flocks(Path("/proc/locks").read_bytes())} - {0, os.getpid()}
+        is_confined = _is_confined(os.getpid())
+    except OSError:
+        return  # this system has no such list
+    for pid in pids:
+        # Another user's process, or one that ends meanwhile, which unlocks what it has locked.
+        with suppress(OSError):
+            for file in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(FileNotFoundError):  # it is closed meanwhile
+                    found = _CLAIM_NAME.fullmatch(str(file.readlink()))
+                    if found is None or _is_confined(pid) > is_confined:
+                        continue
+                    lock = _find_lock(Path(f"/proc/{pid}/fdinfo/{file.name}").read_bytes())
+                    if lock is not None:
+                        yield pid, found[1], lock[1] == b"WRITE"
+
+
+def _is_confined(pid: int) -> bool:
+    """Return whether a process has given up for good what every process in a sandbox of ours has to."""
+    return len(_find_confined(Path(f"/proc/{pid}/status").read_bytes())) > 1
 
 
 _LOCKS = _ProcessLocks()

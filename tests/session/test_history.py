@@ -41,6 +41,7 @@ from aisotools.workspace.checkpoints.scan import RACY_NS, Snapshot
 from aisotools.workspace.checkpoints.timeline import KEPT_STEPS
 from tests.conftest import OpenSession
 from tests.session.variables_fake import Act, CopyHistory, VariablesSandbox
+from tests.waiting import eventually
 
 AUTO = Policy(mode="auto")
 
@@ -331,6 +332,29 @@ async def test_background_processes_are_named_and_stopped_only_by_force(
     assert here(session).exists()
     assert not (await session.undo(force=True)).is_error
     assert not here(session).exists()
+
+
+async def test_idle_helpers_do_not_keep_an_undo_from_what_it_does(real_session: OpenSession) -> None:
+    session = real_session(policy=AUTO)
+    await write(session, "first", "1")
+    if session.level != "isolated":
+        pytest.skip("multiprocessing has no locks below isolated")
+    code = "import multiprocessing\nlock = multiprocessing.get_context('spawn').Lock()"
+    result = await session.call("python", {"code": code})
+    assert not result.is_error, result.content
+    await write(session, "a", "1")
+    history = session.history
+    assert isinstance(history, WorkspaceHistory)
+    await eventually(history._shared.find_idle_helpers)  # it has started, and waits
+    undone = await session.undo()
+    assert not undone.is_error, undone.content
+    assert "Ended, since they only waited for work" in undone.content
+    (pid,) = undone.metadata["ended_helpers"]
+    assert f"multiprocessing ({pid})" in undone.content
+    assert not here(session).exists()
+    # It is started again when it is needed, with a word of Python's.
+    again = await session.call("python", {"code": "lock = multiprocessing.get_context('spawn').Lock()"})
+    assert not again.is_error, again.content
 
 
 async def test_shell_python_and_maps_are_undone_with_the_real_sandbox(real_session: OpenSession) -> None:

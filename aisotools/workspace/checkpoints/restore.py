@@ -12,12 +12,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship
 from aisotools.workspace.checkpoints.staging import (
     Failure,
     Stage,
@@ -29,6 +32,7 @@ from aisotools.workspace.checkpoints.staging import (
     writable,
     write_node,
 )
+from aisotools.workspace.checkpoints.steps import Direction
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import Node, TreePath, TreeReader, open_below
 from aisotools.workspace.checkpoints.trees import TrackedTree
@@ -41,7 +45,12 @@ Reasons = tuple[tuple[str, str], ...]
 _CHANGED_SINCE = "it was changed by somebody else since"
 _REMOVED_SINCE = "it was removed by somebody else since"
 _ADDED_SINCE = "it was put there by somebody else since"
+_CHANGING = "somebody else is changing it just now"
+_CHANGED_BY_OTHERS = "it was changed by somebody else during the call"
+_CHANGED_BY_ANYBODY = "it was changed during the call, and not, or not only, by the call"
 
+
+_FILE_CLOCK = 5  # CLOCK_REALTIME_COARSE: the kernel stamps files by it
 
 # ---- plan
 
@@ -59,6 +68,10 @@ class RestorePlan:
             it lies too deep, but it is known that nobody has changed anything in them.
         conflicts: Displayed paths that somebody else changed since.
         contested: The same as tree paths.
+        others: Paths that only somebody else changed during a call, each with that reason: they stay.
+        absent: Targets at which nothing is now.
+        looked_ns: When it was looked what is there, in nanoseconds as files are stamped; 0 for a plan of a
+            restore that was cut short, which is completed whatever changes.
         end: Digest of the tree that the last of the steps leads to.
     """
 
@@ -69,6 +82,9 @@ class RestorePlan:
     sealed: tuple[TreePath, ...] = ()
     conflicts: Reasons = ()
     contested: frozenset[TreePath] = frozenset()
+    others: tuple[Failure, ...] = ()
+    absent: frozenset[TreePath] = field(default=frozenset(), compare=False)
+    looked_ns: int = field(default=0, compare=False)
     end: str = field(default="", compare=False)
 
     def targets_of(self, *, force: bool) -> Mapping[TreePath, Node | None]:
@@ -90,7 +106,14 @@ class RestorePlan:
 
 
 def plan_restore(
-    store: Store, tree: TrackedTree, hops: Sequence[tuple[str, str]], *, is_resumed: bool = False
+    store: Store,
+    tree: TrackedTree,
+    hops: Sequence[tuple[str, str]],
+    *,
+    is_resumed: bool = False,
+    direction: Direction = "undo",
+    authorships: Sequence[Authorship] = (),
+    force: bool = False,
 ) -> RestorePlan:
     """Plan the way from what is there now over `hops`, each from one tree to another.
 
@@ -104,25 +127,37 @@ def plan_restore(
         is_resumed: Whether a restore along this way was cut short. It may have ended when it had removed
             a folder and not put a file there yet, or the other way round: so where nothing is, nothing is
             contested.
+        direction: Whether the hops undo steps or redo them.
+        authorships: For each hop, whose changes those of the step are; without them all are the call's. An
+            undo leaves what only somebody else has changed as it is, and a redo, unless it is as the undo has
+            left it. What nobody can tell is contested in an undo.
+        force: Whether what somebody else has changed is replaced all the same.
     """
     reader = TreeReader(store)
+    looked_ns = time.clock_gettime_ns(_FILE_CLOCK)
     now = tree.scan().root
     if not now or not all(root for hop in hops for root in hop):
         return RestorePlan(missing=(((), "its files were not covered: there are too many of them"),))
     present: dict[TreePath, Node | None] = {}
     targets: dict[TreePath, Node | None] = {}
     contested: dict[TreePath, str] = {}
-    for start, end in hops:
+    others: dict[TreePath, str] = {}
+    for (start, end), authorship in zip(hops, authorships or repeat(UNKNOWN), strict=False):
         for path, (before, after) in reader.differences(start, end).items():
-            if path in targets:
-                current = targets[path]
-            else:
-                current = present[path] = reader.lookup(now, path)
+            current = targets[path] if path in targets else reader.lookup(now, path)
             is_known = _is_same(current, before) or _is_same(current, after)
+            author = "call" if _is_same(current, after) else authorship.author_of(path)
+            if author == "others" and not force and not (direction == "redo" and is_known):
+                others[path] = _CHANGED_BY_OTHERS
+                continue
+            present.setdefault(path, current)
             if not is_known and not (is_resumed and current is None):
                 why = _CHANGED_SINCE
                 if current is not None and current.is_unreadable:
                     why = f"what is there cannot be compared: {current.why_unkept}"
+                contested.setdefault(path, why)
+            elif author != "call" and direction == "undo" and not is_resumed:
+                why = _CHANGED_BY_OTHERS if author == "others" else _CHANGED_BY_ANYBODY
                 contested.setdefault(path, why)
             targets[path] = after
     for path, node in _missing_folders(reader, now, hops[-1][1] if hops else "", targets).items():
@@ -135,7 +170,13 @@ def plan_restore(
             for name in reader.of(current):
                 if targets.get((*path, name), current) is not None:
                     contested[*path, name] = _ADDED_SINCE
-    return _build_plan(tree, targets, present, contested, end=hops[-1][1] if hops else "")
+    plan = _build_plan(tree, targets, present, contested, end=hops[-1][1] if hops else "")
+    return replace(
+        plan,
+        others=tuple((path, others[path]) for path in sorted_in_runs(others)),
+        absent=frozenset(path for path in plan.targets if present[path] is None),
+        looked_ns=0 if is_resumed else looked_ns,
+    )
 
 
 def _missing_folders(
@@ -228,6 +269,34 @@ def stage_plan(
     """
     stage = Stage(store, root, token)
     return stage, stage.prepare(plan.targets_of(force=force))
+
+
+def find_changed_since(root: int, plan: RestorePlan, targets: Iterable[TreePath]) -> list[Failure]:
+    """Return those of some targets that may have changed since the plan was made, with that as the reason.
+
+    Args:
+        root: Descriptor of the folder.
+        plan: The plan.
+        targets: Paths that it would change.
+    """
+    found: list[Failure] = []
+    for path in targets:
+        try:
+            folder = open_below(root, path[:-1])
+        except OSError:
+            is_same = path in plan.absent  # the folder is to be made as well
+        else:
+            try:
+                status = os.stat(path[-1], dir_fd=folder, follow_symlinks=False)
+                # Race: a file that is written twice within one tick of the clock has the same stamp.
+                is_same = path not in plan.absent and status.st_ctime_ns <= plan.looked_ns
+            except OSError:
+                is_same = path in plan.absent
+            finally:
+                os.close(folder)
+        if not is_same:
+            found.append((path, _CHANGING))
+    return found
 
 
 def carry_out(

@@ -34,10 +34,13 @@ from typing import Any
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import UsageError, WorkspaceError
 from aisotools.core.truncation import summarize_names
+from aisotools.workspace.checkpoints.authorship import NO_EVIDENCE, Author, Evidence
 from aisotools.workspace.checkpoints.moves import (
     PathList,
     UndoResult,
+    changes_by_author,
     find_stuck,
+    judge_changes,
     list_changed,
     move_trees,
     plan_trees,
@@ -61,6 +64,7 @@ KEPT_CONTENTS = 300_000
 """Number of these contents, which may be as small as a byte; above it the oldest steps are dropped."""
 
 _STEP_BYTES = 2_500  # memory for a step with its digests and names, and for its tree's path
+_TICK_S = 0.01  # the longest tick of the clock by which files are stamped
 _DROP_SLACK = 20  # steps above KEPT_STEPS before any is dropped: dropping rewrites the journal
 
 
@@ -307,9 +311,11 @@ class Checkpoints:
         max_work: float = math.inf,
         *,
         may_wait: bool = True,
+        evidence: Evidence = NO_EVIDENCE,
     ) -> Checkpoint:
         """End a step after its call has run.
 
+        `evidence` says who may have written during the call.
         If `has_excess` afterwards, call `drop_old`, which may take long. If it may not wait and `is_due`
         afterwards, call `sync` before the call is answered.
 
@@ -329,7 +335,9 @@ class Checkpoints:
                     after[key] = "" if snapshot is None else snapshot.root  # empty: it is tracked no more
                     if key == WORKSPACE_KEY:
                         self.latest = snapshot
-                step = replace(step, after=after)
+                step, tree = replace(step, after=after), self._trees.workspace
+                judged = judge_changes(self._store, tree, step, evidence)
+                step = replace(step, authorship=judged)
             except TooSlow:
                 raise
             except BaseException:
@@ -337,7 +345,7 @@ class Checkpoints:
                 self._due.add(op="end", id=call_id, after={})
                 raise
             self._timeline.end(step)
-            self._due.add(op="end", id=call_id, after=dict(step.after), needs_sync=step.changed)
+            self._due.add(needs_sync=step.changed, **step.end_record())
             if may_wait and step.changed:
                 self.sync()
             else:
@@ -347,6 +355,10 @@ class Checkpoints:
             )
             self._measure()
             return step
+
+    def changes_by_author(self, step: Checkpoint) -> dict[Author, list[str]]:
+        """Return the paths in the workspace that a step has changed, by author; none of very many."""
+        return changes_by_author(self._store, self._trees.workspace, step)
 
     def list_changes(self, step: Checkpoint) -> list[str]:
         """Return the paths that a step has changed, sorted; those of very many may be shortened."""
@@ -420,15 +432,21 @@ class Checkpoints:
             if self._timeline.running:
                 names = ", ".join(step.name for step in self._timeline.running.values())
                 raise UsageError(f"{names} is running. Wait for it, or interrupt it, then {direction}.")
-            plans = self._plan_healed(direction, steps)
-            conflicts = tuple(conflict for _, plan in plans for conflict in plan.conflicts)
-            if conflicts and not force:
-                return UndoResult(direction=direction, steps=tuple(steps), conflicts=conflicts, done=False)
-            # The plan has scanned every tree.
-            origin = {tree.key: tree.root for tree, _ in plans}
-            moved = self._carry_out(direction, steps, plans, force=force)
+            for attempts_left in (2, 1, 0):
+                plans = self._plan_healed(direction, steps, force=force)
+                conflicts = tuple(conflict for _, plan in plans for conflict in plan.conflicts)
+                if conflicts and not force:
+                    return UndoResult(
+                        direction=direction, steps=tuple(steps), conflicts=conflicts, done=False
+                    )
+                # The plan has scanned every tree.
+                origin = {tree.key: tree.root for tree, _ in plans}
+                moved = self._carry_out(direction, steps, plans, force=force)
+                if not (moved.is_late and attempts_left):
+                    break
+                time.sleep(_TICK_S)  # the next plan is late again where a stamp is finer than its clock
             if not moved.done and self._heal():
-                plans = self._plan(direction, steps)
+                plans = self._plan(direction, steps, force=force)
                 moved = self._carry_out(direction, steps, plans, force=force)
             if unfinished:  # what this move changes as well, it names itself
                 touched = {tree.display_path(path) for tree, plan in plans for path in plan.touched}
@@ -440,13 +458,13 @@ class Checkpoints:
             return self._take_back(moved, plans)
 
     def _plan_healed(
-        self, direction: Direction, steps: Sequence[Checkpoint]
+        self, direction: Direction, steps: Sequence[Checkpoint], *, force: bool
     ) -> list[tuple[TrackedTree, RestorePlan]]:
         try:
-            return self._plan(direction, steps)
+            return self._plan(direction, steps, force=force)
         except WorkspaceError:
             if self._heal():
-                return self._plan(direction, steps)
+                return self._plan(direction, steps, force=force)
             raise
 
     def _heal(self) -> bool:
@@ -501,9 +519,15 @@ class Checkpoints:
             )
 
     def _plan(
-        self, direction: Direction, steps: Sequence[Checkpoint], *, is_resumed: bool = False
+        self,
+        direction: Direction,
+        steps: Sequence[Checkpoint],
+        *,
+        is_resumed: bool = False,
+        force: bool = False,
     ) -> list[tuple[TrackedTree, RestorePlan]]:
-        return plan_trees(self._store, self._trees, direction, steps, is_resumed=is_resumed)
+        trees = self._trees
+        return plan_trees(self._store, trees, direction, steps, is_resumed=is_resumed, force=force)
 
     def _carry_out(
         self,
@@ -574,8 +598,10 @@ class Checkpoints:
             restored=tuple(sorted_in_runs(moved.restored)),
             removed=tuple(sorted_in_runs(moved.removed)),
             missing=tuple(sorted_in_runs([*moved.missing, *failed])),
+            others=tuple(sorted_in_runs(moved.others)),
             failed=tuple(sorted_in_runs(failed)),
             done=is_done,
+            is_late=moved.is_late,
             token=token,
         )
 
