@@ -41,7 +41,13 @@ _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BLOCK_BYTES = 512
 # What a file without content counts for. Disks have room for one file for each 16 KiB, usually.
 _FILE_BYTES = 4096
-_FILE_CLOCK = 5 if sys.platform == "linux" else time.CLOCK_REALTIME  # CLOCK_REALTIME_COARSE
+# By CLOCK_REALTIME_COARSE, some milliseconds late, the kernel stamps files.
+_FILE_CLOCK = 5 if sys.platform == "linux" else time.CLOCK_REALTIME
+
+
+def file_time() -> int:
+    """Return the time that a file changed now would get, in nanoseconds; no later change looks older."""
+    return time.clock_gettime_ns(_FILE_CLOCK)
 
 
 def free_bytes(folder: str) -> int:
@@ -72,8 +78,7 @@ class DiskUsage:
         """
         self._folders = tuple(filter(None, folders))
         self._allowed = limits.disk_bytes
-        # By the clock of file times, which is some milliseconds late: nothing written now may look older.
-        self._since_ns = time.clock_gettime_ns(_FILE_CLOCK)
+        self._since_ns = file_time()
         self._measure_free = free
         self._devices: dict[int, str] = {}  # device -> one of the folders on it
         for folder in self._folders:

@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import ToolResult
+from aisotools.sandbox.host.disk_usage import file_time
 from aisotools.sandbox.host.failures import add_note
 from aisotools.sandbox.host.monitor import count_switches
 from aisotools.sandbox.process import tree
@@ -50,7 +51,6 @@ _MOST_COMPARED = 64  # threads, of which each takes some tens of microseconds
 _LIST_BYTES = 1 << 12
 _LINKS_OF_NO_THREAD = 2  # of the folder /proc/<pid>/task, which has one more for each thread
 _MOST_LISTED = 8
-_FILE_CLOCK = 5  # CLOCK_REALTIME_COARSE: the kernel stamps files by it, some milliseconds late
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -343,11 +343,6 @@ class ReadWatch:
         if self._others is not None:
             self._others.close()
             self._others = None
-
-
-def file_time() -> int:
-    """Return the time that a file changed now would get, in nanoseconds."""
-    return time.clock_gettime_ns(_FILE_CLOCK)
 
 
 @dataclass(slots=True)

@@ -14,13 +14,13 @@ import pytest
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Effect, ToolResult
 from aisotools.sandbox.host import leftovers
+from aisotools.sandbox.host.disk_usage import file_time
 from aisotools.sandbox.host.leftovers import (
     CallTimes,
     Leftovers,
     OtherProcesses,
     describe_changed,
     describe_leftovers,
-    file_time,
     find_changed,
 )
 from aisotools.sandbox.limits import Limits
