@@ -1,7 +1,8 @@
 """Growth and longest stall of the host in hostile scenarios, each in an interpreter of its own.
 
 `python -m tests.session.hostile_work` runs all of them and prints a table; with names, only those.
-`python -m tests.session.hostile_work --one NAME FOLDER [BUDGET]` runs one here and prints a JSON object:
+`python -m tests.session.hostile_work --one NAME FOLDER [BUDGET]` runs one here (with `unlimited`, without the
+limits on what the host takes and retains) and prints a JSON object:
 resident memory before, after and at most meanwhile in bytes, what the session says that it retains, how many
 events it has dropped, and for how long the event loop stood still at most, in seconds (see `tests.stalls`).
 """
@@ -27,6 +28,9 @@ from aisotools.core.concurrency import with_ticks
 from aisotools.core.events import ProtectedFilesRestored
 from aisotools.core.exceptions import ToolError
 from aisotools.policy.approvers import AllowAll
+from aisotools.sandbox import frames
+from aisotools.sandbox.frames import keep_all
+from aisotools.sandbox.host.calls import CallTable, _EmitLimits
 from aisotools.sandbox.limits import Limits
 from aisotools.session.session import Session
 from aisotools.tools.function import tool
@@ -682,13 +686,31 @@ def _peak_bytes() -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
 
 
+UNLIMITED_BYTES = 1 << 40
+
+
+def lift_limits() -> None:
+    """Have this process take and retain whatever a worker sends, for good."""
+    frames._MAX_CONTAINERS = frames._MAX_KEYS = UNLIMITED_BYTES
+    _EmitLimits.take = lambda _limits, _payload: True  # type: ignore[method-assign, assignment]  # on purpose
+    CallTable.keep_parts = lambda _table, op, header, sizes: keep_all(  # type: ignore[method-assign, assignment]  # on purpose
+        op, header, sizes
+    )
+
+
 def run_alone(
-    name: str, folder: Path, budget: int = 64 << 20, *, with_stacks: bool = False
+    name: str,
+    folder: Path,
+    budget: int = 64 << 20,
+    *,
+    with_stacks: bool = False,
+    is_unlimited: bool = False,
 ) -> dict[str, Any]:
     """Run a scenario in an interpreter of its own and return what it found."""
+    if is_unlimited:
+        budget = UNLIMITED_BYTES
     arguments = [sys.executable, "-m", "tests.session.hostile_work", "--one", name, str(folder), str(budget)]
-    if with_stacks:
-        arguments.append("stacks")
+    arguments += ["stacks"] * with_stacks + ["unlimited"] * is_unlimited
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, cwd=root, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -710,7 +732,9 @@ def main(arguments: list[str]) -> None:
     if arguments[:1] == ["--one"]:
         name, folder, budget, *more = arguments[1:]
         work = partial(measure, name, Path(folder), int(budget))
-        print(json.dumps(stalls.run(work, with_stacks=bool(more))))
+        if "unlimited" in more:
+            lift_limits()
+        print(json.dumps(stalls.run(work, with_stacks="stacks" in more)))
         return
     print(f"{'':40} stall ms wall ms    grown     peak  charged MiB, dropped")
     for name in arguments or SCENARIOS:
