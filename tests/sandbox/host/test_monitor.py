@@ -701,6 +701,29 @@ def test_mappings_are_counted_exactly_only_where_they_may_be_too_many() -> None:
                 child.kill()
 
 
+TABLES = """
+import mmap, time
+memory = mmap.mmap(-1, 8 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)  # MAP_NORESERVE
+memory.madvise(mmap.MADV_NOHUGEPAGE)
+for start in range(0, 8 << 30, 2 << 20): memory[start] = 1
+print(flush=True)
+time.sleep(1000)
+"""
+
+
+def test_page_tables_count_beside_what_they_lead_to() -> None:
+    """Each page that is touched alone in its 2 MiB takes another one, which is in no process's size."""
+    with subprocess.Popen([sys.executable, "-c", TABLES], stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()
+            (size,) = monitoring._sizes([child.pid])
+            assert size.resident < 40 * MIB
+            assert monitoring._measure_mappings([size], 0) >= 16 * MIB
+        finally:
+            child.kill()
+
+
 def test_mappings_of_a_process_that_may_not_be_looked_at(tmp_path: Path) -> None:
     (tmp_path / "hidden").touch()  # below a file nothing can be opened
     size = monitoring._Size(str(tmp_path / "hidden"), 8 * MIB, MIB)
