@@ -12,6 +12,8 @@ Mechanism: `real_workspace` follows a path part by part, and refuses one on whos
 that was a workspace before. What it returns has no links, and nothing follows links on the way to it again.
 Race: the folder of that path may be replaced by a link while another session is open there. The claim refuses
 a folder in an open workspace; once it is granted, none is open, and the path is compared once more.
+Failure: a folder that is refused, or claimed by another process, is an error that names it and a way out; no
+lock is kept and no file is left. So is a lock that cannot be taken because the state folder is unusable.
 
 Threat: a second process uses another state folder, whose lock files the first one does not lock.
 Mechanism: the names of lock files are digests of paths, and the kernel says which process has locked which

@@ -41,6 +41,7 @@ from aisotools.core.types import ToolResult
 from aisotools.sandbox.host.failures import add_note
 from aisotools.sandbox.host.monitor import count_switches
 from aisotools.sandbox.process import tree
+from aisotools.workspace.dirfd import file_time
 from aisotools.workspace.paths import printable
 
 _REMEMBERED_CALLS = 512
@@ -63,7 +64,6 @@ _find_flags = re.compile(rb"^flags:\s*([0-7]+)", re.MULTILINE).search
 _find_shared = re.compile(rb"^[0-9a-f-]+ .w.s [0-9a-f]+ [0-9a-f:]+ \d+ +(.*)$", re.MULTILINE).finditer
 _SHARED_MEMORY = (b"/dev/shm/sem.", b"/dev/zero", b"/memfd:", b"/SYSV")
 _REMEMBERED_SPANS = 1_000
-_FILE_CLOCK = 5  # CLOCK_REALTIME_COARSE: the kernel stamps files by it, some milliseconds late
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -523,11 +523,6 @@ class IdleTimes:
             self._is_idle = True
         self._counts, self._since_ns = counts, time.time_ns()
         return bool(counts)
-
-
-def file_time() -> int:
-    """Return the time that a file changed now would get, in nanoseconds."""
-    return time.clock_gettime_ns(_FILE_CLOCK)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -36,7 +35,7 @@ from aisotools.workspace.checkpoints.steps import Direction
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import Node, TreePath, TreeReader, open_below
 from aisotools.workspace.checkpoints.trees import TrackedTree
-from aisotools.workspace.dirfd import DIRECTORY_FLAGS, open_unlocked
+from aisotools.workspace.dirfd import DIRECTORY_FLAGS, file_time, open_unlocked
 from aisotools.workspace.workspace import TEMPORARY
 
 Reasons = tuple[tuple[str, str], ...]
@@ -49,8 +48,6 @@ _CHANGING = "somebody else is changing it just now"
 _CHANGED_BY_OTHERS = "it was changed by somebody else during the call"
 _CHANGED_BY_ANYBODY = "it was changed during the call, and not, or not only, by the call"
 
-
-_FILE_CLOCK = 5  # CLOCK_REALTIME_COARSE: the kernel stamps files by it
 
 # ---- plan
 
@@ -134,7 +131,7 @@ def plan_restore(
         force: Whether what somebody else has changed is replaced all the same.
     """
     reader = TreeReader(store)
-    looked_ns = time.clock_gettime_ns(_FILE_CLOCK)
+    looked_ns = file_time()
     now = tree.scan().root
     if not now or not all(root for hop in hops for root in hop):
         return RestorePlan(missing=(((), "its files were not covered: there are too many of them"),))

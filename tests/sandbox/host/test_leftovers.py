@@ -23,13 +23,13 @@ from aisotools.sandbox.host.leftovers import (
     OtherProcesses,
     describe_changed,
     describe_leftovers,
-    file_time,
     find_changed,
     find_idle_helpers,
 )
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import tree
 from aisotools.tools.function import tool
+from aisotools.workspace.dirfd import file_time
 from tests.sandbox.rig import PATIENT, Rig, rig
 from tests.sandbox.test_hostile import LEAVE_PROCESSES, skip_where_others_are_counted
 from tests.waiting import eventually, file_times_advance, process_state, wait_until
