@@ -107,7 +107,8 @@ _OTHERS = (  # hints, without all of which there is nothing, and patterns
     (("IDENTIFIED BY", "Identified by", "identified by"), _SQL),
 )
 
-_RARE_AND_SIGN, _RARE_AND_VERB = with_rarest(_SIGNS), with_rarest(_VERBS)
+_RARE_AND_SIGN = with_rarest(_SIGNS)
+_RARE_AND_VERB = with_rarest(_VERBS)
 _RARE_HINTS_AND_PATTERN = tuple((with_rarest(hints), pattern) for hints, pattern in _OTHERS)
 
 COMMAND_SIGNS = (*_SIGNS, *_VERBS, *(hint for hints, _ in _OTHERS for hint in hints))

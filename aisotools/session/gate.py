@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import functools
 import logging
 import time
@@ -32,15 +33,7 @@ from aisotools.core.exceptions import (
 from aisotools.core.protocols import Approver, OutputCaps, Tool, ToolContext
 from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.truncation import ResultStore, RetentionBudget, truncate_result
-from aisotools.core.types import (
-    Decision,
-    Effect,
-    Json,
-    Origin,
-    ToolCall,
-    ToolResult,
-    with_changes,
-)
+from aisotools.core.types import Decision, Effect, Json, Origin, ToolCall, ToolResult
 from aisotools.policy.grants import Grants, names_to_allow
 from aisotools.policy.prepared import CallDecision, PreparedCall, call_digest, denial_result, prepare_call
 from aisotools.policy.rules import Evaluation, Policy
@@ -204,7 +197,7 @@ class Gate:
         bounds = self._narrowing if bound is None else [bound, *self._narrowing]
         policy, allowed = self.policy, self._approvals.allowed.names
         if policy.allow_protected != allowed:
-            policy = with_changes(policy, allow_protected=allowed)
+            policy = dataclasses.replace(policy, allow_protected=allowed)
         policy = functools.reduce(Policy.narrowed, bounds, policy)
         return rules.follow(policy) if rules and (policy.concerns_paths or rules.has_any) else policy
 
@@ -286,7 +279,7 @@ class Gate:
             size = check_size(call.name, call.arguments)
         except ArgumentError as flaw:
             # Neither copied nor recorded.
-            self._event_log.add(CallRequested, call.id, call=with_changes(call, arguments={}))
+            self._event_log.add(CallRequested, call.id, call=dataclasses.replace(call, arguments={}))
             return _Request(call=call, tool=tool, flaw=flaw, started_s=time.monotonic())
         if size >= _LARGE_ARGUMENTS:
             self._turns.spend()
@@ -299,7 +292,7 @@ class Gate:
                 await self._event_log.prepare(call.id, arguments)
                 # Several may be ready in the same turn, and adding the event has its share as well.
                 await self._take_turn(size)
-        call = with_changes(call, arguments=arguments)
+        call = dataclasses.replace(call, arguments=arguments)
         self._event_log.add(CallRequested, call.id, call=call)
         return _Request(call=call, tool=tool, size=size, started_s=time.monotonic())
 
@@ -322,7 +315,7 @@ class Gate:
                 tools=self.registry,
             )
             metadata = {**truncated.metadata, "tool": call.name, "call_id": call.id}
-            result = with_changes(truncated, metadata=metadata)
+            result = dataclasses.replace(truncated, metadata=metadata)
             if len(result.content) >= _LARGE_EVENT:
                 # To its end: what a call has done is recorded, whoever is cancelled meanwhile.
                 await run_to_completion(self._event_log.prepare(call.id, result.content))
@@ -388,7 +381,7 @@ class Gate:
         )
         if env is None or env.trials is None or not prepared.facts.unknown:
             return prepared
-        return with_changes(prepared, is_tried=not why_not_tried(prepared, policy, env.trials))
+        return dataclasses.replace(prepared, is_tried=not why_not_tried(prepared, policy, env.trials))
 
     def _decide(
         self,
@@ -513,7 +506,7 @@ class Gate:
                 return CallDecision(prepared, Decision.ALLOW, decision.decided_by, evaluation.reasons)
             changed = Evaluation(Decision.ASK, reasons=(*differences, *evaluation.reasons))
             question = CallDecision(
-                with_changes(prepared, evaluation=changed), Decision.ASK, "policy", changed.reasons
+                dataclasses.replace(prepared, evaluation=changed), Decision.ASK, "policy", changed.reasons
             )
             (decision,) = await self._ask([question], env, approver)
         reason = (
@@ -632,7 +625,7 @@ class Gate:
             done = await rules.enforce(call.name) if rules is not None and rules.has_any else ""
             result = await env.sandbox.call(request)
             if done:
-                result = with_changes(result, content=f"{result.content}\n{done}".lstrip("\n"))
+                result = dataclasses.replace(result, content=f"{result.content}\n{done}".lstrip("\n"))
         result = _validated(prepared.tool, result)
         return result if session_tool is None else await session_tool.receive(result)
 
@@ -673,7 +666,7 @@ def _validated(tool: Tool, result: ToolResult) -> ToolResult:
     except Exception as error:  # tools are written by strangers too
         failed = host_exception_result(error)
         message = f"{tool.name} ran, but its validate_value failed. This is a bug in the tool.\n"
-        return with_changes(failed, content=message + failed.content, recoverable=False)
+        return dataclasses.replace(failed, content=message + failed.content, recoverable=False)
     return result
 
 
