@@ -85,14 +85,34 @@ def remembering(known: dict[str, str]) -> Iterator[None]:
 
 def redact_text(text: str) -> str:
     """Return `text` with everything that looks like a secret replaced."""
-    if len(text) < _LEAST_CHARS or _has_no_sign(text):
+    if len(text) < _LEAST_CHARS or (type(text) is str and text in _unchanged):
+        return text
+    if _has_no_sign(text):
+        _note_unchanged(text)
         return text
     known = _known.get()
     if known is None:
-        return _redact(text)
+        redacted = _redact(text)
+        if redacted == text:
+            _note_unchanged(text)
+        return redacted
     if text not in known:
         known[text] = _redact(text)
     return known[text]
+
+
+# Names of fields, tools and kinds come in nearly every record.
+_unchanged: set[str] = set()
+_MOST_UNCHANGED = 1_000
+_MOST_UNCHANGED_CHARS = 64
+
+
+def _note_unchanged(text: str) -> None:
+    if len(text) <= _MOST_UNCHANGED_CHARS and type(text) is str:
+        # Race: another thread may empty it just now, and only loses what is found again.
+        if len(_unchanged) >= _MOST_UNCHANGED:
+            _unchanged.clear()
+        _unchanged.add(text)
 
 
 def _has_no_sign(text: str) -> bool:

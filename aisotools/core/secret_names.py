@@ -19,7 +19,7 @@ from aisotools.core.secret_shapes import (
     changes,
     is_placeholder,
     looks_random,
-    rarest,
+    with_rarest,
 )
 
 
@@ -58,7 +58,7 @@ NAME_SIGNS = (
 )
 """Parts of names of secrets, in small letters: a text without any of them has no value behind such a name."""
 
-_RARE_AND_STEM = tuple((rarest(stem), stem) for stem in NAME_SIGNS)
+_RARE_AND_STEM = with_rarest(NAME_SIGNS)
 
 _NAME_REST = re.compile(r"(?:[a-z0-9_-]|\.(?=[a-z]))*+")
 _NAME_CHARS = "abcdefghijklmnopqrstuvwxyz0123456789_-."

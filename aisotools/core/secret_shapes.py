@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -163,6 +163,11 @@ def rarest(word: str) -> str:
     Where it is missing, so is the word. Looking for one character takes a fiftieth of the time of a word.
     """
     return min(word, key=_FROM_RARE_TO_COMMON.find)
+
+
+def with_rarest(words: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return words, each behind its rarest character; of an empty one, that is empty, too."""
+    return tuple((rarest(word) if word else "", word) for word in words)
 
 
 _FROM_RARE_TO_COMMON = "zqxjkvbpygfwmculdrhsnioate "  # what is not among these is rarer

@@ -477,6 +477,8 @@ class EventLog:
         self.budget = budget or RetentionBudget()
         self._retained = _RetainedEvents(self.budget)
         self._listeners: list[tuple[Listener, tuple[type[SessionEvent], ...]]] = []
+        # The same by kind of event, found once.
+        self._listeners_of: dict[type[SessionEvent], tuple[Listener, ...]] = {}
         self._preparations: list[Preparation] = []
         self.events = EventView(self._retained.list, self._retained.early)
         self._progress = ProgressTracker()
@@ -497,9 +499,11 @@ class EventLog:
         """
         event = kind(time_s=time.time(), call_id=call_id, **fields)
         self._retained.add(event)
-        for listener, kinds in tuple(self._listeners):
-            if not isinstance(event, kinds):
-                continue
+        listeners = self._listeners_of.get(kind)
+        if listeners is None:
+            listeners = tuple(listener for listener, kinds in self._listeners if issubclass(kind, kinds))
+            self._listeners_of[kind] = listeners
+        for listener in listeners:
             try:
                 listener(event)
             except Exception:
@@ -524,10 +528,12 @@ class EventLog:
         """Call `listener` with every event of these kinds. Return a function that ends this."""
         subscription = (listener, kinds)
         self._listeners.append(subscription)
+        self._listeners_of.clear()
 
         def unsubscribe() -> None:
             if subscription in self._listeners:
                 self._listeners.remove(subscription)
+                self._listeners_of.clear()
 
         return unsubscribe
 

@@ -33,7 +33,7 @@ import stat
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 
 from aisotools.core.truncation import summarize_names
@@ -79,6 +79,12 @@ class _Span:
     began: int
     ended: int | None = None
 
+    def __enter__(self) -> None:
+        """Do nothing: the call has begun when this was made."""
+
+    def __exit__(self, *_: object) -> None:
+        self.ended = _now()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftovers:
@@ -105,15 +111,11 @@ class CallTimes:
         """Start with none."""
         self._spans: deque[_Span] = deque(maxlen=_REMEMBERED_CALLS)
 
-    @contextmanager
-    def running(self, call_id: str, tool: str) -> Iterator[None]:
-        """Note that a call runs inside the `with` block."""
+    def running(self, call_id: str, tool: str) -> AbstractContextManager[None]:
+        """Note that a call runs from now on, to the end of a `with` block."""
         span = _Span(call_id, tool, _now())
         self._spans.append(span)
-        try:
-            yield
-        finally:
-            span.ended = _now()
+        return span
 
     async def explain(
         self, result: ToolResult, supervisor: int, worker: int, own: Collection[int]
