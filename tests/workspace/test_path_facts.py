@@ -157,7 +157,7 @@ def test_circles_and_files_on_the_way_stay_as_they_are_named(workspace: Path) ->
 def test_arguments_of_other_tools_mention_what_is_there(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOME", "/home/nobody")  # the temporary folder may lie in the person's own
+    monkeypatch.setenv("HOME", "/nonexistent")  # the temporary folder may lie in the person's own
     resolve = PathResolver(workspace).resolve
     arguments = {
         "a": "link",
