@@ -71,7 +71,7 @@ SECTIONS = sorted({claim.section for claim in CLAIMS})
 
 
 def passages(text: str, heading: str) -> list[str]:
-    """Return the paragraphs, items and rows of a section, without blocks of code, headings and heads of tables."""
+    """Return the paragraphs, items and rows of a section, without code, headings and heads of tables."""
     (section,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     section = re.sub(r"^```.*?^```$", "", section, flags=re.MULTILINE | re.DOTALL)
     lines = [line.strip() for line in section.splitlines() if line.strip()]

@@ -369,7 +369,7 @@ class Session:
                 parts.history.close()
             self._blocked_imports.close()
             if self._lease is not None:
-                self._lease.release()
+                await asyncio.to_thread(self._lease.release)
             self._event_log.add(SessionEnded)
             if self._recording is not None:
                 await self._recording.close()

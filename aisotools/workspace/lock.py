@@ -29,6 +29,8 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
+import logging
 import os
 import pwd
 import re
@@ -46,6 +48,8 @@ from aisotools.workspace.dirfd import LOCK_FLAGS
 from aisotools.workspace.import_roots import refuse_import_root
 from aisotools.workspace.real_paths import find_places, follow_path, lies_to, parents
 
+_log = logging.getLogger(__name__)
+
 SCAN_DEPTH = 4
 """Levels below a workspace that are searched for checkouts and environments."""
 
@@ -58,6 +62,8 @@ SERVER_ROOT = "AISOTOOLS_SERVER_ROOT"
 _NUMBER_LIMIT = 100
 """Limit of numbered default workspaces beside one notebook."""
 
+_MADE = "made"  # in the folder of the checkpoints: checkouts and environments that sessions have made
+_MOST_MADE = 500
 _MARKS = {
     ".git": "a git checkout",
     "pyvenv.cfg": "a virtual environment",
@@ -189,7 +195,8 @@ def refuse_workspace(
     Args:
         path: An existing folder.
         state_folder: Where aisotools keeps its state.
-        level: The confinement level; at `isolated` checkouts and environments are allowed.
+        level: The confinement level; at `isolated` all checkouts and environments are allowed, elsewhere
+            those that came while a session was open.
         environ: Where to look up the user's folders; the process's environment without it.
 
     Raises:
@@ -218,13 +225,14 @@ def refuse_workspace(
             "Change its permissions, or use another folder.",
         )
     if level != "isolated":
-        found = _find_mark(path)
+        made = _read_made(checkpoint_folder(path, state_folder))
+        found = next((one for one in _find_marks(path) if _mark_key(path, *one) not in made), None)
         if found is not None:
             mark, where = found
             relation = "is" if where == path else "contains"
             raise WorkspaceRefused(
                 f"{refusal}it {relation} {_MARKS[mark]} ({where}), whose files are run outside the sandbox. "
-                f"A new folder below would do, such as {str(path / 'workspace')!r}.",
+                f"A new folder below would do, such as {str(path / 'workspace')!r}, or level 'isolated'.",
             )
     refuse_import_root(path, environ)
 
@@ -279,8 +287,8 @@ def _lineage(path: Path) -> set[tuple[int, int] | None]:
     return {_identity(one) for one in (real, *real.parents)} - {None}
 
 
-def _find_mark(path: Path) -> tuple[str, Path] | None:
-    """Return the topmost checkout or environment in `path` within the search limits."""
+def _find_marks(path: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the checkouts and environments in `path` within the search limits, the topmost first."""
     level, entries_seen = [path], 0
     for _ in range(SCAN_DEPTH + 1):
         below: list[Path] = []
@@ -290,14 +298,46 @@ def _find_mark(path: Path) -> tuple[str, Path] | None:
                 below += [Path(entry.path) for entry in names if entry.is_dir(follow_symlinks=False)]
             except OSError:
                 continue  # what this user may not read, the sandbox may not either
-            mark = next((entry.name for entry in names if entry.name in _MARKS), None)
-            if mark is not None:
-                return mark, folder
+            yield from ((entry.name, folder) for entry in names if entry.name in _MARKS)
             entries_seen += len(names)
             if entries_seen > SCAN_ENTRIES:
-                return None
+                return
         level = below
-    return None
+
+
+def _mark_key(workspace: Path, mark: str, folder: Path) -> str:
+    """Return a checkout or an environment with its inode, as it is noted; empty if it is gone."""
+    try:
+        return f"{(folder / mark).lstat().st_ino} {os.path.relpath(folder / mark, workspace)}"
+    except OSError:
+        return ""
+
+
+def _read_made(folder: Path) -> frozenset[str]:
+    try:
+        made = json.loads((folder / _MADE).read_text("utf-8"))
+    except (OSError, ValueError):
+        return frozenset()  # none, or a note that was cut short: what is there is refused
+    return frozenset(key for key in made if isinstance(key, str)) if isinstance(made, list) else frozenset()
+
+
+def _note_made(workspace: Path, folder: Path) -> None:
+    """Note which checkouts and environments a session has made, so that the next one opens all the same.
+
+    A session at this level does not open on others, so those that are there now came while it was open: what
+    they hold has been looked at like anything that a call has made. One that comes later, or in place of one
+    of them, has another inode and is refused.
+    """
+    keys = [key for one in _find_marks(workspace) if (key := _mark_key(workspace, *one))][:_MOST_MADE]
+    if not keys and not (folder / _MADE).exists():
+        return
+    new = folder / f"{_MADE}.new"
+    try:
+        new.write_text(json.dumps(keys, ensure_ascii=True), "utf-8")
+        new.replace(folder / _MADE)
+    except OSError as error:
+        # The next session is refused, and says why; what this one has done is not lost for that.
+        _log.warning("Which checkouts this session has made cannot be noted: %s", error)
 
 
 def checkpoint_folder(workspace: Path, state_folder: Path) -> Path:
@@ -316,10 +356,12 @@ class WorkspaceLease:
     Attributes:
         path: Real path of the workspace.
         holder: Process id of the process that holds it, 0 if that is unknown; None if this process does.
+        notes: Where it is noted which checkouts have been made in the meantime; None for nowhere.
     """
 
     path: Path
     holder: int | None = None
+    notes: Path | None = None
 
     @property
     def ours(self) -> bool:
@@ -327,8 +369,10 @@ class WorkspaceLease:
         return self.holder is None
 
     def release(self) -> None:
-        """Release the lease. The last of several leases of one process unlocks the workspace."""
+        """Release the lease. The last of several leases of one process unlocks the workspace. Blocks."""
         if self.ours:
+            if self.notes is not None:
+                _note_made(self.path, self.notes)
             _LOCKS.release(self.path)
 
 

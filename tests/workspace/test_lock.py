@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,36 @@ def test_checkouts_and_environments(tmp_path: Path, state: Path, home: Path, mar
     assert not refused(project / "workspace", state, home)
     for path in (project, project.parent):
         assert not refused(path, state, home, "isolated")
+
+
+def test_checkout_that_a_session_has_made_is_no_reason_to_refuse_the_next_one(
+    tmp_path: Path, state: Path, home: Path
+) -> None:
+    folder = tmp_path / "ws"
+    notes = checkpoint_folder(folder, state)
+    notes.mkdir(parents=True)
+    for place in (folder / ".git", folder / "below" / ".git"):
+        place.mkdir(parents=True)
+    (folder / "pyvenv.cfg").touch()
+    lease = claim_workspace(folder, state)
+    lease.release()
+    assert "a git checkout" in refused(folder, state, home)  # a claim alone notes nothing
+    replace(claim_workspace(folder, state), notes=notes).release()
+    assert not refused(folder, state, home)
+
+    other = folder / "new" / ".git"
+    other.mkdir(parents=True)
+    assert str(other.parent) in refused(folder, state, home)  # made when no session was open
+    other.rmdir()
+    (folder / ".git").rename(folder / "old")
+    (folder / ".git").mkdir()
+    assert "is a git checkout" in refused(folder, state, home)  # another one in its place
+    (folder / ".git").rmdir()
+    (folder / "old").rename(folder / ".git")
+    assert not refused(folder, state, home)
+    for damaged in ("", "{", "7", "[7]", '{"a": 1}'):
+        (notes / "made").write_text(damaged, "utf-8")
+        assert "checkout" in refused(folder, state, home)
 
 
 def test_a_worktree_has_a_file(tmp_path: Path, state: Path, home: Path) -> None:
