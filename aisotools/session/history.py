@@ -50,7 +50,10 @@ from aisotools.session.undo_results import (
     describe_unsupported,
     explain_kept,
     explain_taken_back,
+    explain_unrestored,
     failed_result,
+    list_partly_covered,
+    list_uncovered,
     move_result,
     reverted_result,
 )
@@ -204,6 +207,7 @@ class WorkspaceHistory:
         self._session_key = session_key
         self._on_timeout = on_timeout
         self._tokens: dict[str, LockToken] = {}
+        self._limited: set[str] = set()  # running calls that may change what undo does not wholly cover
         self._first_root = ""
         self._fits_at_first = False
         self._states = VariableStates()
@@ -276,6 +280,8 @@ class WorkspaceHistory:
                 raise SandboxError(f"{call.name} was not run: {error}") from error
             raise
         self._tokens[call.id] = token
+        if outside is not None or _is_limited(snapshot):
+            self._limited.add(call.id)
         if self._checkpoints.notes:
             self.announce()
         self._states.begin(call.id, may_change=prepared.changes_variables)
@@ -306,12 +312,19 @@ class WorkspaceHistory:
             if self._checkpoints.has_excess:
                 await asyncio.to_thread(self._checkpoints.drop_old)
                 self._forget_states()
+            latest = self._checkpoints.latest
+            limited = call.id in self._limited or latest is None or _is_limited(latest)
+            if result is not None and step.changed and limited:
+                # Only here: it reads the listings of both trees.
+                entries = await asyncio.to_thread(self._checkpoints.list_unrestored, step)
+                result = explain_unrestored(result, entries) if entries else result
             if result is not None and result.metadata.get("timed_out") is True:
                 result = await self._after_timeout(step, result)
         except WorkspaceError as error:
             if result is not None:
                 result = result.with_metadata(undo=f"This call cannot be undone: {error}")
         finally:
+            self._limited.discard(call.id)
             self._shared.lock.leave(self._tokens.pop(call.id))
         mode = self._checkpoints.root_mode
         if mode is not None and mode.notes and result is not None:
@@ -455,6 +468,8 @@ class WorkspaceHistory:
             sentences = [
                 f"Undo brings back the files of the workspace, but not {summarize_names(uncovered)}."
             ]
+        if snapshot.partial_count:
+            sentences.append(f"It will not restore: {summarize_names(list_partly_covered(snapshot))}.")
         if prepared.facts.runs_in == "host":
             declared = undo_path(prepared.tool, prepared.arguments)
             if declared is not None:
@@ -659,17 +674,8 @@ def _refuse_large(done: int, total: int) -> None:
 # -- messages
 
 
-def list_uncovered(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return what a checkpoint does not cover, each with its reason."""
-    if not snapshot.uncovered_count:
-        return ()
-    paths = [
-        f"{printable('/'.join(path)) or 'the workspace'} ({reason})" for path, reason in snapshot.uncovered
-    ]
-    more = snapshot.uncovered_count - len(paths)
-    if more > 0:
-        paths.append(f"{more:,} more")
-    return tuple(paths)
+def _is_limited(snapshot: Snapshot) -> bool:
+    return bool(snapshot.partial_count or snapshot.uncovered_count)
 
 
 def _describe_irreversible(prepared: PreparedCall, *, covered: bool) -> str:

@@ -10,6 +10,8 @@ from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Json, ToolResult
 from aisotools.session.undo_steps import UndoPlan, UndoStep
 from aisotools.workspace.checkpoints.moves import UndoResult
+from aisotools.workspace.checkpoints.scan import Snapshot
+from aisotools.workspace.paths import printable
 from aisotools.workspace.root_mode import RootMode
 
 _MAX_LISTED = 20
@@ -40,6 +42,32 @@ def explain_taken_back(result: ToolResult, paths: Sequence[str], undone: ToolRes
         line = f"What it had changed was taken back: {summarize_names(paths) or 'no file'}."
     metadata = {"changed_files": list(paths[:_MAX_LISTED]), "taken_back": not undone.is_error}
     return _add_line(result, line).with_metadata(**metadata)
+
+
+def list_uncovered(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return what a checkpoint does not cover, each with its reason."""
+    if not snapshot.uncovered_count:
+        return ()
+    paths = [
+        f"{printable('/'.join(path)) or 'the workspace'} ({reason})" for path, reason in snapshot.uncovered
+    ]
+    more = snapshot.uncovered_count - len(paths)
+    if more > 0:
+        paths.append(f"{more:,} more")
+    return tuple(paths)
+
+
+def list_partly_covered(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return of what a checkpoint does not cover all attributes, each with those that undo cannot set."""
+    paths = [f"{printable('/'.join(path))} ({what})" for path, what in snapshot.partial]
+    more = snapshot.partial_count - len(paths)
+    return (*paths, f"{more:,} more") if more > 0 else tuple(paths)
+
+
+def explain_unrestored(result: ToolResult, entries: Sequence[str]) -> ToolResult:
+    """Add to the result of a call what of its changes no undo will bring back."""
+    line = f"Undo will not restore: {summarize_names(entries)}."
+    return _add_line(result, line).with_metadata(not_restorable=list(entries[:_MAX_LISTED]))
 
 
 def _add_line(result: ToolResult, line: str) -> ToolResult:

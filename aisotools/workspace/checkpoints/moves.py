@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace.checkpoints.attributes import list_partial
 from aisotools.workspace.checkpoints.restore import (
     Reasons,
     RestorePlan,
@@ -130,7 +131,10 @@ def plan_trees(
                 hops.setdefault(key, []).append(step.change_of(direction, key))
     found = ((trees.find(key), changes) for key, changes in hops.items())
     return [
-        (tree, plan_restore(store, tree, changes, is_resumed=is_resumed))
+        (
+            tree,
+            plan_restore(store, tree, changes, is_resumed=is_resumed, keeps_set_ids=direction == "undo"),
+        )
         for tree, changes in found
         if tree is not None
     ]
@@ -174,7 +178,8 @@ def move_trees(
             moved.is_switched = False
             named = {path for path, _ in moved.failed}
             for tree, plan, _, _ in ready:
-                paths = (listed.show(tree, path) for path in plan.targets_of(force=force))
+                targets = plan.targets_of(force=force)
+                paths = (listed.show(tree, path) for path in [*targets, *(plan.timed - targets.keys())])
                 moved.waiting += [(path, _WAITS) for path in paths if path not in named]
         for tree, plan, root, stage in ready:
             show = functools.partial(listed.show, tree)
@@ -203,6 +208,37 @@ def list_changed(store: Store, trees: Iterable[TrackedTree], step: Checkpoint) -
     return [*sorted_in_runs(paths)]
 
 
+def list_unrestored(store: Store, trees: Iterable[TrackedTree], step: Checkpoint) -> list[str]:
+    """Return what undo of a step will not bring back in some trees, each with what of it."""
+    listed, reader = PathList(), TreeReader(store)
+    lines: list[str] = []
+    for tree in trees:
+        before, after = step.before.get(tree.key, ""), step.after.get(tree.key, "")
+        if not (before and after):
+            continue
+        changed = reader.differences(before, after)
+        affected = {path: node for path, (node, _) in changed.items() if node is not None}
+        files = {node.link[0] for node in affected.values() if node.link is not None}
+        entries = dict(affected)
+        if files:
+            entries |= {
+                path: node
+                for path, node in reader.entries(before)
+                if node.link is not None and node.link[0] in files
+            }
+        for path, what in list_partial(store, entries.items(), keeps_set_ids=True):
+            if path in affected:
+                lines.append(f"{listed.show(tree, path)} ({what})")
+        for path, (was, now) in changed.items():
+            if was is not None and was.kind == "unkept":
+                lines.append(f"{listed.show(tree, path)} ({was.why_unkept})")
+            elif was is not None and was.kind == "other":
+                lines.append(f"{listed.show(tree, path)} (it is a {was.content})")
+            elif was is None and now is not None and now.kind == "unkept" and not now.is_sealed:
+                lines.append(f"{listed.show(tree, path)} (it will stay: {now.why_unkept})")
+    return lines
+
+
 def find_stuck(
     store: Store, moved: UndoResult, plans: Sequence[tuple[TrackedTree, RestorePlan]]
 ) -> tuple[tuple[str, str], ...]:
@@ -216,7 +252,9 @@ def find_stuck(
             stuck.append((tree.display_path(()), f"it cannot be looked at: {error}"))
             continue
         for path, (_, current) in differences.items():
-            if path in plan.targets and plan.targets[path] == current:
+            target = plan.targets.get(path)
+            is_there = target == current or (target is not None and target.is_like(current))
+            if path in plan.targets and is_there:
                 state = f"it is as after the {moved.direction}"
             else:
                 state = "it is gone" if current is None else "it is neither as before nor as after"
