@@ -53,7 +53,9 @@ from aisotools.session.undo_results import (
     explain_helpers,
     explain_kept,
     explain_taken_back,
+    explain_unrestored,
     failed_result,
+    list_partly_covered,
     list_uncovered,
     move_result,
     reverted_result,
@@ -217,6 +219,7 @@ class WorkspaceHistory:
         self._on_timeout = on_timeout
         self._tokens: dict[str, LockToken] = {}
         self._writers = WriterWatch(shared)
+        self._limited: set[str] = set()  # running calls that may change what undo does not wholly cover
         self._first_root = ""
         self._fits_at_first = False
         self._states = VariableStates()
@@ -295,6 +298,8 @@ class WorkspaceHistory:
             raise
         self._tokens[call.id] = token
         self._writers.begin(prepared)
+        if outside is not None or _is_limited(snapshot):
+            self._limited.add(call.id)
         if self._checkpoints.notes:
             self.announce()
         self._states.begin(call.id, may_change=prepared.changes_variables)
@@ -329,12 +334,19 @@ class WorkspaceHistory:
                 self._forget_states()
             if result is not None and step.changed:
                 result = writers.name_others(step, result)
+            latest = self._checkpoints.latest
+            limited = call.id in self._limited or latest is None or _is_limited(latest)
+            if result is not None and step.changed and limited:
+                # Only here: it reads the listings of both trees.
+                entries = await asyncio.to_thread(self._checkpoints.list_unrestored, step)
+                result = explain_unrestored(result, entries) if entries else result
             if result is not None and result.metadata.get("timed_out") is True:
                 result = await self._after_timeout(step, result)
         except WorkspaceError as error:
             if result is not None:
                 result = result.with_metadata(undo=f"This call cannot be undone: {error}")
         finally:
+            self._limited.discard(call.id)
             self._shared.lock.leave(self._tokens.pop(call.id))
         mode = self._checkpoints.root_mode
         if mode is not None and mode.notes and result is not None:
@@ -483,6 +495,8 @@ class WorkspaceHistory:
             sentences = [
                 f"Undo brings back the files of the workspace, but not {summarize_names(uncovered)}."
             ]
+        if snapshot.partial_count:
+            sentences.append(f"It will not restore: {summarize_names(list_partly_covered(snapshot))}.")
         if prepared.facts.runs_in == "host":
             declared = undo_path(prepared.tool, prepared.arguments)
             if declared is not None:
@@ -701,3 +715,10 @@ def _check_count(count: object) -> int:
 def _refuse_large(done: int, total: int) -> None:
     if total - done > _INLINE_BYTES:
         raise TooSlow
+
+
+# -- messages
+
+
+def _is_limited(snapshot: Snapshot) -> bool:
+    return bool(snapshot.partial_count or snapshot.uncovered_count)

@@ -108,7 +108,8 @@ def extract_tree(store: Store, root: str, folder: Path) -> tuple[str, ...]:
         outcome = restore(store, descriptor, entries, uuid.uuid4().hex[:12])
     finally:
         os.close(descriptor)
-    return tuple(f"{printable('/'.join(path))} ({reason})" for path, reason in outcome.failed)
+    missing = [*outcome.failed, *outcome.left_out]
+    return tuple(f"{printable('/'.join(path))} ({reason})" for path, reason in missing)
 
 
 def _make_folder(workspace: Path, folder: Path | None) -> Path:

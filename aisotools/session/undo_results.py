@@ -93,6 +93,32 @@ def explain_others(
     return result.with_metadata(also_changed={kind: list(paths) for kind, paths in also.items() if paths})
 
 
+def list_uncovered(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return what a checkpoint does not cover, each with its reason."""
+    if not snapshot.uncovered_count:
+        return ()
+    paths = [
+        f"{printable('/'.join(path)) or 'the workspace'} ({reason})" for path, reason in snapshot.uncovered
+    ]
+    more = snapshot.uncovered_count - len(paths)
+    if more > 0:
+        paths.append(f"{more:,} more")
+    return tuple(paths)
+
+
+def list_partly_covered(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return of what a checkpoint does not cover all attributes, each with those that undo cannot set."""
+    paths = [f"{printable('/'.join(path))} ({what})" for path, what in snapshot.partial]
+    more = snapshot.partial_count - len(paths)
+    return (*paths, f"{more:,} more") if more > 0 else tuple(paths)
+
+
+def explain_unrestored(result: ToolResult, entries: Sequence[str]) -> ToolResult:
+    """Add to the result of a call what of its changes no undo will bring back."""
+    line = f"Undo will not restore: {summarize_names(entries)}."
+    return _add_line(result, line).with_metadata(not_restorable=list(entries[:_MAX_LISTED]))
+
+
 def _add_line(result: ToolResult, line: str) -> ToolResult:
     return dataclasses.replace(result, content="\n".join(filter(None, [result.content, f"[{line}]"])))
 
@@ -253,19 +279,6 @@ def reverted_result(moved: UndoResult, problem: str, back: UndoResult | str) -> 
 
 
 # ---- what undo does not cover
-
-
-def list_uncovered(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return what a checkpoint does not cover, each with its reason."""
-    if not snapshot.uncovered_count:
-        return ()
-    paths = [
-        f"{printable('/'.join(path)) or 'the workspace'} ({reason})" for path, reason in snapshot.uncovered
-    ]
-    more = snapshot.uncovered_count - len(paths)
-    if more > 0:
-        paths.append(f"{more:,} more")
-    return tuple(paths)
 
 
 def describe_irreversible(prepared: PreparedCall, *, covered: bool) -> str:

@@ -176,7 +176,7 @@ def _note(was: Node | None, now: Node | None) -> str | None:
         if was.kind != now.kind and not (was.is_link and now.is_link):
             return f"{_WHAT.get(was.kind, was.kind)} before, {_WHAT.get(now.kind, now.kind)} now"
         if was.content == now.content:
-            return f"mode {was.mode:04o} before, {now.mode:04o} now"
+            return _describe_attributes(was, now)
     nodes = [node for node in (was, now) if node is not None]
     if any(node.kind == "unkept" for node in nodes):
         return next(node.why_unkept for node in nodes if node.kind == "unkept")
@@ -189,6 +189,19 @@ def _note(was: Node | None, now: Node | None) -> str | None:
     if sum(node.size for node in nodes) > _MAX_BYTES:
         return f"{nodes[-1].size:,} bytes, too large for a diff"
     return None
+
+
+def _describe_attributes(was: Node, now: Node) -> str:
+    """Return the note of an entry of which only attributes differ."""
+    notes = [f"mode {was.mode:04o} before, {now.mode:04o} now"] if was.mode != now.mode else []
+    if was.mtime_ns is not None and now.mtime_ns is not None:
+        if was.owner != now.owner:
+            notes.append("another owner")
+        if was.xattrs != now.xattrs:
+            notes.append("other extended attributes")
+        if (was.link is None) != (now.link is None) or (not notes and was.mtime_ns == now.mtime_ns):
+            notes.append("other hard links")
+    return "; ".join(notes) or "the same content, written at another time"
 
 
 def _describe_targets(targets: Sequence[str]) -> str:

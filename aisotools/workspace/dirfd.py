@@ -44,6 +44,9 @@ DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | _SAFE
 WALK_FLAGS = (os.O_PATH if hasattr(os, "O_PATH") else os.O_RDONLY) | os.O_DIRECTORY | _SAFE
 """Open a folder to walk through it; the descriptor is good for `dir_fd` only."""
 
+PLACE_FLAGS = (os.O_PATH if hasattr(os, "O_PATH") else os.O_RDONLY | os.O_NONBLOCK) | _SAFE
+"""Open whatever a name leads to, to look at it or to change its mode."""
+
 CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
 """Create a file that must not exist yet."""
 

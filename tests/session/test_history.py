@@ -230,7 +230,7 @@ async def test_the_card_tells_beforehand_what_undo_covers(open_session: OpenSess
     session.registry.register(note)
     await session.call("note", {"text": "1"}, call_id="n")
     with here(session, "huge").open("wb") as file:
-        file.truncate(1 << 40)
+        os.posix_fallocate(file.fileno(), 0, 300 << 20)
     await session.call("sandbox_write", {"path": "a", "content": "1"})
     asked = [event.request.preview["undo"] for event in session.events if isinstance(event, ApprovalAsked)]
     assert f"It also brings back {target}." in asked[0]
@@ -246,7 +246,7 @@ async def test_facts_tell_whether_undo_covers_a_call(open_session: OpenSession) 
     await session.call("sandbox_write", {"path": "a", "content": "1"})
     assert asked.requests[0].facts.undoable
     with here(session, "huge").open("wb") as file:
-        file.truncate(1 << 40)
+        os.posix_fallocate(file.fileno(), 0, 300 << 20)
     await session.call("sandbox_write", {"path": "a", "content": "2"})
     await session.call("sandbox_write", {"path": "a", "content": "3"})
     assert not asked.requests[2].facts.undoable
@@ -437,6 +437,29 @@ async def test_large_workspace_is_not_looked_at_again_before_its_first_checkpoin
     assert not history.can_undo(facts), "what was found then counts"
     (workspace / "c").unlink()
     assert history.can_undo(facts), "a small one is looked at"
+
+
+async def test_call_says_before_and_after_what_undo_will_not_restore(
+    open_session: OpenSession, tmp_path: Path
+) -> None:
+    """Also of a file that was there before, and of which only a part cannot come back."""
+    asked = ScriptedApprover(["approve"] * 3)
+    session = open_session(approver=asked)
+    await write(session, "a", "1")
+    file = here(session)
+    os.link(file, tmp_path / "elsewhere")
+    entry = "a (its 1 other name outside of the workspace)"
+    other = await session.call("sandbox_write", {"path": "b", "content": "2"})
+    assert "Undo will not restore" not in other.content
+    result = await session.call("sandbox_write", {"path": "a", "content": "2"})
+    assert result.content.endswith(f"[Undo will not restore: {entry}.]")
+    assert result.metadata["not_restorable"] == [entry]
+    first, *shown = [str(request.preview["undo"]) for request in asked.requests]
+    assert "It will not restore" not in first
+    assert [f"It will not restore: {entry}." in text for text in shown] == [True, True]
+    undone = await session.undo(2)
+    assert not undone.is_error, undone.content
+    assert (file.read_text(), here(session, "b").exists()) == ("1", False)
 
 
 def test_files_outside_a_checkpoint_are_listed_with_their_reasons() -> None:

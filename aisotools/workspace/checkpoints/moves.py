@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace.checkpoints.attributes import list_partial
 from aisotools.workspace.checkpoints.authorship import (
     MOST_PATHS,
     UNKNOWN,
@@ -165,6 +166,7 @@ def plan_trees(
                 direction=direction,
                 authorships=authorships[key],
                 force=force,
+                keeps_set_ids=direction == "undo",
             )
             plans.append((tree, plan))
     return plans
@@ -213,7 +215,8 @@ def move_trees(
             moved.is_switched = False
             named = {path for path, _ in moved.failed}
             for tree, plan, _, _ in ready:
-                paths = (listed.show(tree, path) for path in plan.targets_of(force=force))
+                targets = plan.targets_of(force=force)
+                paths = (listed.show(tree, path) for path in [*targets, *(plan.timed - targets.keys())])
                 moved.waiting += [(path, _WAITS) for path in paths if path not in named]
         for tree, plan, root, stage in ready:
             show = functools.partial(listed.show, tree)
@@ -274,6 +277,37 @@ def changes_by_author(store: Store, tree: TrackedTree, step: Checkpoint) -> dict
     return found
 
 
+def list_unrestored(store: Store, trees: Iterable[TrackedTree], step: Checkpoint) -> list[str]:
+    """Return what undo of a step will not bring back in some trees, each with what of it."""
+    listed, reader = PathList(), TreeReader(store)
+    lines: list[str] = []
+    for tree in trees:
+        before, after = step.before.get(tree.key, ""), step.after.get(tree.key, "")
+        if not (before and after):
+            continue
+        changed = reader.differences(before, after)
+        affected = {path: node for path, (node, _) in changed.items() if node is not None}
+        files = {node.link[0] for node in affected.values() if node.link is not None}
+        entries = dict(affected)
+        if files:
+            entries |= {
+                path: node
+                for path, node in reader.entries(before)
+                if node.link is not None and node.link[0] in files
+            }
+        for path, what in list_partial(store, entries.items(), keeps_set_ids=True):
+            if path in affected:
+                lines.append(f"{listed.show(tree, path)} ({what})")
+        for path, (was, now) in changed.items():
+            if was is not None and was.kind == "unkept":
+                lines.append(f"{listed.show(tree, path)} ({was.why_unkept})")
+            elif was is not None and was.kind == "other":
+                lines.append(f"{listed.show(tree, path)} (it is a {was.content})")
+            elif was is None and now is not None and now.kind == "unkept" and not now.is_sealed:
+                lines.append(f"{listed.show(tree, path)} (it will stay: {now.why_unkept})")
+    return lines
+
+
 def find_stuck(
     store: Store, moved: UndoResult, plans: Sequence[tuple[TrackedTree, RestorePlan]]
 ) -> tuple[tuple[str, str], ...]:
@@ -287,7 +321,9 @@ def find_stuck(
             stuck.append((tree.display_path(()), f"it cannot be looked at: {error}"))
             continue
         for path, (_, current) in differences.items():
-            if path in plan.targets and plan.targets[path] == current:
+            target = plan.targets.get(path)
+            is_there = target == current or (target is not None and target.is_like(current))
+            if path in plan.targets and is_there:
                 state = f"it is as after the {moved.direction}"
             else:
                 state = "it is gone" if current is None else "it is neither as before nor as after"

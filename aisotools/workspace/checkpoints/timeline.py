@@ -42,11 +42,13 @@ from aisotools.workspace.checkpoints.moves import (
     find_stuck,
     judge_changes,
     list_changed,
+    list_unrestored,
     move_trees,
     plan_trees,
 )
 from aisotools.workspace.checkpoints.recovery import UNCERTAIN, describe_completed, describe_ended, drop_lost
-from aisotools.workspace.checkpoints.restore import Reasons, RestorePlan, lock_again, plan_restore, sweep
+from aisotools.workspace.checkpoints.removal import sweep
+from aisotools.workspace.checkpoints.restore import Reasons, RestorePlan, lock_again, plan_restore
 from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline
 from aisotools.workspace.checkpoints.store import RecordQueue, Store
@@ -364,6 +366,10 @@ class Checkpoints:
         """Return the paths that a step has changed, sorted; those of very many may be shortened."""
         return list_changed(self._store, self._trees, step)
 
+    def list_unrestored(self, step: Checkpoint) -> list[str]:
+        """Return what undo of a step will not bring back, each with what of it; see `list_partial`."""
+        return list_unrestored(self._store, self._trees, step)
+
     @property
     def is_busy(self) -> bool:
         """True if another thread uses the checkpoints, so that every method would wait for it."""
@@ -512,7 +518,12 @@ class Checkpoints:
             for key, root in moved.origin.items():
                 tree = self._trees.find(key)
                 if tree is not None:
-                    plans.append((tree, plan_restore(self._store, tree, [(tree.scan().root, root)])))
+                    plans.append(
+                        (
+                            tree,
+                            plan_restore(self._store, tree, [(tree.scan().root, root)], keeps_set_ids=True),
+                        )
+                    )
             direction: Direction = "redo" if moved.direction == "undo" else "undo"
             return self._carry_out(
                 direction, moved.steps[::-1], plans, moved.token, force=True, must_succeed=True

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace.checkpoints.contents import occupied_bytes
 from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Scanner, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import TreePath, open_below
@@ -160,7 +161,7 @@ class TrackedTree:
                                 continue
                             left_entries -= 1
                             with suppress(FileNotFoundError):
-                                left_bytes -= entry.stat(follow_symlinks=False).st_size
+                                left_bytes -= occupied_bytes(entry.stat(follow_symlinks=False))
                             if left_bytes < 0 or left_entries < 0:
                                 return False
                 finally:
