@@ -220,7 +220,7 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
     if prepared.evaluation.protected:
         names = names_to_allow(prepared.evaluation.protected)
         return {"protected": f"{', '.join(names)} may be written in this workspace"} if names else {}
-    if "" in dict(facts.scripts).values():
+    if facts.code == "" or "" in dict(facts.scripts).values():
         return {}  # what it runs may be another thing next time, and nobody could tell
     if facts.effect is Effect.DESTRUCTIVE and not all(map(is_known, dict(facts.losses).values())):
         return {}  # as for what it removes
@@ -248,10 +248,13 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
 
 def _while_unchanged(facts: Facts) -> str:
     names = [path for path, digest in facts.scripts if digest not in {MISSING, FOLDER}]
-    if not names:
-        destroys = facts.effect is Effect.DESTRUCTIVE and bool(facts.losses)
-        return ", while what it would remove is as it is now" if destroys else ""
-    return f", while {summarize_names(names, 3)} {'has' if len(names) == 1 else 'have'} the present content"
+    also = ", and no other code in the workspace is changed" if facts.code is not None else ""
+    if names:
+        have = "has" if len(names) == 1 else "have"
+        return f", while {summarize_names(names, 3)} {have} the present content{also}"
+    if facts.effect is Effect.DESTRUCTIVE and facts.losses:
+        return f", while what it would remove is as it is now{also}"
+    return ", while no code in the workspace is changed" if also else ""
 
 
 def _is_known(facts: Facts) -> bool:

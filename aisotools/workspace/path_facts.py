@@ -78,8 +78,18 @@ class _FollowedPaths:
 class PathResolver:
     """Resolves the paths of calls in one workspace. Holds no descriptors."""
 
-    def __init__(self, workspace: str | os.PathLike[str]) -> None:
-        """Resolve in an existing folder."""
+    def __init__(
+        self, workspace: str | os.PathLike[str], name_of: Callable[[int, int], str | None] | None = None
+    ) -> None:
+        """Resolve in an existing folder.
+
+        Args:
+            workspace: The folder.
+            name_of: Returns the path in the workspace by which rules know the file of a device and inode;
+                empty if that cannot be told, None if no rule is about it. It is asked about files with
+                several names.
+        """
+        self._name_of = name_of
         self._root = Root.of(workspace)
         self._spellings = _Spellings.of(self._root.path, os.fspath(Path(workspace).absolute()))
 
@@ -103,7 +113,7 @@ class PathResolver:
         if not (facts.reads or facts.writes or facts.recorded or is_naming):
             return dataclasses.replace(facts, made=())
         named = self._find_named(facts.named) if facts.named else _FollowedPaths()
-        look = _Look(self._spellings, facts.made)
+        look = _Look(self._spellings, facts.made, name_of=self._name_of)
         reads = look.follow_all(facts.reads, doubtful=facts.unresolved)
         writes = look.follow_all(facts.writes, doubtful=facts.writes)
         shown_reads = _as_utf8(reads.paths)
@@ -191,7 +201,7 @@ class PathResolver:
 
     def _find_named(self, texts: Iterable[str]) -> _FollowedPaths:
         """Return what of the workspace texts name: only what is there, since any text may be a name."""
-        look = _Look(self._spellings)
+        look = _Look(self._spellings, name_of=self._name_of)
         named = _FollowedPaths()
         for text in texts:
             if _may_be_path(text) and look.may_exist(text):
@@ -203,7 +213,7 @@ class PathResolver:
     def _find_mentioned(self, arguments: Mapping[str, Json]) -> _FollowedPaths:
         """Return what of the workspace arguments name: as a whole, in words, or as a folder and a name."""
         readings = readings_of(arguments)
-        look = _Look(self._spellings, max_paths=_MAX_MENTIONED)
+        look = _Look(self._spellings, max_paths=_MAX_MENTIONED, name_of=self._name_of)
         named = _FollowedPaths()
         for text in readings.wholes:
             if _OF_A_PROCESS.match(text):
@@ -281,8 +291,14 @@ class _Look:
     """One look at the workspace, which counts what it has looked at."""
 
     def __init__(
-        self, spellings: _Spellings, made: Sequence[MadeName] = (), *, max_paths: int = _MAX_PATHS
+        self,
+        spellings: _Spellings,
+        made: Sequence[MadeName] = (),
+        *,
+        max_paths: int = _MAX_PATHS,
+        name_of: Callable[[int, int], str | None] | None = None,
     ) -> None:
+        self._name_of = name_of
         self._root = spellings.root
         self._spellings = spellings.all
         self._has_alias = spellings.has_alias
@@ -548,11 +564,19 @@ class _Look:
 
     def _note_folder(self, path: str, found: _FollowedPaths) -> None:
         try:
-            mode = os.lstat(path if path.startswith("/") else f"{self._root}/{path}").st_mode
+            status = os.lstat(path if path.startswith("/") else f"{self._root}/{path}")
         except OSError:
             return
-        if stat.S_ISDIR(mode):
+        if stat.S_ISDIR(status.st_mode):
             found.folders[path] = None
+        elif status.st_nlink > 1 and self._name_of is not None:
+            name = self._name_of(status.st_dev, status.st_ino)
+            if name:
+                found.paths[name] = None
+                if name != path:
+                    found.links[path] = name
+            elif name is not None:
+                found.unresolved[path] = None
 
     # ---- patterns
 
