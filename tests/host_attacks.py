@@ -1,4 +1,4 @@
-"""The classes of attack on the host: `python -m tests.host_attacks` prints them, and the number of attacks.
+"""The classes of attack on host and gate: `python -m tests.host_attacks` prints and counts them.
 
 `data/host_attacks.toml` says which tests they are. An attack is a variant of such a test, as pytest collects
 them.
@@ -28,10 +28,13 @@ class AttackClass:
     users: Sequence[str]
 
 
-CLASSES = [
-    AttackClass(**row)
-    for row in tomllib.loads((TESTS / "data" / "host_attacks.toml").read_text("utf-8"))["class"]
-]
+_TABLES = tomllib.loads((TESTS / "data" / "host_attacks.toml").read_text("utf-8"))
+
+CLASSES = [AttackClass(**row) for row in _TABLES["class"]]
+"""What a worker may try on the host."""
+
+GATE_CLASSES = [AttackClass(**row) for row in _TABLES["gate"]]
+"""What a call may try on the gate."""
 
 
 def count_variants(tests: Sequence[str]) -> Counter[str]:
@@ -54,16 +57,22 @@ def count_variants(tests: Sequence[str]) -> Counter[str]:
 
 
 def main() -> None:
-    """Print the table."""
-    counts = count_variants(sorted({test for one in CLASSES for test in one.attacks}))
+    """Print both tables."""
+    everything = [*CLASSES, *GATE_CLASSES]
+    counts = count_variants(sorted({test for one in everything for test in one.attacks}))
+    _print_table("on the host", CLASSES, counts)
+    _print_table("on the gate", GATE_CLASSES, counts)
+
+
+def _print_table(target: str, classes: Sequence[AttackClass], counts: Counter[str]) -> None:
     total = 0
-    for one in CLASSES:
+    for one in classes:
         number = sum(counts[test] for test in one.attacks)
         total += number
         print(f"{one.what}: {number} attacks; at {', '.join(one.levels)}; as {', '.join(one.users)}")
         print("\n".join(f"    {counts[test]:4}  {test}" for test in one.attacks))
         print("\n".join(f"    control: {test}" for test in one.controls))
-    print(f"{total} attacks in {len(CLASSES)} classes")
+    print(f"{total} attacks {target} in {len(classes)} classes\n")
 
 
 if __name__ == "__main__":

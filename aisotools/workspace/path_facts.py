@@ -48,11 +48,15 @@ _MAX_ENTRIES = 5_000  # looked at for all patterns of a call: some milliseconds 
 _MAX_MENTIONED = 150
 _MAX_MENTION_CHARS = 1_000
 _GLOB = re.compile(r"[*?\[]")
+_PATH_FORM = re.compile(r"[^\s()'\"`;{}<>|=:&!,]+")
+_NUMBER = re.compile(r"[+-]?[\d._]+(?:[eE][+-]?\d+)?")
 _CLASS = re.compile(r"\[[:.=]")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))(?=/|$)")
 _WORKSPACE_VARIABLES = frozenset(("WORKSPACE", "PWD"))
 _PRIVATE_VARIABLES = frozenset(("HOME", "TMPDIR"))
 _DIFFERS_BY_PROCESS = re.compile(r"/(?:proc|dev/fd|sys)(?:/|\Z)")
+_GIVEN_LATER = frozenset(("{}", "…"))
+"""In place of paths that another program gives at run time."""
 _ENDINGS_OF_PROGRAMS = ("", ".jq", ".sql")  # beside those that `is_code` knows
 _OF_A_PROCESS = re.compile(r"/+(?:proc/(?:self|thread-self|\d+)|dev/fd)(?:/|$)")
 _ALIAS = "/workspace"
@@ -114,7 +118,11 @@ class PathResolver:
             return dataclasses.replace(facts, made=())
         named = self._find_named(facts.named) if facts.named else _FollowedPaths()
         look = _Look(self._spellings, facts.made, name_of=self._name_of)
-        reads = look.follow_all(facts.reads, doubtful=facts.unresolved)
+        read_texts: Sequence[str] = facts.reads
+        if facts.commands and not facts.certain and not facts.made:
+            # Of words of commands that may do anything, those are no paths that could name nothing here.
+            read_texts = [text for text in facts.reads if text in facts.unresolved or look.may_be_read(text)]
+        reads = look.follow_all(read_texts, doubtful=facts.unresolved)
         writes = look.follow_all(facts.writes, doubtful=facts.writes)
         shown_reads = _as_utf8(reads.paths)
         # What a call reads that may do anything decides what it does.
@@ -179,6 +187,9 @@ class PathResolver:
         destroys = effect is Effect.DESTRUCTIVE
         if destroys:
             lost = writes.paths or reads.folders  # `find out -delete` removes what it finds
+            if not _GIVEN_LATER.isdisjoint(lost) or any(path in writes.unresolved for path in lost):
+                # `ls *.csv | xargs rm` and `find out -exec rm {} +` remove what they are given.
+                lost = {**lost, **reads.folders, **reads.paths}
         else:  # moved, or written into, a folder keeps what is in it
             lost = dict.fromkeys(filterfalse(writes.folders.__contains__, writes.paths))
         stamps = dict(stamps_of(Path(self._root.path), lost))
@@ -333,6 +344,18 @@ class _Look:
         if place not in self._first_names:
             self._first_names[place] = os.path.lexists(place)
         return self._first_names[place]
+
+    def may_be_read(self, text: str) -> bool:
+        """Return whether a word can be the path of a file: of one that is there, or by its form."""
+        if not _may_be_path(text):
+            return False
+        beneath = self._beneath(text)
+        if beneath is None or self.exists(beneath):
+            return True
+        folder, _, name = beneath.rpartition("/")
+        if not _PATH_FORM.fullmatch(beneath) or _NUMBER.fullmatch(beneath):
+            return False
+        return bool(_GLOB.search(beneath)) or (self.exists(folder) if folder else "." in name.lstrip("."))
 
     def exists_beneath(self, path: str) -> bool:
         """Return whether there is something at a path that is relative to the workspace, or absolute."""

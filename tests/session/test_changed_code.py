@@ -151,3 +151,39 @@ async def test_cells_that_load_by_a_computed_name(open_session: OpenSession) -> 
     assert before.evaluation.decision is not Decision.ASK or before.facts.code
     put(session.workspace, {"m.py": "2"})
     assert session.explain(call).digest != before.digest
+
+
+@pytest.mark.parametrize("command", ["git push origin main", "git push -q origin HEAD", "git fetch origin"])
+async def test_an_approval_to_push_is_for_the_present_remote(open_session: OpenSession, command: str) -> None:
+    """`git remote set-url` makes `origin` another machine."""
+    session = open_session()
+    await session.start()
+    assert session.workspace is not None
+    put(session.workspace, {".git/config": '[remote "origin"]\n\turl = https://example.org/a.git\n'})
+    call = ToolCall("one", "sandbox_bash", {"command": command}, origin="model")
+    before = session.explain(call)
+    if "shape" in remember_scopes(before):
+        assert ".git/config is unchanged" in remember_scopes(before)["shape"]
+    grants = [session.grants.add(scope, before) for scope in remember_scopes(before)]
+    assert all(grant is not None and grant.covers(session.explain(call)) for grant in grants)
+    put(session.workspace, {".git/config": '[remote "origin"]\n\turl = https://example.com/b.git\n'})
+    after = session.explain(call)
+    assert not any(grant is not None and grant.covers(after) for grant in grants)
+
+
+@pytest.mark.parametrize(
+    "command", ["tar xf x.tar", "tar -xzf x.tar", "tar --extract --file=x.tar", "unzip x.tar"]
+)
+async def test_an_approval_to_unpack_is_for_the_present_archive(
+    open_session: OpenSession, command: str
+) -> None:
+    session = open_session()
+    await session.start()
+    assert session.workspace is not None
+    put(session.workspace, {"x.tar": "one"})
+    call = ToolCall("one", "sandbox_bash", {"command": command}, origin="model")
+    before = session.explain(call)
+    assert "call" in remember_scopes(before)
+    assert session.explain(call).digest == before.digest
+    put(session.workspace, {"x.tar": "other"})
+    assert session.explain(call).digest != before.digest
