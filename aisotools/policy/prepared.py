@@ -42,6 +42,10 @@ _MAX_COMMAND_CHARS = 5_000
 
 _ONLY_DECLARED = "its author declares that it only reads, and nothing on the host enforces that"
 
+_NOT_REMEMBERED = (
+    "an approval cannot be remembered: it may run code beside the workspace, or more than can be compared"
+)
+
 _UNENFORCED = (
     "its tool says that it only reads, which cannot be enforced here (level {level}): it counts as a local "
     "change"
@@ -231,6 +235,8 @@ def prepare_call(
         more = []
         if is_unenforced:
             more.append(_UNENFORCED.format(level=level))
+        if facts.code == "":
+            more.append(_NOT_REMEMBERED)
         if runs_in == "host" and facts.basis == "declaration" and facts.effect is Effect.READ_ONLY:
             more.append(_ONLY_DECLARED)
         if flaw and evaluation.decision is not Decision.ALLOW:

@@ -137,6 +137,7 @@ async def test_code_beside_the_workspace_cannot_be_remembered(
     await session.start()
     prepared = session.explain(ToolCall("one", "sandbox_bash", {"command": command}, origin="model"))
     assert prepared.facts.code == ""
+    assert any("cannot be remembered" in reason for reason in prepared.evaluation.reasons)
     assert "call" not in remember_scopes(prepared)
 
 
