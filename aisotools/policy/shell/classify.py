@@ -409,6 +409,10 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
     doubts: list[CommandVerdict] = []
     if folders is None:
         unresolved += [path for path in read if is_relative(path)]
+    written_paths = [name for path in verdict.writes for name in (path, *_loop_values(path, loops))]
+    if pipes := [path for path in read if path.strip().startswith("|") or path.strip().endswith("|")]:
+        # sox, exiftool and other programs run what stands before or after it, in place of a file.
+        doubts.append(uncertain(f"its program may run {pipes[0]} instead of reading it"))
     if any(map(is_relative, verdict.writes)) and leaves_start(folders):
         doubts.append(uncertain("it writes after changing the folder"))
     # In another folder there may be another repository, whose paths begin there.
@@ -420,7 +424,7 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
         recorded=recorded,
         named=tuple(relocate(named, folders)),
         reads=tuple(relocate(read, folders)),
-        writes=tuple(relocate(verdict.writes, folders)),
+        writes=tuple(relocate(written_paths, folders)),
         unresolved=tuple(unresolved),
     )
     return merge([located, *doubts])

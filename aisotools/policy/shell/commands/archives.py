@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aisotools.policy.shell.expansion import name_set
+from aisotools.policy.shell.expansion import Word, literal, name_set
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     CommandSpec,
@@ -133,7 +133,21 @@ def _classify_tar(words: Words) -> CommandVerdict:
         "x" in letters_seen and "O" not in letters_seen
     ):
         doubts.append("tar writes files")
-    return merge(map(uncertain, doubts))
+    # What it unpacks is decided by the archive.
+    unpacked = _archive_of_tar(words) if "x" in letters_seen and doubts else None
+    return merge([*map(uncertain, doubts), *map(reads, filter(None, [unpacked]))])
+
+
+def _archive_of_tar(words: Words) -> Word | None:
+    """Return the archive that tar is given; None if it is not told by a word of its own."""
+    for word, following in zip(words[1:], [*words[2:], None], strict=True):
+        text = word.display
+        if text.startswith("--file="):
+            return literal(text.partition("=")[2])
+        if text == "--file" or (text.startswith("-") and not text.startswith("--") and text.endswith("f")):
+            return following
+    first = words[1].display if len(words) > 2 else ""
+    return words[2] if not first.startswith("-") and first.endswith("f") else None
 
 
 def _classify_ar(words: Words) -> CommandVerdict:

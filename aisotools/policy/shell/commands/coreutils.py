@@ -97,6 +97,9 @@ _NVIDIA = (
 def _classify_nvidia(words: Words) -> CommandVerdict:
     """Return the verdict on nvidia-smi, which can also set the modes of a card."""
     parsed = parse_options(words, _NVIDIA, one_dash=True)
+    if len(words) > 1 and words[1].text == "topo":
+        plain = all(word.text in {"topo", "-m", "-h", "-i", "0"} for word in words[1:])
+        return NO_EFFECT if plain else uncertain("nvidia-smi may change a card")
     shows = [word.text for word in parsed.operands if not (word.text or "").isdecimal()]
     sets = parsed.has("-c", "-o") and not shows
     doubt = (

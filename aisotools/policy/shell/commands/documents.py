@@ -195,6 +195,24 @@ def _classify_exiftool(words: Words) -> CommandVerdict:
     return merge(verdicts)
 
 
+def _classify_soxi(words: Words) -> CommandVerdict:
+    """Return the verdict on soxi, which runs the command in a name that begins with `|`, and knows URLs."""
+    parsed = parse_options(words, "-trcsdDbBpeaTV")
+    verdicts = [option_verdict(parsed)]
+    for word in parsed.operands:
+        is_known = word.text is not None or word.is_located or word.is_file or bool(word.prefix.strip())
+        verdicts.append(
+            reads_or_contacts(word) if is_known else uncertain(f"sox may run {word.display} as a command")
+        )
+    return merge(verdicts)
+
+
+def _classify_sox(words: Words) -> CommandVerdict:
+    if len(words) > 1 and words[1].text in {"--i", "--info"}:
+        return _classify_soxi(words[1:])
+    return uncertain("sox writes files, and runs commands in their names")
+
+
 _IMAGE = re.compile(r"[\w./\[\] *-]*")
 _IDENTIFY = (
     "-format: -verbose -ping -quiet -regard-warnings -units: -channel: -depth: -density: -features: "
@@ -473,7 +491,28 @@ COMMANDS = (
         operands="i",
         info_arguments="--help --version -h --Version --Help",
     ),
-    CommandSpec(names="soxi", options="-trcsdDbBpeaTV", operands="r"),
+    CommandSpec(names="soxi", classify=_classify_soxi),
+    CommandSpec(names="sox", classify=_classify_sox, info_arguments="--version --help -h"),
+    CommandSpec(
+        names="pdfgrep",
+        options="-niHhcoPFlLqZpru -e: -A: -B: -C: -m: --ignore-case --page-number --with-filename --count "
+        "--only-matching --perl-regexp --fixed-strings --quiet --recursive --color: --max-count: --context: "
+        "--after-context: --before-context: --page-range: --include: --exclude: --files-with-matches",
+        operands="pr",
+    ),
+    CommandSpec(
+        names="cdo",
+        classify=subcommands(
+            Subcommand(
+                names="sinfo, sinfon, sinfoc, info, infon, infoc, showname, showvar, showcode, showdate, "
+                "showtime, showyear, showmon, showlevel, showstdname, showunit, showformat, showtimestamp, "
+                "ntime, nlevel, nvar, nyear, nmon, ndate, npar, griddes, zaxisdes, vlist, pardes, vardes",
+                operands="i",
+            ),
+            reason="writes files",
+            helps="--version --help -h -V",
+        ),
+    ),
     CommandSpec(
         names="jpeginfo pngcheck webpinfo tiffinfo tiffdump opusinfo ogginfo",
         options="-clvqisDrn",

@@ -411,7 +411,10 @@ def _classify_remote(words: Words) -> CommandVerdict:
         return option_verdict(parsed)
     if action in {"show", "update", "prune"}:
         return contacts("", "git asks the remote")
-    return has_effect(Effect.LOCAL_MUTATION, "git remote changes where the repository comes from")
+    if action in {"remove", "rm"}:
+        # What was fetched may be reachable from its branches alone.
+        return has_effect(Effect.DESTRUCTIVE, "git remote removes the remote's branches and settings")
+    return has_effect(Effect.LOCAL_MUTATION, "git remote changes where git pushes to and fetches from")
 
 
 def _classify_config(words: Words) -> CommandVerdict:
