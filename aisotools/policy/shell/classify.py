@@ -21,11 +21,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from aisotools.core.path_texts import is_within
 from aisotools.core.types import AbsentNames, Effect, Facts, MadeName
 from aisotools.policy.quoted import quoted_texts
-from aisotools.policy.shell.commands import find_spec, is_information_request, program_name
+from aisotools.policy.shell.commands import (
+    classify_response_files,
+    find_spec,
+    is_information_request,
+    program_name,
+)
 from aisotools.policy.shell.expansion import (
     LoopWords,
     ParsedText,
@@ -82,6 +88,8 @@ _MAX_REASON_CHARS = 160
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _INVISIBLE_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zs", "Zl", "Zp"))
 _FILLERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
+_MARKS = re.compile(r"fileb?:(?://(?:localhost(?=/))?)?|[@=:,<>|;]", re.IGNORECASE)
+_MAX_MARKS = 8  # in a word
 _LOCALE = re.compile(r"\b(?:LC_\w+|LANG|LANGUAGE)\b")
 _COPIED_DESCRIPTORS = frozenset(("1", "2", "-"))
 _DESCRIPTOR = re.compile(r"[0-9]+-?")
@@ -376,7 +384,7 @@ class _ShellAnalysis:
             if "/" in program and not program_name(program):
                 verdict = merge([verdict, reads(words[0])])
         else:
-            verdict = merge([classify_by_spec(spec, words), obeyed])
+            verdict = merge([classify_by_spec(spec, words), classify_response_files(words), obeyed])
             self._commands += verdict.spellings
         return verdict if verdict.certain else dataclasses.replace(verdict, named=_named_by(words[1:]))
 
@@ -506,11 +514,26 @@ def _named_by(words: Sequence[Word]) -> tuple[str, ...]:
         if option == "--directory" or (text.startswith("-C") and len(text) > len("-C")):
             folders.append(value or text[len("-C") :])
         paths = [value, *([text[2:]] if text[:1] == "-" and text[1:2] != "-" else [text])]
+        if _MARKS.search(text):
+            paths += _marked_parts(text)
         for path in filter(None, paths):
             named[path] = None
             if is_relative(path):
                 named |= dict.fromkeys(f"{folder}/{path}" for folder in folders[-_MAX_NAMED_FOLDERS:])
     return tuple(named)
+
+
+def _marked_parts(text: str) -> Iterator[str]:
+    """Yield what marks set apart in a word: `@file`, `name@file`, `file:path`, `a:b`, `x=a,y=b`.
+
+    What is before a mark may be a path, what is between two, and all that is behind one.
+    """
+    for found in itertools.islice(_MARKS.finditer(text), _MAX_MARKS):
+        yield text[found.end() :]
+    parts = _MARKS.split(text, maxsplit=_MAX_MARKS)
+    yield from parts
+    if "%" in text:  # as it is written in a URL
+        yield from map(unquote, parts)
 
 
 def _start(command: SimpleCommand) -> int:

@@ -335,7 +335,7 @@ class ParsedCommand(NamedTuple):
 # ---- parsing the arguments of a command
 
 _OPTION = re.compile(r"(-#|-[^-\s:?!]+|--[^\s:?!]+)(?:([:?])(\w?)|!(\w))?")
-_ROLES_WORST_FIRST = "xusdDwWmcnhir"
+_ROLES_WORST_FIRST = "xusdDwWmcnhiLr"
 _ABBREVIATED_CHARS = 3  # after the dashes, at least
 
 

@@ -17,7 +17,7 @@ def test_a_report_says_what_a_command_does_in_words() -> None:
     assert report == ShellReport(
         effect=Effect.LOCAL_MUTATION,
         commands=("cat a.txt", "sort -o b.txt", "curl -sd @c https://example.org:8080/x"),
-        reads=("a.txt",),
+        reads=("a.txt", "c"),
         writes=("b.txt",),
         hosts=("example.org",),
         reasons=(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from aisotools.policy.shell.expansion import name_set
+import re
+
+from aisotools.policy.shell.expansion import cut, name_set
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     CommandSpec,
@@ -96,7 +98,29 @@ def _classify_unzip(words: Words) -> CommandVerdict:
     return merge([option_verdict(parsed), unpacking, *map(reads, parsed.operands[:1])])
 
 
+_SEVEN_ZIP_OPTION = re.compile(
+    r"-(?:slt|ba|bd|bb[0-3]?|bs[oep][0-2]|bt|p.*|r[-0]?|t[\w.]+|so|y|scs[\w-]+|scrc\w*|an|spd|sns?|ssc-?"
+    r"|scc[\w-]+|mmt\w*|[ix]r?[-0]?![^@]*|v|c-|inul|id[\w,]*|cfg-|ep\d?|-)",
+    re.DOTALL,
+)
+
+
 def _classify_7z(words: Words) -> CommandVerdict:
+    doubts = [
+        uncertain(f"{words[0].display} may write files with {word.display}")
+        for word in words[1:]
+        if word.may_be_option and (word.text is None or not _SEVEN_ZIP_OPTION.fullmatch(word.text))
+    ]
+    # A list of names; what is in it decides what else is read.
+    doubts += [
+        merge([uncertain(f"what {word.display} lists is unknown"), reads(cut(word, 1))])
+        for word in words[2:]
+        if word.prefix.startswith("@")
+    ]
+    return merge([_classify_7z_command(words), *doubts])
+
+
+def _classify_7z_command(words: Words) -> CommandVerdict:
     command = words[1].text if len(words) > 1 else ""
     prints = command in _SEVEN_ZIP_READS or (
         command in {"x", "e"} and any(word.text == "-so" for word in words)

@@ -169,9 +169,9 @@ def _classify_formatter(words: Words) -> CommandVerdict:
 
 
 _SHELLCHECK = (
-    "-aVx -C? -f: -e: -i: -s: -S: -o: -P: -W: --check-sourced --color? --include: --exclude: --format: "
+    "-aV -x!L -C? -f: -e: -i: -s: -S: -o: -P: -W: --check-sourced --color? --include: --exclude: --format: "
     "--norc --rcfile:r "
-    "--enable: --source-path: --shell: --severity: --version --wiki-link-count: --external-sources "
+    "--enable: --source-path: --shell: --severity: --version --wiki-link-count: --external-sources!L "
     "--list-optional"
 )
 _LDD = re.compile(r"/(?:usr/)?(?:s?bin|lib|lib64|local/bin|local/lib)/[\w./+-]*", re.ASCII)
@@ -349,10 +349,15 @@ COMMANDS = (
         obeys=".ackrc",
     ),
     CommandSpec(
-        names="addr2line c++filt gprof",
+        names="addr2line c++filt",
         options="-aCfipsn -e:r -j: -b: --exe:r --demangle? --functions --basenames --inlines "
         "--pretty-print --addresses",
         operands=".",
+    ),
+    CommandSpec(
+        names="gprof",  # with -s it writes gmon.sum
+        options="-abcDLvzTilyw --brief --version --flat-profile? --graph? -p? -q? -P? -Q? -s!w --sum!w",
+        operands="r",
     ),
     CommandSpec(
         names="diffstat lsdiff",
