@@ -356,7 +356,7 @@ class _ShellAnalysis:
             words_of_program, place = stack.pop()
             verdict = self._analyse_program(words_of_program)
             verdicts.append(_located(verdict, place, variables.files))
-            inner = None if verdict.changes_folder else place
+            inner = _inner_folders(place, verdict.folder)
             stack += [(inner_words, inner) for inner_words in verdict.commands if inner_words]
             if len(verdicts) > _MAX_NESTED_COMMANDS:
                 verdicts.append(uncertain("there are too many commands within commands"))
@@ -389,6 +389,13 @@ class _ShellAnalysis:
         return verdict if verdict.certain else dataclasses.replace(verdict, named=_named_by(words[1:]))
 
 
+def _inner_folders(folders: Folders, folder: str | None) -> Folders:
+    """Return where a command starts that is run in `folder` by one that runs in `folders`."""
+    if folder is None or (folders is None and is_relative(folder)):
+        return None
+    return frozenset(posixpath.normpath(join(place, folder)) for place in folders or (START,))
+
+
 def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, LoopWords]) -> CommandVerdict:
     """Return the verdict with its paths as they are meant where the text starts.
 
@@ -406,7 +413,11 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
     elif verdict.absent:
         absent = tuple(_relocate_absent(verdict.absent, folders or frozenset()))
         verdict = dataclasses.replace(verdict, absent=absent)
-    if not (verdict.reads or verdict.writes or verdict.unresolved or verdict.recorded or verdict.named):
+    # What may do anything takes from its folder what it runs: a Makefile, modules, settings.
+    places = () if verdict.certain or folders in {None, frozenset((START,))} else sorted(folders or ())
+    if not (
+        verdict.reads or verdict.writes or verdict.unresolved or verdict.recorded or verdict.named or places
+    ):
         return verdict
     named = [name for written in verdict.named for name in (written, *_loop_values(written, loops))]
     values = {path: _loop_values(path, loops) for path in verdict.reads}
@@ -426,7 +437,7 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
     located = dataclasses.replace(
         verdict,
         recorded=recorded,
-        named=tuple(relocate(named, folders)),
+        named=(*relocate(named, folders), *places),
         reads=tuple(relocate(read, folders)),
         writes=tuple(relocate(verdict.writes, folders)),
         unresolved=tuple(unresolved),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from aisotools.policy.shell.expansion import cut, name_set
+from aisotools.policy.shell.expansion import Word, cut, name_set
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     CommandSpec,
@@ -36,6 +37,7 @@ _BGZIP = (
     "--rebgzip --test "
     "--offset: --size: --threads: --compress-level: --index-name:w --output:w --reindex!c"
 )
+_TAR_FILE = "f"
 _TAR_FLAGS = frozenset("tvfzjJapkhOPSmli")
 _TAR_PRINT_FLAGS = _TAR_FLAGS | {"x"}
 _TAR_LONG = name_set(
@@ -157,7 +159,22 @@ def _classify_tar(words: Words) -> CommandVerdict:
         "x" in letters_seen and "O" not in letters_seen
     ):
         doubts.append("tar writes files")
-    return merge(map(uncertain, doubts))
+    # What another tar would do with these is not certain anyway, and there they are named.
+    return merge(map(uncertain, doubts)) if doubts else merge(map(reads, _tar_files(words)))
+
+
+def _tar_files(words: Words) -> Iterator[Word]:
+    """Yield what may be a file among the arguments of a tar that lists: the archive, and lists of names."""
+    for position, word in enumerate(words[1:]):
+        if not word.prefix.startswith("-"):
+            if position or word.text is None or _TAR_FILE not in word.text:
+                yield word
+        elif word.prefix.startswith("--"):
+            name, equals, _ = word.prefix.partition("=")
+            if equals:
+                yield cut(word, len(name) + 1)
+        elif found := re.search(r"[fTXC](?=.)", word.prefix):
+            yield cut(word, found.end())
 
 
 def _classify_ar(words: Words) -> CommandVerdict:

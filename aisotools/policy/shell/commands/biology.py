@@ -303,7 +303,7 @@ COMMANDS = (
         options="-snev -a: --summary --names --across: --verbose -o:w --output:w --snp --ss --ss-all --exon "
         "--large-index --version --help -h",
         one_dash=False,
-        operands=".",
+        operands="r",
         info_arguments="--version --help -h",
     ),
     CommandSpec(
