@@ -66,7 +66,9 @@ def _facts(arguments: Mapping[str, Json]) -> Facts:
     if isinstance(command, str):
         facts = shell_facts(command, str(workdir))
         if not facts.certain:
-            names = (posixpath.normpath(posixpath.join(str(workdir), name)) for name in loaded_names(command))
+            # The commands that others run, such as that of `env -C folder make`, are among those of the facts.
+            text = "\n".join((command, *facts.commands))
+            names = (posixpath.normpath(posixpath.join(str(workdir), name)) for name in loaded_names(text))
             facts = dataclasses.replace(facts, scripts=tuple((name, "") for name in names))
     if arguments.get("background") is not True:
         return facts

@@ -139,3 +139,9 @@ def test_programs_are_found_with_links_followed(tmp_path: Path) -> None:
     (tmp_path / "bin" / "tool").symlink_to(real)
     assert find_program("tool", str(tmp_path / "bin")) == str(real)
     assert find_program("other", str(tmp_path / "bin")) == ""
+
+
+def test_with_more_folders_than_are_looked_at_nothing_is_complete(tmp_path: Path) -> None:
+    assert dict(digests_of(tmp_path, [], ["m.py"], [f"d{number}" for number in range(5)])).get("...") is None
+    found = dict(digests_of(tmp_path, [], ["m.py"], [f"d{number}" for number in range(50)]))
+    assert found["..."] == UNREADABLE

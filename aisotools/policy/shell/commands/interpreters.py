@@ -29,6 +29,7 @@ _INFO = "--version -V -v -version --help -h -dumpversion -dumpmachine"
 # ---- python
 
 _PYTHON_FLAGS = frozenset(("-I", "-s", "-S", "-E", "-B", "-u", "-b", "-P", "-q", "-O", "-OO"))
+_PYTHON_JOINED = re.compile(r"-([IsSEBubPqO]+)m")
 _PYTHON_MODULES = {
     "json.tool": CommandSpec(
         names="json.tool",
@@ -87,6 +88,9 @@ def _classify_python(words: Words) -> CommandVerdict:
     flags = set()
     while rest and rest[0].text in _PYTHON_FLAGS:
         flags.add(rest.pop(0).text)
+    if rest and rest[0].text is not None and (joined := _PYTHON_JOINED.match(rest[0].text)):
+        flags |= {f"-{letter}" for letter in joined[1]}
+        rest[0] = literal(f"-m{rest[0].text[joined.end() :]}")
     uncertain_code = merge([uncertain(f"{words[0].display} {_RUNS_CODE}"), *map(reads, _likely_files(words))])
     if not rest or rest[0].text is None:
         return uncertain_code
