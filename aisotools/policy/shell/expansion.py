@@ -198,7 +198,7 @@ def literal(text: str) -> Word:
     return Word(text, text, text)
 
 
-def cut(word: Word, length: int) -> Word:
+def without_beginning(word: Word, length: int) -> Word:
     """Return `word` without its first characters, which are fixed text."""
     text = None if word.text is None else word.text[length:]
     return replace(word, display=word.display[length:], text=text, prefix=word.prefix[length:], is_name=False)

@@ -20,7 +20,7 @@ from aisotools.policy.shell.commands import (
     services,
     wrappers,
 )
-from aisotools.policy.shell.expansion import cut, name_set
+from aisotools.policy.shell.expansion import name_set, without_beginning
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     CommandSpec,
@@ -149,7 +149,7 @@ def classify_response_files(words: Words) -> CommandVerdict:
     verdicts = []
     for word in words[1:]:
         if word.prefix.startswith("@"):
-            verdicts.append(reads(cut(word, 1)))
+            verdicts.append(reads(without_beginning(word, 1)))
             verdicts.append(uncertain(f"what {name} does stands in the file {word.display[1:]}"))
         elif word.is_bare_pattern and not word.is_name and name in _LOADS_PLUGINS:
             # Case: a file named `@x` that the pattern matches makes arguments of what is in the file `x`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from aisotools.policy.shell.expansion import Word, cut, name_set
+from aisotools.policy.shell.expansion import Word, name_set, without_beginning
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     CommandSpec,
@@ -115,7 +115,7 @@ def _classify_7z(words: Words) -> CommandVerdict:
     ]
     # A list of names; what is in it decides what else is read.
     doubts += [
-        merge([uncertain(f"what {word.display} lists is unknown"), reads(cut(word, 1))])
+        merge([uncertain(f"what {word.display} lists is unknown"), reads(without_beginning(word, 1))])
         for word in words[2:]
         if word.prefix.startswith("@")
     ]
@@ -172,9 +172,9 @@ def _tar_files(words: Words) -> Iterator[Word]:
         elif word.prefix.startswith("--"):
             name, equals, _ = word.prefix.partition("=")
             if equals:
-                yield cut(word, len(name) + 1)
+                yield without_beginning(word, len(name) + 1)
         elif found := re.search(r"[fTXC](?=.)", word.prefix):
-            yield cut(word, found.end())
+            yield without_beginning(word, found.end())
 
 
 def _classify_ar(words: Words) -> CommandVerdict:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from aisotools.core.types import Effect
-from aisotools.policy.shell.expansion import Word, cut, literal
+from aisotools.policy.shell.expansion import Word, literal, without_beginning
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     CommandSpec,
@@ -156,7 +156,7 @@ def _classify_ucsc(words: Words) -> CommandVerdict:
     operands = [word for word in words[1:] if not word.prefix.startswith("-")]
     verdicts = [role_verdict("i", word, "") for word in operands[:1]]
     verdicts += [
-        reads(cut(word, word.prefix.index("=") + 1))
+        reads(without_beginning(word, word.prefix.index("=") + 1))
         for word in words[1:]
         if word.prefix.startswith(("-seqList=", "-bed="))
     ]

@@ -10,7 +10,7 @@ from functools import cache
 from itertools import pairwise
 
 from aisotools.core.types import Effect
-from aisotools.policy.shell.expansion import cut
+from aisotools.policy.shell.expansion import without_beginning
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     CommandSpec,
@@ -99,12 +99,12 @@ def _listed_options(words: Words, table: Mapping[str, OptionSpec]) -> Iterator[P
         name, equals, _ = word.prefix.partition("=")
         if name.startswith("--"):
             found = [option for option in table if option.startswith(name) and len(name) > 3]
-            value = cut(word, len(name) + 1) if equals else following
+            value = without_beginning(word, len(name) + 1) if equals else following
         else:
             letters = [position for position, letter in enumerate(name) if f"-{letter}" in table]
             found = [f"-{name[letters[0]]}"] if letters else []
             rest = letters[0] + 1 if letters else 0
-            value = cut(word, rest) if len(word.prefix) > rest else following
+            value = without_beginning(word, rest) if len(word.prefix) > rest else following
         for option in found[:1]:
             yield ParsedOption(option, table[option].role, value if table[option].arity else None)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from aisotools.core.types import Effect
-from aisotools.policy.shell.expansion import Word, cut, name_set
+from aisotools.policy.shell.expansion import Word, name_set, without_beginning
 from aisotools.policy.shell.languages.sql import read_sql
 from aisotools.policy.shell.options import (
     NO_EFFECT,
@@ -275,7 +275,7 @@ def _classify_mediainfo(words: Words) -> CommandVerdict:
         o.value for o in parsed.options if o.name in {"--Output", "--Inform"} and o.value is not None
     ]
     verdicts = [
-        reads(cut(value, len("file://")))
+        reads(without_beginning(value, len("file://")))
         if value.prefix.startswith("file://")
         else NO_EFFECT
         if value.text is not None and "file:" not in value.text

@@ -6,7 +6,7 @@ import re
 from urllib.parse import unquote
 
 from aisotools.core.types import Effect
-from aisotools.policy.shell.expansion import Word, cut, literal
+from aisotools.policy.shell.expansion import Word, literal, without_beginning
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     CommandSpec,
@@ -111,7 +111,10 @@ def _curl_url(word: Word) -> CommandVerdict:
     text = None if word.text is None else path
     # Case: `?` and `#` may be part of the name.
     return merge(
-        [reads(Word(path, text, text or "", word.may_split, word.is_located)), reads(cut(word, found.end()))]
+        [
+            reads(Word(path, text, text or "", word.may_split, word.is_located)),
+            reads(without_beginning(word, found.end())),
+        ]
     )
 
 
@@ -122,7 +125,7 @@ def _curl_file(name: str, value: Word) -> CommandVerdict:
     if name in _CURL_AFTER_NAME:
         before, at, _ = value.prefix.partition("@")
         if at and "=" not in before:
-            return reads(cut(value, len(before) + 1))
+            return reads(without_beginning(value, len(before) + 1))
         return _reads_after(value, "@")
     if name in _CURL_FORMS:
         return _curl_form(value)
@@ -138,7 +141,7 @@ def _curl_file(name: str, value: Word) -> CommandVerdict:
 def _reads_after(value: Word, mark: str) -> CommandVerdict:
     """Return the verdict on a value that is text, or the path of a file behind a mark."""
     if value.prefix.startswith(mark):
-        return reads(cut(value, len(mark)))
+        return reads(without_beginning(value, len(mark)))
     # What is only known at run time may begin with the mark.
     return reads(value) if value.text is None and not value.prefix and not value.is_located else NO_EFFECT
 
