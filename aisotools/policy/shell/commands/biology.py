@@ -14,6 +14,7 @@ from aisotools.policy.shell.options import (
     CommandSpec,
     CommandVerdict,
     Words,
+    has_effect,
     merge,
     option_verdict,
     parse_options,
@@ -178,6 +179,32 @@ def _classify_usage(words: Words) -> CommandVerdict:
     return NO_EFFECT if len(words) == 1 or is_subcommand else uncertain(f"{words[0].display} writes files")
 
 
+_SEQKIT = (
+    "-aTbenNilsqrRvpgGuFIPQdDBCHJtXjkKwWmMyS1 -p: -f:r -n: -j: -o:W -w: -t: -r: -s: "
+    "-m: -M: -l: -g: -k: -c: -R: "
+    "--pattern: --pattern-file:r --by-name --by-seq --number: --threads: --out-file:W "
+    "--line-width: --seq-type: "
+    "--all --tabular --name --only-id --region: --bed:r --gtf:r --min-len: --max-len: "
+    "--reverse --complement --seq "
+    "--qual --ignore-case --use-regexp --invert-match --gc --length --header-line "
+    "--rand-seed: --proportion: --quiet "
+    "--id-regexp: --infile-list:r --basename --skip-err --remove-gaps --upper-case "
+    "--lower-case --validate-seq "
+    "--rna2dna --dna2rna --only-name --delete-matched --degenerate --max-mismatch: --count "
+    "--by-length --two-pass!c "
+    "--update-faidx!c --N50: --fq-encoding: --gap-letters: --stdin-label: --compress-level:"
+)
+
+
+def _classify_seqkit_subseq(words: Words) -> CommandVerdict:
+    """Return the verdict on `seqkit subseq`, which writes an index beside each file."""
+    parsed = parse_options(words, _SEQKIT)
+    verdicts = [option_verdict(parsed), *map(reads_or_contacts, parsed.operands)]
+    if parsed.operands:
+        verdicts.append(has_effect(Effect.LOCAL_MUTATION, "seqkit subseq writes an index beside the file"))
+    return merge(verdicts)
+
+
 COMMANDS = (
     CommandSpec(
         names="samtools",
@@ -232,27 +259,16 @@ COMMANDS = (
         names="seqkit",
         classify=subcommands(
             Subcommand(
-                names="stats, stat, fx2tab, tab2fx, grep, seq, head, head-genome, locate, subseq, "
+                names="stats, stat, fx2tab, tab2fx, grep, seq, head, head-genome, locate, "
                 "sample, sort, rmdup, range, "
                 "sliding, translate, fq2fa, watch-stdin, duplicate, common, rename, replace, restart, "
                 "shuffle, concat, amplicon, "
                 "sum, fish, merge-slides, convert, version, bam --help",
-                options="-aTbenNilsqrRvpgGuFIPQdDBCHJtXjkKwWmMyS1 -p: -f:r -n: -j: -o:W -w: -t: -r: -s: "
-                "-m: -M: -l: -g: -k: -c: -R: "
-                "--pattern: --pattern-file:r --by-name --by-seq --number: --threads: --out-file:W "
-                "--line-width: --seq-type: "
-                "--all --tabular --name --only-id --region: --bed:c --gtf:c --min-len: --max-len: "
-                "--reverse --complement --seq "
-                "--qual --ignore-case --use-regexp --invert-match --gc --length --header-line "
-                "--rand-seed: --proportion: --quiet "
-                "--id-regexp: --infile-list:r --basename --skip-err --remove-gaps --upper-case "
-                "--lower-case --validate-seq "
-                "--rna2dna --dna2rna --only-name --delete-matched --degenerate --max-mismatch: --count "
-                "--by-length --two-pass!c "
-                "--update-faidx!c --N50: --fq-encoding: --gap-letters: --stdin-label: --compress-level:",
+                options=_SEQKIT,
                 operands="i",
                 allow_dynamic=False,
             ),
+            Subcommand(names="subseq", classify=_classify_seqkit_subseq),
             reason="writes files",
             helps="--help -h",
         ),
