@@ -69,7 +69,9 @@ def _facts(arguments: Mapping[str, Json]) -> Facts:
     if isinstance(command, str):
         facts = shell_facts(command, str(workdir))
         if not facts.certain:
-            names = (posixpath.normpath(posixpath.join(str(workdir), name)) for name in loaded_names(command))
+            # Commands that others run, as `env -C folder make` does, are among those of the facts.
+            text = "\n".join((command, *facts.commands))
+            names = (posixpath.normpath(posixpath.join(str(workdir), name)) for name in loaded_names(text))
             facts = dataclasses.replace(facts, scripts=tuple((name, "") for name in names))
         elif facts.hosts and any(map(_GIT.match, facts.commands)):
             # Which machine `origin` is stands in the settings.

@@ -369,8 +369,11 @@ class _Look:
         return "\0" not in place and os.path.lexists(place)
 
     def has_plain_names(self, folder: str) -> bool:
-        """Return whether it is certain that no name in a folder begins with a dash."""
-        return self._has_none(folder, lambda entry: entry.name.startswith("-"))
+        """Return whether it is certain that no name in a folder begins like an option.
+
+        For some programs that is `@file`, with more arguments in the file, or `|program`.
+        """
+        return self._has_none(folder, lambda entry: entry.name.startswith(("-", "@", "|")))
 
     def is_absent(self, absent: AbsentNames) -> bool:
         """Return whether it is certain that nothing is there of what must not be."""

@@ -25,7 +25,6 @@ When it fails
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import posixpath
 import re
@@ -33,7 +32,7 @@ import shutil
 import stat
 import tempfile
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceError
@@ -64,8 +63,8 @@ MAX_STAMPED = 4_000
 """Files of which the stamps are bound: some 15 ms. With more, a call that may run any is not remembered."""
 
 _MAX_FILES = 50
-_MAX_LOADED = 1_000  # names, nearly all of which are missing in the workspace
-_MAX_PLACES = 8
+_MAX_LOADED = 3_000  # names, nearly all of which are missing in the workspace
+_MAX_PLACES = 9
 _PATTERN = re.compile(r"[*?\[]")
 _SYSTEM_FOLDERS = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/opt/", "/dev/", "/proc/", "/sys/")
 _CODE_SUFFIXES = frozenset(
@@ -153,14 +152,16 @@ def digests_of(
         workspace: The folder.
         paths: Relative to it, or absolute. What belongs to the system is left out: no sandbox changes it.
         loaded: What the call itself loads by name, relative to the workspace.
-        folders: Folders in which that may be found as well.
+        folders: Folders in which that, and what it loads in turn, may be found as well. Where there are
+            too many of them the result is not complete, and says so.
     """
-    look = _DigestReader(Workspace(workspace))
     wanted = [path for path in dict.fromkeys(paths) if not path.startswith(_SYSTEM_FOLDERS)]
+    places = ["", *(folder for folder in dict.fromkeys(folders) if folder != ".")]
+    is_complete = len(wanted) <= _MAX_FILES and len(places) <= _MAX_PLACES
+    del places[_MAX_PLACES:]
+    look = _DigestReader(Workspace(workspace), places)
     found = {path: look.digest(path) for path in wanted[:_MAX_FILES]}
-    places = ["", *itertools.islice((folder for folder in folders if folder != "."), _MAX_PLACES)]
     waiting = deque(posixpath.join(place, name) for name in loaded for place in places)
-    is_complete = len(wanted) <= _MAX_FILES
     files, names = 0, 0
     while waiting or look.loaded:
         waiting += look.loaded
@@ -183,8 +184,9 @@ def digests_of(
 class _DigestReader:
     """One look at files, which counts what it has read."""
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, places: Sequence[str]) -> None:
         self._workspace = workspace
+        self._places = places
         self._bytes_left = 4 * MAX_HASHED_BYTES
         self.loaded: list[str] = []  # what the code among them loads
 
@@ -211,8 +213,8 @@ class _DigestReader:
         if is_named_as_code(path) or name in _NAMES_OF_SETTINGS or data.startswith(b"#!"):
             folder = posixpath.dirname(path)
             for name in loaded_names(data.decode("utf-8", "replace")):
-                # Beside the file, and where the call starts.
-                self.loaded += dict.fromkeys((posixpath.join(folder, name), name))
+                # Beside the file, and where the call starts, or the program in it.
+                self.loaded += dict.fromkeys(posixpath.join(place, name) for place in (folder, *self._places))
         return hashlib.sha256(data).hexdigest()
 
 

@@ -248,6 +248,14 @@ def test_odd_texts_are_no_errors(workspace: Path, path: str) -> None:
     assert facts.reads or facts.unresolved
 
 
+@pytest.mark.parametrize("name", ["-x", "@x", "|touch x"])
+def test_a_name_that_begins_like_an_option_settles_no_pattern(workspace: Path, name: str) -> None:
+    facts = Facts(certain=False, dash_folders=(".",), without_dashes=Facts(reads=("*.md",)))
+    assert PathResolver(workspace).resolve(facts).certain
+    (workspace / name).write_text("")
+    assert not PathResolver(workspace).resolve(facts).certain
+
+
 def test_patterns_are_names_where_no_name_begins_with_a_dash(workspace: Path) -> None:
     facts = Facts(
         effect=Effect.LOCAL_MUTATION,

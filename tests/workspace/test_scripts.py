@@ -210,3 +210,9 @@ def test_more_files_than_are_looked_at_have_no_digest(tmp_path: Path) -> None:
     for number in range(MAX_STAMPED + 2):
         (tmp_path / f"{number}.py").touch()
     assert code_digest(tmp_path) == UNREADABLE
+
+
+def test_with_more_folders_than_are_looked_at_nothing_is_complete(tmp_path: Path) -> None:
+    assert dict(digests_of(tmp_path, [], ["m.py"], [f"d{number}" for number in range(5)])).get("...") is None
+    found = dict(digests_of(tmp_path, [], ["m.py"], [f"d{number}" for number in range(50)]))
+    assert found["..."] == UNREADABLE
