@@ -80,7 +80,7 @@ _INTERPRETERS = (
     r"source|\.|exec|ld\.so|java|dotnet)"
 )
 _RUNNERS = rf"(?:{_INTERPRETERS}|make|gmake|just|task)"
-_START = r"(?:^|[\s;&|(`\"'@!=])"
+_START = r"(?:^|[\s;&|(`\"'@!])"
 _OPTIONS = rf"(?:{_GAP}-[^\s\"'`]{{0,99}}(?:{_GAP}[\w:=,.][\w:=,.-]{{0,99}}(?={_GAP}\S))?){{0,9}}"
 _PREFIXES = (
     r"(?:(?:do|then|else|exec|command|builtin|env|nohup|time|sudo|doas|nice|setsid|stdbuf|timeout|ionice|"
@@ -115,9 +115,7 @@ _SIGNS_OF_ANY_FILE = tuple(
         ),
         rf"{_START}{_RUNNERS}{_OPTIONS}[ \t]{{0,9}}\d?<[ \t]{{0,9}}{_QUOTE}[^\s\"']{{0,99}}[$`*?\[(]",
         rf"{_START}{_RUNNERS}{_GAP}(?:-\S{{1,99}}{_GAP}){{0,9}}-(?:s|i|-init-file|-rcfile)\b",
-        rf"{_BEGIN}{_PREFIXES}(?:ba|da|z|k)?sh[ \t]{{0,9}}(?:$|[;&|)])",
-        # Scripts that are written first, and files that get another name first.
-        r">[ \t]{0,9}[\"']?[\w./$-]{1,99}\.(?:sh|bash|zsh|py|pl|rb|js|R|lua|mk|awk|sed)\b",
+        # Files that get another name first.
         rf"(?:{_BEGIN}|[ \t]){_PREFIXES}(?:ln|cp|mv|install|rename)[ \t]",
         # An option that names a program, with a computed value.
         (

@@ -169,17 +169,12 @@ class PathResolver:
         """Return what a call may run, with digests: what it reads or loads, and code that it names."""
         workspace = Path(self._root.path)
         reads = () if facts.certain else reads
-        # Of what code only names, data and results stay out: a result differs after each run. What a command
-        # that may do anything is given may be a program, whatever its name.
+        # Of what is only named, data and results stay out: a result differs after each run.
         code = [
             path
             for path in named.paths
             if path not in named.folders
-            and (
-                facts.commands
-                or posixpath.splitext(path)[1] in _ENDINGS_OF_PROGRAMS
-                or is_code(workspace, path)
-            )
+            and (posixpath.splitext(path)[1] in _ENDINGS_OF_PROGRAMS or is_code(workspace, path))
         ]
         loaded = [path for path, _ in facts.scripts]
         return digests_of(workspace, (*reads, *code), loaded, named.folders)

@@ -102,7 +102,7 @@ _DATA_SUFFIXES = frozenset(
             ".jsonl",
             ".ndjson",
         ),
-        *(".geojson", ".xml", ".html", ".htm", ".svg", ".pdf", ".ps", ".eps", ".aux", ".bbl", ".toc"),
+        *(".geojson", ".xml", ".html", ".htm", ".svg", ".pdf", ".ps", ".eps", ".tex", ".aux", ".bbl", ".toc"),
         *(".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".ico", ".heic", ".dcm", ".nii"),
         *(".mp3", ".mp4", ".wav", ".flac", ".ogg", ".avi", ".mov", ".mkv", ".webm", ".srt", ".ttf", ".woff"),
         *(".npy", ".npz", ".parquet", ".pq", ".feather", ".arrow", ".orc", ".avro", ".h5", ".hdf5", ".hdf"),

@@ -188,24 +188,3 @@ async def test_an_approval_to_unpack_is_for_the_present_archive(
     assert session.explain(call).digest == before.digest
     put(session.workspace, {"x.tar": "other"})
     assert session.explain(call).digest != before.digest
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "uv run q.txt",
-        "psql --file=q.txt",
-        "ansible-playbook q.txt",
-        "quarto render q.txt",
-        "coverage run q.txt",
-        "bats q.txt",
-        "screen -c q.txt",
-        "nobodyknows q.txt",
-    ],
-)
-async def test_a_file_that_an_unknown_program_is_given_may_be_a_program(
-    open_session: OpenSession, command: str
-) -> None:
-    session = open_session()
-    await session.start()
-    assert not outlives(session, Case(command=command, files={"q.txt": ":"}, target="q.txt"))
