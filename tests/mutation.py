@@ -62,6 +62,7 @@ MODULES = (
     "workspace/checkpoints/steps",
     "workspace/checkpoints/store",
     "workspace/checkpoints/timeline",
+    "workspace/checkpoints/transactions",
     "workspace/checkpoints/tree",
     "workspace/checkpoints/trees",
     "agent/loop",

@@ -24,37 +24,26 @@ import math
 import pathlib
 import threading
 import time
-import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from aisotools.core.concurrency import sorted_in_runs
-from aisotools.core.exceptions import UsageError, WorkspaceError
-from aisotools.core.truncation import summarize_names
+from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.authorship import NO_EVIDENCE, Author, Evidence
 from aisotools.workspace.checkpoints.moves import (
-    PathList,
     UndoResult,
     changes_by_author,
-    find_stuck,
     judge_changes,
     list_changed,
     list_unrestored,
-    move_trees,
-    plan_trees,
 )
-from aisotools.workspace.checkpoints.plan import Reasons, RestorePlan, plan_restore
-from aisotools.workspace.checkpoints.recovery import UNCERTAIN, describe_completed, describe_ended, drop_lost
-from aisotools.workspace.checkpoints.removal import sweep
-from aisotools.workspace.checkpoints.restore import lock_again
+from aisotools.workspace.checkpoints.recovery import describe_completed, describe_ended, drop_lost
 from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline
 from aisotools.workspace.checkpoints.store import RecordQueue, Store
+from aisotools.workspace.checkpoints.transactions import Mover
 from aisotools.workspace.checkpoints.tree import reachable_digests
-from aisotools.workspace.checkpoints.trees import WORKSPACE_KEY, TrackedTree, TrackedTrees
+from aisotools.workspace.checkpoints.trees import WORKSPACE_KEY, TrackedTrees
 from aisotools.workspace.root_mode import watch_mode
 
 KEPT_STEPS = 100
@@ -120,6 +109,14 @@ class Checkpoints:
         try:
             records = self._store.records()
             self._timeline = Timeline.read(records)
+            self._mover = Mover(
+                self._store,
+                self._trees,
+                self._timeline,
+                self._due,
+                rescan=self._rescan,
+                note=self.notes.append,
+            )
             if records or self._store.damage:
                 self._recover()
         except BaseException:
@@ -168,7 +165,8 @@ class Checkpoints:
     def take_notes(self) -> tuple[str, ...]:
         """Return what was completed, taken back or lost since the last time, in sentences."""
         with self._lock:
-            notes, self.notes = tuple(self.notes), []
+            notes = tuple(self.notes)
+            self.notes.clear()
             return notes
 
     # ---- what has to be written first
@@ -199,19 +197,7 @@ class Checkpoints:
             if not may_wait:
                 raise TooSlow
             self._due.write()
-            self._sweep_left()
-
-    def _sweep_left(self) -> None:
-        """Remove partial files that could not be removed when they should have been, as far as possible."""
-        for token, keys in list(self._timeline.left.items()):
-            for key in keys:
-                tree = self._trees.find(key)
-                if tree is not None:
-                    with tree.opened() as root:
-                        sweep(root, [()], token)
-            del self._timeline.left[token]
-            self._due.add(op="swept", token=token)
-        self._due.write()
+            self._mover.sweep_left()
 
     # ---- memory
 
@@ -281,7 +267,7 @@ class Checkpoints:
             if self._timeline.moving is not None:
                 if not may_wait:
                     raise TooSlow
-                self._finish_move(self._timeline.moving)
+                self._mover.finish(self._timeline.moving)
             snapshot = self.snapshot(progress, max_work, may_wait=may_wait)
             before = {WORKSPACE_KEY: snapshot.root}
             if outside is not None and (tree := self._trees.track(outside)) is not None:
@@ -434,76 +420,7 @@ class Checkpoints:
         """
         with self._lock:
             self._settle(may_wait=True)
-            moving = self._timeline.moving
-            unfinished = () if moving is None else self._finish_move(moving, force=force)
-            if self._timeline.running:
-                names = ", ".join(step.name for step in self._timeline.running.values())
-                raise UsageError(f"{names} is running. Wait for it, or interrupt it, then {direction}.")
-            for attempts_left in (2, 1, 0):
-                plans = self._plan_healed(direction, steps, force=force)
-                conflicts = tuple(conflict for _, plan in plans for conflict in plan.conflicts)
-                if conflicts and not force:
-                    return UndoResult(
-                        direction=direction, steps=tuple(steps), conflicts=conflicts, done=False
-                    )
-                # The plan has scanned every tree.
-                origin = {tree.key: tree.root for tree, _ in plans}
-                moved = self._carry_out(direction, steps, plans, force=force)
-                if not (moved.is_late and attempts_left):
-                    break
-                time.sleep(_TICK_S)  # the next plan is late again where a stamp is finer than its clock
-            if not moved.done and self._heal():
-                plans = self._plan(direction, steps, force=force)
-                moved = self._carry_out(direction, steps, plans, force=force)
-            if unfinished:  # what this move changes as well, it names itself
-                touched = {tree.display_path(path) for tree, plan in plans for path in plan.touched}
-                left = tuple(entry for entry in unfinished if entry[0] not in touched)
-                moved = replace(moved, missing=moved.missing + left)
-            moved = replace(moved, conflicts=conflicts, origin=origin)
-            if force or not moved.failed or not moved.done:
-                return moved
-            return self._take_back(moved, plans)
-
-    def _plan_healed(
-        self, direction: Direction, steps: Sequence[Checkpoint], *, force: bool
-    ) -> list[tuple[TrackedTree, RestorePlan]]:
-        try:
-            return self._plan(direction, steps, force=force)
-        except WorkspaceError:
-            if self._heal():
-                return self._plan(direction, steps, force=force)
-            raise
-
-    def _heal(self) -> bool:
-        """Store damaged contents again that the workspace has as well. Return whether any is whole now."""
-        damaged = set(self._store.damaged)
-        if not damaged:
-            return False
-        for digest in damaged:
-            self._store.forget(digest)
-        for tree in self._trees:
-            tree.scanner.close()
-            tree.scan()
-        self._store.damaged.clear()
-        return any(digest in self._store for digest in damaged)
-
-    def _take_back(self, moved: UndoResult, plans: Sequence[tuple[TrackedTree, RestorePlan]]) -> UndoResult:
-        """Take back a move that has failed. Return what became of that."""
-        try:
-            back = self.revert(moved)
-        except WorkspaceError:
-            return moved  # what was done stays done, and what was not is named; it is completed later
-        return replace(
-            back,
-            direction=moved.direction,
-            steps=moved.steps,
-            restored=(),
-            removed=(),
-            missing=moved.failed,
-            failed=moved.failed,
-            stuck=find_stuck(self._store, moved, plans),
-            done=False,
-        )
+            return self._mover.move(direction, steps, force=force)
 
     def revert(self, moved: UndoResult) -> UndoResult:
         """Take a move back that was the last thing to happen: every path that it changed is as before it.
@@ -515,158 +432,13 @@ class Checkpoints:
             WorkspaceError: If it cannot be recorded; nothing was changed then.
         """
         with self._lock:
-            plans = []
-            for key, root in moved.origin.items():
-                tree = self._trees.find(key)
-                if tree is not None:
-                    plans.append(
-                        (
-                            tree,
-                            plan_restore(self._store, tree, [(tree.scan().root, root)], keeps_set_ids=True),
-                        )
-                    )
-            direction: Direction = "redo" if moved.direction == "undo" else "undo"
-            return self._carry_out(
-                direction, moved.steps[::-1], plans, moved.token, force=True, must_succeed=True
-            )
+            return self._mover.revert(moved)
 
-    def _plan(
-        self,
-        direction: Direction,
-        steps: Sequence[Checkpoint],
-        *,
-        is_resumed: bool = False,
-        force: bool = False,
-    ) -> list[tuple[TrackedTree, RestorePlan]]:
-        trees = self._trees
-        return plan_trees(self._store, trees, direction, steps, is_resumed=is_resumed, force=force)
-
-    def _carry_out(
-        self,
-        direction: Direction,
-        steps: Sequence[Checkpoint],
-        plans: Sequence[tuple[TrackedTree, RestorePlan]],
-        token: str = "",
-        *,
-        force: bool,
-        must_succeed: bool | None = None,
-        is_recorded: bool = False,
-    ) -> UndoResult:
-        """Carry out a move.
-
-        Args:
-            direction: Whether to undo or to redo.
-            steps: The steps, in the order in which they are taken.
-            plans: What to do in each tree.
-            token: Part of the names of partial files; a new one if it is empty.
-            force: Remove also what cannot be restored.
-            must_succeed: Whether the move stays unfinished, for `_finish_move`, if a path cannot be changed;
-                without it, unless forced.
-            is_recorded: Whether the move was recorded before, and cut short.
-
-        Returns:
-            The result; if not everything could be staged, and it need not go on all the same, one that is not
-            done: then nothing was changed.
-
-        Raises:
-            WorkspaceError: If it cannot be recorded; nothing was changed then.
-        """
-        must_succeed = not force if must_succeed is None else must_succeed
-        ids, token = [step.call_id for step in steps], token or uuid.uuid4().hex[:12]
-        record = {"op": "move", "way": direction, "ids": ids, "token": token, "force": force}
-        if must_succeed and force:
-            record["must_succeed"] = True
-        before = self._timeline.moving
-        if not is_recorded:
-            self._store.record(**record)
-        try:
-            self._store.sync()
-        except WorkspaceError:
-            if not is_recorded:
-                self._withdraw(before, token, ())
-            raise
-        self._timeline.moving = record
-        listed = PathList()
-        moved = move_trees(self._store, plans, token, force=force, must_succeed=must_succeed, listed=listed)
-        failed, is_done = moved.failed, moved.is_switched or force or is_recorded
-        if not is_done:
-            if not self._withdraw(before, token, moved.left):
-                failed.append(("", UNCERTAIN))
-        else:
-            self._timeline.shift(direction, ids)
-            moved.missing += moved.waiting
-            if not (failed and must_succeed):
-                # Disk full: what was done is done. The next call or move writes it before all else, or is
-                # refused; the next process finds a move that was cut short, and nothing left of it to do.
-                with suppress(WorkspaceError):
-                    self._end_move(token, moved.left)
+    def _rescan(self) -> None:
         try:
             self.snapshot()
         except WorkspaceError:
             self.latest = None  # the next call looks again, and is refused if that fails as well
-        return UndoResult(
-            direction=direction,
-            steps=tuple(steps),
-            restored=tuple(sorted_in_runs(moved.restored)),
-            removed=tuple(sorted_in_runs(moved.removed)),
-            missing=tuple(sorted_in_runs([*moved.missing, *failed])),
-            others=tuple(sorted_in_runs(moved.others)),
-            failed=tuple(sorted_in_runs(failed)),
-            done=is_done,
-            is_late=moved.is_late,
-            token=token,
-        )
-
-    def _withdraw(self, before: Mapping[str, Any] | None, token: str, left: Sequence[str]) -> bool:
-        """Give up a move that has changed nothing. Return False if that cannot be recorded.
-
-        The record before all else then, so that nothing can be done on a history that is not certain.
-        """
-        self._timeline.moving = before
-        if not left:
-            with suppress(WorkspaceError):
-                self._store.retract()
-                return True
-        record: dict[str, Any] = {"op": "stayed", "token": token}
-        if left:
-            record["left"] = self._timeline.left[token] = list(left)
-        self._due.add(**record)
-        try:
-            self.sync()
-        except WorkspaceError:
-            return False
-        return True
-
-    def _end_move(self, token: str, left: Sequence[str] = ()) -> None:
-        record: dict[str, Any] = {"op": "moved", "token": token}
-        if left:
-            record["left"] = self._timeline.left[token] = list(left)
-        self._store.record(**record)
-        self._store.sync()
-        self._timeline.moving = None
-
-    def _finish_move(self, moving: Mapping[str, Any], *, force: bool = False) -> Reasons:
-        """Complete a move that failed half way, before anything else is done.
-
-        Returns:
-            With `force`, the paths at which it cannot be completed, and which stay as they are.
-
-        Raises:
-            WorkspaceError: If it still cannot be completed, or that cannot be recorded.
-        """
-        moved = self._complete_move(moving)
-        failed = moved.failed
-        if failed and not force:
-            names = summarize_names([f"{path or 'the workspace'} ({why})" for path, why in failed])
-            raise WorkspaceError(
-                f"An earlier undo or redo failed half way, and can still not be completed at: {names}. "
-                "Make it possible to change that, and try again; an undo or redo with force=True leaves it."
-            )
-        if self._timeline.moving is not None:
-            self._end_move(moving["token"])
-        if not failed:
-            self.notes.append(describe_completed(moved))
-        return failed
 
     # ---- recovery and limits
 
@@ -676,39 +448,17 @@ class Checkpoints:
         self.notes += drop_lost(timeline, self._store)
         # Crash during an undo or redo: complete it before anything else looks at the workspace.
         if timeline.moving is not None:
-            moved = self._complete_move(timeline.moving)
+            moved = self._mover.complete(timeline.moving)
             self.notes.append(describe_completed(moved))
         # Crash during a call: whatever it has done by now is its result.
         for call_id in list(timeline.running):
             self.notes.append(describe_ended(self.end(call_id)))
-        self._sweep_left()
+        self._mover.sweep_left()
         self._rewrite()
 
     def _rewrite(self) -> None:
         self._store.rewrite(self._timeline.records())
         self._due.clear()  # the timeline says the same
-
-    def _complete_move(self, record: Mapping[str, Any]) -> UndoResult:
-        """Complete an undo or redo that was cut short. Paths that were changed since are left alone."""
-        direction: Direction = "undo" if record["way"] == "undo" else "redo"
-        known = {step.call_id: step for step in [*self._timeline.done, *self._timeline.undone]}
-        steps = [known[call_id] for call_id in record["ids"] if call_id in known]
-        for tree, plan in self._plan(direction, steps):
-            folders = {(), *(path[:-1] for path in plan.touched)}
-            with tree.opened() as root:
-                sweep(root, folders, record["token"])
-                lock_again(self._store, root, plan.end, folders)
-        # Plan again: the partial files that were just removed would count as changes by somebody else.
-        plans = self._plan(direction, steps, is_resumed=True)
-        return self._carry_out(
-            direction,
-            steps,
-            [(tree, plan.without_conflicts()) for tree, plan in plans],
-            record["token"],
-            force=bool(record.get("force")),
-            must_succeed=record.get("must_succeed"),
-            is_recorded=True,
-        )
 
     def drop_old(self) -> None:
         """Drop the oldest steps above the limits, and the contents that only they needed.

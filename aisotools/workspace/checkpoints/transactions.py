@@ -1,0 +1,322 @@
+"""An undo or redo as a transaction: recorded, staged, switched; if it fails, taken back or completed.
+
+Threat
+    The disk is full, a path cannot be changed, a content is damaged, or the host dies half way.
+Mechanism
+    The move is recorded before anything is touched, and then everything is staged. What cannot be staged is
+    given up: nothing has changed. What fails while it is switched is taken back, by a move of its own. Where
+    even that fails, or the host died, the record stays, and `finish` or `complete` does the rest.
+Race window
+    Somebody may save a file while a move is staged: it is planned again. Between the last look and the
+    rename of a path nobody can tell.
+When it fails
+    A move that can be neither taken back nor completed keeps every call from changing anything.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from aisotools.core.concurrency import sorted_in_runs
+from aisotools.core.exceptions import UsageError, WorkspaceError
+from aisotools.core.truncation import summarize_names
+from aisotools.workspace.checkpoints.moves import PathList, UndoResult, find_stuck, move_trees, plan_trees
+from aisotools.workspace.checkpoints.plan import Reasons, RestorePlan, plan_restore
+from aisotools.workspace.checkpoints.recovery import UNCERTAIN, describe_completed
+from aisotools.workspace.checkpoints.removal import sweep
+from aisotools.workspace.checkpoints.restore import lock_again
+from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline
+from aisotools.workspace.checkpoints.store import RecordQueue, Store
+from aisotools.workspace.checkpoints.trees import TrackedTree, TrackedTrees
+
+_TICK_S = 0.01  # the longest tick of the clock by which files are stamped
+
+
+class Mover:
+    """Undoes and redoes the steps of one timeline. Not thread-safe: its owner has a lock."""
+
+    def __init__(
+        self,
+        store: Store,
+        trees: TrackedTrees,
+        timeline: Timeline,
+        due: RecordQueue,
+        *,
+        rescan: Callable[[], None],
+        note: Callable[[str], None],
+    ) -> None:
+        """Move along a timeline.
+
+        Args:
+            store: Holds the contents and the journal.
+            trees: What steps change.
+            timeline: Steps that were done and undone; it is changed with each move.
+            due: Records that must be written before all others.
+            rescan: Called after a move, to look what is there now.
+            note: Called with what was completed, in a sentence.
+        """
+        self._store, self._trees, self._timeline, self._due = store, trees, timeline, due
+        self._rescan, self._note = rescan, note
+
+    def move(self, direction: Direction, steps: Sequence[Checkpoint], *, force: bool = False) -> UndoResult:
+        """Undo or redo steps; see `Checkpoints.move`."""
+        moving = self._timeline.moving
+        unfinished = () if moving is None else self.finish(moving, force=force)
+        if self._timeline.running:
+            names = ", ".join(step.name for step in self._timeline.running.values())
+            raise UsageError(f"{names} is running. Wait for it, or interrupt it, then {direction}.")
+        for attempts_left in (2, 1, 0):
+            plans = self._plan_healed(direction, steps, force=force)
+            conflicts = tuple(conflict for _, plan in plans for conflict in plan.conflicts)
+            if conflicts and not force:
+                return UndoResult(direction=direction, steps=tuple(steps), conflicts=conflicts, done=False)
+            # The plan has scanned every tree.
+            origin = {tree.key: tree.root for tree, _ in plans}
+            moved = self._carry_out(direction, steps, plans, force=force)
+            if not (moved.is_late and attempts_left):
+                break
+            time.sleep(_TICK_S)  # the next plan is late again where a stamp is finer than its clock
+        if not moved.done and self._heal():
+            plans = self._plan(direction, steps, force=force)
+            moved = self._carry_out(direction, steps, plans, force=force)
+        if unfinished:  # what this move changes as well, it names itself
+            touched = {tree.display_path(path) for tree, plan in plans for path in plan.touched}
+            left = tuple(entry for entry in unfinished if entry[0] not in touched)
+            moved = replace(moved, missing=moved.missing + left)
+        moved = replace(moved, conflicts=conflicts, origin=origin)
+        if force or not moved.failed or not moved.done:
+            return moved
+        return self._take_back(moved, plans)
+
+    def _plan_healed(
+        self, direction: Direction, steps: Sequence[Checkpoint], *, force: bool
+    ) -> list[tuple[TrackedTree, RestorePlan]]:
+        try:
+            return self._plan(direction, steps, force=force)
+        except WorkspaceError:
+            if self._heal():
+                return self._plan(direction, steps, force=force)
+            raise
+
+    def _heal(self) -> bool:
+        """Store damaged contents again that the workspace has as well. Return whether any is whole now."""
+        damaged = set(self._store.damaged)
+        if not damaged:
+            return False
+        for digest in damaged:
+            self._store.forget(digest)
+        for tree in self._trees:
+            tree.scanner.close()
+            tree.scan()
+        self._store.damaged.clear()
+        return any(digest in self._store for digest in damaged)
+
+    def _take_back(self, moved: UndoResult, plans: Sequence[tuple[TrackedTree, RestorePlan]]) -> UndoResult:
+        """Take back a move that has failed. Return what became of that."""
+        try:
+            back = self.revert(moved)
+        except WorkspaceError:
+            return moved  # what was done stays done, and what was not is named; it is completed later
+        return replace(
+            back,
+            direction=moved.direction,
+            steps=moved.steps,
+            restored=(),
+            removed=(),
+            missing=moved.failed,
+            failed=moved.failed,
+            stuck=find_stuck(self._store, moved, plans),
+            done=False,
+        )
+
+    def revert(self, moved: UndoResult) -> UndoResult:
+        """Take back a move that was the last thing to happen; see `Checkpoints.revert`."""
+        plans = []
+        for key, root in moved.origin.items():
+            tree = self._trees.find(key)
+            if tree is not None:
+                plans.append(
+                    (
+                        tree,
+                        plan_restore(self._store, tree, [(tree.scan().root, root)], keeps_set_ids=True),
+                    )
+                )
+        direction: Direction = "redo" if moved.direction == "undo" else "undo"
+        return self._carry_out(
+            direction, moved.steps[::-1], plans, moved.token, force=True, must_succeed=True
+        )
+
+    def _plan(
+        self,
+        direction: Direction,
+        steps: Sequence[Checkpoint],
+        *,
+        is_resumed: bool = False,
+        force: bool = False,
+    ) -> list[tuple[TrackedTree, RestorePlan]]:
+        trees = self._trees
+        return plan_trees(self._store, trees, direction, steps, is_resumed=is_resumed, force=force)
+
+    def _carry_out(
+        self,
+        direction: Direction,
+        steps: Sequence[Checkpoint],
+        plans: Sequence[tuple[TrackedTree, RestorePlan]],
+        token: str = "",
+        *,
+        force: bool,
+        must_succeed: bool | None = None,
+        is_recorded: bool = False,
+    ) -> UndoResult:
+        """Carry out a move.
+
+        Args:
+            direction: Whether to undo or to redo.
+            steps: The steps, in the order in which they are taken.
+            plans: What to do in each tree.
+            token: Part of the names of partial files; a new one if it is empty.
+            force: Remove also what cannot be restored.
+            must_succeed: Whether the move stays unfinished, for `_finish_move`, if a path cannot be changed;
+                without it, unless forced.
+            is_recorded: Whether the move was recorded before, and cut short.
+
+        Returns:
+            The result; if not everything could be staged, and it need not go on all the same, one that is not
+            done: then nothing was changed.
+
+        Raises:
+            WorkspaceError: If it cannot be recorded; nothing was changed then.
+        """
+        must_succeed = not force if must_succeed is None else must_succeed
+        ids, token = [step.call_id for step in steps], token or uuid.uuid4().hex[:12]
+        record = {"op": "move", "way": direction, "ids": ids, "token": token, "force": force}
+        if must_succeed and force:
+            record["must_succeed"] = True
+        before = self._timeline.moving
+        if not is_recorded:
+            self._store.record(**record)
+        try:
+            self._store.sync()
+        except WorkspaceError:
+            if not is_recorded:
+                self._withdraw(before, token, ())
+            raise
+        self._timeline.moving = record
+        listed = PathList()
+        moved = move_trees(self._store, plans, token, force=force, must_succeed=must_succeed, listed=listed)
+        failed, is_done = moved.failed, moved.is_switched or force or is_recorded
+        if not is_done:
+            if not self._withdraw(before, token, moved.left):
+                failed.append(("", UNCERTAIN))
+        else:
+            self._timeline.shift(direction, ids)
+            moved.missing += moved.waiting
+            if not (failed and must_succeed):
+                # Disk full: what was done is done. The next call or move writes it before all else, or is
+                # refused; the next process finds a move that was cut short, and nothing left of it to do.
+                with suppress(WorkspaceError):
+                    self._end_move(token, moved.left)
+        self._rescan()
+        return UndoResult(
+            direction=direction,
+            steps=tuple(steps),
+            restored=tuple(sorted_in_runs(moved.restored)),
+            removed=tuple(sorted_in_runs(moved.removed)),
+            missing=tuple(sorted_in_runs([*moved.missing, *failed])),
+            others=tuple(sorted_in_runs(moved.others)),
+            failed=tuple(sorted_in_runs(failed)),
+            done=is_done,
+            is_late=moved.is_late,
+            token=token,
+        )
+
+    def _withdraw(self, before: Mapping[str, Any] | None, token: str, left: Sequence[str]) -> bool:
+        """Give up a move that has changed nothing. Return False if that cannot be recorded.
+
+        The record before all else then, so that nothing can be done on a history that is not certain.
+        """
+        self._timeline.moving = before
+        if not left:
+            with suppress(WorkspaceError):
+                self._store.retract()
+                return True
+        record: dict[str, Any] = {"op": "stayed", "token": token}
+        if left:
+            record["left"] = self._timeline.left[token] = list(left)
+        self._due.add(**record)
+        try:
+            self._due.write()
+            self._store.sync()
+        except WorkspaceError:
+            return False
+        return True
+
+    def _end_move(self, token: str, left: Sequence[str] = ()) -> None:
+        record: dict[str, Any] = {"op": "moved", "token": token}
+        if left:
+            record["left"] = self._timeline.left[token] = list(left)
+        self._store.record(**record)
+        self._store.sync()
+        self._timeline.moving = None
+
+    def finish(self, moving: Mapping[str, Any], *, force: bool = False) -> Reasons:
+        """Complete a move that failed half way, before anything else is done.
+
+        Returns:
+            With `force`, the paths at which it cannot be completed, and which stay as they are.
+
+        Raises:
+            WorkspaceError: If it still cannot be completed, or that cannot be recorded.
+        """
+        moved = self.complete(moving)
+        failed = moved.failed
+        if failed and not force:
+            names = summarize_names([f"{path or 'the workspace'} ({why})" for path, why in failed])
+            raise WorkspaceError(
+                f"An earlier undo or redo failed half way, and can still not be completed at: {names}. "
+                "Make it possible to change that, and try again; an undo or redo with force=True leaves it."
+            )
+        if self._timeline.moving is not None:
+            self._end_move(moving["token"])
+        if not failed:
+            self._note(describe_completed(moved))
+        return failed
+
+    def complete(self, record: Mapping[str, Any]) -> UndoResult:
+        """Complete an undo or redo that was cut short. Paths that were changed since are left alone."""
+        direction: Direction = "undo" if record["way"] == "undo" else "redo"
+        known = {step.call_id: step for step in [*self._timeline.done, *self._timeline.undone]}
+        steps = [known[call_id] for call_id in record["ids"] if call_id in known]
+        for tree, plan in self._plan(direction, steps):
+            folders = {(), *(path[:-1] for path in plan.touched)}
+            with tree.opened() as root:
+                sweep(root, folders, record["token"])
+                lock_again(self._store, root, plan.end, folders)
+        # Plan again: the partial files that were just removed would count as changes by somebody else.
+        plans = self._plan(direction, steps, is_resumed=True)
+        return self._carry_out(
+            direction,
+            steps,
+            [(tree, plan.without_conflicts()) for tree, plan in plans],
+            record["token"],
+            force=bool(record.get("force")),
+            must_succeed=record.get("must_succeed"),
+            is_recorded=True,
+        )
+
+    def sweep_left(self) -> None:
+        """Remove partial files that could not be removed when they should have been, as far as possible."""
+        for token, keys in list(self._timeline.left.items()):
+            for key in keys:
+                tree = self._trees.find(key)
+                if tree is not None:
+                    with tree.opened() as root:
+                        sweep(root, [()], token)
+            del self._timeline.left[token]
+            self._due.add(op="swept", token=token)
+        self._due.write()

@@ -1,0 +1,195 @@
+"""Moves as transactions: what is recorded when, what is taken back, and what stays for later.
+
+How a whole timeline behaves when a call fails, a process ends or the power does is in `test_timeline_*`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aisotools.core.exceptions import UsageError, WorkspaceError
+from aisotools.workspace.checkpoints.plan import RestorePlan, find_changed_since
+from aisotools.workspace.checkpoints.restore import discard_stage, stage_plan
+from aisotools.workspace.checkpoints.scan import ScanLimits
+from aisotools.workspace.checkpoints.steps import Checkpoint, Timeline
+from aisotools.workspace.checkpoints.store import RecordQueue, Store
+from aisotools.workspace.checkpoints.transactions import Mover
+from aisotools.workspace.checkpoints.trees import TrackedTrees
+
+
+class Bench:
+    """A mover with everything that it is given."""
+
+    def __init__(self, top: Path) -> None:
+        self.root = top / "workspace"
+        self.root.mkdir()
+        self.store = Store(top / "store")
+        self.trees = TrackedTrees(self.store, self.root, ScanLimits())
+        self.timeline = Timeline()
+        self.due = RecordQueue(self.store)
+        self.notes: list[str] = []
+        self.scans = 0
+        self.mover = Mover(
+            self.store, self.trees, self.timeline, self.due, rescan=self.rescan, note=self.notes.append
+        )
+
+    def rescan(self) -> None:
+        self.scans += 1
+
+    def step(self, call_id: str, text: str) -> Checkpoint:
+        """Have a call write to the file `a`."""
+        before = self.trees.workspace.scan().root
+        (self.root / "a").write_text(text)
+        step = Checkpoint(
+            call_id=call_id,
+            name="write",
+            session="s",
+            time_s=0,
+            before={"": before},
+            after={"": self.trees.workspace.scan().root},
+        )
+        self.timeline.end(step)
+        return step
+
+    def operations(self) -> list[str]:
+        return [record["op"] for record in self.store.records()]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.store.close()
+
+
+def test_move_is_recorded_before_and_after_and_shifts_the_steps(bench: Bench) -> None:
+    steps = [bench.step("c1", "1"), bench.step("c2", "22")]
+    moved = bench.mover.move("undo", steps[::-1])
+    assert (moved.done, moved.removed, moved.failed) == (True, ("a",), ())
+    assert not (bench.root / "a").exists()
+    assert (bench.timeline.done, bench.timeline.undone) == ([], steps[::-1])
+    assert bench.operations() == ["move", "moved"]
+    assert bench.scans  # it was planned again if the file had just been written
+    assert bench.mover.move("redo", steps).restored == ("a",)
+    assert (bench.root / "a").read_text() == "22"
+    assert bench.timeline.done == steps
+
+
+def test_move_with_a_conflict_records_nothing(bench: Bench) -> None:
+    steps = [bench.step("c1", "1")]
+    (bench.root / "a").write_text("person")
+    moved = bench.mover.move("undo", steps)
+    assert (moved.done, [path for path, _ in moved.conflicts]) == (False, ["a"])
+    assert (bench.operations(), bench.timeline.done) == ([], steps)
+    assert bench.mover.move("undo", steps, force=True).done
+    assert not (bench.root / "a").exists()
+
+
+def test_no_move_while_a_step_runs(bench: Bench) -> None:
+    step = bench.step("c1", "1")
+    bench.timeline.running["c2"] = step
+    with pytest.raises(UsageError, match="write is running"):
+        bench.mover.move("undo", [step])
+    assert bench.operations() == []
+
+
+def test_content_that_is_gone_gives_the_move_up(bench: Bench) -> None:
+    bench.step("c1", "first")
+    step = bench.step("c2", "second")
+    for path in (bench.store.folder / "objects").iterdir():
+        if path.read_bytes() == b"first":
+            path.unlink()
+    moved = bench.mover.move("undo", [step])
+    assert not moved.done
+    assert [path for path, _ in moved.failed] == ["a"]
+    assert (bench.root / "a").read_text() == "second"
+    assert [one.call_id for one in bench.timeline.done] == ["c1", "c2"]
+    assert (bench.timeline.moving, bench.operations()) == (None, [])  # the record was taken back
+
+
+def test_move_that_was_made_is_reverted(bench: Bench) -> None:
+    bench.step("c1", "first")
+    step = bench.step("c2", "second")
+    moved = bench.mover.move("undo", [step])
+    assert (bench.root / "a").read_text() == "first"
+    back = bench.mover.revert(moved)
+    assert (back.done, back.direction, back.restored) == (True, "redo", ("a",))
+    assert (bench.root / "a").read_text() == "second"
+    assert [one.call_id for one in bench.timeline.done] == ["c1", "c2"]
+    assert bench.operations() == ["move", "moved", "move", "moved"]
+
+
+def test_move_that_cannot_be_completed_keeps_all_others_from_being_made(bench: Bench) -> None:
+    bench.step("c1", "first")
+    step = bench.step("c2", "second")
+    record = {"op": "move", "way": "undo", "ids": ["c2"], "token": "t", "force": False}
+    bench.store.record(**record)
+    bench.timeline.moving = record
+    first = next(p for p in (bench.store.folder / "objects").iterdir() if p.read_bytes() == b"first")
+    whole = first.read_bytes()
+    first.write_bytes(b"damaged")
+    with pytest.raises(WorkspaceError, match="can still not be completed at: a "):
+        bench.mover.move("undo", [step])
+    assert bench.timeline.moving == record
+    assert not bench.notes
+    first.write_bytes(whole)
+    bench.store.damaged.clear()
+    bench.timeline.moving = record
+    assert bench.mover.finish(record) == ()
+    assert (bench.root / "a").read_text() == "first"
+    assert not bench.timeline.moving
+    assert len(bench.notes) == 1
+    assert "undo of write (c2), which was cut short, was completed" in bench.notes[0]
+
+
+def test_partial_files_are_swept_and_that_is_recorded(bench: Bench) -> None:
+    (bench.root / ".aisotools-write-t-staged").mkdir()
+    (bench.root / ".aisotools-write-t-1").touch()
+    (bench.root / ".aisotools-write-u-1").touch()
+    bench.timeline.left["t"] = ["", "/nonexistent/x"]
+    bench.mover.sweep_left()
+    assert [path.name for path in bench.root.iterdir()] == [".aisotools-write-u-1"]
+    assert (bench.timeline.left, bench.operations()) == ({}, ["swept"])
+
+
+def test_a_file_that_cannot_be_removed_is_named_and_does_not_stop_the_move(bench: Bench) -> None:
+    step = bench.step("c1", "1")
+    (bench.root / "b").write_text("1")
+    plan = RestorePlan(
+        targets={("a",): None},
+        # What stands at its place by now is no folder.
+        unrestorable=((("b", "large"), "it is too large"), (("gone",), "it is too large")),
+    )
+    plans = [(bench.trees.workspace, plan)]
+    result = bench.mover._carry_out("undo", [step], plans, "t", force=True)
+    assert (result.removed, result.missing) == (("a",), (("b/large", "Not a directory"),))
+    assert (bench.timeline.done, bench.timeline.undone) == ([], [step])
+    assert bench.store.records()[-1] == {"op": "moved", "token": "t"}
+
+
+def test_further_name_of_a_file_that_was_staged_is_no_change_by_somebody_else(bench: Bench) -> None:
+    """To stage a hard link changes the stamp of the file that it leads to."""
+    for name, text in (("a", "linked"), ("p", "own")):
+        (bench.root / name).write_text(text)
+    os.link(bench.root / "a", bench.root / "b")
+    before = bench.trees.workspace.scan().root
+    (bench.root / "b").unlink()
+    (bench.root / "p").unlink()
+    os.link(bench.root / "a", bench.root / "p")
+    after = bench.trees.workspace.scan().root
+    step = Checkpoint(
+        call_id="c1", name="bash", session="s", time_s=0, before={"": before}, after={"": after}
+    )
+    bench.timeline.end(step)
+    ((tree, plan),) = bench.mover._plan("undo", [step])
+    with tree.opened() as root:
+        stage, failures = stage_plan(bench.store, root, plan, "t", force=False)
+        assert (failures, find_changed_since(root, plan, plan.targets)) == ([], [])
+        discard_stage(root, stage, "t")
+    assert bench.mover.move("undo", [step]).done
+    assert (bench.root / "p").read_text() == "own"
+    assert (bench.root / "a").stat().st_ino == (bench.root / "b").stat().st_ino
