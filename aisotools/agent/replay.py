@@ -36,8 +36,8 @@ from aisotools.core.types import Approval, ApprovalRequest, Decision, Facts, Jso
 from aisotools.core.untrusted import without_words
 from aisotools.policy.rules import Evaluation, Policy
 from aisotools.sandbox.confinement.levels import at_least
-from aisotools.session.history import VariablesChoice
 from aisotools.session.session import Session
+from aisotools.session.undo_history import VariablesChoice
 
 
 class ChildModel:

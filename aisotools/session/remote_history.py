@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from aisotools.core.exceptions import UsageError
 from aisotools.core.types import Facts, ToolResult
 from aisotools.policy.prepared import PreparedCall
-from aisotools.session.history import VariablesChoice
+from aisotools.session.undo_history import VariablesChoice
 from aisotools.session.undo_steps import refusal
 from aisotools.workspace.checkpoints.scan import Snapshot
 from aisotools.workspace.checkpoints.store import Store

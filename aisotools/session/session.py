@@ -32,7 +32,6 @@ from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.event_log import EventLog, Listener
 from aisotools.session.gate import Gate, make_call
-from aisotools.session.history import TimeoutChoice, UndoHistory, VariablesChoice
 from aisotools.session.options import (
     check_retained_bytes,
     claim,
@@ -57,6 +56,7 @@ from aisotools.session.setup import (
 )
 from aisotools.session.status import SessionStatus, measure_disk, missing_levels
 from aisotools.session.transfer import GetVariable, PutVariable, branch_off, check_variable
+from aisotools.session.undo_history import TimeoutChoice, UndoHistory, VariablesChoice
 from aisotools.tools.registry import ToolRegistry
 from aisotools.workspace.diff import Changes
 from aisotools.workspace.import_roots import block_imports

@@ -32,13 +32,14 @@ from aisotools.sandbox.host.monitor import count_context_switches
 from aisotools.sandbox.process.spawn import WorkerSpec, detection, search_path
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment, ImportRootWatch, ReadGuard
-from aisotools.session.history import TimeoutChoice, UndoHistory, WorkspaceHistory
+from aisotools.session.history import WorkspaceHistory
 from aisotools.session.path_rules import PathRules
 from aisotools.session.protection import Protection, RestGuard
 from aisotools.session.recording import Recording
 from aisotools.session.remote_history import NoUndoHistory
 from aisotools.session.sharing import share_in_thread
 from aisotools.session.trials import trial_lookups
+from aisotools.session.undo_history import TimeoutChoice, UndoHistory
 from aisotools.workspace.lock import state_folder
 from aisotools.workspace.path_facts import PathResolver
 from aisotools.workspace.protected import ProtectedFiles

@@ -25,7 +25,7 @@ from aisotools.core.protocols import Declaration, OutputCaps, Tool, ToolContext,
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableCopy
 from aisotools.core.types import Effect, Json, ToolResult
 from aisotools.sandbox.data import MAX_BYTES, PAYLOAD_KINDS, Payload, pack, unpack
-from aisotools.session.history import UndoHistory
+from aisotools.session.undo_history import UndoHistory
 from aisotools.session.undo_results import list_uncovered
 from aisotools.workspace.checkpoints.restore import restore
 from aisotools.workspace.checkpoints.store import Store

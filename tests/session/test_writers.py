@@ -13,8 +13,9 @@ from aisotools.core.types import ToolResult
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.host.sandbox import LocalSandbox
-from aisotools.session.history import TimeoutChoice, WorkspaceHistory
+from aisotools.session.history import WorkspaceHistory
 from aisotools.session.session import Session
+from aisotools.session.undo_history import TimeoutChoice
 from aisotools.session.writers import LONG_CALL_S, CallWriters, WriterWatch
 from tests.conftest import OpenSession
 from tests.waiting import eventually, wait_until

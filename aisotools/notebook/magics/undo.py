@@ -17,7 +17,7 @@ from aisotools.policy.prompts import visible
 from aisotools.workspace.diff import Changes, PathChange
 
 if TYPE_CHECKING:
-    from aisotools.session.history import VariablesChoice
+    from aisotools.session.undo_history import VariablesChoice
 
 _USAGE = {
     "undo": "%undo [N | --to CALL] [--files] [--force]",
