@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import mmap
 import os
+import signal
 import socket
 import stat
 from collections.abc import Callable, Iterator
@@ -23,9 +26,12 @@ from aisotools.workspace.dirfd import (
     FileSnapshot,
     Folder,
     flush_file_system,
+    has_writer,
+    holds,
     kind_of,
     list_folder,
     open_directory,
+    probe_maps,
     read_file,
     read_to_end,
     replace_file,
@@ -33,6 +39,8 @@ from aisotools.workspace.dirfd import (
     sync_file,
     sync_file_system,
     sync_folder,
+    take_snapshot,
+    trusted_device,
 )
 
 
@@ -291,3 +299,80 @@ def test_folders_and_whole_file_systems_are_synced(tmp_path: Path, monkeypatch: 
         flush_file_system(folder)
     with pytest.raises(FileNotFoundError):
         sync_folder(tmp_path / "gone")
+
+
+def test_who_may_still_write_a_file_is_found(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_bytes(b"text")
+    file = os.open(place, READ_FLAGS)
+    assert not has_writer(file)
+    with place.open("r+b") as opened:
+        assert has_writer(file)
+        pages = mmap.mmap(opened.fileno(), 0)
+    assert has_writer(file)  # the map alone
+    pages.close()
+    with mmap.mmap(file, 0, prot=mmap.PROT_READ):
+        assert not has_writer(file)
+    assert fcntl.fcntl(file, fcntl.F_GETLEASE) == fcntl.F_UNLCK
+    os.close(file)
+    assert has_writer(os.open(tmp_path, WALK_FLAGS))  # nobody can tell
+
+
+def test_who_opens_a_file_during_that_look_sends_no_signal_that_ends_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(fcntl, "fcntl", lambda _, command, argument: asked.append((command, argument)))
+    (tmp_path / "file").touch()
+    with (tmp_path / "file").open("rb") as opened:
+        assert not has_writer(opened.fileno())
+    assert asked == [
+        (fcntl.F_SETSIG, signal.SIGURG),
+        (fcntl.F_SETLEASE, fcntl.F_RDLCK),
+        (fcntl.F_SETLEASE, fcntl.F_UNLCK),
+    ]
+
+
+def test_a_snapshot_says_what_an_unchanged_time_proves(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_bytes(b"text")
+    folder = os.open(tmp_path, DIRECTORY_FLAGS)
+    later_ns = place.stat().st_ctime_ns + 1
+
+    def is_clean(racy_ns: int = later_ns, *, trusted: bool = True) -> bool:
+        return take_snapshot(folder, "file", 100, racy_ns=racy_ns, trusted=trusted).clean
+
+    assert is_clean()
+    assert not is_clean(later_ns - 1)
+    assert not is_clean(trusted=False)
+    with place.open("r+b"):
+        assert not is_clean()
+    assert take_snapshot(folder, "file", 4, racy_ns=0, trusted=True).data == b"text"
+    assert take_snapshot(folder, "file", 3, racy_ns=0, trusted=True).data is None
+    os.mkfifo("fifo", dir_fd=folder)
+    assert take_snapshot(folder, "fifo", 100, racy_ns=0, trusted=True).data is None
+    os.close(folder)
+
+
+def test_a_file_is_compared_by_stamp_and_content(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_bytes(b"text")
+    status = place.stat()
+    stamp = status.st_ino, status.st_dev, status.st_ctime_ns
+    assert holds(str(place), stamp, b"text")
+    for data in (b"tex", b"texts", b"TEXT"):
+        assert not holds(str(place), stamp, data)
+    assert not holds(str(place), (*stamp[:2], stamp[2] + 1), b"text")
+    with pytest.raises(FileNotFoundError):
+        holds(str(tmp_path / "gone"), stamp, b"text")
+
+
+def test_a_file_system_says_what_its_times_prove(tmp_path: Path) -> None:
+    facts = probe_maps(tmp_path)
+    assert facts is not None
+    assert trusted_device(tmp_path) in {None, tmp_path.stat().st_dev}
+    assert (trusted_device(tmp_path) is None) == (not (facts.stamped and facts.leased))
+    assert [*tmp_path.iterdir()] == []
+    assert probe_maps(tmp_path / "gone") is None
+    assert probe_maps(Path("/proc")) is None
+    assert trusted_device(Path("/proc")) is None
