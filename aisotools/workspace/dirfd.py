@@ -14,7 +14,7 @@ import mmap
 import os
 import signal
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +48,7 @@ LOCK_FLAGS = os.O_RDWR | os.O_CREAT | _SAFE
 MOST_ENTRIES = 100_000
 """Entries of one folder that are held; those that come later by name are only counted."""
 
+_HELD_FOLDERS = 64
 _READ_BYTES = 1 << 16  # most files are smaller, and are read with one system call
 _CHUNK_BYTES = 1 << 20
 
@@ -190,6 +191,78 @@ def _name_of(entry: os.DirEntry[str]) -> str:
 def open_directory(directory: int, name: str) -> int:
     """Return a descriptor of the folder `name` in an open directory, open for reading."""
     return os.open(name, READ_FLAGS | os.O_DIRECTORY, dir_fd=directory)
+
+
+def walk_below(root: int, visit: Callable[[int], Iterable[str]]) -> bool:
+    """Visit an open folder and all folders below it, each before what is in it. The time is linear.
+
+    Hostile code can nest folders deeper than any path may be long, and than there are descriptors. At most
+    `_HELD_FOLDERS` are open at a time; further up the walk goes back by `..`, and only into the very folder
+    that it came from, since a folder may be moved while the walk is in it. No link is followed.
+
+    Args:
+        root: Descriptor of the folder, which stays open.
+        visit: Called with the descriptor of each folder, open for reading; returns the names of the folders
+            in it that are walked through. What it raises ends the walk.
+
+    Returns:
+        Whether all of them were reached: none could not be opened, and none was moved away.
+    """
+    held: list[_HeldFolder] = []
+    is_complete = True
+    try:
+        folder = os.open(".", DIRECTORY_FLAGS, dir_fd=root)
+        while True:
+            held.append(_HeldFolder(folder))
+            held[-1].names = iter(visit(folder))
+            if len(held) > _HELD_FOLDERS:
+                held[-_HELD_FOLDERS - 1].close()
+            while held:
+                name = next(held[-1].names, None)
+                if name is None:
+                    if len(held) > 1 and not held[-2].open_from(held[-1]):
+                        return False
+                    held.pop().close()
+                    continue
+                try:
+                    folder = os.open(name, DIRECTORY_FLAGS, dir_fd=held[-1].folder)
+                except OSError:
+                    is_complete = False
+                    continue
+                break
+            if not held:
+                return is_complete
+    finally:
+        for one in held:
+            one.close()
+
+
+class _HeldFolder:
+    """A folder on the way down, and what is still to be visited in it. Its descriptor may be closed."""
+
+    def __init__(self, folder: int) -> None:
+        status = os.fstat(folder)
+        self.folder = folder
+        self._identity = status.st_dev, status.st_ino
+        self.names: Iterator[str] = iter(())
+
+    def open_from(self, inner: _HeldFolder) -> bool:
+        """Open it again as `..` of a folder in it; return whether it is open."""
+        if self.folder < 0:
+            try:
+                self.folder = os.open("..", DIRECTORY_FLAGS, dir_fd=inner.folder)
+            except OSError:
+                return False
+            # Race: the inner one was moved since, and `..` leads elsewhere, also out of the workspace.
+            status = os.fstat(self.folder)
+            return (status.st_dev, status.st_ino) == self._identity
+        return True
+
+    def close(self) -> None:
+        """Close its descriptor, if it is open."""
+        if self.folder >= 0:
+            os.close(self.folder)
+            self.folder = -1
 
 
 def change_mode(place: int, mode: int) -> None:

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -41,6 +42,7 @@ from aisotools.workspace.dirfd import (
     sync_folder,
     take_snapshot,
     trusted_device,
+    walk_below,
 )
 
 
@@ -301,7 +303,7 @@ def test_folders_and_whole_file_systems_are_synced(tmp_path: Path, monkeypatch: 
         sync_folder(tmp_path / "gone")
 
 
-def test_who_may_still_write_a_file_is_found(tmp_path: Path) -> None:
+def test_a_writer_of_a_file_is_found_by_its_descriptor_or_its_map(tmp_path: Path) -> None:
     place = tmp_path / "file"
     place.write_bytes(b"text")
     file = os.open(place, READ_FLAGS)
@@ -318,7 +320,7 @@ def test_who_may_still_write_a_file_is_found(tmp_path: Path) -> None:
     assert has_writer(os.open(tmp_path, WALK_FLAGS))  # nobody can tell
 
 
-def test_who_opens_a_file_during_that_look_sends_no_signal_that_ends_a_process(
+def test_a_look_for_writers_asks_for_no_signal_that_ends_a_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[int, int]] = []
@@ -376,3 +378,92 @@ def test_a_file_system_says_what_its_times_prove(tmp_path: Path) -> None:
     assert probe_maps(tmp_path / "gone") is None
     assert probe_maps(Path("/proc")) is None
     assert trusted_device(Path("/proc")) is None
+
+
+def nest(folder: Path, levels: int) -> None:
+    opened = os.open(folder, DIRECTORY_FLAGS)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=opened)
+        opened, outer = os.open("d", DIRECTORY_FLAGS, dir_fd=opened), opened
+        os.close(outer)
+    os.close(opened)
+
+
+def remove(folder: Path) -> None:
+    """Remove what a folder holds, which is deeper than `shutil` goes."""
+    subprocess.run(["rm", "-rf", *folder.iterdir()], check=True)
+
+
+def count_open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def subfolders(folder: int) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+
+
+def test_deep_folders_are_walked_with_few_descriptors(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        nest(tmp_path / name, 2_500)
+    (tmp_path / "link").symlink_to(".")
+    root = os.open(tmp_path, DIRECTORY_FLAGS)
+    before, most, visited = count_open_files(), 0, 0
+
+    def visit(folder: int) -> list[str]:
+        nonlocal most, visited
+        visited += 1
+        if visited % 100 == 0:
+            most = max(most, count_open_files())
+        return subfolders(folder)
+
+    assert walk_below(root, visit)
+    assert visited == 1 + 2 * 2_501
+    assert most < before + 70
+    assert count_open_files() == before
+    with pytest.raises(ZeroDivisionError):
+        walk_below(root, lambda folder: [*subfolders(folder), str(1 // (count_open_files() < before + 50))])
+    assert count_open_files() == before
+    os.close(root)
+    remove(tmp_path)
+
+
+def test_a_walk_says_that_it_has_left_something_out(tmp_path: Path) -> None:
+    for name in ("a/inner", "b/inner"):
+        (tmp_path / name).mkdir(parents=True)
+    root = os.open(tmp_path, DIRECTORY_FLAGS)
+    seen: list[str] = []
+
+    def visit(folder: int) -> list[str]:
+        seen.append(os.readlink(f"/proc/self/fd/{folder}").removeprefix(str(tmp_path)))  # noqa: PTH115 - a descriptor
+        return [*subfolders(folder), "gone"]
+
+    assert not walk_below(root, visit)
+    assert seen == ["", "/a", "/a/inner", "/b", "/b/inner"]
+    os.close(root)
+
+
+def test_a_walk_does_not_go_back_into_another_folder(tmp_path: Path) -> None:
+    """Race: a folder is moved while the walk is far below it; then `..` leads out of what is walked."""
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    for folder in (inside, outside):
+        folder.mkdir()
+    nest(inside, 100)
+    (inside / "late").mkdir()
+    root = os.open(inside, DIRECTORY_FLAGS)
+    visited = 0
+
+    def visit(folder: int) -> list[str]:
+        nonlocal visited
+        visited += 1
+        if visited == 101:
+            (inside / "d/d").rename(outside / "d")
+        assert os.readlink(f"/proc/self/fd/{folder}") != str(outside)  # noqa: PTH115 - a descriptor
+        return subfolders(folder)
+
+    before = count_open_files()
+    assert not walk_below(root, visit)
+    assert visited == 101
+    assert count_open_files() == before
+    os.close(root)
