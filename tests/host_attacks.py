@@ -1,20 +1,27 @@
 """The classes of attack on the host: `python -m tests.host_attacks` prints them, and the number of attacks.
 
 `data/host_attacks.toml` says which tests they are. An attack is a variant of such a test, as pytest collects
-them.
+them. It has a control if the same variant is made without the defence as well, and succeeds there: in another
+test, whose variants have the same names but for levels and users, or in the test itself.
 """
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 import tomllib
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
+
+from aisotools.sandbox.confinement.levels import LEVELS
+from tests.sandbox.inside import Who
 
 TESTS = Path(__file__).parent
+ITSELF = "itself"
+_LEVELS_AND_USERS = frozenset((*LEVELS, *get_args(Who)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +33,16 @@ class AttackClass:
     controls: Sequence[str]
     levels: Sequence[str]
     users: Sequence[str]
+    is_new: bool
+    unconfined: Mapping[str, str] = field(default_factory=dict)
+
+    def count_controlled(self, test: str, variants: Mapping[str, Sequence[str]]) -> int:
+        """Return how many variants of one of the attacks have a control."""
+        control = self.unconfined.get(test)
+        if control is None or control == ITSELF:
+            return 0 if control is None else len(variants[test])
+        made = {_without_places(one) for one in variants[control]}
+        return sum(_without_places(one) in made for one in variants[test])
 
 
 CLASSES = [
@@ -34,8 +51,16 @@ CLASSES = [
 ]
 
 
-def count_variants(tests: Sequence[str]) -> Counter[str]:
-    """Return how many variants pytest collects of each of these tests, which are named from `tests` on."""
+def _without_places(variant: str) -> str:
+    """Return the name of a variant without the levels and users in it."""
+    return "-".join(part for part in variant.split("-") if part not in _LEVELS_AND_USERS)
+
+
+def find_variants(tests: Sequence[str]) -> dict[str, list[str]]:
+    """Return the variants that pytest collects of each of these tests, which are named from `tests` on.
+
+    A test without variants has one, whose name is empty.
+    """
     command = [
         sys.executable,
         "-m",
@@ -49,21 +74,43 @@ def count_variants(tests: Sequence[str]) -> Counter[str]:
     ]
     names = [f"tests/{test}" for test in tests]
     done = subprocess.run([*command, *names], stdout=subprocess.PIPE, text=True, cwd=TESTS.parent, check=True)
-    lines = (line.partition("[")[0].removeprefix("tests/") for line in done.stdout.splitlines())
-    return Counter(line for line in lines if "::" in line)
+    found: dict[str, list[str]] = {test: [] for test in tests}
+    for line in done.stdout.splitlines():
+        test, _, variant = line.removeprefix("tests/").partition("[")
+        if test in found:
+            found[test].append(variant.removesuffix("]"))
+    return found
+
+
+@functools.cache
+def find_all_variants() -> dict[str, list[str]]:
+    """Return the variants of every attack and of every control that makes attacks as well."""
+    named = {test for one in CLASSES for test in (*one.attacks, *one.unconfined.values())}
+    return find_variants(sorted(named - {ITSELF}))
 
 
 def main() -> None:
     """Print the table."""
-    counts = count_variants(sorted({test for one in CLASSES for test in one.attacks}))
-    total = 0
+    variants = find_all_variants()
+    total = total_new = total_controlled = 0
     for one in CLASSES:
-        number = sum(counts[test] for test in one.attacks)
+        counts = [(test, len(variants[test]), one.count_controlled(test, variants)) for test in one.attacks]
+        number = sum(made for _, made, _ in counts)
+        controlled = sum(with_control for _, _, with_control in counts)
         total += number
-        print(f"{one.what}: {number} attacks; at {', '.join(one.levels)}; as {', '.join(one.users)}")
-        print("\n".join(f"    {counts[test]:4}  {test}" for test in one.attacks))
+        if one.is_new:
+            total_new, total_controlled = total_new + number, total_controlled + controlled
+        print(
+            f"{one.what}: {number} attacks, {controlled} with a control; at {', '.join(one.levels)}; "
+            f"as {', '.join(one.users)}"
+        )
+        for test, made, with_control in counts:
+            print(f"    {made:4} {with_control:4}  {test}")
+            if test in one.unconfined:
+                print(f"               unconfined: {one.unconfined[test]}")
         print("\n".join(f"    control: {test}" for test in one.controls))
     print(f"{total} attacks in {len(CLASSES)} classes")
+    print(f"{total_new} of them are new, {total_controlled} of the new ones with an unconfined control")
 
 
 if __name__ == "__main__":

@@ -71,14 +71,15 @@ SECTIONS = sorted({claim.section for claim in CLAIMS})
 
 
 def passages(text: str, heading: str) -> list[str]:
-    """Return the paragraphs, items and rows of a section, without fenced blocks and heads of tables."""
+    """Return the paragraphs, items and rows of a section, without code, headings and heads of tables."""
     (section,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     section = re.sub(r"^```.*?^```$", "", section, flags=re.MULTILINE | re.DOTALL)
     lines = [line.strip() for line in section.splitlines() if line.strip()]
     return [
         line
         for position, line in enumerate(lines)
-        if not line.startswith("| ---") and not (lines[position + 1 :] or [""])[0].startswith("| ---")
+        if not line.startswith(("| ---", "### "))
+        and not (lines[position + 1 :] or [""])[0].startswith("| ---")
     ]
 
 

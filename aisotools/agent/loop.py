@@ -15,7 +15,6 @@ were. Sizes are counted in characters; the ratio to tokens is corrected by what 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -33,6 +32,7 @@ from aisotools.core.messages import (
     Usage,
     UserMessage,
 )
+from aisotools.core.types import with_changes
 
 MAX_CALLS_PER_ANSWER = 64
 """Calls of one answer that are looked at; the model is asked to send the others again."""
@@ -161,7 +161,7 @@ class Transition:
 
 def begin(state: ConversationState, rules: Rules, prompt: UserMessage | None) -> Transition:
     """Start a run with `prompt`, or without one go on from the end of the conversation."""
-    fresh = dataclasses.replace(
+    fresh = with_changes(
         state, steps=0, calls=0, usage=Usage(requests=0), failures={}, pending=(), results={}
     )
     if prompt is not None:
@@ -174,7 +174,7 @@ def begin(state: ConversationState, rules: Rules, prompt: UserMessage | None) ->
 def receive_answer(state: ConversationState, rules: Rules, answer: ModelResponse) -> Transition:
     """Go on after the model's answer: make its calls, let a person choose, or end."""
     message, call_count = _assign_ids(answer.message, rules.agent_id, state.call_count)
-    state = dataclasses.replace(
+    state = with_changes(
         _append(state, message),
         call_count=call_count,
         usage=state.usage + answer.usage,
@@ -202,9 +202,9 @@ def receive_choice(state: ConversationState, rules: Rules, choice: CallPart | st
     # The pick becomes part of the answer that proposed it, which is the last message.
     last = state.messages[-1]
     assert isinstance(last, AssistantMessage)
-    call = dataclasses.replace(choice, id=f"{rules.agent_id}-{state.call_count + 1}")
-    message = dataclasses.replace(last, parts=(*last.parts, call), reason="calls")
-    state = dataclasses.replace(
+    call = with_changes(choice, id=f"{rules.agent_id}-{state.call_count + 1}")
+    message = with_changes(last, parts=(*last.parts, call), reason="calls")
+    state = with_changes(
         state,
         messages=(*state.messages[:-1], message),
         chars=state.chars + message_chars(message) - message_chars(last),
@@ -226,7 +226,7 @@ def abort(
     results: Mapping[str, ToolMessage] | None = None,
 ) -> Transition:
     """End the run wherever it stands; calls without a result in `results` are answered with the reason."""
-    return _end(dataclasses.replace(state, results={**state.results, **(results or {})}), (), outcome, reason)
+    return _end(with_changes(state, results={**state.results, **(results or {})}), (), outcome, reason)
 
 
 # ---- edits by a person
@@ -240,9 +240,7 @@ def replace_messages(
     marks = [min(mark, len(messages)) for mark in state.marks]
     if asking:
         marks[-1] = len(messages)
-    return dataclasses.replace(
-        state, messages=messages, chars=sum(map(message_chars, messages)), marks=tuple(marks)
-    )
+    return with_changes(state, messages=messages, chars=sum(map(message_chars, messages)), marks=tuple(marks))
 
 
 def replace_arguments(
@@ -251,14 +249,14 @@ def replace_arguments(
     """Return the state with other arguments of a pending call, also in the answer that asked for it."""
 
     def edit(call: CallPart) -> CallPart:
-        return dataclasses.replace(call, arguments=arguments) if call.id == call_id else call
+        return with_changes(call, arguments=arguments) if call.id == call_id else call
 
     index = max(n for n, message in enumerate(state.messages) if isinstance(message, AssistantMessage))
     last = state.messages[index]
     assert isinstance(last, AssistantMessage)
     parts = tuple(edit(part) if isinstance(part, CallPart) else part for part in last.parts)
-    message = dataclasses.replace(last, parts=parts)
-    return dataclasses.replace(
+    message = with_changes(last, parts=parts)
+    return with_changes(
         state,
         messages=(*state.messages[:index], message, *state.messages[index + 1 :]),
         chars=state.chars + message_chars(message) - message_chars(last),
@@ -269,7 +267,7 @@ def replace_arguments(
 def rewind(state: ConversationState, step: int) -> ConversationState:
     """Return the state as it was right before request number `step`, from 1."""
     messages = state.messages[: state.marks[step - 1]]
-    return dataclasses.replace(
+    return with_changes(
         state,
         messages=messages,
         chars=sum(map(message_chars, messages)),
@@ -345,7 +343,7 @@ def _excerpt(message: ToolMessage) -> ToolMessage:
         f"{head}\n[{length} characters{pictures} in all; the rest was taken out to make room: {advice}.]"
     )
     trimmed_chars = message.trimmed_chars + length - len(head)
-    return dataclasses.replace(message, content=content, images=(), trimmed_chars=trimmed_chars)
+    return with_changes(message, content=content, images=(), trimmed_chars=trimmed_chars)
 
 
 def _estimated_tokens(state: ConversationState, rules: Rules) -> int:
@@ -358,9 +356,7 @@ def _fit_window(state: ConversationState, rules: Rules) -> tuple[ConversationSta
     if window is None or _estimated_tokens(state, rules) <= window * TRIM_ABOVE:
         return state, (), 0
     result = trim(state.messages, window * TRIM_TO / state.tokens_per_char - rules.overhead_chars)
-    state = dataclasses.replace(
-        state, messages=result.messages, chars=sum(map(message_chars, result.messages))
-    )
+    state = with_changes(state, messages=result.messages, chars=sum(map(message_chars, result.messages)))
     return state, result.call_ids, result.chars
 
 
@@ -377,7 +373,7 @@ def _corrected_ratio(state: ConversationState, rules: Rules, usage: Usage) -> fl
 
 
 def _append(state: ConversationState, message: Message) -> ConversationState:
-    return dataclasses.replace(
+    return with_changes(
         state, messages=(*state.messages, message), chars=state.chars + message_chars(message)
     )
 
@@ -392,7 +388,7 @@ def _ask(state: ConversationState, rules: Rules) -> Transition:
     if rules.window_tokens is not None and tokens > rules.window_tokens:
         reason = f"about {tokens} tokens do not fit the {rules.window_tokens} that the model reads"
         return Transition(state, End("context", reason))
-    state = dataclasses.replace(state, marks=(*state.marks, len(state.messages)), steps=state.steps + 1)
+    state = with_changes(state, marks=(*state.marks, len(state.messages)), steps=state.steps + 1)
     return Transition(state, Ask(messages=state.messages, trimmed=trimmed, trimmed_chars=chars))
 
 
@@ -407,10 +403,10 @@ def _assign_ids(message: AssistantMessage, prefix: str, call_count: int) -> tupl
     for part in message.parts:
         if isinstance(part, CallPart):
             call_count += 1
-            parts.append(dataclasses.replace(part, id=f"{prefix}-{call_count}"))
+            parts.append(with_changes(part, id=f"{prefix}-{call_count}"))
         else:
             parts.append(part)
-    return dataclasses.replace(message, parts=tuple(parts)), call_count
+    return with_changes(message, parts=tuple(parts)), call_count
 
 
 def _end_of_answer(message: AssistantMessage) -> End:
@@ -435,9 +431,7 @@ def _admit_calls(state: ConversationState, rules: Rules, calls: Sequence[CallPar
             refused[call.id] = ToolMessage(call.id, call.name, refusal, is_error=True)
         else:
             admitted.append(call)
-    state = dataclasses.replace(
-        state, pending=tuple(calls), results=refused, calls=state.calls + len(admitted)
-    )
+    state = with_changes(state, pending=tuple(calls), results=refused, calls=state.calls + len(admitted))
     if admitted:
         return Transition(state, MakeCalls(tuple(admitted)))
     if remaining is not None and remaining <= 0:
@@ -479,9 +473,9 @@ def _append_results(
                 loop = f"the same call of {call.name} failed {times} times in a row"
             elif times > 1:
                 note = f"[This very call has now failed {times} times. Do something else.]"
-                message = dataclasses.replace(message, content=f"{message.content}\n{note}")
+                message = with_changes(message, content=f"{message.content}\n{note}")
         state = _append(state, message)
-    return dataclasses.replace(state, pending=(), results={}, failures=failures), loop
+    return with_changes(state, pending=(), results={}, failures=failures), loop
 
 
 def _end(state: ConversationState, calls: Sequence[CallPart], outcome: RunOutcome, reason: str) -> Transition:
@@ -489,7 +483,7 @@ def _end(state: ConversationState, calls: Sequence[CallPart], outcome: RunOutcom
     for call in state.pending or calls:
         missing = ToolMessage(call.id, call.name, f"{call.name} gave no result: {reason}.", is_error=True)
         state = _append(state, state.results.get(call.id, missing))
-    return Transition(dataclasses.replace(state, pending=(), results={}), End(outcome, reason))
+    return Transition(with_changes(state, pending=(), results={}), End(outcome, reason))
 
 
 def _with_every_call_answered(messages: Sequence[Message]) -> tuple[Message, ...]:

@@ -64,6 +64,7 @@ from aisotools.core.protocols import SupportsAsyncClose, SupportsPerson
 from aisotools.core.types import Json, ToolCall, ToolDefinition, ToolResult
 from aisotools.session.event_log import Listener
 from aisotools.session.session import Session
+from aisotools.tools.adapter import supports
 
 _log = logging.getLogger(__name__)
 
@@ -486,7 +487,7 @@ class Driver:
         model = self._deps.model
         reader = AnswerReader(model.name)
         stream = model.request(self.state.messages, tools, instructions=self._deps.instructions)
-        answered_by_person = isinstance(model, SupportsPerson) and model.is_person
+        answered_by_person = supports(model, SupportsPerson) and model.is_person
         if answered_by_person:
             self.clock.pause()
         try:
@@ -504,7 +505,7 @@ class Driver:
                 self.clock.resume()
             # The reader stops at `Finished`, or an error cut the stream: let a generator release its
             # connection.
-            if isinstance(stream, SupportsAsyncClose):
+            if supports(stream, SupportsAsyncClose):
                 await stream.aclose()
         return reader.answer()
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
-import re
 import uuid
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -18,7 +16,7 @@ from aisotools.core.types import Effect, Facts, Json, MimeBundle, ToolResult
 from aisotools.core.untrusted import is_marked, mark_untrusted
 from aisotools.tools.adapter import register_host_tools
 from aisotools.tools.function import tool
-from aisotools.tools.soundness import matcher
+from aisotools.tools.patterns import MAX_STATES, count_states, matcher, searchable_chars
 from aisotools.workspace.paths import as_utf8
 from aisotools.workspace.workspace import Workspace
 
@@ -27,11 +25,10 @@ _MAX_ITEMS = 100
 _ASK_DEADLINE_S = 86_400.0
 """A safety net for the gate: the question has a timeout of its own, of an hour at most."""
 _MAX_MATCHES = 500
-# ReDoS: the pattern is a model's and the text is anybody's, and a search holds up every thread of the host.
-_COUNT = re.compile(r"\{(\d{1,6})")
-_MAX_REPETITIONS = 1_000
 _MAX_SEARCHED_CHARS = 100_000
 """Of a line, that a pattern is searched in."""
+_MAX_SEARCH_WORK = 500_000_000
+"""Characters times states of the pattern that one call searches: five seconds at most."""
 _MARKS = {"pending": "[ ]", "in_progress": "[>]", "done": "[x]"}
 
 
@@ -121,16 +118,26 @@ def _marked(part: str, stored: StoredText) -> str:
 
 
 def _filter_lines(lines: list[tuple[int, str]], pattern: str, note: str) -> tuple[list[tuple[int, str]], str]:
-    repetitions = math.prod(max(1, int(count)) for count in _COUNT.findall(pattern))
-    matches = matcher(pattern) if repetitions <= _MAX_REPETITIONS else None
+    # ReDoS: the pattern is a model's, the text anybody's, and a search holds up every thread of the host.
+    matches = matcher(pattern)
     if matches is None:
         raise ToolError(
             f"The pattern {pattern[:200]!r} is not a regular expression that can be searched for in linear "
-            "time: no look-around, no back-references, and counted repetitions of at most "
-            f"{_MAX_REPETITIONS:,} in all. Use a simpler one, or escape what is meant literally, such as \\(."
+            f"time: no look-around, no back-references, and at most {MAX_STATES:,} characters when all "
+            "repetitions are written out. Use a simpler one, or escape what is meant literally, such as \\(."
         )
-    found = [(number, line) for number, line in lines if matches(line[:_MAX_SEARCHED_CHARS])]
+    most_chars = min(searchable_chars(pattern), _MAX_SEARCHED_CHARS)
+    work = count_states(pattern) * sum(min(len(line), most_chars) for _, line in lines)
+    if work > _MAX_SEARCH_WORK:
+        raise ToolError(
+            f"Searching {len(lines):,} lines for the pattern {pattern[:200]!r} would take too long. Use a "
+            "shorter pattern, or fewer lines: first_line and last_line."
+        )
+    found = [(number, line) for number, line in lines if matches(line[:most_chars])]
     more = f"; the first {_MAX_MATCHES} are shown" if len(found) > _MAX_MATCHES else ""
+    cut = sum(len(line) > most_chars for _, line in lines)
+    if cut:
+        more += f"; of {cut:,} long {'line' if cut == 1 else 'lines'} the first {most_chars:,} characters"
     return found[:_MAX_MATCHES], f"{note[:-1]}: {len(found)} match{more}]"
 
 

@@ -24,7 +24,7 @@ from aisotools.core.exceptions import ToolError, WorkspaceError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import CAP
 from aisotools.core.types import Json, ToolResult
-from aisotools.workspace.checkpoints.restore import remove_tree
+from aisotools.workspace.checkpoints.removal import remove_tree
 from aisotools.workspace.dirfd import Entry, kind_of
 from aisotools.workspace.paths import ResolvedPath, as_utf8, printable
 from aisotools.workspace.workspace import Workspace

@@ -38,6 +38,19 @@ class LoopTicker:
     def __init__(self) -> None:
         self._depth = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._waiting: list[asyncio.Future[None]] = []
+
+    @property
+    def is_inside(self) -> bool:
+        """True if somebody is inside."""
+        return self._depth > 0
+
+    async def wait_left(self) -> None:
+        """Wait until nobody is inside. At once after that, nobody is: no task has run since."""
+        while self._depth:
+            left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(left)
+            await left
 
     def __enter__(self) -> None:
         self._depth += 1
@@ -49,6 +62,10 @@ class LoopTicker:
         if self._depth == 0 and self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            waiting, self._waiting = self._waiting, []
+            for left in waiting:
+                if not left.done():
+                    left.set_result(None)
 
     def _schedule(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._schedule)

@@ -116,7 +116,16 @@ class PathOutside(WorkspaceError):
 
 
 class LedgerError(AisotoolsError):
-    """A ledger cannot be written or read, or is damaged."""
+    """A ledger cannot be written or read, or is damaged.
+
+    Attributes:
+        retryable: True if the same may succeed later, such as when there is room on the disk again.
+    """
+
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
+        """Describe the problem."""
+        super().__init__(message)
+        self.retryable = retryable
 
 
 class ModelError(AisotoolsError):

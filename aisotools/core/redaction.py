@@ -19,9 +19,11 @@ from typing import Any
 
 from aisotools.core.secret_commands import COMMAND_SIGNS, find_in_commands
 from aisotools.core.secret_names import (
+    DIGITS_SIGNS,
     FOREIGN_SIGNS,
     NAME_SIGNS,
     Strength,
+    find_digits,
     find_foreign,
     find_named,
     is_secret_value,
@@ -57,7 +59,7 @@ _TOO_DEEP = "[nested too deeply to be looked at]"
 
 # Without any of these a short ASCII text holds nothing that is found below, which is far more work. Looking
 # for one word after the other takes a fifth of the time of one pattern of them all.
-_SIGNS = tuple(dict.fromkeys(map(str.lower, (*NAME_SIGNS, *FOREIGN_SIGNS, *COMMAND_SIGNS))))
+_SIGNS = tuple(dict.fromkeys(map(str.lower, (*NAME_SIGNS, *FOREIGN_SIGNS, *DIGITS_SIGNS, *COMMAND_SIGNS))))
 _TOKEN_SIGNS = re.compile(TOKEN_SIGNS)
 
 # Capitals and blanks count as limits of words in a name, and `value` belongs to what `name` says.
@@ -83,14 +85,34 @@ def remembering(known: dict[str, str]) -> Iterator[None]:
 
 def redact_text(text: str) -> str:
     """Return `text` with everything that looks like a secret replaced."""
-    if len(text) < _LEAST_CHARS or _has_no_sign(text):
+    if len(text) < _LEAST_CHARS or (type(text) is str and text in _unchanged):
+        return text
+    if _has_no_sign(text):
+        _note_unchanged(text)
         return text
     known = _known.get()
     if known is None:
-        return _redact(text)
+        redacted = _redact(text)
+        if redacted == text:
+            _note_unchanged(text)
+        return redacted
     if text not in known:
         known[text] = _redact(text)
     return known[text]
+
+
+# Names of fields, tools and kinds come in nearly every record.
+_unchanged: set[str] = set()
+_MOST_UNCHANGED = 1_000
+_MOST_UNCHANGED_CHARS = 64
+
+
+def _note_unchanged(text: str) -> None:
+    if len(text) <= _MOST_UNCHANGED_CHARS and type(text) is str:
+        # Race: another thread may empty it just now, and only loses what is found again.
+        if len(_unchanged) >= _MOST_UNCHANGED:
+            _unchanged.clear()
+        _unchanged.add(text)
 
 
 def _has_no_sign(text: str) -> bool:
@@ -130,6 +152,7 @@ def _redact(text: str) -> str:
         redacted = _without(text, find_tokens(text))
         redacted = _without(redacted, find_named(redacted))
         redacted = _without(redacted, find_foreign(redacted))
+        redacted = _without(redacted, find_digits(redacted))
         redacted = _without(redacted, find_in_commands(redacted))
         redacted = _without(redacted, find_in_tables(redacted))
         redacted = _without(redacted, _find_encoded(redacted))

@@ -9,10 +9,11 @@ import functools
 import re
 from collections.abc import Iterator
 
-from aisotools.core.secret_shapes import Secret, is_placeholder, looks_random, rarest
+from aisotools.core.secret_shapes import Secret, is_placeholder, looks_random, with_rarest
 
 _NEW = r"(?!\[redacted)(?<!\[redacted: )"  # no mark, and nothing in one
 _VALUE = rf"""(?P<open>\\{{0,3}}["'])?{_NEW}(?P<value>(?(open)[^"'\n\\]++|[^\s"'|;&\\]++))"""
+_PRINTS = r"""(?:echo|printf) (?:-n |["']?%s["']? )?"""
 _PAIR = (
     rf"""(?:(?P<open>\\{{0,3}}["'])[^\s"':\\]{{1,80}}+:|[^\s"':\\]{{1,80}}+:){_NEW}"""
     r"""(?P<value>(?(open)[^"'\n\\]++|[^\s"'|;&\\]++))"""
@@ -22,7 +23,7 @@ _PAIR = (
 _compile = functools.cache(re.compile)  # most are never needed
 
 
-_Program = tuple[str, tuple[tuple[str, str], ...], str]
+_Program = tuple[tuple[str, str], tuple[tuple[str, str], ...], str]
 
 _LITERAL = re.compile(r"(?:[\w <:/-](?![?{]))*+")
 
@@ -30,13 +31,13 @@ _LITERAL = re.compile(r"(?:[\w <:/-](?![?{]))*+")
 def _program(names: str, flag: str, value: str = _VALUE, *, sign: str = "") -> _Program:
     """Return a sign, the beginnings of commands, and the pattern of what follows them up to a password.
 
-    Where there is no such sign, nothing follows; by default it is what the flag begins with. Each beginning
-    comes with its rarest character.
+    Where there is no such sign, nothing follows; by default it is what the flag begins with. Signs and
+    beginnings come with their rarest character.
     """
     beginning = _LITERAL.match(flag)
     sign = sign or (beginning[0] if beginning else "")
-    beginnings = tuple((rarest(name), f"{name} ") for name in names.split("|"))
-    return sign, beginnings, rf"[^\n|;&]{{0,160}}?(?<=\s){flag}{value}"
+    beginnings = with_rarest(f"{name} " for name in names.split("|"))
+    return with_rarest([sign])[0], beginnings, rf"[^\n|;&]{{0,160}}?(?<=\s){flag}{value}"
 
 
 _PROGRAMS: tuple[_Program, ...] = (
@@ -62,6 +63,17 @@ _PROGRAMS: tuple[_Program, ...] = (
     _program("ldapsearch|ldapmodify|ldapadd|ldapdelete|ldapwhoami|ldappasswd", "-w "),
     _program("smbclient|rpcclient|smbget|mount.cifs", r"-U ?[^\s%]{1,80}+%"),
     _program("openssl", r"(?:-\w{1,12} )?pass:", sign="pass:"),
+    _program("lftp", r"""-u ?["']?[^\s,"']{1,80}+,"""),
+    _program("ncftp|ncftpget|ncftpput|ncftpls", "-p "),
+    _program("snmpget|snmpset|snmpwalk|snmpbulkwalk|snmpgetnext|snmptable|snmptrap", "-[AX] "),
+    _program("wpa_passphrase", r"""(?:"[^"\n]{1,60}+"|'[^'\n]{1,60}+'|\S{1,60}+) """),
+    _program("iwconfig", r"(?:key|enc) (?!open\b|restricted\b)(?:s:)?"),
+    _program("rclone obscure", ""),
+    _program("net use", r"/user:\S{1,80}+ (?!/)"),
+    _program("npm config set|npm set|pnpm config set|pnpm set", r"\S{0,200}?_(?:authToken|auth|password) "),
+    _program("setx", r"\w{0,40}?(?i:token|secret|passw(?:or)?d|pwd|api_?key|access_?key)\w{0,20} "),
+    _program("restic", rf"""--password-command[ =]["']?{_PRINTS}"""),
+    _program("cryptsetup", rf"<\({_PRINTS}", rf"""["']?{_NEW}(?P<value>[^\s"'|;&\\)]++)"""),
     _program("openssl enc|openssl aes-256-cbc", "-k "),
     _program("rabbitmqctl add_user|rabbitmqctl change_password", r"[\w.@-]{1,60}+ "),
     _program("htpasswd", r"-[a-zA-Z]{0,6}b[a-zA-Z]{0,6} \S{1,200}+ \S{1,80}+ "),
@@ -96,10 +108,13 @@ _LOGIN_PAIR = re.compile(
 _SQL = re.compile(r"""(?i:identified by) ["'](?!\[redacted)(?<!\[redacted: )(?P<value>[^"'\n]++)""")
 
 
-_SIGNS = (" -", ":", "<<<", " /", "add_user", "change_password", "alias", "SecureString")
+_SIGNS = (
+    *(" -", ":", "<<<", " /", "add_user", "change_password", "alias", "SecureString"),
+    *("wpa_passphrase", "obscure", "iwconfig", "setx "),
+)
 _VERBS = ("login ", "authtoken ", "set-token ")
 _LOGIN_TOKEN = re.compile(r"(?:-{1,2}[\w-]{1,20}[ \t=])?(?P<value>[\w.+/=~-]{16,}+)")
-_OTHERS: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = (
+_OTHERS = (  # hints, without all of which there is nothing, and patterns
     (("machine ", "login ", "user "), _NETRC),
     ((":54", ":6432:", ":*:"), _PGPASS),
     (("echo ",), _PIPED),
@@ -107,30 +122,42 @@ _OTHERS: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = (
     (("IDENTIFIED BY", "Identified by", "identified by"), _SQL),
 )
 
+_RARE_AND_SIGN = with_rarest(_SIGNS)
+_RARE_AND_VERB = with_rarest(_VERBS)
+_RARE_HINTS_AND_PATTERN = tuple((with_rarest(hints), pattern) for hints, pattern in _OTHERS)
+
 COMMAND_SIGNS = (*_SIGNS, *_VERBS, *(hint for hints, _ in _OTHERS for hint in hints))
 """A text without any of these has no password that `find_in_commands` finds."""
 
 
 def find_in_commands(text: str) -> Iterator[Secret]:
     """Yield passwords that programs take in a way of their own, and those of `.netrc` and `.pgpass`."""
-    for sign, names, behind in _PROGRAMS if any(sign in text for sign in _SIGNS) else ():
+    for (first, sign), names, behind in _PROGRAMS if _has_any(text, _RARE_AND_SIGN) else ():
         # Most of the time goes into looking for words, and a flag is one for many names.
-        for rare, name in names if sign in text else ():
+        for rare, name in names if first in text and sign in text else ():
             for match in (
                 _matches_behind(text, name, _compile(behind)) if rare in text and name in text else ()
             ):
                 value = match["value"]
                 if not (is_placeholder(value) or value.isdigit() or value.startswith(("-", "//"))):
                     yield Secret(*match.span("value"), "password")
-    for verb in _VERBS:
-        for match in _matches_behind(text, verb, _LOGIN_TOKEN) if verb in text else ():
+    for rare, verb in _RARE_AND_VERB:
+        for match in _matches_behind(text, verb, _LOGIN_TOKEN) if rare in text and verb in text else ():
             if looks_random(match["value"]):
                 yield Secret(*match.span("value"), "token")
-    for hints, pattern in _OTHERS:
-        if any(hint in text for hint in hints):
+    for rare_hints, pattern in _RARE_HINTS_AND_PATTERN:
+        if _has_any(text, rare_hints):
             for match in pattern.finditer(text):
                 if not is_placeholder(match["value"]):
                     yield Secret(*match.span("value"), "password")
+
+
+def _has_any(text: str, words: tuple[tuple[str, str], ...]) -> bool:
+    """Return whether one of the words, each behind its rarest character, is in a text."""
+    for rare, word in words:  # noqa: SIM110 - any() takes twice as long
+        if rare in text and word in text:
+            return True
+    return False
 
 
 def _matches_behind(text: str, name: str, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:

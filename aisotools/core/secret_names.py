@@ -19,7 +19,7 @@ from aisotools.core.secret_shapes import (
     changes,
     is_placeholder,
     looks_random,
-    rarest,
+    with_rarest,
 )
 
 
@@ -58,7 +58,7 @@ NAME_SIGNS = (
 )
 """Parts of names of secrets, in small letters: a text without any of them has no value behind such a name."""
 
-_RARE_AND_STEM = tuple((rarest(stem), stem) for stem in NAME_SIGNS)
+_RARE_AND_STEM = with_rarest(NAME_SIGNS)
 
 _NAME_REST = re.compile(r"(?:[a-z0-9_-]|\.(?=[a-z]))*+")
 _NAME_CHARS = "abcdefghijklmnopqrstuvwxyz0123456789_-."
@@ -138,6 +138,8 @@ _SEPARATOR = re.compile(
       # name: PASSWORD, value: ...
       | (?:</\w{{1,20}}>\s{{0,40}}<(?=value>)|,?\s{{0,40}}+(?:{_Q})?)value(?:{_Q})?[ \t]*+
         (?P<pair>[:=>])[ \t]*+
+      # In YAML: password:, and the value in the next line
+      | (?P<block>:[ \t]*+(?:!\w[\w-]{{0,20}}+[ \t]*+)?(?:[|>][+-]?[0-9]?[ \t]*+)?\r?\n[ \t]++)
       # password = ..., password [none]: ...
       | (?:[\[(][^\])\n]{{0,40}}[\])][ \t]*+)?(?P<op>:=|=>|={{1,3}}|:(?![:/]|[ \t]*+\r?\n))[ \t]*+
       # password%3D..., password <<< ...
@@ -152,7 +154,8 @@ _SEPARATOR = re.compile(
       # token for me: ...
       | (?P<far>(?:(?<=[ \t])[^\n:="'|]{{1,40}})?:[ \t]*+(?:\r?\n[ \t]*+)?)(?=[\w.+/=~-]{{16}})
       # password is ..., password ...
-      | (?P<prose>(?<=[ \t])(?:(?:is|was|set[ ]to|is[ ]set[ ]to|to)\b[ \t]*+:?[ \t]*+)?)
+      | (?P<prose>(?<=[ \t])(?:(?:(?:for|of|für)[ ](?:the[ ])?[\w.@-]{{1,40}}+[ ]++)?
+        (?:is|was|lautet|set[ ]to|is[ ]set[ ]to|to)\b[ \t]*+:?[ \t]*+)?)
     )""",
     re.VERBOSE | re.IGNORECASE,
 )
@@ -262,8 +265,13 @@ def _value_of(text: str, start: int, end: int) -> Secret | None:
         is_secret = False
     elif groups.get("far") is not None:
         is_secret = _is_random_token(value, strength, name)
+    elif groups.get("block") is not None:
+        is_alone = _ENDS_LINE.match(text, value_end + (opening is not None)) is not None
+        is_secret = is_alone and not value.endswith(":") and _is_secret_alone(value, strength, name)
     elif groups.get("call") is not None:
-        is_secret = len(value) >= 24 and _is_random_token(value, strength, name) and not _HEX.fullmatch(value)
+        is_long = len(value) >= 24 and not _HEX.fullmatch(value)
+        is_secret = is_long and _is_random_token(value, strength, name)
+        is_secret = is_secret or _is_password(value, strength, name)
     elif groups.get("cell") is not None:
         is_secret = strength is Strength.STRONG and looks_mixed(value)
     elif is_prose:
@@ -318,9 +326,45 @@ def find_foreign(text: str) -> Iterator[Secret]:
             yield Secret(*match.span("value"), "password")
 
 
+_DIGITS = re.compile(
+    r"(?i:\b(?:pin|otp|totp|tan|(?:2fa|mfa|sms|login|access|one[ -]time|verification|security|confirmation"
+    r"|authentication)[ _-](?:pass)?code|one[ -]time[ -]password))"
+    r"(?:[:=]| (?:is|was|lautet)\b:?|(?<=fa code))[ \t]{0,4}[\"']?"
+    r"(?P<value>[0-9]{4,8}+)(?![\w-]|[.,:][0-9])"
+)
+DIGITS_SIGNS = (
+    *(f"{name}{sign}" for name in ("pin", "otp", "tan", "code", "word") for sign in (":", "=", " is")),
+    " was",
+    " lautet",
+    "fa code ",
+)
+"""The same as `NAME_SIGNS`, for codes that are digits alone."""
+
+
+def find_digits(text: str) -> Iterator[Secret]:
+    """Yield PINs and one-time codes, in order: digits that nothing but their name tells from a number."""
+    lowered = text.lower()
+    for match in _DIGITS.finditer(text) if any(sign in lowered for sign in DIGITS_SIGNS) else ():
+        yield Secret(*match.span("value"), "code")
+
+
 def _is_random_token(value: str, strength: Strength, name: str) -> bool:
     is_any_key = strength is Strength.WEAK and name.lower().endswith("key")
     return looks_random(value) and not (is_any_key and (len(value) < 32 or _DIGEST.search(value)))
+
+
+def _is_secret_alone(value: str, strength: Strength, name: str) -> bool:
+    """Return whether a value that has a line of its own is a secret."""
+    if strength is Strength.WEAK:
+        return _is_random_token(value, strength, name)
+    return looks_mixed(value) and " " not in value
+
+
+def _is_password(value: str, strength: Strength, name: str) -> bool:
+    """Return whether the only argument of a function such as `set_password` is a password."""
+    if strength is not Strength.STRONG or "pass" not in name.lower() or " " in value:
+        return False
+    return len(value) >= 8 and changes(value) >= 1 and looks_mixed(value)
 
 
 def _starts_line(text: str, start: int) -> bool:

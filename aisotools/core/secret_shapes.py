@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -50,6 +50,10 @@ class Secret:
 _WORD = "[A-Za-z0-9_-]"
 _ALNUM = "[A-Za-z0-9]"
 _BASE58 = "[1-9A-HJ-NP-Za-km-z]"
+_PEM_IN_BASE64 = (  # what follows `-----BEGIN`: PRIVATE KEY, or the same with RSA, EC, OPENSSH, ...
+    "BQUklWQVRFIEtFWS0t|BSU0EgUFJJVkFURSBLRVkt|BFQyBQUklWQVRFIEtFWS0t|BEU0EgUFJJVkFURSBLRVkt"
+    "|BPUEVOU1NIIFBSSVZBVEUgS0VZ|BFTkNSWVBURUQgUFJJVkFURSBLRVkt|BQR1AgUFJJVkFURSBLRVkg"
+)
 
 # Kind, what the word begins with (a pattern of fixed width), how it goes on.
 _TOKENS: tuple[tuple[str, str, str], ...] = (
@@ -68,6 +72,9 @@ _TOKENS: tuple[tuple[str, str, str], ...] = (
     ("api-key", "rubygems_", "[a-f0-9]{32,}+"),
     ("api-key", "figd_", f"{_WORD}{{20,}}+"),
     ("api-key", "ntn_", f"{_ALNUM}{{32,}}+"),
+    ("api-key", "secret_", rf"{_ALNUM}{{43}}(?!{_WORD})"),  # Notion
+    ("airtable-token", "pat", rf"{_ALNUM}{{14}}\.[0-9a-f]{{64}}"),
+    ("facebook-token", "EAA", f"[A-Z]{_ALNUM}{{80,}}+"),
     ("api-key", "sntrys_", f"{_WORD}{{20,}}+"),
     ("api-key", "tskey-", f"{_WORD}{{16,}}+"),
     ("api-key", "sq0atp-", f"{_WORD}{{20,}}+"),
@@ -109,6 +116,9 @@ _TOKENS: tuple[tuple[str, str, str], ...] = (
     ("discord-token", "N[DTjz]", rf"{_WORD}{{21,28}}+\.{_WORD}{{6}}\.{_WORD}{{27,}}+"),
     ("discord-token", "O[DT]", rf"{_WORD}{{21,28}}+\.{_WORD}{{6}}\.{_WORD}{{27,}}+"),
     ("wallet-key", "xprv", f"{_BASE58}{{100,}}+"),
+    ("wallet-key", "yprv", f"{_BASE58}{{100,}}+"),
+    ("wallet-key", "zprv", f"{_BASE58}{{100,}}+"),
+    ("private-key", "LS0tLS1CRUdJTi", f"(?:{_PEM_IN_BASE64})[A-Za-z0-9+/=]{{16,}}+"),
     ("docker-token", "dckr_[po]at_", f"{_WORD}{{20,}}+"),
     ("grafana-token", "glsa_", "[A-Za-z0-9_]{32,}+"),
     ("password-hash", r"\$argon2", r"i?d?\$v=[0-9]{1,3}\$[A-Za-z0-9=,]{1,60}+\$[A-Za-z0-9+/$]{10,}+"),
@@ -153,6 +163,11 @@ def rarest(word: str) -> str:
     Where it is missing, so is the word. Looking for one character takes a fiftieth of the time of a word.
     """
     return min(word, key=_FROM_RARE_TO_COMMON.find)
+
+
+def with_rarest(words: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return words, each behind its rarest character; of an empty one, that is empty, too."""
+    return tuple((rarest(word) if word else "", word) for word in words)
 
 
 _FROM_RARE_TO_COMMON = "zqxjkvbpygfwmculdrhsnioate "  # what is not among these is rarer

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 
 from aisotools.core.secret_names import Strength, is_secret_value, looks_mixed, purpose_of, strength_of
-from aisotools.core.secret_shapes import Secret, changes
+from aisotools.core.secret_shapes import Secret, changes, with_rarest
 
 _MOST_CHARS = 4_096
 _MOST_CELLS = 200
@@ -27,6 +27,7 @@ _LEAST_CHARS = 4
 _LEAST_CHANGES = 3  # of kinds of letters, in a word that nobody reads
 
 _COLUMN_SIGNS = ("pass", "pwd", "secret", "token", "key", "credential", "kennwort", "senha")
+_RARE_AND_SIGN = with_rarest(_COLUMN_SIGNS)
 _COLUMN_SIGN = re.compile("(?i)" + "|".join(_COLUMN_SIGNS))
 _CELLS: dict[str, re.Pattern[str]] = {
     ",": re.compile(r"[^,\n]+"),
@@ -92,7 +93,7 @@ def _has_column_sign(text: str) -> bool:
     if not text.isascii():
         return _COLUMN_SIGN.search(text) is not None  # where other letters count as the same
     lowered = text.lower()  # a fiftieth of the time of the pattern
-    return any(sign in lowered for sign in _COLUMN_SIGNS)
+    return any(rare in lowered and sign in lowered for rare, sign in _RARE_AND_SIGN)
 
 
 def _header_of(line: str) -> tuple[str, tuple[str, ...]]:

@@ -13,7 +13,6 @@ import codecs
 import dataclasses
 import enum
 import re
-import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,9 +20,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from sys import getsizeof
-from typing import IO, Any
+from typing import Any
 
 from aisotools.core.protocols import OutputCaps, StoredText
+from aisotools.core.spill import Extent, spill_file
 from aisotools.core.types import ToolResult, Truncation
 
 CAP = "cap"
@@ -32,11 +32,9 @@ CAP = "cap"
 MEMORY_BYTES = 2 << 20
 """Bytes of text that a `ResultStore` holds in memory before it uses files."""
 
-# A session may run for weeks. Beyond any of these limits the store drops its oldest texts. The number of
-# files is limited because each of them holds a descriptor.
+# A session may run for weeks. Beyond any of these limits the store drops its oldest texts.
 _MAX_STORE_BYTES = 256 << 20
 _MAX_STORE_TEXTS = 1_000
-_MAX_STORE_FILES = 64
 # What is freed goes back to the system in steps of this size.
 _RETURNED_BYTES = 8 << 20
 # Of a text: its entry, its reference, and the names of its tool and its call.
@@ -294,15 +292,15 @@ class _StoreEntry:
     call_id: str
     size_bytes: int
     text: str | None
-    file: IO[bytes] | None
+    extent: Extent | None = None
     memory_bytes: int = 0
 
 
 class ResultStore(Mapping[str, StoredText]):
     """Whole texts of truncated results by reference, oldest first.
 
-    The first `memory_bytes` are held in memory, the rest in files without a name, which vanish with the
-    process however it ends. Above 256 MiB, 1,000 texts or 64 files the oldest texts are dropped.
+    The first `memory_bytes` are held in memory, the rest in a file without a name, which vanishes with the
+    process however it ends. Above 256 MiB or 1,000 texts the oldest texts are dropped.
     """
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES, budget: RetentionBudget | None = None) -> None:
@@ -312,7 +310,7 @@ class ResultStore(Mapping[str, StoredText]):
             memory_bytes: What may be held in memory, as it is there.
             budget: Is charged for it. When it is exceeded, the texts in memory move to files.
         """
-        self._folder: Path | None = None
+        self._spill = spill_file(None)
         self._budget = budget or RetentionBudget()
         self._budget.on_excess(self._move_to_files)
         self._memory_left = memory_bytes
@@ -332,9 +330,8 @@ class ResultStore(Mapping[str, StoredText]):
 
     def __getitem__(self, ref: str) -> StoredText:
         entry = self._entries[ref]
-        if entry.file is not None:
-            entry.file.seek(0)
-            text = entry.file.read().decode("utf-8", "surrogatepass")
+        if entry.extent is not None:
+            text = self._spill.get(entry.extent).decode("utf-8", "surrogatepass")
         else:
             text = entry.text or ""
         return StoredText(ref=ref, tool=entry.tool, call_id=entry.call_id, text=text)
@@ -345,17 +342,18 @@ class ResultStore(Mapping[str, StoredText]):
         return f"r{self._added + 1}"
 
     def write_files_to(self, folder: Path) -> None:
-        """Make files in `folder` from now on.
+        """Make files in `folder`, if none is needed yet.
 
         Before, they are made in the system's folder for temporary files, which may be in memory.
         """
-        self._folder = folder
+        if not self._files:
+            self._spill = spill_file(folder)
 
     def add(self, text: str, *, tool: str = "", call_id: str = "") -> str:
         """Store a text. Return its reference."""
         data = text.encode("utf-8", "surrogatepass")
         ref = self.next_ref
-        entry = _StoreEntry(tool, call_id, len(data), None, None)
+        entry = _StoreEntry(tool, call_id, len(data), None)
         memory_bytes = getsizeof(text)
         if memory_bytes <= self._memory_left:
             entry.text, entry.memory_bytes = text, memory_bytes
@@ -371,8 +369,7 @@ class ResultStore(Mapping[str, StoredText]):
         return ref
 
     def _write(self, entry: _StoreEntry, data: bytes) -> None:
-        entry.file = tempfile.TemporaryFile(prefix="aisotools-", dir=self._folder)  # noqa: SIM115 - open until it is dropped
-        entry.file.write(data)
+        entry.extent = self._spill.put(data)
         self._files += 1
 
     def _move_to_files(self, excess_bytes: int) -> None:
@@ -393,11 +390,7 @@ class ResultStore(Mapping[str, StoredText]):
         entry.text, entry.memory_bytes = None, 0
 
     def _over_limit(self) -> bool:
-        return (
-            self._bytes > _MAX_STORE_BYTES
-            or len(self._entries) > _MAX_STORE_TEXTS
-            or self._files > _MAX_STORE_FILES
-        )
+        return self._bytes > _MAX_STORE_BYTES or len(self._entries) > _MAX_STORE_TEXTS
 
     def close(self) -> None:
         """Drop all texts and close their files."""
@@ -409,8 +402,8 @@ class ResultStore(Mapping[str, StoredText]):
         self._bytes -= entry.size_bytes
         self._budget.release(_ENTRY_BYTES)
         self._free(entry)
-        if entry.file is not None:
-            entry.file.close()
+        if entry.extent is not None:
+            self._spill.free(entry.extent)
             self._files -= 1
 
 

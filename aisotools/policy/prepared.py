@@ -108,7 +108,7 @@ class PreparedCall:
     @property
     def call(self) -> ToolCall:
         """The call with a fresh copy of the validated arguments."""
-        return dataclasses.replace(self.original, arguments=self.arguments)
+        return _with_arguments(self.original, self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ def prepare_call(
         reason = f"its effects could not be determined ({type(error).__name__}: {error}); fix its classify()"
         evaluation = Evaluation(Decision.DENY, reasons=(reason,))
     else:
-        evaluation = policy.check(dataclasses.replace(call, arguments=fresh_arguments(encoded)), facts)
+        evaluation = policy.check(_with_arguments(call, fresh_arguments(encoded)), facts)
         if resolve_paths is not None and not is_resolved and evaluation.decision is Decision.ASK:
             found, look_again = look(), look
             facts = dataclasses.replace(found, effect=facts.effect, undoable=facts.undoable)
@@ -248,6 +248,13 @@ def prepare_call(
         and effect is not Effect.READ_ONLY
         and not only_touches_files,
         look_again=look_again,
+    )
+
+
+def _with_arguments(call: ToolCall, arguments: Mapping[str, Json]) -> ToolCall:
+    """Return a call with other arguments. `dataclasses.replace` takes three times as long."""
+    return ToolCall(
+        call.id, call.name, arguments, origin=call.origin, agent_id=call.agent_id, turn_id=call.turn_id
     )
 
 

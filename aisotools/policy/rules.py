@@ -63,6 +63,7 @@ PATH_KEYS = frozenset(("paths", "reads", "writes"))
 _SHOWN_GLOBS = 3
 _MOST_TOOLS = 256
 _GLOB_START = re.compile(r"[*?\[]")
+_MAX_GLOB_CHARS = 1_000
 _OBJECTS_OF_GIT = re.compile(
     r"/\.git/(?:$|(?:objects|modules|worktrees|lfs|annex|lost-found|rebase-\w+)/)|/objects/(?:pack|[0-9a-f]{2})/"
 )
@@ -90,6 +91,9 @@ class Condition:
         if not isinstance(self.expected.get("arguments", {}), Mapping):
             message = "A rule's `when.arguments` must be a table of argument names and globs."
             raise ValueError(message)  # noqa: TRY004 - every mistake in a rule is a ValueError
+        for key, value in [*self.expected.items(), *self.expected.get("arguments", {}).items()]:
+            for glob in [value] if isinstance(value, str) else value if isinstance(value, Sequence) else ():
+                _check_length(key, glob)
         for effect in _as_list(self.expected.get("effect", ())):
             Effect(effect)  # raises ValueError naming the value
         for key in PATH_KEYS & self.expected.keys():
@@ -257,6 +261,15 @@ def _as_list(value: object) -> Sequence[Any]:
     return value
 
 
+def _check_length(key: str, glob: object) -> None:
+    # A workspace may bring rules, and translating `[a[a[a...` takes time with the square of its length.
+    if isinstance(glob, str) and len(glob) > _MAX_GLOB_CHARS:
+        raise ValueError(
+            f"A rule's `{key}` has {len(glob):,} characters, {glob[:40]!r}...: "
+            f"use at most {_MAX_GLOB_CHARS:,}."
+        )
+
+
 @lru_cache(maxsize=4096)
 def glob_matcher(glob: str) -> Callable[[str], re.Match[str] | None]:
     """Return a function that matches a text against a glob, case-sensitively."""
@@ -296,6 +309,7 @@ class Rule:
     def __post_init__(self) -> None:
         if not isinstance(self.tool, str):
             raise TypeError(f"Rule tool={self.tool!r}: use a glob of names of tools, such as 'sandbox_*'.")
+        _check_length("tool", self.tool)
         if self.decision not in tuple(Decision):
             raise ValueError(f"Rule decision {self.decision!r} is not one of {', '.join(Decision)}.")
         object.__setattr__(self, "decision", Decision(self.decision))

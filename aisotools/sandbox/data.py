@@ -7,6 +7,11 @@
 What comes out of a sandbox is hostile: its size is bounded before it is parsed, and compressed and nested
 Arrow data is refused, because a few bytes of it could fill the memory of the host. Text and JSON are read in
 steps (`aisotools.sandbox.parsing`): even in a thread a parser would keep the event loop from going on.
+
+Threat: a value from a sandbox runs code when it is read, swells, or holds the event loop up.
+Mechanism: formats without code, bounded before they are parsed, and read in steps.
+Race: none; the bytes belong to the host before they are read.
+Failure: a value of another form, or too large, is a `ToolError` with the reason and the way to get a part.
 """
 
 from __future__ import annotations

@@ -3,6 +3,14 @@
 On the channel a result is four pieces, each with a cap of its own: the head (what the model reads, and how
 the call ended), the value, the MIME data and the metadata. All are JSON, except a value that is plain text.
 What exceeds its cap is left out and noted: first where it is encoded, and again where it is decoded.
+
+Threat: a result that swells when it is decoded, that is no JSON, whose metadata claims what only the host may
+say, or whose types act on a page.
+Mechanism: each piece is bounded by its size before it is looked at, and by depth, keys and containers while
+it is parsed, in steps (`aisotools.sandbox.parsing`). Keys of the host are taken out of what a worker sends.
+Race: none; the pieces are whole and belong to the host before they are read.
+Failure: a piece too large is left out, and the result names it. One of another form ends the worker, as does
+any frame that breaks the protocol, and the call fails.
 """
 
 from __future__ import annotations

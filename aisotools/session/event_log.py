@@ -6,8 +6,10 @@ cards, transcripts and the ledger are made from it.
 Threat
     A worker that prints, reports and returns without end makes the host remember all of it.
 Mechanism
-    Every event is charged to the session's `aisotools.core.truncation.RetentionBudget`. Beyond it the oldest
-    printed output and reports are dropped, then values and data of results, then whole events. Listeners get
+    Every event is charged to the session's `aisotools.core.truncation.RetentionBudget`. Beyond a quarter of
+    it the oldest events move to a file, from which they are read when somebody asks for them. Where that
+    cannot be, and beyond the budget, the oldest printed output and reports are dropped, then values and data
+    of results, then whole events. Listeners get
     each event whole, when it happens: the ledger has on disk what is dropped here, but for output and values.
 Race window
     The events of a call are charged some milliseconds after its end, those of one whose result was cut at
@@ -23,10 +25,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import math
+import pickle
 import re
 import time
+import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeAlias, overload
 
 from aisotools.core.events import (
@@ -44,6 +51,7 @@ from aisotools.core.events import (
     VariablesDropped,
 )
 from aisotools.core.sandboxes import SandboxStatus
+from aisotools.core.spill import SpillFile, spill_file
 from aisotools.core.truncation import Retained, RetentionBudget, size_of
 from aisotools.core.types import Json, ToolResult
 from aisotools.policy.prompts import visible
@@ -79,6 +87,13 @@ Preparation = Callable[[str, Json], Awaitable[None]]
 """Awaited with a call's id, and with large arguments or a long text that an event of it will hold."""
 
 
+# The oldest events move to the disk, so many or so many bytes at once, when those in memory take more than
+# this part of the budget; beyond so many bytes on the disk the oldest are dropped.
+_MEMORY_SHARE = 4
+_BLOCK_EVENTS = 256
+_BLOCK_BYTES = 1 << 20
+_MOST_SPILLED_BYTES = 256 << 20
+
 _Stored: TypeAlias = SessionEvent | tuple[float, str, str, str]
 """An event; of a `CallOutput` its time, call, stream, and text."""
 
@@ -94,15 +109,75 @@ def _unpack(stored: _Stored) -> SessionEvent:
     return stored
 
 
+class _Block(Sequence[SessionEvent]):
+    """Events on the disk."""
+
+    def __init__(self, spill: SpillFile, events: Sequence[SessionEvent], charged_bytes: int) -> None:
+        """Move events to the disk.
+
+        Raises:
+            Exception: If they cannot be written.
+        """
+        self._extent = spill.put(pickle.dumps(list(events), pickle.HIGHEST_PROTOCOL))
+        self._count = len(events)
+        self.size = self._extent.size
+        self.charged_bytes = charged_bytes
+        self.kinds = frozenset(event.kind for event in events)
+        self.until_s = events[-1].time_s
+        # The events that nobody can see any more take no room.
+        self.free = weakref.finalize(self, spill.free, self._extent)
+        self.free.atexit = False
+        self._spill = spill
+
+    @overload
+    def __getitem__(self, index: int) -> SessionEvent: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[SessionEvent]: ...
+    def __getitem__(self, index: int | slice) -> SessionEvent | Sequence[SessionEvent]:
+        return _read_block(self)[index]
+
+    def __iter__(self) -> Iterator[SessionEvent]:
+        return iter(_read_block(self))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def read(self) -> Sequence[SessionEvent]:
+        try:
+            # Pickled here, and compared with what was written: nobody else can have changed it.
+            return tuple(pickle.loads(self._spill.get(self._extent)))  # noqa: S301 - see above
+        except OSError as error:
+            reason = f"they cannot be read from the disk again: {error}"
+            dropped = EventsDropped(
+                time_s=self.until_s,
+                count=self._count,
+                kinds=tuple(sorted(self.kinds)),
+                size_bytes=self.charged_bytes,
+                reason=reason,
+            )
+            return (dropped,) * self._count
+
+
+@lru_cache(maxsize=1)
+def _read_block(block: _Block) -> Sequence[SessionEvent]:
+    """Return the events of a block. Who reads one after the other reads each block once."""
+    return block.read()
+
+
 class EventView(Sequence[SessionEvent]):
     """A read-only view of the events of a session. It grows as events are added.
 
     When the session has dropped events, the first one is `EventsDropped` and stands for all of them.
     """
 
-    def __init__(self, stored: Callable[[], Sequence[_Stored]]) -> None:
-        """Show what `stored` returns."""
+    def __init__(
+        self,
+        stored: Callable[[], Sequence[_Stored]],
+        early: Callable[[], Sequence[Sequence[SessionEvent]]] = tuple,
+    ) -> None:
+        """Show what `stored` returns, behind the events of all that `early` returns."""
         self._stored = stored
+        self._early = early
 
     def __repr__(self) -> str:
         return f"<{len(self)} events>"
@@ -113,11 +188,25 @@ class EventView(Sequence[SessionEvent]):
     def __getitem__(self, index: slice) -> Sequence[SessionEvent]: ...
     def __getitem__(self, index: int | slice) -> SessionEvent | Sequence[SessionEvent]:
         """Return the event at a position, or a tuple of those in a slice."""
-        stored = self._stored()
-        return tuple(map(_unpack, stored[index])) if isinstance(index, slice) else _unpack(stored[index])
+        if isinstance(index, slice):
+            return tuple(self[number] for number in range(*index.indices(len(self))))
+        number = range(len(self))[index]
+        for events in self._early():
+            if number < len(events):
+                return events[number]
+            number -= len(events)
+        return _unpack(self._stored()[number])
+
+    def __iter__(self) -> Iterator[SessionEvent]:
+        """Iterate over the events so far, and those that are added meanwhile."""
+        early, stored = self._early(), self._stored()
+        for events in early:
+            yield from events
+        for event in stored:
+            yield _unpack(event)
 
     def __len__(self) -> int:
-        return len(self._stored())
+        return sum(map(len, self._early())) + len(self._stored())
 
 
 class _RetainedEvents:
@@ -149,6 +238,10 @@ class _RetainedEvents:
         self._dropped_bytes = 0
         self._dropped_until_s = 0.0
         self.dropped = 0
+        self._charged_bytes = 0
+        self._blocks: deque[_Block] = deque()
+        self._spilled_bytes = 0
+        self.spill: SpillFile | None = None
         budget.on_excess(self._reclaim)
 
     def add(self, event: SessionEvent) -> None:
@@ -214,25 +307,72 @@ class _RetainedEvents:
         elif size > _BULKY_BYTES and isinstance(event, CallFinished):
             self._results.append(last)
         self._sizes[last] += size
+        self._charged_bytes += charged + size
+        if self.spill is not None and self._charged_bytes > self._budget.limit_bytes // _MEMORY_SHARE:
+            self._move_oldest(self.spill)
         self._budget.charge(charged + size)
 
     def summary(self) -> Retained:
         self._charge_finished()
         return Retained(self._budget.used_bytes, self._budget.limit_bytes, self.dropped)
 
+    def _move_oldest(self, spill: SpillFile) -> None:
+        """Move the oldest events to the disk; the newest stays, whoever has caused it is about to read it."""
+        # What is not measured yet is of calls in progress.
+        pending = min((numbers[0] for numbers in self._unmeasured.values() if numbers), default=math.inf)
+        numbers: list[int] = []
+        size = 0
+        for number in self._events:
+            if number >= pending or len(numbers) == _BLOCK_EVENTS or size > _BLOCK_BYTES:
+                break
+            numbers.append(number)
+            size += self._sizes[number]
+        if len(numbers) < min(_BLOCK_EVENTS, len(self._events) // 2) and size <= _BLOCK_BYTES:
+            return  # a call in progress is among the oldest
+        try:
+            block = _Block(spill, [_unpack(self._events[number]) for number in numbers], size)
+        except Exception as error:  # of whatever is in an event; or there is no room
+            _log.warning("Events stay in memory, and are dropped beyond the budget: %r", error)
+            self.spill = None
+            return
+        self._blocks.append(block)
+        self._spilled_bytes += block.size
+        for number in numbers:
+            del self._events[number]
+            self._release(self._sizes.pop(number))
+        self._listed = None
+        while self._spilled_bytes > _MOST_SPILLED_BYTES:
+            self._drop_block()
+
+    def _drop_block(self) -> None:
+        block = self._blocks.popleft()
+        self._spilled_bytes -= block.size
+        self.dropped += len(block)
+        self._dropped_bytes += block.charged_bytes
+        self._dropped_kinds |= block.kinds
+        self._dropped_until_s = block.until_s
+
+    def _release(self, size: int) -> None:
+        self._charged_bytes -= size
+        self._budget.release(size)
+
+    def early(self) -> Sequence[Sequence[SessionEvent]]:
+        """Return what stands before the events in memory: a word about those dropped, and those on disk."""
+        if not self.dropped:
+            return tuple(self._blocks)
+        dropped = EventsDropped(
+            time_s=self._dropped_until_s,
+            count=self.dropped,
+            kinds=tuple(sorted(self._dropped_kinds)),
+            size_bytes=self._dropped_bytes,
+            reason=self._budget.reason,
+        )
+        return ((dropped,), *self._blocks)
+
     def list(self) -> list[_Stored]:
-        """Return the retained events as they are stored, the oldest first."""
+        """Return the events in memory as they are stored, the oldest first."""
         if self._listed is None:
             self._listed = list(self._events.values())
-            if self.dropped:
-                dropped = EventsDropped(
-                    time_s=self._dropped_until_s,
-                    count=self.dropped,
-                    kinds=tuple(sorted(self._dropped_kinds)),
-                    size_bytes=self._dropped_bytes,
-                    reason=self._budget.reason,
-                )
-                self._listed.insert(0, dropped)
         return self._listed
 
     def _reclaim(self, excess_bytes: int) -> None:
@@ -251,7 +391,7 @@ class _RetainedEvents:
             return
         event = _unpack(stored)
         size = self._sizes.pop(number)
-        self._budget.release(size)
+        self._release(size)
         self._listed = None
         self.dropped += 1
         self._dropped_bytes += size
@@ -265,7 +405,7 @@ class _RetainedEvents:
             return
         event = self._without_bulk(_unpack(stored))
         size = _EVENT_BYTES + size_of(_variable_parts(event))
-        self._budget.release(self._sizes[number] - size)
+        self._release(self._sizes[number] - size)
         self._events[number], self._sizes[number], self._listed = event, size, None
 
     def _without_bulk(self, event: SessionEvent) -> SessionEvent:
@@ -337,14 +477,20 @@ class EventLog:
         self.budget = budget or RetentionBudget()
         self._retained = _RetainedEvents(self.budget)
         self._listeners: list[tuple[Listener, tuple[type[SessionEvent], ...]]] = []
+        # The same by kind of event, found once.
+        self._listeners_of: dict[type[SessionEvent], tuple[Listener, ...]] = {}
         self._preparations: list[Preparation] = []
-        self.events = EventView(self._retained.list)
+        self.events = EventView(self._retained.list, self._retained.early)
         self._progress = ProgressTracker()
 
     @property
     def retained(self) -> Retained:
         """A summary of what is retained right now."""
         return self._retained.summary()
+
+    def write_files_to(self, folder: Path) -> None:
+        """Move events to a file in `folder` when they take much memory. Before, they are dropped then."""
+        self._retained.spill = spill_file(folder)
 
     def add(self, kind: type[SessionEvent], call_id: str = "", **fields: Any) -> None:
         """Record an event with the present time, and call the listeners of its kind with the whole of it.
@@ -353,9 +499,11 @@ class EventLog:
         """
         event = kind(time_s=time.time(), call_id=call_id, **fields)
         self._retained.add(event)
-        for listener, kinds in tuple(self._listeners):
-            if not isinstance(event, kinds):
-                continue
+        listeners = self._listeners_of.get(kind)
+        if listeners is None:
+            listeners = tuple(listener for listener, kinds in self._listeners if issubclass(kind, kinds))
+            self._listeners_of[kind] = listeners
+        for listener in listeners:
             try:
                 listener(event)
             except Exception:
@@ -380,10 +528,12 @@ class EventLog:
         """Call `listener` with every event of these kinds. Return a function that ends this."""
         subscription = (listener, kinds)
         self._listeners.append(subscription)
+        self._listeners_of.clear()
 
         def unsubscribe() -> None:
             if subscription in self._listeners:
                 self._listeners.remove(subscription)
+                self._listeners_of.clear()
 
         return unsubscribe
 

@@ -152,7 +152,7 @@ class Gate:
         self._session_key = session_key
         self._used_ids: set[str] = set()
         self._host_calls = HostCalls()
-        self._closed_reason = ""
+        self._closed_reason = self._block_reason = ""
         self._turns = LoopTurns()
         self._trials = Trials(event_log, caps, session_key, self._refuse_if_closed)
 
@@ -202,8 +202,8 @@ class Gate:
         return rules.follow(policy) if rules and (policy.concerns_paths or rules.has_any) else policy
 
     def block(self, reason: str) -> None:
-        """Let no further call run; what cannot be recorded must not happen."""
-        self._closed_reason = self._closed_reason or reason
+        """Let no further call run, because what cannot be recorded must not happen; "" lets them again."""
+        self._block_reason = reason
 
     def interrupt(self) -> None:
         """Withdraw open questions and stop what runs on the host."""
@@ -565,9 +565,10 @@ class Gate:
 
     def _refuse_if_closed(self, call: ToolCall) -> ToolResult | None:
         """Return the result of a call that must not run any more; None if it may."""
-        if not self._closed_reason:
+        reason = self._closed_reason or self._block_reason
+        if not reason:
             return None
-        message = f"{call.name} was not run: {self._closed_reason}."
+        message = f"{call.name} was not run: {reason}."
         return ToolResult.error(message, recoverable=False, error_kind="environment")
 
     async def _run_guarded(

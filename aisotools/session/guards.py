@@ -244,7 +244,7 @@ class ReadGuard:
             with suppress(OSError, WorkspaceError):
                 if content is not None:
                     self._reads.note_edit(path, before, content)
-        if _is_file_tool(prepared, "sandbox_write", "write"):
+        if is_file_tool(prepared, "sandbox_write", "write"):
             arguments = prepared.arguments
             file, text = arguments.get("path"), arguments.get("content")
             if isinstance(file, str) and isinstance(text, str):
@@ -277,7 +277,7 @@ class ReadGuard:
         if (
             result.is_error
             or not isinstance(value, dict)
-            or not _is_file_tool(prepared, "sandbox_read", "read")
+            or not is_file_tool(prepared, "sandbox_read", "read")
         ):
             return result
         path, text = value.get("path"), value.get("content")
@@ -308,7 +308,7 @@ class ReadGuard:
         return dataclasses.replace(result, content=note, truncation=None).with_metadata(unchanged_since=since)
 
 
-def _is_file_tool(prepared: PreparedCall, tool: str, operation: str) -> bool:
+def is_file_tool(prepared: PreparedCall, tool: str, operation: str) -> bool:
     """Return whether this is a call of the built-in `tool`, or of the built-in `file` with that operation."""
     if prepared.own_path == _BUILTIN_FILE_TOOLS + "file":
         return prepared.arguments.get("operation") == operation

@@ -45,16 +45,23 @@ from aisotools.session.sharing import LockToken, SharedWorkspace
 from aisotools.session.undo_results import (
     add_notes,
     conflict_result,
+    describe_beginning,
     describe_elsewhere,
+    describe_irreversible,
     describe_restored,
     describe_unsupported,
+    explain_helpers,
     explain_kept,
     explain_taken_back,
+    explain_unrestored,
     failed_result,
+    list_partly_covered,
+    list_uncovered,
     move_result,
     reverted_result,
 )
 from aisotools.session.undo_steps import UndoChoice, UndoPlan, VariableStates, known_ids, refusal
+from aisotools.session.writers import WriterWatch
 from aisotools.tools.adapter import undo_path
 from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.scan import ProgressCallback, Snapshot, TooSlow
@@ -142,6 +149,10 @@ class UndoHistory(Protocol):
     def recovered(self) -> tuple[str, ...]:
         """Return what was completed, ended as it was, or is lost of what was half done, in sentences."""
 
+    @property
+    def disk_bytes(self) -> tuple[int, int]:
+        """Return how much contents of files take on the disk, and the most that is kept; zeros for none."""
+
     def announce(self) -> None:
         """Record what is new of `recovered`."""
 
@@ -154,6 +165,9 @@ class UndoHistory(Protocol):
 
     async def finish(self) -> None:
         """Write through to the disk what waits for that, before `close`."""
+
+    def park(self) -> None:
+        """Close what is open between calls, after `finish`; it is opened again when it is needed."""
 
     def close(self) -> None:
         """Release the workspace."""
@@ -204,6 +218,8 @@ class WorkspaceHistory:
         self._session_key = session_key
         self._on_timeout = on_timeout
         self._tokens: dict[str, LockToken] = {}
+        self._writers = WriterWatch(shared)
+        self._limited: set[str] = set()  # running calls that may change what undo does not wholly cover
         self._first_root = ""
         self._fits_at_first = False
         self._states = VariableStates()
@@ -222,9 +238,14 @@ class WorkspaceHistory:
         if not self._checkpoints.is_synced:
             await asyncio.to_thread(self._sync)
 
+    def park(self) -> None:
+        """Close what is open between calls; see `UndoHistory.park`."""
+        self._shared.park()
+
     def close(self) -> None:
         """Release the workspace; the last session on it closes its checkpoints."""
         self._syncing.cancel()
+        self._checkpoints.unpin(self._first_root)
         self._shared.release(self._sandbox)
         self._event_log.budget.release(self._charged_bytes)
         self._charged_bytes = 0
@@ -266,7 +287,7 @@ class WorkspaceHistory:
                 call.name,
                 self._session_key,
                 outside=outside,
-                beyond=_describe_irreversible(prepared, covered=outside is not None),
+                beyond=describe_irreversible(prepared, covered=outside is not None),
                 changes_variables=prepared.changes_variables,
             )
             snapshot = await self._scan(begin, call.id)
@@ -276,10 +297,13 @@ class WorkspaceHistory:
                 raise SandboxError(f"{call.name} was not run: {error}") from error
             raise
         self._tokens[call.id] = token
+        self._writers.begin(prepared)
+        if outside is not None or _is_limited(snapshot):
+            self._limited.add(call.id)
         if self._checkpoints.notes:
             self.announce()
         self._states.begin(call.id, may_change=prepared.changes_variables)
-        self._first_root = self._first_root or snapshot.root
+        self._keep_first(snapshot)
         self._event_log.add(
             CheckpointTaken,
             call.id,
@@ -293,10 +317,12 @@ class WorkspaceHistory:
     async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
         """Record what the call changed; see `aisotools.session.guards.Guard`."""
         call = prepared.original
+        writers = self._writers.end(prepared, result)
         if prepared.changes_variables:
             self._states.note_changed()
         try:
-            step = await self._scan(functools.partial(self._checkpoints.end, call.id), call.id)
+            end = functools.partial(self._checkpoints.end, call.id, evidence=writers.evidence)
+            step = await self._scan(end, call.id)
             if self._checkpoints.is_due:
                 # What a call has changed is on the disk before anybody reads its answer. In a thread: the
                 # disk may take its time.
@@ -306,12 +332,21 @@ class WorkspaceHistory:
             if self._checkpoints.has_excess:
                 await asyncio.to_thread(self._checkpoints.drop_old)
                 self._forget_states()
+            if result is not None and step.changed:
+                result = writers.name_others(step, result)
+            latest = self._checkpoints.latest
+            limited = call.id in self._limited or latest is None or _is_limited(latest)
+            if result is not None and step.changed and limited:
+                # Only here: it reads the listings of both trees.
+                entries = await asyncio.to_thread(self._checkpoints.list_unrestored, step)
+                result = explain_unrestored(result, entries) if entries else result
             if result is not None and result.metadata.get("timed_out") is True:
                 result = await self._after_timeout(step, result)
         except WorkspaceError as error:
             if result is not None:
                 result = result.with_metadata(undo=f"This call cannot be undone: {error}")
         finally:
+            self._limited.discard(call.id)
             self._shared.lock.leave(self._tokens.pop(call.id))
         mode = self._checkpoints.root_mode
         if mode is not None and mode.notes and result is not None:
@@ -329,13 +364,13 @@ class WorkspaceHistory:
         await self._shared.wait_for_snapshots()
         plan = self._choice("undo").plan(1, files_only=is_back)
         others = [call_id for call_id in self._tokens if call_id != step.call_id]
-        running = self._shared.find_background_processes()
+        running, helpers = self._find_running()
         if others:
             undone = refusal(f"Another call is running: {summarize_names(others)}.")
         elif running:
             undone = refusal(f"{summarize_names(list(running.values()))} still runs in the background.")
         elif isinstance(plan, UndoPlan):
-            undone = await run_to_completion(self._carry_out(plan, {}, force=False, keeps=is_back))
+            undone = await run_to_completion(self._carry_out(plan, helpers, force=False, keeps=is_back))
         else:
             undone = plan
         return explain_taken_back(result, paths, undone)
@@ -405,6 +440,11 @@ class WorkspaceHistory:
         """The contents of all checkpoints."""
         return self._checkpoints.store
 
+    @property
+    def disk_bytes(self) -> tuple[int, int]:
+        """Return what is kept on the disk; see `UndoHistory.disk_bytes`."""
+        return self._checkpoints.store.size, self._checkpoints.kept_bytes
+
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[Snapshot]:
         """Hold the workspace as it is now; see `UndoHistory.exclusive`."""
@@ -455,6 +495,8 @@ class WorkspaceHistory:
             sentences = [
                 f"Undo brings back the files of the workspace, but not {summarize_names(uncovered)}."
             ]
+        if snapshot.partial_count:
+            sentences.append(f"It will not restore: {summarize_names(list_partly_covered(snapshot))}.")
         if prepared.facts.runs_in == "host":
             declared = undo_path(prepared.tool, prepared.arguments)
             if declared is not None:
@@ -490,23 +532,36 @@ class WorkspaceHistory:
 
     async def changes(self, since: str | None = None) -> Changes:
         """Return the changes since before a call, or since the session's first; see `Session.changes`."""
-        steps = [*self._checkpoints.steps, *self._checkpoints.undone]
-        root = self._first_root
+        snapshot = await self._scan(self._checkpoints.snapshot, since or "")
+        steps = [*self._checkpoints.steps, *self._checkpoints.undone[::-1]]
+        root, begins = self._first_root, ""
         if since is not None:
             found = [step for step in steps if step.call_id == since]
             if not found:
                 raise UsageError(f"There is no checkpoint from before a call {since!r}. {known_ids(steps)}")
             root = found[-1].before[""]
-        snapshot = await self._scan(self._checkpoints.snapshot, since or "")
-        self._first_root = self._first_root or snapshot.root
-        if not root or not snapshot.root:
-            return Changes(uncovered=list_uncovered(snapshot), reach=await self.reach())
+        elif root and not self._checkpoints.is_pinned(root):
+            root = steps[0].before[""] if steps else snapshot.root
+            begins = describe_beginning(steps[:1])
+        self._keep_first(snapshot)
+        # Race: meanwhile another session on the workspace may drop the step.
+        if not root or not snapshot.root or not self._checkpoints.pin(root):
+            return Changes(uncovered=list_uncovered(snapshot), since=begins, reach=await self.reach())
 
         def compare() -> Changes:
             with gc_paused():  # as for a scan
                 return changes_between(self._checkpoints.store, root, snapshot.root, list_uncovered(snapshot))
 
-        return dataclasses.replace(await asyncio.to_thread(compare), reach=await self.reach())
+        try:
+            changes = await asyncio.to_thread(compare)
+        finally:
+            self._checkpoints.unpin(root)
+        return dataclasses.replace(changes, since=begins, reach=await self.reach())
+
+    def _keep_first(self, snapshot: Snapshot) -> None:
+        """Keep the workspace as it is before the session's first call, for `changes`."""
+        if not self._first_root and snapshot.root and self._checkpoints.pin(snapshot.root):
+            self._first_root = snapshot.root
 
     async def reach(self) -> str:
         """Return how far undo reaches back; see `UndoHistory.reach`."""
@@ -541,7 +596,7 @@ class WorkspaceHistory:
             plan = choice.plan(count, to=to, files_only=variables == "keep")
             if isinstance(plan, ToolResult):
                 return plan
-            running = self._shared.find_background_processes()
+            running, helpers = self._find_running()
             if running and not force:
                 names = summarize_names([f"{printable(name)} ({pid})" for pid, name in running.items()])
                 return refusal(
@@ -549,11 +604,17 @@ class WorkspaceHistory:
                     f"Stop it first; with force=True the {direction} stops it, too."
                 )
             # Cancelled half way, it would leave the files of one state with the variables of another.
-            return await run_to_completion(
-                self._carry_out(plan, running, force=force, keeps=variables == "keep")
-            )
+            ended = running | helpers
+            moving = self._carry_out(plan, ended, force=force, keeps=variables == "keep")
+            return explain_helpers(await run_to_completion(moving), helpers)
         finally:
             self._shared.lock.leave(token)
+
+    def _find_running(self) -> tuple[dict[int, str], dict[int, str]]:
+        """Return what runs in the background, and which helpers only wait for work there."""
+        running = self._shared.find_background_processes()
+        helpers = self._shared.find_idle_helpers() if running else {}
+        return {pid: name for pid, name in running.items() if pid not in helpers}, helpers
 
     async def _carry_out(
         self, plan: UndoPlan, running: Mapping[int, str], *, force: bool, keeps: bool
@@ -659,24 +720,5 @@ def _refuse_large(done: int, total: int) -> None:
 # -- messages
 
 
-def list_uncovered(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return what a checkpoint does not cover, each with its reason."""
-    if not snapshot.uncovered_count:
-        return ()
-    paths = [
-        f"{printable('/'.join(path)) or 'the workspace'} ({reason})" for path, reason in snapshot.uncovered
-    ]
-    more = snapshot.uncovered_count - len(paths)
-    if more > 0:
-        paths.append(f"{more:,} more")
-    return tuple(paths)
-
-
-def _describe_irreversible(prepared: PreparedCall, *, covered: bool) -> str:
-    """Return what a call does that no undo reverts, or nothing."""
-    facts = prepared.facts
-    if facts.hosts:
-        return f"{prepared.original.name} talked to {summarize_names(facts.hosts)}."
-    if facts.runs_in == "host" and not covered:
-        return f"{prepared.original.name} ran on the host; what it did outside the workspace is not undone."
-    return ""
+def _is_limited(snapshot: Snapshot) -> bool:
+    return bool(snapshot.partial_count or snapshot.uncovered_count)

@@ -101,6 +101,7 @@ class Ledger:
             BlockingIOError: If the file is open in another `Ledger`, of this process or another.
         """
         self.path = path
+        self._path_text = str(path)
         self._key = key
         self._index = index
         self._anchored_s = float("-inf")
@@ -110,6 +111,8 @@ class Ledger:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._opened = os.fstat(self._descriptor)
         self._size = 0
+        self._torn_bytes = 0  # at the end of the file, beyond `_size`
+        self._is_parked = False
         # Race: two sessions of one name; a second writer would break the chain of records. The lock is free
         # when its process ends, however it ends.
         try:
@@ -177,7 +180,8 @@ class Ledger:
             time_s: When it happened, in seconds since the epoch; now without it.
 
         Raises:
-            LedgerError: If the record cannot be written. No further call may run unrecorded.
+            LedgerError: If the record cannot be written. No further call may run unrecorded. If the error is
+                retryable, the ledger is as before, and the same record can be appended later.
         """
         records, last_mac = self._position
         record = {
@@ -195,17 +199,23 @@ class Ledger:
             ) from error
         mac = _compute_mac(self._key, text)
         line = b'%s,"mac":"%s"}\n' % (text, mac.encode())
+        if self._is_parked:
+            self._reopen()
         try:
+            self._remove_torn()
             written = os.write(self._descriptor, line)
         except OSError as error:
-            raise LedgerError(f"The ledger {self.path} cannot be written: {error.strerror}.") from error
+            problem = f"The ledger {self.path} cannot be written: {error.strerror}."
+            raise LedgerError(problem, retryable=True) from error
         if written != len(line):
-            raise LedgerError(
-                f"The ledger {self.path} took only {written} of {len(line)} bytes; is the disk full?"
-            )
+            self._torn_bytes = written
+            with contextlib.suppress(OSError):  # else before the next record
+                self._remove_torn()
+            problem = f"The ledger {self.path} took only {written} of {len(line)} bytes; is the disk full?"
+            raise LedgerError(problem, retryable=True)
         self._size += written
         try:
-            status = self.path.stat()
+            status = os.stat(self._path_text)  # noqa: PTH116 - a Path takes twice as long, for each record
             is_whole = os.path.samestat(status, self._opened) and status.st_size == self._size
         except OSError:
             is_whole = False
@@ -213,6 +223,13 @@ class Ledger:
             # Race: the file may be removed right after this; the next record notices, before the next effect.
             raise LedgerError(self._describe_change())
         self._position = (records + 1, mac)
+
+    def _remove_torn(self) -> None:
+        """Remove the part of a record that a full disk has taken; the next one would become part of it."""
+        if self._torn_bytes and os.fstat(self._descriptor).st_size == self._size + self._torn_bytes:
+            os.ftruncate(self._descriptor, self._size)
+        # Race: another program has changed the file meanwhile. The next record finds that out, and stays.
+        self._torn_bytes = 0
 
     def _describe_change(self) -> str:
         """Return why what was written is not where the next reader looks."""
@@ -237,14 +254,19 @@ class Ledger:
         than `append`: a disk may take its time.
 
         Raises:
-            LedgerError: If the records or the head cannot be written.
+            LedgerError: If the records or the head cannot be written. It is retryable if all records are on
+                the disk.
         """
         temporary = _head_path(self.path).with_suffix(".new")
+        if self._is_parked:
+            self._reopen()
         with self._sealing:
             head = _head_text(self._key, *self._position, name=self.path.stem)
+            is_synced = False
             try:
                 # Power loss: a head without the records that it counts would look like records cut off.
                 os.fdatasync(self._descriptor)
+                is_synced = True
                 descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
                 try:
                     if os.write(descriptor, head) != len(head):
@@ -256,9 +278,9 @@ class Ledger:
                 # Crash in between: the old head stays whole, and what was written after it is still chained.
                 temporary.replace(_head_path(self.path))
             except OSError as error:
-                raise LedgerError(
-                    f"The head of the ledger {self.path} cannot be written: {error.strerror}."
-                ) from error
+                problem = f"The head of the ledger {self.path} cannot be written: {error.strerror}."
+                # The system tries no second time to write what it could not sync, and forgets the error.
+                raise LedgerError(problem, retryable=is_synced) from error
             if time.monotonic() - self._anchored_s >= _ANCHOR_INTERVAL_S:
                 self._anchor()
 
@@ -268,8 +290,47 @@ class Ledger:
             self._index.update(self.path.stem, IndexEntry(*self._position))
             self._anchored_s = time.monotonic()
 
+    def park(self) -> None:
+        """Close the file until the next record. Call it after `seal`, while nobody else uses the ledger.
+
+        Meanwhile another session of the same name may open it. This one can then record nothing more.
+        """
+        with self._sealing:
+            if self._descriptor >= 0 and not self._torn_bytes:
+                self._is_parked = True
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+    def _reopen(self) -> None:
+        """Open the file again, as it was left.
+
+        Raises:
+            LedgerError: If it is not as it was left. It is retryable if another session just has it.
+        """
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            is_gone = error.errno == errno.ENOENT
+            problem = self._describe_change() if is_gone else f"{self.path}: {error.strerror}."
+            raise LedgerError(problem, retryable=not is_gone) from error
+        # Race: another session of this name has opened the file meanwhile, and may write to it.
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            status = os.fstat(descriptor)
+            if not os.path.samestat(status, self._opened) or status.st_size != self._size:
+                raise LedgerError(self._describe_change())
+        except BaseException as error:
+            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                problem = f"The ledger {self.path} is in use by another session. Close that one."
+                raise LedgerError(problem, retryable=True) from None
+            raise
+        self._descriptor, self._is_parked = descriptor, False
+
     def close(self) -> None:
         """Seal and close. Closing again does nothing."""
+        if self._is_parked:
+            self._reopen()
         if self._descriptor >= 0:
             self._anchored_s = float("-inf")
             try:

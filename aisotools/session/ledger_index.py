@@ -17,6 +17,7 @@ When it fails
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hmac
 import os
@@ -130,7 +131,8 @@ class LedgerIndex:
                 self._write(ledgers)
                 return True
         except OSError as error:
-            raise LedgerError(f"The index {self._path} cannot be written: {error.strerror}.") from error
+            problem = f"The index {self._path} cannot be written: {error.strerror}."
+            raise LedgerError(problem, retryable=True) from error
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[bool]:
@@ -159,7 +161,7 @@ class LedgerIndex:
         try:
             content = self._text(ledgers)
             if os.write(descriptor, content) != len(content):
-                raise LedgerError(f"The index {self._path} cannot be written whole; is the disk full?")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             # Power loss: an empty index under the name of the old one would look like tampering.
             os.fdatasync(descriptor)
         finally:

@@ -6,6 +6,7 @@ A wrong option is refused when the session is created, in terms of the argument 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -55,7 +56,7 @@ def open_workspace(folder: Path | None, level: str, environ: Mapping[str, str]) 
         except WorkspaceRefused:
             claim.release()
             raise
-        return claim
+        return _noting(claim, level, state)
     # From here on by its real path: on another way code in the workspace around it may put a link.
     real = real_workspace(folder, state)
     created = _create(real)
@@ -72,7 +73,14 @@ def open_workspace(folder: Path | None, level: str, environ: Mapping[str, str]) 
         for path in created:
             path.rmdir()
         raise
-    return claim
+    return _noting(claim, level, state)
+
+
+def _noting(claim: WorkspaceLease, level: str, state: Path) -> WorkspaceLease:
+    """Return a claim whose release notes the checkouts that were made, at a level that refuses others."""
+    if level == "isolated":
+        return claim
+    return dataclasses.replace(claim, notes=checkpoint_folder(claim.path, state))
 
 
 async def claim(folder: Path | None, level: str, environ: Mapping[str, str]) -> WorkspaceLease:

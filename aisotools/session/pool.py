@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import hashlib
 import inspect
 import os
 import re
+import resource
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,9 @@ from aisotools.session.setup import SandboxFactory, detect_levels
 from aisotools.session.slots import SlotPool
 from aisotools.workspace.lock import real_workspace, state_place
 
+_FREE_FILES = 64
+"""Files that are left for the calls of the conversations that are open, before another one is refused."""
+
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 
 
@@ -56,7 +61,7 @@ class SessionPool:
 
     A session keeps its files, its approvals and its record until the pool is closed. Its variables live only
     as long as its sandbox. After a sandbox was stopped, the next call starts a fresh one, and its result says
-    so.
+    so. Until then a session has one file open, which keeps its workspace from other processes.
 
     Use the pool as an async context manager, from one event loop.
     """
@@ -103,6 +108,7 @@ class SessionPool:
         self._make_sandbox = sandbox
         self._options = session
         self._sessions: dict[str, Session] = {}
+        self._parking: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -131,7 +137,8 @@ class SessionPool:
             TypeError: If the key is not a string.
             ValueError: If it is empty.
             SessionClosed: If the pool was closed.
-            UsageError: If the pool belongs to another event loop.
+            UsageError: If the pool belongs to another event loop, or if this process has too many files open
+                for another conversation.
             WorkspaceRefused: If the folder of the conversation is a link, which another one may have made.
         """
         if not isinstance(session_key, str):
@@ -146,15 +153,38 @@ class SessionPool:
         self._loop = loop
         session = self._sessions.get(session_key)
         if session is None or session.closed:
+            self._refuse_without_files()
             folder = self._root / _folder_name(session_key)
             environ = self._options.get("environ") or os.environ
             session = self._sessions[session_key] = Session(
                 workspace=real_workspace(folder, state_place(environ), below=self._root),
                 session_key=session_key,
-                sandbox=_pooled_factory(self._make_sandbox, self._slots),
+                sandbox=_pooled_factory(
+                    self._make_sandbox, self._slots, functools.partial(self._park, session_key)
+                ),
                 **self._options,
             )
         return session
+
+    def _refuse_without_files(self) -> None:
+        """Refuse another conversation while those that are open can still work."""
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        used = sum(1 for _ in Path("/proc/self/fd").iterdir())
+        if used + _FREE_FILES > limit:
+            raise UsageError(
+                f"The pool cannot open another conversation: this process has {used:,} files open, may have "
+                f"{limit:,}, and a call needs up to {_FREE_FILES}. Its {len(self._sessions):,} conversations "
+                "have one open each, those with a live sandbox more. Close some with `await "
+                "pool.forget(key)`, take a smaller max_live, or raise the limit (`ulimit -n`)."
+            )
+
+    def _park(self, session_key: str) -> None:
+        """Have a session close what it has open between calls, once no call of it runs."""
+        session = self._sessions.get(session_key)
+        if session is not None and not self._closed:
+            parking = asyncio.get_running_loop().create_task(session.park())
+            self._parking.add(parking)
+            parking.add_done_callback(self._parking.discard)
 
     async def stop(self, session_key: str) -> None:
         """Stop a conversation's sandbox and the calls that run in it. The session stays.
@@ -181,6 +211,8 @@ class SessionPool:
             return
         self._closed = True
         sessions, self._sessions = tuple(self._sessions.values()), {}
+        if self._parking:
+            await asyncio.wait(self._parking)
         closed = await asyncio.gather(*(session.close() for session in sessions), return_exceptions=True)
         await self._slots.close()
         errors = [error for error in closed if isinstance(error, Exception)]
@@ -205,9 +237,10 @@ MakeSandbox = Callable[[Sequence[str], Sequence[str]], Sandbox]
 class _PooledFactory:
     """Makes the `PooledSandbox` of one session. It supports the levels of the wrapped factory."""
 
-    def __init__(self, make_sandbox: SandboxFactory, slots: SlotPool) -> None:
+    def __init__(self, make_sandbox: SandboxFactory, slots: SlotPool, on_vacated: Callable[[], None]) -> None:
         self._make_sandbox = make_sandbox
         self._slots = slots
+        self._on_vacated = on_vacated
 
     def detect(self) -> Detection:
         """Return which levels the sandboxes support."""
@@ -218,7 +251,7 @@ class _PooledFactory:
             present = dataclasses.replace(spec, unreadable=tuple(unreadable), unwritable=tuple(unwritable))
             return self._make_sandbox(present, listener)
 
-        sandbox = PooledSandbox(make, listener, self._slots, spec.level)
+        sandbox = PooledSandbox(make, listener, self._slots, spec.level, on_vacated=self._on_vacated)
         sandbox.denied = spec.unreadable, spec.unwritable
         return sandbox
 
@@ -227,18 +260,27 @@ class _RemotePooledFactory(_PooledFactory):
     """A `_PooledFactory` of sandboxes on another machine."""
 
     def __init__(
-        self, make_sandbox: SandboxFactory, slots: SlotPool, *, elsewhere: str, least: str | None
+        self,
+        make_sandbox: SandboxFactory,
+        slots: SlotPool,
+        on_vacated: Callable[[], None],
+        *,
+        elsewhere: str,
+        least: str | None,
     ) -> None:
-        super().__init__(make_sandbox, slots)
+        super().__init__(make_sandbox, slots, on_vacated)
         self.elsewhere = elsewhere
         self.least = least
 
 
-def _pooled_factory(make_sandbox: SandboxFactory, slots: SlotPool) -> SandboxFactory:
+def _pooled_factory(
+    make_sandbox: SandboxFactory, slots: SlotPool, on_vacated: Callable[[], None]
+) -> SandboxFactory:
     if isinstance(make_sandbox, SupportsRemoteLocation):
         least = make_sandbox.least if isinstance(make_sandbox, SupportsLeastLevel) else None
-        return _RemotePooledFactory(make_sandbox, slots, elsewhere=make_sandbox.elsewhere, least=least)
-    return _PooledFactory(make_sandbox, slots)
+        elsewhere = make_sandbox.elsewhere
+        return _RemotePooledFactory(make_sandbox, slots, on_vacated, elsewhere=elsewhere, least=least)
+    return _PooledFactory(make_sandbox, slots, on_vacated)
 
 
 class PooledSandbox:
@@ -250,8 +292,20 @@ class PooledSandbox:
         denied: The paths that the sandbox made next must not read or write, and those that it must not write.
     """
 
-    def __init__(self, make: MakeSandbox, listener: SandboxListener, slots: SlotPool, level: str) -> None:
-        """Make a sandbox with `make` when one is needed and `slots` has granted a slot."""
+    def __init__(
+        self,
+        make: MakeSandbox,
+        listener: SandboxListener,
+        slots: SlotPool,
+        level: str,
+        *,
+        on_vacated: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Make a sandbox with `make` when one is needed and `slots` has granted a slot.
+
+        Call `on_vacated` each time after it was stopped.
+        """
+        self._on_vacated = on_vacated
         self._make, self._listener, self._slots = make, listener, slots
         self._level = level
         self.denied: tuple[Sequence[str], Sequence[str]] = ((), ())
@@ -330,6 +384,8 @@ class PooledSandbox:
         await live.close()
         if status.alive and not self._closed:
             self._listener.lost(status.generation, reason)
+        if not self._closed:
+            self._on_vacated()
 
     def status(self) -> SandboxStatus:
         """Return the present state."""

@@ -1,14 +1,16 @@
 """Writes the events of a session to its ledger, without their secrets.
 
 Per call: requested, approval asked and answered, decided, started, finished; and what agents, undo and the
-sandbox do. Whatever cannot be recorded, for whichever reason, ends the recording: the session then lets no
-further call run.
+sandbox do. While something cannot be recorded, the session lets no further call run. Records for which the
+disk has no room wait, and are written before the next call that finds room; whatever else goes wrong ends the
+recording.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, singledispatch
@@ -49,6 +51,9 @@ _log = logging.getLogger(__name__)
 _SEAL_DELAY_S = 0.05
 """Replacing the head takes longer than writing a line, so one head covers the lines of this time."""
 
+_MOST_WAITING = 2_000
+"""Records that wait for room on the disk: what calls record that run already, and those that are refused."""
+
 _MAX_TEXT_CHARS = 4_000
 """Of longer texts in arguments, the beginning and a digest are recorded."""
 
@@ -75,18 +80,25 @@ class _OpenCall:
 
 
 class Recording:
-    """Writes the events of a session to a ledger, until that fails once."""
+    """Writes the events of a session to a ledger, until that fails for good."""
 
     def __init__(
-        self, ledger: Ledger, secret_names: SecretNames, on_failure: Callable[[LedgerError], None]
+        self,
+        ledger: Ledger,
+        secret_names: SecretNames,
+        on_failure: Callable[[LedgerError], None],
+        on_resumed: Callable[[], None] = lambda: None,
     ) -> None:
         """Write to `ledger`.
 
         Args:
             ledger: The ledger, which `close` closes.
             secret_names: Returns which arguments of a tool are never recorded.
-            on_failure: Called once, when a record cannot be written. No call may run after that.
+            on_failure: Called once when a record cannot be written. No call may run after that.
+            on_resumed: Called when all is written after all. Calls may run again.
         """
+        self._on_resumed = on_resumed
+        self._is_blocked = False
         self._ledger = ledger
         self._on_failure = on_failure
         self._secret_names = secret_names
@@ -96,6 +108,13 @@ class Recording:
         self._seal_timer: asyncio.TimerHandle | None = None
         self._sealing: asyncio.Future[None] | None = None  # the loop itself would forget it
         self._stopped = False
+        self._waiting: deque[tuple[str, dict[str, Any], float]] = deque()
+        self._is_unsealed = False  # there was no room for the head
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if something waits for room on the disk; see `write_waiting`."""
+        return bool(self._waiting or self._is_unsealed) and not self._stopped
 
     @property
     def path(self) -> Path:
@@ -120,7 +139,7 @@ class Recording:
         try:
             self._write(event)
         except LedgerError as error:
-            self._fail(error)
+            self._stop_or_wait(error)
         except Exception as error:
             # Whatever it is: an event that is not in the ledger must not go unnoticed.
             problem = f"an event {event.kind} has no record: {type(error).__name__}"
@@ -157,7 +176,53 @@ class Recording:
                 self._redacted.pop(event.call_id, None)
         if event.call_id:
             body["call_id"] = event.call_id
-        self._ledger.append(event.kind, body, time_s=event.time_s)
+        record = (event.kind, body, event.time_s)
+        if self._waiting:  # none may overtake another
+            if len(self._waiting) >= _MOST_WAITING:
+                raise LedgerError(f"The ledger {self._ledger.path}: {_MOST_WAITING:,} records wait for room.")
+            self._waiting.append(record)
+            return
+        try:
+            self._append(record)
+        except LedgerError as error:
+            if error.retryable:
+                self._waiting.append(record)
+            raise
+        self._request_seal()
+
+    def _append(self, record: tuple[str, dict[str, Any], float]) -> None:
+        kind, body, time_s = record
+        self._ledger.append(kind, body, time_s=time_s)
+
+    def _stop_or_wait(self, error: LedgerError) -> None:
+        """Let no call run, until what could not be written is written if that may ever be."""
+        if not error.retryable:
+            self._fail(error)
+        elif not (self._stopped or self._is_blocked):
+            self._is_blocked = True
+            _log.error("%s", error)
+            self._on_failure(error)
+
+    async def write_waiting(self) -> None:
+        """Write what waits for room on the disk, as far as there is any; after that calls run again."""
+        if self._sealing is not None:
+            await asyncio.wait([self._sealing])
+        try:
+            while self._waiting and not self._stopped:
+                self._append(self._waiting[0])
+                self._waiting.popleft()
+            if self._is_unsealed and not self._stopped:
+                # Race: what is recorded while a thread waits for the disk is in the next head.
+                await asyncio.to_thread(self._ledger.seal)
+                self._is_unsealed = False
+        except LedgerError as error:
+            self._stop_or_wait(error)
+        if not (self._stopped or self._waiting or self._is_unsealed):
+            self._is_blocked = False
+            self._on_resumed()
+            self._request_seal()
+
+    def _request_seal(self) -> None:
         if self._seal_timer is None:
             try:
                 loop = asyncio.get_running_loop()
@@ -175,7 +240,8 @@ class Recording:
     def _on_sealed(self, sealing: asyncio.Future[None]) -> None:
         error = None if sealing.cancelled() else sealing.exception()
         if isinstance(error, LedgerError):
-            self._fail(error)
+            self._is_unsealed = error.retryable
+            self._stop_or_wait(error)
         elif error is not None:
             self._fail(LedgerError(f"The ledger {self._ledger.path} cannot be sealed: {error!r:.200}."))
 
@@ -186,11 +252,24 @@ class Recording:
             _log.error("%s", error)
             self._on_failure(error)
 
+    async def park(self) -> None:
+        """Seal the ledger and close its file until the next event; nothing if something waits for room."""
+        if self._seal_timer is not None:
+            self._seal_timer.cancel()
+            self._seal()
+        if self._sealing is not None:
+            await asyncio.wait([self._sealing])
+        # Race: an event may have come meanwhile, whose record waits for its head.
+        if self._seal_timer is None and not (self.is_waiting or self._stopped):
+            self._ledger.park()
+
     async def close(self) -> None:
         """Seal and close the ledger; events of calls that finish later are not recorded."""
         if self._seal_timer is not None:
             self._seal_timer.cancel()
-        is_failed, self._stopped = self._stopped, True
+        if self.is_waiting:
+            await self.write_waiting()
+        is_failed, self._stopped = self._stopped or bool(self._waiting), True
         try:
             await asyncio.to_thread(self._ledger.close)
         except LedgerError as error:
@@ -213,7 +292,7 @@ async def record(
         registry: The session's tools, which declare secret parameters.
         folder: The folder of the ledger, created if it is missing.
         session_key: Determines the name of the file.
-        on_failure: Called once with the reason, when an event cannot be recorded.
+        on_failure: Called with the reason when an event cannot be recorded, and with "" when all events are.
 
     Raises:
         LedgerError: If no ledger can be opened.
@@ -240,6 +319,7 @@ async def record(
         ledger,
         secret_names,
         lambda error: on_failure(f"what happens could not be recorded ({error})"),
+        lambda: on_failure(""),
     )
     kinds = tuple(kind for kind in _body.registry if kind is not object)
     event_log.subscribe(recording.on_event, kinds)

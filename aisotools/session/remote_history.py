@@ -84,8 +84,16 @@ class NoUndoHistory:
         """
         raise UsageError(f"{self._REASON}, so it has no branches. Open another session there.")
 
+    @property
+    def disk_bytes(self) -> tuple[int, int]:
+        """Return zeros: nothing is kept."""
+        return 0, 0
+
     async def finish(self) -> None:
         """Do nothing: nothing waits."""
+
+    def park(self) -> None:
+        """Do nothing: nothing is open."""
 
     def close(self) -> None:
         """Do nothing: nothing is held."""

@@ -51,10 +51,11 @@ from aisotools.session.setup import (
     build_environment,
     check_factory,
     detect_levels,
+    park,
     settle_level,
     setup_options,
 )
-from aisotools.session.status import SessionStatus, missing_levels
+from aisotools.session.status import SessionStatus, measure_disk, missing_levels
 from aisotools.session.transfer import GetVariable, PutVariable, branch_off, check_variable
 from aisotools.tools.registry import ToolRegistry
 from aisotools.workspace.diff import Changes
@@ -122,8 +123,8 @@ class Session:
             approval_timeout_s: Seconds that a person has to answer; None waits for ever.
             allow_protected: Protected names that may be written all the same, such as `conftest.py`, a folder
                 such as `.vscode`, or the path of one such file. Programs outside the sandbox may run them.
-            retained_bytes: Memory of this process that events, results and checkpoints may take; beyond it
-                long results move to files and the oldest events are dropped, which `events` and `status` say.
+            retained_bytes: Memory of this process that events, results and checkpoints may take; before that
+                they move to files, and beyond 256 MiB there the oldest go, which `events` and `status` say.
             try_unknown_commands: Whether unknown shell commands are tried first, see `session.trials`.
             on_timeout: Whether changes of a call that times out are kept and named, or taken back (`undo`).
 
@@ -273,22 +274,18 @@ class Session:
 
     def status(self) -> SessionStatus:
         """Return the state right now."""
+        known: dict[str, Any] = {"calls": self._gate.calls, "workspace": str(self._workspace or "")}
+        known["retained"] = self._event_log.retained
         if self._parts is None or self._closed:
-            return SessionStatus(
-                level=self.level,
-                calls=self._gate.calls,
-                workspace=str(self._workspace or ""),
-                retained=self._event_log.retained,
-            )
+            return SessionStatus(level=self.level, **known)
         return SessionStatus.of(
             self._parts.env.sandbox.status(),
-            calls=self._gate.calls,
-            workspace=str(self._workspace),
             limits=self.limits,
             missing=self._missing_levels,
             allowed_protected=self.allowed_protected,
-            retained=self._event_log.retained,
             recovered=self._parts.history.recovered,
+            disk=measure_disk(self._parts.history, self.log_path),
+            **known,
         )
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -348,6 +345,11 @@ class Session:
         if self._parts is not None:
             await self._parts.env.sandbox.interrupt()
 
+    async def park(self) -> None:
+        """Wait until no call runs, then close what is open between calls; the next call opens it again."""
+        if self._parts is not None and self._recording is not None and not self._closed:
+            await park(self._parts.history, self._recording, self._ticker)
+
     async def close(self) -> None:
         """End the worker and everything it started. Closing again does nothing."""
         if self._closed:
@@ -367,7 +369,7 @@ class Session:
                 parts.history.close()
             self._blocked_imports.close()
             if self._lease is not None:
-                self._lease.release()
+                await asyncio.to_thread(self._lease.release)
             self._event_log.add(SessionEnded)
             if self._recording is not None:
                 await self._recording.close()
@@ -386,6 +388,8 @@ class Session:
             async with self._opening:
                 if self._parts is None:  # two first calls at once: the second finds what the first has set up
                     self._parts = await self._set_up()
+        if self._recording is not None and self._recording.is_waiting:
+            await self._recording.write_waiting()
         self._refuse_if_closed("is closed")
         return self._parts
 
@@ -443,6 +447,7 @@ class Session:
         self.log_path = self._recording.path
         # Files of the system's folder for temporary ones may be in memory.
         self._gate.results.write_files_to(self._recording.path.parent)
+        self._event_log.write_files_to(self._recording.path.parent)
         self._loop = asyncio.get_running_loop()
         self._lease, self._workspace = lease, lease.path
         self._blocked_imports.callback(block_imports(lease.path))
@@ -590,8 +595,7 @@ class Session:
             UnknownTool: If there is no such tool.
             ToolError: If the arguments do not fit.
         """
-        env = self._parts.env if self._parts else None
-        return self._gate.prepare(call, self.level or "confined", env)
+        return self._gate.prepare(call, self.level or "confined", self._parts.env if self._parts else None)
 
     # -- history
 
@@ -673,10 +677,7 @@ class Session:
             branch = Session(
                 copy.folder,
                 ToolRegistry(self.registry),
-                self.policy,
-                self.approver,
-                self.limits,
-                self.level,
+                *(self.policy, self.approver, self.limits, self.level),
                 read_only=self._read_only,
                 sandbox=self._make_sandbox,
                 output_caps=self._gate.caps,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol, TypedDict, get_args
 
 from aisotools.builtin import WORKER_MODULES
+from aisotools.core.concurrency import LoopTicker
 from aisotools.core.events import CallFinished, CallStarted, ProtectedNamesAllowed
 from aisotools.core.exceptions import UsageError
 from aisotools.core.sandboxes import (
@@ -34,6 +35,7 @@ from aisotools.session.guards import CallEnvironment, ImportRootWatch, ReadGuard
 from aisotools.session.history import TimeoutChoice, UndoHistory, WorkspaceHistory
 from aisotools.session.path_rules import PathRules
 from aisotools.session.protection import Protection, RestGuard
+from aisotools.session.recording import Recording
 from aisotools.session.remote_history import NoUndoHistory
 from aisotools.session.sharing import share_in_thread
 from aisotools.session.trials import trial_lookups
@@ -135,6 +137,18 @@ def setup_options(
     return SetupOptions(
         protect_notebooks=protect_notebooks, try_unknown_commands=try_unknown_commands, on_timeout=on_timeout
     )
+
+
+async def park(history: UndoHistory, recording: Recording, ticker: LoopTicker) -> None:
+    """Wait until nobody is inside `ticker`, then close what history and recording have open between calls."""
+    is_left = False
+    while not is_left:
+        await ticker.wait_left()
+        await history.finish()
+        await recording.park()
+        # Race: a call has begun meanwhile, and has opened again what it needs.
+        is_left = not ticker.is_inside
+    history.park()
 
 
 def announce_opened(event_log: EventLog, history: UndoHistory, **allowed: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from aisotools.core.exceptions import UsageError
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshotProcesses, SupportsSnapshots, SupportsSupervisor
+from aisotools.sandbox.host.leftovers import find_idle_helpers
 from aisotools.sandbox.process.tree import descendants, find_background_processes, freeze_tree, send_signal
 from aisotools.workspace.checkpoints.timeline import Checkpoints
 from aisotools.workspace.lock import checkpoint_folder
@@ -136,6 +137,8 @@ class SharedWorkspace:
         checkpoints: Its checkpoints.
         lock: Held by the session that may change the workspace.
         sandboxes: The sandboxes of the sessions.
+        has_run_code: Whether code or a program of a call has ever run in one of them: what it left there, or
+            has made of a worker, may change files during any later call.
     """
 
     def __init__(self, folder: Path, checkpoints: Checkpoints) -> None:
@@ -144,6 +147,7 @@ class SharedWorkspace:
         self.checkpoints = checkpoints
         self.lock = WorkspaceLock()
         self.sandboxes: list[Sandbox] = []
+        self.has_run_code = False
 
     @contextmanager
     def freeze(self, max_threads: float = math.inf) -> Iterator[None]:
@@ -158,6 +162,11 @@ class SharedWorkspace:
                     snapshots = _snapshot_pids(sandbox)
                     stack.enter_context(freeze_tree(sandbox.supervisor, snapshots, max_threads=max_threads))
             yield
+
+    def supervisors(self) -> list[int]:
+        """Return the processes above everything that runs in the sandboxes."""
+        found = (sandbox.supervisor for sandbox in self.sandboxes if isinstance(sandbox, SupportsSupervisor))
+        return [supervisor for supervisor in found if supervisor]
 
     async def wait_for_snapshots(self) -> None:
         """Wait until all snapshots of variables under way are taken, and their processes known."""
@@ -177,6 +186,16 @@ class SharedWorkspace:
                 )
         return found
 
+    def find_idle_helpers(self) -> dict[int, str]:
+        """Return those of the background processes that only wait for work, each with its library."""
+        found: dict[int, str] = {}
+        for sandbox in tuple(self.sandboxes):
+            if isinstance(sandbox, SupportsSupervisor) and sandbox.supervisor:
+                worker, snapshots = sandbox.worker_pid, _snapshot_pids(sandbox)
+                running = find_background_processes(sandbox.supervisor, worker, snapshots)
+                found |= find_idle_helpers(running, worker)
+        return found
+
     def kill(self, pids: Collection[int]) -> None:
         """Kill those of `pids` that still run in the sandboxes. Call it while the sandboxes are frozen."""
         if not pids:
@@ -186,6 +205,11 @@ class SharedWorkspace:
             supervisor = sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0
             for pid in descendants(supervisor) & set(pids):
                 send_signal(pid, signal.SIGKILL)
+
+    def park(self) -> None:
+        """Close what the checkpoints have open, if no other session uses them."""
+        if len(self.sandboxes) == 1:
+            self.checkpoints.park()
 
     def release(self, sandbox: Sandbox) -> None:
         """End the share of one session. The last one closes the checkpoints."""

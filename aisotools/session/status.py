@@ -3,12 +3,52 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Protocol
 
 from aisotools.core.sandboxes import SandboxStatus
 from aisotools.core.truncation import Retained
 from aisotools.sandbox.confinement import levels
 from aisotools.sandbox.confinement.detect import ENABLED_BY, Detection
 from aisotools.sandbox.limits import Limits, format_amount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskUse:
+    """What a session keeps on the disk, in bytes.
+
+    Attributes:
+        checkpoint_bytes: The contents of files that undo needs, of all sessions on the workspace.
+        checkpoint_limit_bytes: Above it the oldest calls can no longer be undone.
+        ledger_bytes: The record of all calls, which nothing is removed from.
+    """
+
+    checkpoint_bytes: int
+    checkpoint_limit_bytes: int
+    ledger_bytes: int
+
+    def __str__(self) -> str:
+        limit = format_amount("limit_bytes", self.checkpoint_limit_bytes)
+        checkpoints = f"{self.checkpoint_bytes / (1 << 20):.1f} MiB of {limit} for undo"
+        return f"{checkpoints}, {self.ledger_bytes / (1 << 20):.1f} MiB for the ledger, which only grows"
+
+
+class KeepsContents(Protocol):
+    """A history that keeps contents of files, or refuses."""
+
+    @property
+    def disk_bytes(self) -> tuple[int, int]:
+        """Return how much it keeps, and the most that it keeps, in bytes; zeros if it keeps nothing."""
+
+
+def measure_disk(history: KeepsContents, ledger: Path | None) -> DiskUse:
+    """Return what a session keeps on the disk."""
+    used, limit = history.disk_bytes
+    try:
+        size = 0 if ledger is None else ledger.stat().st_size
+    except OSError:
+        size = 0  # somebody has removed it, which the next call says
+    return DiskUse(checkpoint_bytes=used, checkpoint_limit_bytes=limit, ledger_bytes=size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +69,7 @@ class SessionStatus:
         allowed_protected: The protected names that may be written.
         retained: The memory of the host that it takes; None if it is not known.
         recovered: What of an earlier undo or call was completed, ended as it was, or is lost, in sentences.
+        disk: What it keeps on the disk; None if it is not known.
     """
 
     level: str
@@ -44,6 +85,7 @@ class SessionStatus:
     allowed_protected: tuple[str, ...] = ()
     retained: Retained | None = None
     recovered: tuple[str, ...] = ()
+    disk: DiskUse | None = None
 
     @classmethod
     def of(
@@ -57,6 +99,7 @@ class SessionStatus:
         allowed_protected: tuple[str, ...] = (),
         retained: Retained | None = None,
         recovered: tuple[str, ...] = (),
+        disk: DiskUse | None = None,
     ) -> SessionStatus:
         """Return the status of an open session whose sandbox has the status `sandbox`."""
         return cls(
@@ -73,6 +116,7 @@ class SessionStatus:
             allowed_protected=allowed_protected,
             retained=retained,
             recovered=recovered,
+            disk=disk,
         )
 
 

@@ -25,7 +25,8 @@ from aisotools.core.protocols import Declaration, OutputCaps, Tool, ToolContext,
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableCopy
 from aisotools.core.types import Effect, Json, ToolResult
 from aisotools.sandbox.data import MAX_BYTES, PAYLOAD_KINDS, Payload, pack, unpack
-from aisotools.session.history import UndoHistory, list_uncovered
+from aisotools.session.history import UndoHistory
+from aisotools.session.undo_results import list_uncovered
 from aisotools.workspace.checkpoints.restore import restore
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import TreeReader, encode_folder
@@ -107,7 +108,8 @@ def extract_tree(store: Store, root: str, folder: Path) -> tuple[str, ...]:
         outcome = restore(store, descriptor, entries, uuid.uuid4().hex[:12])
     finally:
         os.close(descriptor)
-    return tuple(f"{printable('/'.join(path))} ({reason})" for path, reason in outcome.failed)
+    missing = [*outcome.failed, *outcome.left_out]
+    return tuple(f"{printable('/'.join(path))} ({reason})" for path, reason in missing)
 
 
 def _make_folder(workspace: Path, folder: Path | None) -> Path:

@@ -1,15 +1,21 @@
-"""What undo and redo answer: what was moved and what was not, or why nothing was changed."""
+"""What undo and redo answer: what was moved and what was not, or why nothing was changed or is covered."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from aisotools.core.sandboxes import VariablePoint
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Json, ToolResult
+from aisotools.policy.prepared import PreparedCall
 from aisotools.session.undo_steps import UndoPlan, UndoStep
+from aisotools.workspace.checkpoints.authorship import Author
 from aisotools.workspace.checkpoints.moves import UndoResult
+from aisotools.workspace.checkpoints.restore import Reasons
+from aisotools.workspace.checkpoints.scan import Snapshot
+from aisotools.workspace.checkpoints.steps import Checkpoint
+from aisotools.workspace.paths import printable
 from aisotools.workspace.root_mode import RootMode
 
 _MAX_LISTED = 20
@@ -42,8 +48,88 @@ def explain_taken_back(result: ToolResult, paths: Sequence[str], undone: ToolRes
     return _add_line(result, line).with_metadata(**metadata)
 
 
+def explain_helpers(result: ToolResult, helpers: Mapping[int, str]) -> ToolResult:
+    """Add to the result of an undo or redo which idle helpers were ended for it: process id to library."""
+    if not helpers:
+        return result
+    names = summarize_names([f"{library} ({pid})" for pid, library in sorted(helpers.items())])
+    line = f"Ended, since they only waited for work and had no file open for writing: processes of {names}."
+    return _add_line(result, line).with_metadata(ended_helpers=sorted(helpers))
+
+
+def explain_others(
+    result: ToolResult, changes: Mapping[Author, Sequence[str]], *, names_all: bool
+) -> ToolResult:
+    """Add to the result of a call what has also changed in the workspace while it ran.
+
+    Args:
+        result: The result.
+        changes: Paths that have changed, by author.
+        names_all: Whether to name what counts as the call's as well, since nobody can tell whether it is.
+    """
+    others, unclear = changes["others"], changes["unclear"]
+    rest = changes["call"] if names_all else ()
+    lines = []
+    if others:
+        lines.append(
+            f"Also changed during the call: {summarize_names(others)}. Somebody else did that: an undo "
+            "leaves it as it is."
+        )
+    if unclear:
+        lines.append(
+            f"Also changed during the call: {summarize_names(unclear)}. Somebody else did that, or something "
+            "else in the sandbox: an undo is refused, but for one with force=True, which takes it back too."
+        )
+    if rest:
+        lines.append(
+            f"Also changed during the call: {summarize_names(rest)}. The call did that, or somebody else, "
+            "which cannot be told apart: an undo takes it back."
+        )
+    if not lines:
+        return result
+    for line in lines:
+        result = _add_line(result, line)
+    also = {"others": others[:_MAX_LISTED], "unclear": unclear[:_MAX_LISTED], "unknown": rest[:_MAX_LISTED]}
+    return result.with_metadata(also_changed={kind: list(paths) for kind, paths in also.items() if paths})
+
+
+def list_uncovered(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return what a checkpoint does not cover, each with its reason."""
+    if not snapshot.uncovered_count:
+        return ()
+    paths = [
+        f"{printable('/'.join(path)) or 'the workspace'} ({reason})" for path, reason in snapshot.uncovered
+    ]
+    more = snapshot.uncovered_count - len(paths)
+    if more > 0:
+        paths.append(f"{more:,} more")
+    return tuple(paths)
+
+
+def list_partly_covered(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return of what a checkpoint does not cover all attributes, each with those that undo cannot set."""
+    paths = [f"{printable('/'.join(path))} ({what})" for path, what in snapshot.partial]
+    more = snapshot.partial_count - len(paths)
+    return (*paths, f"{more:,} more") if more > 0 else tuple(paths)
+
+
+def explain_unrestored(result: ToolResult, entries: Sequence[str]) -> ToolResult:
+    """Add to the result of a call what of its changes no undo will bring back."""
+    line = f"Undo will not restore: {summarize_names(entries)}."
+    return _add_line(result, line).with_metadata(not_restorable=list(entries[:_MAX_LISTED]))
+
+
 def _add_line(result: ToolResult, line: str) -> ToolResult:
     return dataclasses.replace(result, content="\n".join(filter(None, [result.content, f"[{line}]"])))
+
+
+def describe_beginning(oldest: Sequence[Checkpoint]) -> str:
+    """Return from when changes are listed if the state before the first call is gone: since `oldest`."""
+    since = f"before {oldest[0].name} ({oldest[0].call_id})" if oldest else "just now"
+    return (
+        f"These are the changes since {since}: what was there before earlier calls is not kept, because the "
+        "contents of files took more room than checkpoints may use."
+    )
 
 
 def describe_unsupported() -> str:
@@ -102,6 +188,9 @@ def move_result(plan: UndoPlan, moved: UndoResult, variables: str) -> ToolResult
         lines.append(f"Removed: {summarize_names(moved.removed)}.")
     if not (moved.restored or moved.removed or missing):
         lines.append("No file had to be changed.")
+    if moved.others:
+        left = [f"{path} ({reason})" for path, reason in moved.others]
+        lines.append(f"Left as it is: {summarize_names(left)}.")
     if missing:
         lines.append(f"Not brought back: {summarize_names(missing)}.")
     if variables:
@@ -116,7 +205,8 @@ def move_result(plan: UndoPlan, moved: UndoResult, variables: str) -> ToolResult
         "missing": missing,
         "variables": variables,
         "stays_done": stays_done,
-        "conflicts": _list_conflicts(moved),
+        "conflicts": _list_conflicts(moved.conflicts),
+        "others": _list_conflicts(moved.others),
     }
     # Not `ToolResult.json`, which encodes the value to see whether it is JSON: with a hundred thousand paths
     # that holds up the event loop.
@@ -132,7 +222,7 @@ def conflict_result(moved: UndoResult) -> ToolResult:
         lines.append(f"- and {len(moved.conflicts) - _MAX_LISTED} more")
     lines.append(f"Keep it by leaving it as it is, or {moved.direction} with force=True.")
     result = ToolResult.error("\n".join(lines), error_kind="failed")
-    return dataclasses.replace(result, value={"conflicts": _list_conflicts(moved)})
+    return dataclasses.replace(result, value={"conflicts": _list_conflicts(moved.conflicts)})
 
 
 def failed_result(moved: UndoResult) -> ToolResult:
@@ -157,8 +247,8 @@ def failed_result(moved: UndoResult) -> ToolResult:
     return dataclasses.replace(result, value=value)
 
 
-def _list_conflicts(moved: UndoResult) -> list[Json]:
-    return [{"path": path, "why": reason} for path, reason in moved.conflicts]
+def _list_conflicts(conflicts: Reasons) -> list[Json]:
+    return [{"path": path, "why": reason} for path, reason in conflicts]
 
 
 def reverted_result(moved: UndoResult, problem: str, back: UndoResult | str) -> ToolResult:
@@ -186,3 +276,16 @@ def reverted_result(moved: UndoResult, problem: str, back: UndoResult | str) -> 
         lines.append(f"The files were moved back, but for: {summarize_names(unmoved)}.")
     result = ToolResult.error("\n".join(lines))
     return dataclasses.replace(result, value={"missing": list(unmoved), "files_moved": isinstance(back, str)})
+
+
+# ---- what undo does not cover
+
+
+def describe_irreversible(prepared: PreparedCall, *, covered: bool) -> str:
+    """Return what a call does that no undo reverts, or nothing."""
+    facts = prepared.facts
+    if facts.hosts:
+        return f"{prepared.original.name} talked to {summarize_names(facts.hosts)}."
+    if facts.runs_in == "host" and not covered:
+        return f"{prepared.original.name} ran on the host; what it did outside the workspace is not undone."
+    return ""

@@ -17,10 +17,11 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from aisotools.core.types import Json
-from aisotools.tools.soundness import JSON_TYPES, BrokenSchema, References, matcher, pattern_flaw
+from aisotools.tools.patterns import count_states, matcher, searchable_chars
+from aisotools.tools.soundness import JSON_TYPES, BrokenSchema, References, pattern_flaw
 
 _ENTRIES_PER_STEP = 50
-_CHARS_PER_STEP = 10_000
+_WORK_PER_STEP = 100_000  # characters times states of a pattern
 
 Path = tuple[str | int, ...]
 """The place of a value: keys and positions from the outermost inwards."""
@@ -202,10 +203,12 @@ class Checker:
         return next(self._check(schema, value, ()), None) is None
 
     def _matches(self, pattern: str, text: str) -> bool:
-        self._spend(1 + len(text) // _CHARS_PER_STEP)
         matches = matcher(pattern)
         if matches is None:
             raise BrokenSchema(pattern_flaw(pattern))
+        if len(text) > searchable_chars(pattern):
+            raise OverBudget  # a search cannot be interrupted, and holds up every thread
+        self._spend(1 + len(text) * count_states(pattern) // _WORK_PER_STEP)
         return matches(text)
 
     # ---- any value

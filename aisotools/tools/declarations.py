@@ -9,15 +9,13 @@ machine or system, or to a blank: that no file of the workspace is meant is cert
 from __future__ import annotations
 
 import contextvars
-import dataclasses
+import functools
 import ipaddress
 import os
 import posixpath
 import re
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, TypeVar
 
 from aisotools.core.exceptions import ToolError
@@ -29,7 +27,12 @@ from aisotools.core.protocols import (
     SupportsFacts,
     Tool,
 )
-from aisotools.core.types import Effect, Facts, Json
+from aisotools.core.types import (
+    Effect,
+    Facts,
+    Json,
+    with_changes,
+)
 from aisotools.tools.adapter import supports
 from aisotools.tools.validation import fresh_arguments, short_repr
 
@@ -103,15 +106,15 @@ def declared_facts(
     facts = declared.facts
     if not on_host:
         certain = facts.certain and not declared.flaw
-        return DeclaredFacts(dataclasses.replace(facts, certain=certain, basis="declaration"), declared.flaw)
+        return DeclaredFacts(with_changes(facts, certain=certain, basis="declaration"), declared.flaw)
     if declaration == "none" or declared.flaw:
         effect = Effect.LOCAL_MUTATION if facts.effect is Effect.READ_ONLY else facts.effect
-        unknown = dataclasses.replace(facts, effect=effect, certain=False, outside=True, basis="nothing")
+        unknown = with_changes(facts, effect=effect, certain=False, outside=True, basis="nothing")
         return DeclaredFacts(unknown, declared.flaw)
     written_elsewhere = any(map(_is_elsewhere, facts.writes))
     outside = facts.outside or written_elsewhere or any(map(_leaves_workspace, facts.writes))
     certain = facts.certain and not written_elsewhere and not any(map(_is_elsewhere, facts.reads))
-    return DeclaredFacts(dataclasses.replace(facts, outside=outside, certain=certain, basis="declaration"))
+    return DeclaredFacts(with_changes(facts, outside=outside, certain=certain, basis="declaration"))
 
 
 # ---- reading
@@ -279,37 +282,53 @@ class _AskingThread:
     """A thread that runs one question after the other, as long as each is answered in time.
 
     Starting a thread takes several times as long as handing a question over, and each call of a tool with a
-    declaration asks one.
+    declaration asks one. Two locks hand it over and back; a queue and a future take five times as long.
+
+    Attributes:
+        is_done: Whether the last question has been answered.
+        answer: What it returned.
+        error: What it raised instead, or None.
     """
 
     def __init__(self) -> None:
         """Start the thread."""
-        self._questions = SimpleQueue[Callable[[], None] | None]()
+        self.is_done = True
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self._question: Callable[[], object] | None = None
+        # Each is released by one thread and acquired by the other.
+        self._asked, self._answered = threading.Lock(), threading.Lock()
+        self._asked.acquire()
+        self._answered.acquire()
         # A daemon: a program that ends does not wait for it.
         threading.Thread(target=self._run, name="aisotools-declarations", daemon=True).start()
 
-    def put(self, question: Callable[[], object]) -> Future[Any]:
-        """Run `question` in the context of the caller; it may not be done for ever."""
-        answer: Future[Any] = Future()
-        context = contextvars.copy_context()
-
-        def work() -> None:
-            try:
-                answer.set_result(context.run(question))
-            except BaseException as error:  # also what would end the program: it is the tool's answer
-                answer.set_exception(error)
-
-        self._questions.put(work)
-        return answer
+    def ask(self, question: Callable[[], object], timeout_s: float) -> bool:
+        """Run `question` in the context of the caller. Return whether it was answered in time."""
+        self.is_done, self.answer, self.error = False, None, None
+        self._question = functools.partial(contextvars.copy_context().run, question)
+        self._asked.release()
+        return self._answered.acquire(timeout=max(timeout_s, 0.0))
 
     def end(self) -> None:
         """End the thread once it has answered what it was asked."""
-        self._questions.put(None)
+        self._question = None
+        # Race: it may still be busy, or be done just now. Either way it asks for the next question once more.
+        self._asked.release()
 
     def _run(self) -> None:
-        while (question := self._questions.get()) is not None:
-            question()
+        while True:
+            self._asked.acquire()
+            question, self._question = self._question, None
+            if question is None:
+                return
+            try:
+                self.answer = question()
+            except BaseException as error:  # also what would end the program: it is the tool's answer
+                self.error = error
             del question  # what it holds is not kept until the next one comes
+            self.is_done = True
+            self._answered.release()
 
 
 class _Asker:
@@ -322,7 +341,7 @@ class _Asker:
     ended from outside, so as long as one is busy with a tool no other is used for that tool: a model that
     calls again and again gets its answer at once, and a single thread is lost. One that has answered in time
     is used for the next question, of any tool.
-    Race: the thread may answer while it is given up. Its answer goes into a future that nobody reads.
+    Race: the thread may answer while it is given up. Nobody reads that answer.
     Failure: the call is denied. Code in C that holds the interpreter's lock, such as a regular expression
     that takes exponential time, holds up everything, as in any other code of the program.
     """
@@ -331,7 +350,7 @@ class _Asker:
         """Start with no thread."""
         self._idle: list[_AskingThread] = []
         # By identity, with the tool itself, so that no other gets its number.
-        self._busy: dict[int, tuple[Tool, Future[Any]]] = {}
+        self._busy: dict[int, tuple[Tool, _AskingThread]] = {}
         # A fork has none of the threads.
         os.register_at_fork(after_in_child=self._idle.clear)
 
@@ -343,7 +362,7 @@ class _Asker:
             Exception: Whatever it raises; in place of what would end the program, a `ToolError`.
         """
         for number, (_, late) in list(self._busy.items()):
-            if late.done():
+            if late.is_done:
                 self._busy.pop(number, None)  # sessions of other threads look, too
         if id(tool) in self._busy:
             raise ToolError("it is still busy with an earlier call", recoverable=False)
@@ -352,20 +371,24 @@ class _Asker:
             thread = self._idle.pop()
         except IndexError:
             thread = _AskingThread()
-        answer: Future[_Answer] = thread.put(question)
         try:
-            error = answer.exception(timeout_s)
-        except TimeoutError:
-            thread.end()
-            self._busy[id(tool)] = (tool, answer)
-            raise ToolError(f"it did not answer within {timeout_s:g} s", recoverable=False) from None
+            is_in_time = thread.ask(question, timeout_s)
         except BaseException:
             thread.end()  # a person has interrupted the program
             raise
+        if not is_in_time:
+            thread.end()
+            self._busy[id(tool)] = (tool, thread)
+            raise ToolError(f"it did not answer within {timeout_s:g} s", recoverable=False)
+        # Taken out before others may use the thread, and not kept until they do.
+        answer: _Answer = thread.answer
+        error, thread.answer, thread.error = thread.error, None, None
         self._idle.append(thread)
-        if error is not None and not isinstance(error, Exception):
-            raise ToolError(f"it raised {type(error).__name__}: {error}", recoverable=False)
-        return answer.result()
+        if error is None:
+            return answer
+        if isinstance(error, Exception):
+            raise error
+        raise ToolError(f"it raised {type(error).__name__}: {error}", recoverable=False)
 
 
 _asker = _Asker()

@@ -6,10 +6,11 @@ they say they are. Nothing that they name is ever fetched.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
+
+from aisotools.tools.patterns import MAX_STATES, matcher
 
 MAX_SCHEMA_DEPTH = 64
 """Levels of a schema."""
@@ -314,19 +315,7 @@ def pattern_flaw(pattern: str) -> str:
     if matcher(pattern) is None:
         return (
             f"the pattern {_short(pattern)} cannot be checked in linear time; write it without look-around "
-            "and back-references, or check it in the tool"
+            "and back-references, and with at most "
+            f"{MAX_STATES:,} characters when all repetitions are written out, or check it in the tool"
         )
     return ""
-
-
-@functools.lru_cache(maxsize=256)
-def matcher(pattern: str) -> Callable[[str], bool] | None:
-    """Return a function that searches for `pattern` in linear time, or None if that cannot be done."""
-    # ReDoS: the `re` of Python takes exponential time for "(a+)+$", and holds up every thread meanwhile.
-    from pydantic_core import SchemaError, SchemaValidator, core_schema
-
-    try:
-        validator = SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
-    except SchemaError:
-        return None
-    return validator.isinstance_python

@@ -62,11 +62,14 @@ class Changes:
         every: Changes sorted by path.
         uncovered: Descriptions of what is not covered.
         reach: How far undo reaches back, in a sentence.
+        since: With which state the workspace is compared, in a sentence, if it is not the one from before the
+            session's first call, or before the call that was named.
     """
 
     every: tuple[PathChange, ...] = ()
     uncovered: tuple[str, ...] = ()
     reach: str = ""
+    since: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.every)
@@ -79,7 +82,7 @@ class Changes:
 
     def __str__(self) -> str:
         lines = [self.headline, *map(str, self.every), *(f"! not covered: {one}" for one in self.uncovered)]
-        lines += [self.reach] if self.reach else []
+        lines += [sentence for sentence in (self.since, self.reach) if sentence]
         diffs = [change.diff for change in self.every if change.diff]
         return "\n".join(lines) + "".join(f"\n\n{diff.rstrip()}" for diff in diffs)
 
@@ -173,7 +176,7 @@ def _note(was: Node | None, now: Node | None) -> str | None:
         if was.kind != now.kind and not (was.is_link and now.is_link):
             return f"{_WHAT.get(was.kind, was.kind)} before, {_WHAT.get(now.kind, now.kind)} now"
         if was.content == now.content:
-            return f"mode {was.mode:04o} before, {now.mode:04o} now"
+            return _describe_attributes(was, now)
     nodes = [node for node in (was, now) if node is not None]
     if any(node.kind == "unkept" for node in nodes):
         return next(node.why_unkept for node in nodes if node.kind == "unkept")
@@ -186,6 +189,19 @@ def _note(was: Node | None, now: Node | None) -> str | None:
     if sum(node.size for node in nodes) > _MAX_BYTES:
         return f"{nodes[-1].size:,} bytes, too large for a diff"
     return None
+
+
+def _describe_attributes(was: Node, now: Node) -> str:
+    """Return the note of an entry of which only attributes differ."""
+    notes = [f"mode {was.mode:04o} before, {now.mode:04o} now"] if was.mode != now.mode else []
+    if was.mtime_ns is not None and now.mtime_ns is not None:
+        if was.owner != now.owner:
+            notes.append("another owner")
+        if was.xattrs != now.xattrs:
+            notes.append("other extended attributes")
+        if (was.link is None) != (now.link is None) or (not notes and was.mtime_ns == now.mtime_ns):
+            notes.append("other hard links")
+    return "; ".join(notes) or "the same content, written at another time"
 
 
 def _describe_targets(targets: Sequence[str]) -> str:

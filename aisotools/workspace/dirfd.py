@@ -2,6 +2,15 @@
 
 Nothing here follows a link, waits for the other end of a FIFO, or holds an unbounded number of entries. The
 `O_*` flag sets of `aisotools.workspace` are defined here.
+
+Threat: code in the sandbox changes a folder while the host works in it: a link in the place of a file, a FIFO
+that never answers, a file that grows, millions of names.
+Mechanism: the flags below refuse links, never wait, and pass nothing on to programs; what was opened is
+looked at by its descriptor before it is read, and reads and lists have bounds.
+Race: a name can mean another file at each use. So a file is opened once, and all that follows is done with
+the descriptor.
+Failure: what is no regular file, too large or gone is an error or None, as each function says; nothing is
+followed or read in its place.
 """
 
 from __future__ import annotations
@@ -14,6 +23,8 @@ import mmap
 import os
 import signal
 import stat
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +46,9 @@ DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | _SAFE
 # O_PATH needs no right to read the folder. Where the system has no O_PATH, reading must be allowed.
 WALK_FLAGS = (os.O_PATH if hasattr(os, "O_PATH") else os.O_RDONLY) | os.O_DIRECTORY | _SAFE
 """Open a folder to walk through it; the descriptor is good for `dir_fd` only."""
+
+PLACE_FLAGS = (os.O_PATH if hasattr(os, "O_PATH") else os.O_RDONLY | os.O_NONBLOCK) | _SAFE
+"""Open whatever a name leads to, to look at it or to change its mode."""
 
 CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
 """Create a file that must not exist yet."""
@@ -586,3 +600,12 @@ def sync_file(file: int) -> None:
         # A file that cannot be written back has no dirty pages.
         if error.errno not in {errno.EINVAL, errno.EROFS}:
             raise
+
+
+# By CLOCK_REALTIME_COARSE, some milliseconds late, the kernel stamps files.
+_FILE_CLOCK = 5 if sys.platform == "linux" else time.CLOCK_REALTIME
+
+
+def file_time() -> int:
+    """Return the time that a file changed now would get, in nanoseconds; no later change looks older."""
+    return time.clock_gettime_ns(_FILE_CLOCK)

@@ -16,7 +16,9 @@ read as data (`GIT_WORK_TREE`). Those of Python are in `aisotools.workspace.impo
 
 Race window: a variable may change between two looks; before each call that may change something they are
 compared. A person who starts a program in the workspace, with an empty or relative entry in one of them, runs
-what lies there. When a look fails, the call or the worker that needed it does not start.
+what lies there.
+
+When a look fails, the call or the worker that needed it does not start.
 """
 
 from __future__ import annotations

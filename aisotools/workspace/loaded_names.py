@@ -41,7 +41,7 @@ _find_files = re.compile(
     r"""|\bfrom[ \t]+["'](\.[\w./+@-]+)["']"""
 ).finditer
 _find_perl = re.compile(r"(?:(?<!\S)-M|\buse[ \t]+)([A-Z]\w*(?:::\w+)*)").finditer
-_runs_make = re.compile(r"(?:^|[;&|(\n])[ \t]*(?:\w+=\S*[ \t]+)*g?make(?:[ \t;&|)\n]|$)").search
+_runs_make = re.compile(r"(?:^|[;&|(\n])[ \t]*(?:\w+=[^\s;&|(]*[ \t]+)*g?make(?:[ \t;&|)\n]|$)").search
 _MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 
 

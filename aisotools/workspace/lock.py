@@ -12,14 +12,28 @@ Mechanism: `real_workspace` follows a path part by part, and refuses one on whos
 that was a workspace before. What it returns has no links, and nothing follows links on the way to it again.
 Race: the folder of that path may be replaced by a link while another session is open there. The claim refuses
 a folder in an open workspace; once it is granted, none is open, and the path is compared once more.
+Failure: a folder that is refused, or claimed by another process, is an error that names it and a way out; no
+lock is kept and no file is left. So is a lock that cannot be taken because the state folder is unusable.
+
+Threat: a second process uses another state folder, whose lock files the first one does not lock.
+Mechanism: the names of lock files are digests of paths, and the kernel says which process has locked which
+file. So who has taken its own locks looks at those of the other processes of the user, in whatever folder.
+Race: two processes claim at the same time. Each takes its locks before it looks, so at least one of them sees
+the other, and perhaps both do; that one is refused.
+When it fails: processes that this one may not look at, of another user or in another container, are not seen.
+A process that may gain no privileges and whose system calls are filtered, unlike this one, is in a sandbox.
+What that has locked counts for nothing: else it could have any folder refused.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
+import logging
 import os
 import pwd
+import re
 import site
 import stat
 import sys
@@ -34,6 +48,8 @@ from aisotools.workspace.dirfd import LOCK_FLAGS
 from aisotools.workspace.import_roots import refuse_import_root
 from aisotools.workspace.real_paths import find_places, follow_path, lies_to, parents
 
+_log = logging.getLogger(__name__)
+
 SCAN_DEPTH = 4
 """Levels below a workspace that are searched for checkouts and environments."""
 
@@ -46,6 +62,8 @@ SERVER_ROOT = "AISOTOOLS_SERVER_ROOT"
 _NUMBER_LIMIT = 100
 """Limit of numbered default workspaces beside one notebook."""
 
+_MADE = "made"  # in the folder of the checkpoints: checkouts and environments that sessions have made
+_MOST_MADE = 500
 _MARKS = {
     ".git": "a git checkout",
     "pyvenv.cfg": "a virtual environment",
@@ -177,7 +195,8 @@ def refuse_workspace(
     Args:
         path: An existing folder.
         state_folder: Where aisotools keeps its state.
-        level: The confinement level; at `isolated` checkouts and environments are allowed.
+        level: The confinement level; at `isolated` all checkouts and environments are allowed, elsewhere
+            those that came while a session was open.
         environ: Where to look up the user's folders; the process's environment without it.
 
     Raises:
@@ -206,13 +225,14 @@ def refuse_workspace(
             "Change its permissions, or use another folder.",
         )
     if level != "isolated":
-        found = _find_mark(path)
+        made = _read_made(checkpoint_folder(path, state_folder))
+        found = next((one for one in _find_marks(path) if _mark_key(path, *one) not in made), None)
         if found is not None:
             mark, where = found
             relation = "is" if where == path else "contains"
             raise WorkspaceRefused(
                 f"{refusal}it {relation} {_MARKS[mark]} ({where}), whose files are run outside the sandbox. "
-                f"A new folder below would do, such as {str(path / 'workspace')!r}.",
+                f"A new folder below would do, such as {str(path / 'workspace')!r}, or level 'isolated'.",
             )
     refuse_import_root(path, environ)
 
@@ -267,8 +287,8 @@ def _lineage(path: Path) -> set[tuple[int, int] | None]:
     return {_identity(one) for one in (real, *real.parents)} - {None}
 
 
-def _find_mark(path: Path) -> tuple[str, Path] | None:
-    """Return the topmost checkout or environment in `path` within the search limits."""
+def _find_marks(path: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the checkouts and environments in `path` within the search limits, the topmost first."""
     level, entries_seen = [path], 0
     for _ in range(SCAN_DEPTH + 1):
         below: list[Path] = []
@@ -278,14 +298,46 @@ def _find_mark(path: Path) -> tuple[str, Path] | None:
                 below += [Path(entry.path) for entry in names if entry.is_dir(follow_symlinks=False)]
             except OSError:
                 continue  # what this user may not read, the sandbox may not either
-            mark = next((entry.name for entry in names if entry.name in _MARKS), None)
-            if mark is not None:
-                return mark, folder
+            yield from ((entry.name, folder) for entry in names if entry.name in _MARKS)
             entries_seen += len(names)
             if entries_seen > SCAN_ENTRIES:
-                return None
+                return
         level = below
-    return None
+
+
+def _mark_key(workspace: Path, mark: str, folder: Path) -> str:
+    """Return a checkout or an environment with its inode, as it is noted; empty if it is gone."""
+    try:
+        return f"{(folder / mark).lstat().st_ino} {os.path.relpath(folder / mark, workspace)}"
+    except OSError:
+        return ""
+
+
+def _read_made(folder: Path) -> frozenset[str]:
+    try:
+        made = json.loads((folder / _MADE).read_text("utf-8"))
+    except (OSError, ValueError):
+        return frozenset()  # none, or a note that was cut short: what is there is refused
+    return frozenset(key for key in made if isinstance(key, str)) if isinstance(made, list) else frozenset()
+
+
+def _note_made(workspace: Path, folder: Path) -> None:
+    """Note which checkouts and environments a session has made, so that the next one opens all the same.
+
+    A session at this level does not open on others, so those that are there now came while it was open: what
+    they hold has been looked at like anything that a call has made. One that comes later, or in place of one
+    of them, has another inode and is refused.
+    """
+    keys = [key for one in _find_marks(workspace) if (key := _mark_key(workspace, *one))][:_MOST_MADE]
+    if not keys and not (folder / _MADE).exists():
+        return
+    new = folder / f"{_MADE}.new"
+    try:
+        new.write_text(json.dumps(keys, ensure_ascii=True), "utf-8")
+        new.replace(folder / _MADE)
+    except OSError as error:
+        # The next session is refused, and says why; what this one has done is not lost for that.
+        _log.warning("Which checkouts this session has made cannot be noted: %s", error)
 
 
 def checkpoint_folder(workspace: Path, state_folder: Path) -> Path:
@@ -304,10 +356,12 @@ class WorkspaceLease:
     Attributes:
         path: Real path of the workspace.
         holder: Process id of the process that holds it, 0 if that is unknown; None if this process does.
+        notes: Where it is noted which checkouts have been made in the meantime; None for nowhere.
     """
 
     path: Path
     holder: int | None = None
+    notes: Path | None = None
 
     @property
     def ours(self) -> bool:
@@ -315,8 +369,10 @@ class WorkspaceLease:
         return self.holder is None
 
     def release(self) -> None:
-        """Release the lease. The last of several leases of one process unlocks the workspace."""
+        """Release the lease. The last of several leases of one process unlocks the workspace. Blocks."""
         if self.ours:
+            if self.notes is not None:
+                _note_made(self.path, self.notes)
             _LOCKS.release(self.path)
 
 
@@ -416,8 +472,7 @@ class _ProcessLocks:
                 try:
                     self._take_file(file, how, state_folder)
                 except (OSError, WorkspaceError) as error:
-                    for earlier, _, _ in wanted[:number]:
-                        self._release_file(earlier)
+                    self._release_files(*(earlier for earlier, _, _ in wanted[:number]))
                     if not isinstance(error, BlockingIOError):
                         raise
                     pid, _ = _read_holder(file)
@@ -427,6 +482,14 @@ class _ProcessLocks:
                         inner, pid = _find_inner(whole, state_folder)
                         raise _nested(str(workspace), "contains", inner, pid) from None
                     return pid
+            try:
+                holder = _find_holder_elsewhere(workspace, whole, above)
+            except WorkspaceRefused:
+                self._release_files(*alone, *shared)
+                raise
+            if holder is not None:
+                self._release_files(*alone, *shared)
+                return holder
             for file, place in alone.items():
                 # The file is never empty again, which says that this was a workspace. Crash: it still has
                 # what an earlier holder wrote, which may be longer.
@@ -491,6 +554,10 @@ class _ProcessLocks:
             ) from error
         self._files[file] = lock, 1
 
+    def _release_files(self, *files: Path) -> None:
+        for file in files:
+            self._release_file(file)
+
     def _release_file(self, file: Path) -> None:
         lock, count = self._files.pop(file)
         if count > 1:
@@ -508,8 +575,7 @@ class _ProcessLocks:
             if claim.count:
                 return
             del self._claims[workspace]
-            for file in claim.files:
-                self._release_file(file)
+            self._release_files(*claim.files)
 
     def _forget(self) -> None:
         # After fork: the child shares the open file descriptions. Closing its descriptors does not unlock the
@@ -534,8 +600,11 @@ def _nested(path: str, relation: str, other: str, holder: int) -> WorkspaceRefus
 
 
 def _lock_file(folder: str, state_folder: Path) -> Path:
-    digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
-    return state_folder / "claims" / f"{digest}.lock"
+    return state_folder / "claims" / f"{_digest_of(folder)}.lock"
+
+
+def _digest_of(folder: str) -> str:
+    return hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
 
 
 def _read_holder(file: Path) -> tuple[int, str]:
@@ -574,6 +643,57 @@ def _find_inner(places: tuple[str, ...], state_folder: Path) -> tuple[str, int]:
             if inside and _is_locked(Path(entry.path), fcntl.LOCK_SH):
                 return path, pid
     return "", 0
+
+
+# ---- other state folders
+
+_CLAIM_NAME = re.compile(r".*/claims/([0-9a-f]{32})\.lock")
+_find_flocks = re.compile(rb"^\d+: FLOCK +ADVISORY +(?:READ|WRITE) +(\d+) ", re.MULTILINE).findall
+_find_lock = re.compile(rb"^lock:\t\d+: FLOCK +ADVISORY +(READ|WRITE) ", re.MULTILINE).search
+_find_confined = re.compile(rb"^(?:NoNewPrivs:\t1|Seccomp:\t2)", re.MULTILINE).findall
+
+
+def _find_holder_elsewhere(workspace: Path, places: tuple[str, ...], above: frozenset[str]) -> int | None:
+    """Return the process that has a workspace open with another state folder; None if there is none.
+
+    Raises:
+        WorkspaceRefused: One has a workspace in or around this one open.
+    """
+    ours = {_digest_of(place) for place in places}
+    around = {_digest_of(folder): folder for folder in above}
+    for pid, name, is_alone in _list_claims():
+        if name in ours and is_alone:
+            return pid
+        if name in ours:
+            raise _nested(str(workspace), "contains", "", pid)
+        if name in around and is_alone:
+            raise _nested(str(workspace), "lies in", around[name], pid)
+    return None
+
+
+def _list_claims() -> Iterator[tuple[int, str, bool]]:
+    """Yield each lock file that another process has locked: process, digest, and whether for itself alone."""
+    try:
+        pids = {int(pid) for pid in _find_flocks(Path("/proc/locks").read_bytes())} - {0, os.getpid()}
+        is_confined = _is_confined(os.getpid())
+    except OSError:
+        return  # this system has no such list
+    for pid in pids:
+        # Another user's process, or one that ends meanwhile, which unlocks what it has locked.
+        with suppress(OSError):
+            for file in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(FileNotFoundError):  # it is closed meanwhile
+                    found = _CLAIM_NAME.fullmatch(str(file.readlink()))
+                    if found is None or _is_confined(pid) > is_confined:
+                        continue
+                    lock = _find_lock(Path(f"/proc/{pid}/fdinfo/{file.name}").read_bytes())
+                    if lock is not None:
+                        yield pid, found[1], lock[1] == b"WRITE"
+
+
+def _is_confined(pid: int) -> bool:
+    """Return whether a process has given up for good what every process in a sandbox of ours has to."""
+    return len(_find_confined(Path(f"/proc/{pid}/status").read_bytes())) > 1
 
 
 _LOCKS = _ProcessLocks()

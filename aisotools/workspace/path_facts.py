@@ -44,6 +44,7 @@ from aisotools.workspace.stamps import stamps_of
 _MAX_PATHS = 200
 _MAX_PARTS = 10_000  # of all paths of a call; each may cost a system call
 _MAX_MATCHES = 500
+_MAX_PATTERN_CHARS = 1_000
 _MAX_ENTRIES = 5_000  # looked at for all patterns of a call: some milliseconds of the event loop
 _MAX_MENTIONED = 150
 _MAX_MENTION_CHARS = 1_000
@@ -573,6 +574,8 @@ class _Look:
                 continue
             if _CLASS.search(name):
                 raise _Unclear  # which characters belong to a class depends on the locale
+            if len(name) > _MAX_PATTERN_CHARS:
+                raise _Unclear  # to translate it takes time with the square of its length
             matcher = re.compile(fnmatch.translate(_as_fnmatch(name))).match
             found = [
                 f"{folder}/{entry}"

@@ -12,6 +12,12 @@ The rules:
   begin with `/workspace` instead.
 - A link is followed when it stays beneath the root. `~`, `$HOME` and `%2e` are ordinary names.
 - A trailing slash asks for a directory.
+
+Threat: a path that a model or code in the sandbox has chosen leads out of the workspace, by `..`, by a link,
+or by one that is put there at the right moment.
+Mechanism: the walk described here; the kernel resolves single names only.
+Failure: a path that leads out, too many links, or a part that is no folder is a `WorkspaceError` that names
+the path; nothing was opened for it outside.
 """
 
 from __future__ import annotations

@@ -36,6 +36,8 @@ its name; links and plain files in the place of a protected folder count as the 
 sets and expressions of fixed size, so that it takes about the same time for each entry of a folder.
 A person can allow a name for one workspace; see `AllowedNames`. The workspace's own policy cannot be
 allowed: it narrows what may run.
+Race: none; names and texts are compared, and no file. When they are looked at is for
+`aisotools.workspace.protected` to say.
 Failure: a name that is missing in the list is written like any other file.
 """
 

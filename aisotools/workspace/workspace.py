@@ -3,6 +3,14 @@
 Host and worker use the same guard. Inside the sandbox the confinement stands behind it; on the host, where
 diffs and undo touch a folder that hostile code writes to, it stands alone. See `workspace.paths` for how a
 path is followed; everything here works on the descriptor that the walk ends with.
+
+Threat: a call reads, writes or removes outside of the workspace, or leaves half of a file.
+Mechanism: every operation resolves its path as `workspace.paths` says and works relative to that descriptor.
+A file is written beside its place and renamed.
+Race: between the look at a file and the rename somebody may replace it: then that is what is replaced, as
+with any editor; it lies in the same folder, so nothing outside is. Whoever reads meanwhile finds the old
+content or the new one.
+Failure: an error names what is wrong, the file is there as before, and the new one beside it is removed.
 """
 
 from __future__ import annotations

@@ -90,7 +90,8 @@ async def test_a_long_result_is_read_back(
         ({"ref": "r1", "first_line": 3000}, "has 2,000 lines"),
         ({"ref": "r1", "first_line": 9, "last_line": 3}, "nothing from 9 to 3"),
         ({"ref": "r1", "pattern": "(?=x)"}, "no look-around"),
-        ({"ref": "r1", "pattern": "(?:a{100}){100}"}, "counted repetitions of at most 1,000"),
+        ({"ref": "r1", "pattern": "(?:a{100}){100}"}, "at most 3,000 characters when all repetitions are"),
+        ({"ref": "r1", "pattern": "(?:a{0,30000}){0,2}b"}, "at most 3,000 characters"),
         ({"ref": "r1", "pattern": "("}, "not a regular expression"),
     ],
 )
@@ -109,6 +110,31 @@ async def test_no_pattern_of_a_model_takes_exponential_time(open_session: OpenSe
     await session.call("mock")
     result = await session.call("read_result", {"ref": "r1", "pattern": "(a+)+$"}, timeout_s=HANG_S)
     assert "of r1: 0 match]" in result.content
+
+
+async def test_pattern_is_searched_for_in_no_more_of_a_long_line_than_takes_a_moment(
+    open_session: OpenSession,
+) -> None:
+    """A search cannot be interrupted: what is left out is said."""
+    lines = ["a" * 150_000 + "b", "ab", "x" * 150_000]
+    mock = MockTool(result="\n".join(lines), effect=Effect.READ_ONLY)
+    session = open_session(registry=ToolRegistry([*builtin_tools(), mock]), approver=AllowAll())
+    await session.call("mock")
+    result = await session.call("read_result", {"ref": "r1", "pattern": "b$"})
+    assert "of r1: 1 match; of 2 long lines the first 100,000 characters]" in result.content
+    result = await session.call("read_result", {"ref": "r1", "pattern": "a{500}b", "last_line": 1})
+    assert "of r1: 0 match; of 1 long line the first 4,990 characters]" in result.content
+
+
+async def test_pattern_that_takes_too_long_in_all_lines_is_refused(open_session: OpenSession) -> None:
+    mock = MockTool(result="\n".join(["a" * 2_000] * 400), effect=Effect.READ_ONLY)
+    session = open_session(registry=ToolRegistry([*builtin_tools(), mock]), approver=AllowAll())
+    await session.call("mock")
+    result = await session.call("read_result", {"ref": "r1", "pattern": "a{1000}b"})
+    assert result.is_error
+    assert "Searching 400 lines for the pattern 'a{1000}b' would take too long" in result.content
+    result = await session.call("read_result", {"ref": "r1", "pattern": "a{1000}b", "last_line": 3})
+    assert "of 400 of r1: 0 match]" in result.content
 
 
 async def test_the_whole_of_a_long_result_is_capped_again_and_kept_again(long: Session) -> None:

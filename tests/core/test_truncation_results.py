@@ -31,8 +31,8 @@ def test_many_spilled_texts_do_not_use_up_descriptors() -> None:
     before = descriptors()
     store = ResultStore(memory_bytes=0)
     refs = [store.add(f"text {n}") for n in range(300)]
-    assert descriptors() - before <= 64
-    assert store.get(refs[0]) is None
+    assert descriptors() - before <= 1
+    assert store[refs[0]].text == "text 0"
     assert store[refs[-1]].text == "text 299"
     store.close()
     assert descriptors() == before

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import tomllib
+
 import pytest
 
 from aisotools.core.exceptions import UsageError
@@ -44,6 +47,32 @@ def test_hostile_text_is_refused_before_a_parser_sees_it(name: str) -> None:
         parse_toml(HOSTILE[name], "the file")
     assert ("is not TOML" in str(caught.value)) is (name in PARSED)
     assert len(str(caught.value)) < 400
+
+
+HARMFUL = [*HOSTILE][: [*HOSTILE].index("a long number")]
+"""Texts that hold the parser up or make it fail; the others would do so to other passes before it."""
+_CPU_S = 0.1
+
+
+class _TooLongError(BaseException):
+    pass
+
+
+def _give_up(_signal: int, _frame: object) -> None:
+    raise _TooLongError
+
+
+@pytest.mark.parametrize("name", HARMFUL)
+def test_the_parser_alone_is_held_up_or_fails(name: str) -> None:
+    """The control: twice as long as a loop may stand still, of processor time, or no error of TOML."""
+    former = signal.signal(signal.SIGVTALRM, _give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _CPU_S)
+    try:
+        with pytest.raises((_TooLongError, RecursionError)):
+            tomllib.loads(HOSTILE[name])
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, former)
 
 
 @pytest.mark.sample(4)

@@ -16,6 +16,7 @@ from aisotools.builtin.tasks import task_list
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.protocols import Tool, ToolPayload
 from aisotools.core.types import Decision, Effect, Facts, Json, ToolCall
+from aisotools.policy import prepared as prepared_module
 from aisotools.policy.prepared import PreparedCall, call_digest, denial_result, prepare_call
 from aisotools.policy.rules import Policy, Rule
 from aisotools.testing.fakes import MockTool
@@ -644,3 +645,14 @@ def test_large_arguments_are_what_was_given_and_nobody_shares_them() -> None:
     prepared.arguments["parts"].append("b")
     assert prepared.arguments == {"text": text, "parts": ["a"]}
     assert prepared.call.arguments == {"text": text, "parts": ["a"]}
+
+
+def test_only_the_arguments_of_a_call_are_exchanged() -> None:
+    """Field by field: a new field of a call must not be forgotten."""
+    made = ToolCall("1", "file", {"path": "a"}, origin="model", agent_id="a", turn_id="t")
+    assert all(getattr(made, one.name) != one.default for one in dataclasses.fields(ToolCall)), (
+        "each field has another value than by default"
+    )
+    assert prepared_module._with_arguments(made, {"path": "b"}) == dataclasses.replace(
+        made, arguments={"path": "b"}
+    )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
@@ -880,3 +881,18 @@ def test_a_rule_is_about_the_same_tools_however_many_were_asked_about() -> None:
 def test_a_rule_about_no_tool_is_refused_when_it_is_made() -> None:
     with pytest.raises(TypeError, match="Rule tool=5: use a glob"):
         Rule(tool=5)  # type: ignore[arg-type]  # as a file of settings may have it
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda glob: Rule(tool=glob),
+        lambda glob: Rule(when={"paths": [glob]}),
+        lambda glob: Rule(when={"commands": glob}),
+        lambda glob: Rule(when={"arguments": {"command": ["x", glob]}}),
+    ],
+)
+def test_glob_that_takes_long_to_translate_is_refused(make: Callable[[str], Rule]) -> None:
+    make("[a" * 500)
+    with pytest.raises(ValueError, match="has 1,002 characters, '\\[a"):
+        make("[a" * 501)

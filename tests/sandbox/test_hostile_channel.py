@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -167,6 +169,28 @@ import time; time.sleep(1)
     await r.python(code, timeout_s=5)
     await works(r)
     assert rss_bytes() - before < 5 * GROWTH_BYTES
+
+
+_DECODE = """
+import json, sys, tracemalloc
+data = eval(sys.argv[1])
+tracemalloc.start()
+try:
+    held = json.loads(data)
+except (RecursionError, ValueError) as error:
+    print(type(error).__name__)
+else:
+    print(tracemalloc.get_traced_memory()[0] // len(data))
+"""
+
+
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
+def test_values_swell_or_raise_where_they_are_decoded_at_once(bomb: str) -> None:
+    """The control: an error that nobody foresees there, or many times the memory of the text."""
+    command = [sys.executable, "-c", _DECODE, bomb]
+    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    print(f"\n{found}")
+    assert found in {"RecursionError", "ValueError"} or int(found) > 5
 
 
 async def test_silence_at_the_end_of_a_call(r: Rig) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from aisotools.sandbox.confinement.levels import LEVELS
 from aisotools.sandbox.process import spawn
 from tests.sandbox.rig import rig
 
@@ -34,6 +35,21 @@ def search(first, second):
             del content
     return found
 """
+
+LAYOUT = """
+import ctypes
+[hash('a text'), id(len), ctypes.cast(ctypes.pythonapi.Py_Initialize, ctypes.c_void_p).value]
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_workers_of_one_host_share_addresses_and_the_seed_of_hashes(tmp_path: Path, level: str) -> None:
+    """What is left open, and said: they are forks of one process."""
+    if not any(probe.name == level and probe.ok for probe in spawn.detection().probes):
+        pytest.skip(f"this machine cannot hold the level {level}")
+    async with rig(tmp_path, level=level, name="one") as one, rig(tmp_path, level=level, name="two") as two:
+        assert await one.value(LAYOUT) == await two.value(LAYOUT)
+
 
 isolates = pytest.mark.skipif(
     spawn.detection().level != "isolated", reason="below level isolated a worker cannot read /proc"

@@ -26,7 +26,12 @@ STOP_TASK = ToolPayload(
 BESIDE = ToolPayload(key="beside", import_path="aisotools.builtin.python:python", concurrency="main")
 
 
-@pytest.fixture(params=["isolated", "confined"])
+@pytest.fixture(
+    params=[
+        *("isolated", "confined"),
+        *(pytest.param(level, marks=pytest.mark.slow) for level in ("guarded", "limited")),
+    ]
+)
 async def r(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
     strongest = spawn.detection(WORKER_MODULES).level
     if strongest is None or LEVELS.index(request.param) > LEVELS.index(strongest):

@@ -12,9 +12,10 @@ import pytest
 
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import ToolResult
+from aisotools.sandbox.confinement.levels import LEVELS
 from aisotools.sandbox.host.sandbox import StopTimeouts
 from aisotools.sandbox.limits import Limits
-from aisotools.sandbox.process import tree
+from aisotools.sandbox.process import spawn, tree
 from aisotools.tools.function import tool
 from tests.sandbox.rig import DEAF_ONCE, PATIENT, Rig, processes_of, rig, sleepers
 from tests.waiting import HANG_S, eventually, loop_turns
@@ -97,18 +98,29 @@ await asyncio.sleep(100)
 }
 
 
-@pytest.fixture
-async def r(tmp_path: Path) -> AsyncIterator[Rig]:
+# The best one of this machine, and on request all others.
+EACH_LEVEL = (None, *(pytest.param(level, marks=pytest.mark.slow) for level in LEVELS))
+
+
+def take_level(request: pytest.FixtureRequest) -> str | None:
+    level: str | None = request.param
+    if level is not None and not any(probe.name == level and probe.ok for probe in spawn.detection().probes):
+        pytest.skip(f"this machine cannot hold the level {level}")
+    return level
+
+
+@pytest.fixture(params=EACH_LEVEL)
+async def r(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     """For calls that can be interrupted: however busy the machine, nothing is killed."""
-    async with rig(tmp_path, stop_timeouts=PATIENT) as made:
+    async with rig(tmp_path, level=take_level(request), stop_timeouts=PATIENT) as made:
         await made.python("kept = 1")
         yield made
 
 
-@pytest.fixture
-async def strict(tmp_path: Path) -> AsyncIterator[Rig]:
+@pytest.fixture(params=EACH_LEVEL)
+async def strict(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     """For calls that cannot be interrupted: their worker is killed after the grace period."""
-    async with rig(tmp_path) as made:
+    async with rig(tmp_path, level=take_level(request)) as made:
         await made.python("kept = 1")
         yield made
 

@@ -1,7 +1,8 @@
 """Growth and longest stall of the host in hostile scenarios, each in an interpreter of its own.
 
 `python -m tests.session.hostile_work` runs all of them and prints a table; with names, only those.
-`python -m tests.session.hostile_work --one NAME FOLDER [BUDGET]` runs one here and prints a JSON object:
+`python -m tests.session.hostile_work --one NAME FOLDER [BUDGET]` runs one here (with `unlimited`, without the
+limits on what the host takes and retains) and prints a JSON object:
 resident memory before, after and at most meanwhile in bytes, what the session says that it retains, how many
 events it has dropped, and for how long the event loop stood still at most, in seconds (see `tests.stalls`).
 """
@@ -25,12 +26,18 @@ from typing import Any
 
 from aisotools.core.concurrency import with_ticks
 from aisotools.core.events import ProtectedFilesRestored
-from aisotools.core.exceptions import ToolError
+from aisotools.core.exceptions import ToolError, UsageError
+from aisotools.core.types import Effect
 from aisotools.policy.approvers import AllowAll
+from aisotools.sandbox import frames
+from aisotools.sandbox.frames import keep_all
+from aisotools.sandbox.host.calls import CallTable, _EmitLimits
 from aisotools.sandbox.limits import Limits
 from aisotools.session.session import Session
 from aisotools.tools.function import tool
 from tests import stalls
+from tests.policy.test_config_toml import HOSTILE
+from tests.sandbox.host.test_open_files import ATTACKS, CALL
 from tests.sandbox.rig import rss_bytes
 from tests.sandbox.test_hostile import FIND_CHANNEL
 from tests.waiting import eventually
@@ -118,6 +125,30 @@ for n in range(20_000):
     os.makedirs('p/%d-%s' % (n, 'x' * 200))
     open('p/%d-%s/conftest.py' % (n, 'x' * 200), 'w').close()
 """
+PLANTED_LARGE = """
+import os
+for n in range(20):
+    os.makedirs('large%d' % n, exist_ok=True)
+    with open('large%d/conftest.py' % n, 'wb') as file:
+        file.truncate(1 << 30)
+"""
+ODD_FRAMES = """
+import struct
+data = b'{"op": "show", "id": NUMBER, "what": "display", "after": ' + b'[' * 9_000 + b']' * 9_000 + b'}'
+for n in range(1_000): send(struct.pack('!II', len(data), 0) + data)
+import time; time.sleep(1000)
+"""
+MAPPED = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+start = libc.mmap(None, ctypes.c_size_t(60_000 * 4096), 1, 0x22, -1, ctypes.c_long(0))
+for page in range(0, 60_000, 2):
+    libc.mprotect(ctypes.c_void_p(start + page * 4096), ctypes.c_size_t(4096), 0)
+for _ in range(100):
+    if os.fork() == 0: time.sleep(1000)
+time.sleep(1000)
+"""
 SPINNING = "while :; do :; done"
 
 
@@ -135,6 +166,7 @@ class Scenario:
         is_variant: Whether it differs only in its values from another one, which runs by default.
         files: How many files are in the workspace, if they are many.
         peak_bytes: How much more memory the host may take while it lasts, if none of it is wanted.
+        memory_bytes: The limit on the memory of the sandbox.
     """
 
     code: str = "1 + 1"
@@ -145,6 +177,7 @@ class Scenario:
     is_variant: bool = False
     files: int = 0
     peak_bytes: int | None = None
+    memory_bytes: int | None = None
 
     @property
     def is_slow(self) -> bool:
@@ -423,6 +456,48 @@ def take(code: Any) -> str:
     return str(len(code))
 
 
+@tool(effect=Effect.READ_ONLY)
+def flood_reading() -> list[list[int]]:
+    """Print, start processes and return a lot, in what may only read."""
+    import subprocess  # it is sent to the sandbox
+
+    for _ in range(50):
+        subprocess.Popen(["sh", "-c", "while :; do echo yyyyyyyyyyyyyyyyyyyy; done"], start_new_session=True)
+    for _ in range(40):
+        print("x" * 1_000_000)
+    return [[n] for n in range(300_000)]
+
+
+async def use_readers(session: Session) -> None:
+    """Call a tool that floods from a reader."""
+    session.registry.register(flood_reading)
+    for _ in range(3):
+        await session.call("flood_reading", {}, origin="model")
+
+
+async def time_out(session: Session) -> None:
+    """Have calls end at their deadline, beside what was left running."""
+    for _ in range(3):
+        for code in ("while True: pass", "import time; time.sleep(1000)"):
+            result = await session.call("python", {"code": code}, origin="person", timeout_s=1)
+            assert result.is_error
+    await use_tasks(session)
+
+
+async def open_with_hostile_settings(session: Session) -> None:
+    """Open sessions in folders whose settings are hostile; each is refused."""
+    assert session.workspace is not None
+    for number, text in enumerate(HOSTILE.values()):
+        folder = session.workspace.parent / f"settings{number}"
+        folder.mkdir()
+        (folder / ".aisotools.toml").write_text(text)
+        try:
+            async with open_session(folder, session.workspace.parent, 64 << 20):
+                raise AssertionError(f"{text[:40]!r} was accepted")
+        except UsageError:
+            await asyncio.sleep(0)
+
+
 async def use_large_arguments(session: Session) -> None:
     """Call with all of `_LARGE`."""
     for arguments in _LARGE:
@@ -574,6 +649,15 @@ SCENARIOS: dict[str, Scenario] = {
     "200 processes in sessions of their own": _spawn(SPINNING, options=", start_new_session=True"),
     "200 processes that print": _spawn("while :; do echo yyyyyyyyyyyyyyyyyyyyyyyy; done"),
     "100 processes that fork": _spawn("while :; do /bin/true; done", count=100),
+    "200 detached processes, and calls that time out": Scenario(
+        SPAWN.format(command=SPINNING, options=", start_new_session=True", count=200), follow_up=time_out
+    ),
+    "protected files that are large": Scenario(PLANTED_LARGE, 2, peak_bytes=64 << 20),
+    "settings that are hostile": Scenario(follow_up=open_with_hostile_settings),
+    "frames of an odd form": Scenario(ODD_FRAMES, 10),
+    "descriptors on their way": Scenario(ATTACKS["in flight"] + CALL, follow_up=use_tasks),
+    "very many mappings": Scenario(MAPPED, follow_up=use_tasks, memory_bytes=1 << 30),
+    "a reader that floods": Scenario(follow_up=use_readers),
     "arguments that are too large": Scenario(prepare=large_arguments, follow_up=use_large_arguments),
     "arguments that take long to write": Scenario(follow_up=use_odd_texts),
     "patches that are large": Scenario(follow_up=use_large_patches),
@@ -595,13 +679,15 @@ def program(code: str, number: int) -> str:
     return code.replace("NUMBER", str(number))
 
 
-def open_session(workspace: Path, folder: Path, retained_bytes: int) -> Session:
+def open_session(
+    workspace: Path, folder: Path, retained_bytes: int, memory_bytes: int | None = None
+) -> Session:
     return Session(
         workspace,
         environ={**os.environ, "XDG_STATE_HOME": str(folder / "state")},
         approver=AllowAll(),
         level="confined",
-        limits=Limits(memory_bytes=None),
+        limits=Limits(memory_bytes=memory_bytes),
         retained_bytes=retained_bytes,
     )
 
@@ -622,7 +708,7 @@ async def measure(name: str, folder: Path, retained_bytes: int, stalled: stalls.
     await asyncio.sleep(0)
     stalled.longest_s = stalled.longest_wall_s = 0.0
     stalled.where.clear()
-    async with open_session(workspace, folder, retained_bytes) as session:
+    async with open_session(workspace, folder, retained_bytes, scenario.memory_bytes) as session:
         await session.run_cell(FIND_CHANNEL, origin="person")
         await session.run_cell("1 + 1", origin="person")
         if scenario.visit is not None:
@@ -682,13 +768,31 @@ def _peak_bytes() -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
 
 
+UNLIMITED_BYTES = 1 << 40
+
+
+def lift_limits() -> None:
+    """Have this process take and retain whatever a worker sends, for good."""
+    frames._MAX_CONTAINERS = frames._MAX_KEYS = UNLIMITED_BYTES
+    _EmitLimits.take = lambda _limits, _payload: True  # type: ignore[method-assign, assignment]  # on purpose
+    CallTable.keep_parts = lambda _table, op, header, sizes: keep_all(  # type: ignore[method-assign, assignment]  # on purpose
+        op, header, sizes
+    )
+
+
 def run_alone(
-    name: str, folder: Path, budget: int = 64 << 20, *, with_stacks: bool = False
+    name: str,
+    folder: Path,
+    budget: int = 64 << 20,
+    *,
+    with_stacks: bool = False,
+    is_unlimited: bool = False,
 ) -> dict[str, Any]:
     """Run a scenario in an interpreter of its own and return what it found."""
+    if is_unlimited:
+        budget = UNLIMITED_BYTES
     arguments = [sys.executable, "-m", "tests.session.hostile_work", "--one", name, str(folder), str(budget)]
-    if with_stacks:
-        arguments.append("stacks")
+    arguments += ["stacks"] * with_stacks + ["unlimited"] * is_unlimited
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, cwd=root, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -710,7 +814,9 @@ def main(arguments: list[str]) -> None:
     if arguments[:1] == ["--one"]:
         name, folder, budget, *more = arguments[1:]
         work = partial(measure, name, Path(folder), int(budget))
-        print(json.dumps(stalls.run(work, with_stacks=bool(more))))
+        if "unlimited" in more:
+            lift_limits()
+        print(json.dumps(stalls.run(work, with_stacks="stacks" in more)))
         return
     print(f"{'':40} stall ms wall ms    grown     peak  charged MiB, dropped")
     for name in arguments or SCENARIOS:

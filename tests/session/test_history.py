@@ -31,18 +31,17 @@ from aisotools.core.types import Effect, Facts, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy
 from aisotools.session import history as history_module, ledger
-from aisotools.session.history import (
-    WorkspaceHistory,
-    list_uncovered,
-)
+from aisotools.session.history import WorkspaceHistory
 from aisotools.session.ledger_reader import events_of_records
 from aisotools.session.session import Session
+from aisotools.session.undo_results import list_uncovered
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.tools.function import tool
 from aisotools.workspace.checkpoints.scan import RACY_NS, Snapshot
 from aisotools.workspace.checkpoints.timeline import KEPT_STEPS
 from tests.conftest import OpenSession
 from tests.session.variables_fake import Act, CopyHistory, VariablesSandbox
+from tests.waiting import eventually
 
 AUTO = Policy(mode="auto")
 
@@ -231,7 +230,7 @@ async def test_the_card_tells_beforehand_what_undo_covers(open_session: OpenSess
     session.registry.register(note)
     await session.call("note", {"text": "1"}, call_id="n")
     with here(session, "huge").open("wb") as file:
-        file.truncate(1 << 40)
+        os.posix_fallocate(file.fileno(), 0, 300 << 20)
     await session.call("sandbox_write", {"path": "a", "content": "1"})
     asked = [event.request.preview["undo"] for event in session.events if isinstance(event, ApprovalAsked)]
     assert f"It also brings back {target}." in asked[0]
@@ -247,7 +246,7 @@ async def test_facts_tell_whether_undo_covers_a_call(open_session: OpenSession) 
     await session.call("sandbox_write", {"path": "a", "content": "1"})
     assert asked.requests[0].facts.undoable
     with here(session, "huge").open("wb") as file:
-        file.truncate(1 << 40)
+        os.posix_fallocate(file.fileno(), 0, 300 << 20)
     await session.call("sandbox_write", {"path": "a", "content": "2"})
     await session.call("sandbox_write", {"path": "a", "content": "3"})
     assert not asked.requests[2].facts.undoable
@@ -335,6 +334,29 @@ async def test_background_processes_are_named_and_stopped_only_by_force(
     assert not here(session).exists()
 
 
+async def test_idle_helpers_do_not_keep_an_undo_from_what_it_does(real_session: OpenSession) -> None:
+    session = real_session(policy=AUTO)
+    await write(session, "first", "1")
+    if session.level != "isolated":
+        pytest.skip("multiprocessing has no locks below isolated")
+    code = "import multiprocessing\nlock = multiprocessing.get_context('spawn').Lock()"
+    result = await session.call("python", {"code": code})
+    assert not result.is_error, result.content
+    await write(session, "a", "1")
+    history = session.history
+    assert isinstance(history, WorkspaceHistory)
+    await eventually(history._shared.find_idle_helpers)  # it has started, and waits
+    undone = await session.undo()
+    assert not undone.is_error, undone.content
+    assert "Ended, since they only waited for work" in undone.content
+    (pid,) = undone.metadata["ended_helpers"]
+    assert f"multiprocessing ({pid})" in undone.content
+    assert not here(session).exists()
+    # It is started again when it is needed, with a word of Python's.
+    again = await session.call("python", {"code": "lock = multiprocessing.get_context('spawn').Lock()"})
+    assert not again.is_error, again.content
+
+
 async def test_shell_python_and_maps_are_undone_with_the_real_sandbox(real_session: OpenSession) -> None:
     session = real_session(policy=AUTO)
     await write(session, "a", "start")
@@ -415,6 +437,29 @@ async def test_large_workspace_is_not_looked_at_again_before_its_first_checkpoin
     assert not history.can_undo(facts), "what was found then counts"
     (workspace / "c").unlink()
     assert history.can_undo(facts), "a small one is looked at"
+
+
+async def test_call_says_before_and_after_what_undo_will_not_restore(
+    open_session: OpenSession, tmp_path: Path
+) -> None:
+    """Also of a file that was there before, and of which only a part cannot come back."""
+    asked = ScriptedApprover(["approve"] * 3)
+    session = open_session(approver=asked)
+    await write(session, "a", "1")
+    file = here(session)
+    os.link(file, tmp_path / "elsewhere")
+    entry = "a (its 1 other name outside of the workspace)"
+    other = await session.call("sandbox_write", {"path": "b", "content": "2"})
+    assert "Undo will not restore" not in other.content
+    result = await session.call("sandbox_write", {"path": "a", "content": "2"})
+    assert result.content.endswith(f"[Undo will not restore: {entry}.]")
+    assert result.metadata["not_restorable"] == [entry]
+    first, *shown = [str(request.preview["undo"]) for request in asked.requests]
+    assert "It will not restore" not in first
+    assert [f"It will not restore: {entry}." in text for text in shown] == [True, True]
+    undone = await session.undo(2)
+    assert not undone.is_error, undone.content
+    assert (file.read_text(), here(session, "b").exists()) == ("1", False)
 
 
 def test_files_outside_a_checkpoint_are_listed_with_their_reasons() -> None:
@@ -900,3 +945,54 @@ async def test_timeout_of_a_command_that_changed_nothing_says_so(real_session: O
 async def test_wrong_choice_for_timeouts_is_an_error(open_session: OpenSession) -> None:
     with pytest.raises(ValueError, match="on_timeout='maybe': use 'keep' or 'undo'"):
         open_session(on_timeout="maybe")
+
+
+# ---- long sessions
+
+
+async def test_changes_reach_the_first_call_however_many_follow(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    await session.start()
+    here(session, "kept").write_text("from before")
+    for number in range(KEPT_STEPS + 45):
+        await write(session, "a", f"content {number}")
+    await write(session, "kept", "later", call_id="last")
+    changes = await session.changes()
+    assert (changes.added, changes.changed, changes.since) == (("a",), ("kept",), "")
+    assert "-from before" in str(changes)
+    assert not (await session.undo()).is_error
+    assert (await session.changes()).changed == ()
+
+
+async def test_beyond_the_room_for_contents_changes_begin_later_and_say_so(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    await session.start()
+    history: Any = session.history
+    history._checkpoints.kept_bytes = 100_000
+    here(session, "first").write_text("x" * 60_000)
+    for number in range(4):
+        await write(session, "first", str(number) * 60_000)
+    await write(session, "second", "small", call_id="small")
+    assert history.store.size <= 100_000 + 60_000
+    changes = await session.changes()
+    assert "first" not in changes.added
+    assert changes.added == ("second",)
+    assert "what was there before earlier calls is not kept" in changes.since
+    assert changes.since in str(changes)
+
+
+async def test_one_session_never_collects_what_another_on_the_same_workspace_needs(
+    open_session: OpenSession,
+) -> None:
+    one, other = open_session(policy=AUTO), open_session(policy=AUTO)
+    await one.start()
+    here(one).write_text("before")
+    await write(one, "a", "one")
+    await other.start()
+    for number in range(KEPT_STEPS + 25):
+        await write(other, "a", str(number))
+    assert "-before" in str(await one.changes())
+    assert "-one" in str(await other.changes())
+    await one.close()
+    history: Any = other.history
+    assert len(history._checkpoints._pinned) == 1, "what only a closed session needed is collected"

@@ -33,6 +33,7 @@ EVERY_SHAPE = "outputs of every shape"
 KEPT_BYTES = 32 << 20
 LARGE_VALUES = ("values that are fetched", "values that are assigned")
 _RUNS = 3
+DEFAULT_BUDGET = ("displays", "long results", "printed text")
 
 
 def run_calmest(name: str, folder: Path, budget: int = BUDGET) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def test_the_host_grows_by_no_more_than_its_budget_and_goes_on(name: str, tmp_pa
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("name", ["displays", "long results", "printed text"])
+@pytest.mark.parametrize("name", DEFAULT_BUDGET)
 def test_the_host_grows_by_no_more_than_the_default_budget(name: str, tmp_path: Path) -> None:
     """These retain what a session holds by default; the slack is the same, and no part of the budget."""
     found = run_calmest(name, tmp_path, DEFAULT_RETAINED_BYTES)
@@ -85,6 +86,25 @@ def test_the_host_grows_by_no_more_than_the_default_budget(name: str, tmp_path: 
     assert found["after"] - found["before"] <= DEFAULT_RETAINED_BYTES + SLACK
     assert found["works"] == "2"
     assert found["stall_s"] <= MAX_STALL_S
+
+
+UNLIMITED = (
+    *("displays", "long results", "printed text", "emits that are small", "emit of wide text"),
+    *("reports with large parts", "large results that nobody waits for", "result of long text"),
+)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("name", UNLIMITED)
+def test_the_host_grows_beyond_every_budget_without_its_limits(name: str, tmp_path: Path) -> None:
+    """The control: the same floods, where the host takes and retains whatever it gets."""
+    found = run_alone(name, tmp_path, is_unlimited=True)
+    print(f"\n{report(name, found)}")
+    wanted_peak = SCENARIOS[name].peak_bytes
+    if wanted_peak is not None:
+        assert found["peak"] - found["before"] > 4 * wanted_peak
+    else:
+        assert found["charged"] > (DEFAULT_RETAINED_BYTES if name in DEFAULT_BUDGET else BUDGET)
 
 
 @pytest.mark.slow

@@ -247,3 +247,23 @@ async def test_no_session_opens_in_or_around_the_workspace_of_another(
             pass
     async with Session(second, approver=AllowAll(), environ=environ):
         pass
+
+
+@pytest.mark.parametrize("level", ["isolated", "confined", "guarded"])
+async def test_repository_that_a_session_has_made_lets_the_next_one_open(
+    tmp_path: Path, environ: Mapping[str, str], level: str
+) -> None:
+    workspace = tmp_path / "workspace"
+    make = "mkdir -p deep/own && git init -q . && git init -q deep/own"
+    for command in (make, "git status", "git -C deep/own status"):
+        async with Session(workspace, level=level, approver=AllowAll(), environ=environ) as session:
+            result = await session.call("sandbox_bash", {"command": command})
+            assert not result.is_error, result.content
+    (workspace / "mine" / ".git").mkdir(parents=True)
+    session = Session(workspace, level=level, approver=AllowAll(), environ=environ)
+    if level == "isolated":
+        await session.start()
+    else:
+        with pytest.raises(WorkspaceRefused, match=r"contains a git checkout \(.*/mine\)"):
+            await session.start()
+    await session.close()

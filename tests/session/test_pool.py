@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ import pytest
 from aisotools.core.events import SandboxLost
 from aisotools.core.exceptions import SessionClosed, WorkspaceRefused
 from aisotools.policy.rules import Policy
+from aisotools.session.ledger import verify
 from aisotools.session.pool import SessionPool
 from aisotools.testing.fakes import FakeSandbox
 from tests.waiting import eventually
@@ -175,3 +180,122 @@ async def test_a_folder_of_a_pool_is_no_link(options: dict[str, Any], tmp_path: 
         session = await pool.get("other")
         await session.start()
         assert session.workspace == tmp_path / "disk" / "other"
+
+
+def open_names() -> list[str]:
+    """The files that this process has open."""
+    names = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the folder itself
+            names.append(str(link.readlink()))
+    return names
+
+
+async def test_parked_conversation_has_one_file_open_and_wakes_up_as_it_was(options: dict[str, Any]) -> None:
+    state = options["environ"]["XDG_STATE_HOME"]
+
+    def held() -> list[str]:
+        """Which files of conversations are open, but for the locks that all of them share."""
+        return [name for name in open_names() if name.startswith(state) and not name.endswith(".lock")]
+
+    async with SessionPool(max_live=3, **options) as pool:
+        before = len(open_names())
+        for number in range(12):
+            session = await pool.get(f"c{number}")
+            for content in ("one", "two"):
+                result = await session.run_cell(f"_ = open('f', 'w').write('{content} {number}')")
+                assert not result.is_error
+        for number in range(12):
+            await pool.stop(f"c{number}")
+        await eventually(lambda: held() == [])
+        assert len(open_names()) - before <= 12 + 8, "one each, and the locks and the fork server of all"
+        for number in range(12):
+            session = await pool.get(f"c{number}")
+            assert (await session.changes()).added == ("f",)
+            undone = await session.undo(variables="keep")
+            assert not undone.is_error, undone.content
+            assert session.workspace is not None
+            assert (session.workspace / "f").read_text() == f"one {number}"
+            assert not (await session.run_cell("_ = open('f', 'w').write('three')")).is_error
+            assert session.log_path is not None
+            logs = session.log_path
+            await pool.forget(f"c{number}")
+            assert verify(logs).ok
+
+
+async def test_calls_that_run_while_their_sandbox_is_stopped_are_waited_for(options: dict[str, Any]) -> None:
+    async with SessionPool(sandbox=FakeSandbox, **options) as pool:
+        session = await pool.get("a")
+        await session.call("sandbox_write", {"path": "a", "content": "1"})
+        session._ticker.__enter__()  # as a call does
+        await pool.stop("a")
+        await asyncio.sleep(0)
+        history: Any = session.history
+        assert history._checkpoints.store._parked is None, "a call runs"
+        session._ticker.__exit__()
+        await eventually(lambda: history._checkpoints.store._parked is not None)
+        assert not (await session.undo()).is_error
+
+
+async def test_replaced_files_of_a_parked_conversation_are_not_used(options: dict[str, Any]) -> None:
+    async with SessionPool(sandbox=FakeSandbox, **options) as pool:
+        session = await pool.get("a")
+        await session.call("sandbox_write", {"path": "a", "content": "1"})
+        await pool.stop("a")
+        history: Any = session.history
+        store = history._checkpoints.store
+        await eventually(lambda: store._parked is not None)
+        chain = store.folder / "chain"
+        chain.write_bytes(chain.read_bytes() + b"{}\n")
+        refused = await session.call("sandbox_write", {"path": "a", "content": "2"})
+        assert "another program has replaced or changed it" in refused.content
+        assert session.log_path is not None
+        await session.park()
+        session.log_path.write_bytes(session.log_path.read_bytes() + b"{}\n")
+        refused = await session.call("sandbox_write", {"path": "a", "content": "2"})
+        assert "another program has changed it" in refused.content
+
+
+FEW_FILES = """
+import asyncio, os, resource, sys
+from pathlib import Path
+from aisotools.core.exceptions import UsageError
+from aisotools.policy.rules import Policy
+from aisotools.session.pool import SessionPool
+
+top = Path(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 4096))
+
+async def main():
+    environ = {"HOME": str(top), "XDG_STATE_HOME": str(top / "state")}
+    options = {"root": top / "pool", "environ": environ, "policy": Policy(mode="auto")}
+    async with SessionPool(max_live=1, **options) as pool:
+        try:
+            for number in range(200):
+                session = await pool.get(f"c{number}")
+                result = await session.run_cell("_ = open('f', 'w').write('1')")
+                assert not result.is_error, (number, result.content)
+        except UsageError as error:
+            print(number, error)
+        for key in ("c0", f"c{number - 1}"):
+            session = await pool.get(key)
+            result = await session.run_cell("_ = open('f', 'w').write('2')")
+            assert not result.is_error, result.content
+            assert not (await session.undo()).is_error
+        await pool.forget("c0")
+        await pool.forget("c1")
+        await (await pool.get("another")).run_cell("1")
+
+asyncio.run(main())
+"""
+
+
+def test_a_pool_without_files_refuses_with_the_limit_and_its_cause(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", FEW_FILES, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    number, _, message = ended.stdout.partition(" ")
+    assert int(number) > 50
+    assert re.search(r"this process has \d+ files open, may have 200, and a call needs up to 64", message)
+    assert "`ulimit -n`" in message

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -66,6 +68,17 @@ async def test_undo_removes_folders_of_any_depth(session: Session, levels: int) 
     assert session.workspace is not None
     assert not list(session.workspace.iterdir())
     assert not (await python(session, "1")).is_error
+
+
+def test_a_walk_by_paths_does_not_see_what_lies_so_deep(tmp_path: Path) -> None:
+    """The control: by its path the file is not found."""
+    name, levels = "d" * 100, 50
+    code = NESTED.format(levels=levels, name=name)
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    assert not [found for _, _, files in os.walk(tmp_path) for found in files]
+    with pytest.raises(OSError, match="File name too long"):
+        tmp_path.joinpath(*[name] * levels, "conftest.py").stat()
+    subprocess.run(["rm", "-r", "-f", name], cwd=tmp_path, check=True)
 
 
 async def test_folders_beyond_every_path_are_named_once_and_calls_go_on(session: Session) -> None:

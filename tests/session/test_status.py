@@ -5,9 +5,19 @@ from __future__ import annotations
 from aisotools.core.sandboxes import SandboxStatus
 from aisotools.core.truncation import Retained
 from aisotools.notebook.render.listing import status_bundle
+from aisotools.policy.rules import Policy
 from aisotools.sandbox.confinement.detect import ENABLED_BY, Detection, Probe
 from aisotools.sandbox.limits import Limits
-from aisotools.session.status import SessionStatus, describe_limits, describe_retained, missing_levels
+from aisotools.session.remote_history import NoUndoHistory
+from aisotools.session.status import (
+    DiskUse,
+    SessionStatus,
+    describe_limits,
+    describe_retained,
+    measure_disk,
+    missing_levels,
+)
+from aisotools.workspace.checkpoints.timeline import KEPT_BYTES
 from tests.conftest import OpenSession
 
 FOUND = Detection(
@@ -67,3 +77,22 @@ def test_the_memory_that_the_host_retains_is_shown() -> None:
     assert describe_retained(retained) == expected
     status = SessionStatus(level="guarded", calls=1, workspace="/w", retained=retained)
     assert expected in status_bundle(status, "safe", {})["text/plain"]
+
+
+async def test_disk_use_is_shown(open_session: OpenSession) -> None:
+    session = open_session(policy=Policy(mode="auto"))
+    assert session.status().disk is None
+    await session.start()
+    await session.call("sandbox_write", {"path": "a", "content": "x" * 3_000_000})
+    disk = session.status().disk
+    assert disk is not None
+    assert session.log_path is not None
+    assert 3_000_000 < disk.checkpoint_bytes < 3_100_000
+    assert (disk.checkpoint_limit_bytes, disk.ledger_bytes) == (KEPT_BYTES, session.log_path.stat().st_size)
+    shown = "2.9 MiB of 1 GiB for undo, 0.0 MiB for the ledger, which only grows"
+    assert str(disk) == shown
+    assert shown in status_bundle(session.status(), "auto", {})["text/plain"]
+    session.log_path.unlink()
+    assert measure_disk(NoUndoHistory(), session.log_path) == DiskUse(
+        checkpoint_bytes=0, checkpoint_limit_bytes=0, ledger_bytes=0
+    )

@@ -1,28 +1,42 @@
 """Random histories against a reference: a list of the states before each call, files and variables.
 
-After every undo and redo the workspace and the variables are those of the reference, or the request was
-refused, changed nothing, and named states that can be reached.
+After every call, undo, redo and branch, files and variables are those of the reference; or the request was
+refused or failed, changed nothing, and a refusal named states that can be reached. Calls fail and crash, the
+disk fails under calls and under moves, snapshots and old checkpoints are evicted.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import errno
+import os
 import random
-from collections.abc import Awaitable, Callable
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
 from aisotools.core.events import VariablesDropped
-from aisotools.core.types import ToolResult
+from aisotools.core.exceptions import WorkspaceError
+from aisotools.core.protocols import ToolPayload
+from aisotools.core.sandboxes import SandboxCall
+from aisotools.core.types import ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.session.session import Session
+from aisotools.workspace.checkpoints import timeline
 from tests.conftest import OpenSession
 from tests.session.variables_fake import Act, VariablesSandbox
 
 Files = dict[str, str]
+FileChanges = Mapping[str, str | None]
+"""What becomes of files: a new content, or None for one that is removed."""
 Values = dict[str, int]
 
 
@@ -51,16 +65,19 @@ class Model:
         done: The calls that can be undone, the oldest first.
         undone: Those that can be redone, the next one first.
         latest: The state that the first of the undos has left.
+        first: The state before the first call.
     """
 
     now: State = field(default_factory=lambda: State({}, {}))
     done: list[Entry] = field(default_factory=list)
     undone: list[Entry] = field(default_factory=list)
     latest: State = field(default_factory=lambda: State({}, {}))
+    first: State = field(default_factory=lambda: State({}, {}))
 
-    def call(self, call_id: str, files: Files, values: Values, *, may_set: bool) -> None:
+    def call(self, call_id: str, files: FileChanges, values: Values, *, may_set: bool) -> None:
         self.done.append(Entry(call_id, self.now))
-        after = State({**self.now.files, **files}, {**self.now.values, **values})
+        texts = {name: text for name, text in {**self.now.files, **files}.items() if text is not None}
+        after = State(texts, {**self.now.values, **values})
         if may_set or after.files != self.now.files:
             self.undone.clear()
         self.now = after
@@ -80,6 +97,16 @@ class Model:
     def _go_to(self, target: State, *, keeps: bool) -> None:
         self.now = State(target.files, self.now.values if keeps else target.values)
 
+    def drop(self, call_ids: Sequence[str]) -> None:
+        """Take over which calls can be undone: all of them, or the newest."""
+        assert [entry.call_id for entry in self.done][len(self.done) - len(call_ids) :] == [*call_ids]
+        del self.done[: len(self.done) - len(call_ids)]
+
+    @property
+    def oldest(self) -> State:
+        """The state before the oldest call that is known."""
+        return next((entry.before for entry in (*self.done, *self.undone)), self.now)
+
 
 def read_files(folder: Path) -> Files:
     return {path.name: path.read_text() for path in folder.iterdir()}
@@ -92,6 +119,34 @@ async def ask_when_quiet(ask: Callable[..., Awaitable[ToolResult]], **options: A
     return result
 
 
+class Place(Protocol):
+    """How a kind of sandbox is used."""
+
+    @property
+    def endings(self) -> Sequence[str]:
+        """How its calls may end besides well: `raises`, or `dies` and has the variables from before back."""
+
+    def connect(self, session: Session) -> None:
+        """Be ready for the calls of a session."""
+
+    async def act(
+        self, session: Session, call_id: str, values: Values, files: FileChanges, ending: str
+    ) -> ToolResult:
+        """Change variables and files in one call."""
+
+    async def look(self, session: Session) -> Values:
+        """Return the variables."""
+
+    def evict(self, session: Session, call_id: str) -> bool:
+        """Drop the variables from before a call, as for memory. Return whether there were some."""
+
+    def break_restore(self, session: Session) -> bool:
+        """Let the next restore of variables fail. Return whether that is possible."""
+
+    def mend_restore(self, session: Session) -> None:
+        """Let none fail any more."""
+
+
 class History:
     """One random history of a session, and of the reference."""
 
@@ -99,53 +154,138 @@ class History:
         self,
         draw: random.Random,
         session: Session,
-        look: Callable[[], Awaitable[Values]],
-        act: Callable[[str, Values, Files], Awaitable[ToolResult]],
-        evict: Callable[[str], bool] | None = None,
+        place: Place,
+        counts: Counter[str],
+        model: Model | None = None,
     ) -> None:
         self.draw = draw
         self.session = session
-        self.look = look
-        self.act = act
-        self.evict = evict
-        self.model = Model()
-        self.calls = self.refused = self.moved = 0
+        self.place = place
+        self.model = model or Model()
+        self.counts = counts
+        self.prefix = "" if model is None else f"b{counts['branches']}-"
+        self.calls = 0
 
-    async def run(self, length: int) -> None:
+    @property
+    def checkpoints(self) -> timeline.Checkpoints:
+        history: Any = self.session.history
+        found: timeline.Checkpoints = history._checkpoints
+        return found
+
+    async def run(self, length: int, *, may_branch: bool = True) -> None:
         # Few calls or many before the first undo: with more than eight, snapshots are thinned out.
         calls = self.draw.choice([0.4, 0.6, 0.9])
         for number in range(length):
             if self.draw.random() < calls or number < 2:
                 await self.call()
             else:
-                moves = [self.undo, self.undo, self.undo_to, self.redo, self.redo, self.drop]
+                moves = [
+                    self.undo,
+                    self.undo,
+                    self.undo_to,
+                    self.redo,
+                    self.redo,
+                    self.drop,
+                    self.list_changes,
+                ]
                 await self.draw.choice(moves)()
             if number % 7 == 6:
                 calls = self.draw.choice([0.2, 0.6])
             await self.check()
+            if may_branch and self.draw.random() < 0.02:
+                await self.branch(length // 2)
+                may_branch = False
 
     async def check(self) -> None:
         assert self.session.workspace is not None
         files = read_files(self.session.workspace)
-        assert (files, await self.look()) == (self.model.now.files, self.model.now.values)
+        assert (files, await self.place.look(self.session)) == (self.model.now.files, self.model.now.values)
+        self.model.drop([step.call_id for step in self.checkpoints.steps])
+        undone = [entry.call_id for entry in self.model.undone]
+        assert [step.call_id for step in reversed(self.checkpoints.undone)] == undone
 
     async def call(self) -> None:
         self.calls += 1
-        call_id = f"c{self.calls}"
-        kind = self.draw.choice(["variable", "variable", "file", "both", "nothing", "write", "same"])
-        name, content = self.draw.choice("ab"), str(self.calls)
-        files = {name: content} if kind in {"file", "both", "write"} else {}
+        call_id = f"{self.prefix}c{self.calls}"
+        kind = self.draw.choice(
+            ["variable", "variable", "file", "both", "nothing", "write", "same", "remove"]
+        )
+        name, content = self.draw.choice("ab"), f"{self.prefix}{self.calls}"
+        files: dict[str, str | None] = {name: content} if kind in {"file", "both", "write"} else {}
         values = {self.draw.choice("xy"): self.calls} if kind in {"variable", "both"} else {}
-        if kind in {"write", "same"}:
-            if kind == "same":
-                files = {name: self.model.now.files.get(name, content)}
-            arguments = {"path": name, "content": files[name]}
-            result = await self.session.call("sandbox_write", arguments, call_id=call_id)
-            self.model.call(call_id, files, {}, may_set=False)
-        else:
-            result = await self.act(call_id, values, files)
-            self.model.call(call_id, files, values, may_set=True)
-        assert not result.is_error, result.content
+        if kind == "remove":
+            files = {name: None}
+        ending = self.draw.choice([*self.place.endings, *[""] * 8])
+        with self.failing_disk(is_due=self.draw.random() < 0.05) as disk:
+            if kind in {"write", "same"}:
+                ending = ""
+                if kind == "same":
+                    files = {name: self.model.now.files.get(name, content)}
+                result = await self.session.call(
+                    "sandbox_write", {"path": name, "content": files[name]}, call_id=call_id
+                )
+            else:
+                result = await self.place.act(self.session, call_id, values, files, ending)
+        if "was not run: " in result.content:
+            assert disk, result.content
+            self.counts["calls refused"] += 1
+            return
+        assert result.is_error == bool(ending), result.content
+        if ending == "dies":
+            # Whatever it had assigned is gone with it; the variables from before are back, or about to be.
+            assert result.metadata["state_kept"] or result.metadata["state_pending"], result
+            values = {}
+        self.model.call(call_id, files, values, may_set=kind not in {"write", "same"})
+        self.counts[f"calls that {ending or 'end well'}"] += 1
+
+    @contextlib.contextmanager
+    def failing_disk(self, *, is_due: bool) -> Iterator[list[str]]:
+        """Let the disk take nothing new before the call, and all again after it has begun."""
+        failed: list[str] = []
+        store: Any = self.checkpoints.store
+        begin = self.checkpoints.begin
+
+        def refuse() -> tuple[str, int]:
+            failed.append("full")
+            raise store._write_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+
+        def begin_on_full_disk(*arguments: Any, **options: Any) -> Any:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(store, "_create_temporary", refuse)
+                patch.setattr(store, "record", lambda **_: refuse())
+                return begin(*arguments, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            if is_due:
+                patch.setattr(self.checkpoints, "begin", begin_on_full_disk)
+            yield failed
+
+    @contextlib.contextmanager
+    def failing_move(self) -> Iterator[list[str]]:
+        """Let one rename of a file of the workspace fail, or the reading of what is to be restored."""
+        failed: list[str] = []
+        rename, store = os.rename, self.checkpoints.store
+        left = self.draw.randrange(3)
+
+        def fail(*arguments: Any, **options: Any) -> None:
+            nonlocal left
+            if options.get("src_dir_fd") != store._objects and not failed:
+                if not left:
+                    failed.append("rename")
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                left -= 1
+            rename(*arguments, **options)
+
+        def unread(digest: str, file: int) -> None:
+            failed.append("copy")
+            raise WorkspaceError(f"The checkpoint content {digest[:12]} cannot be read ({file}).")
+
+        with pytest.MonkeyPatch.context() as patch:
+            if self.draw.random() < 0.7:
+                patch.setattr(os, "rename", fail)
+            else:
+                patch.setattr(store, "copy", unread)
+            yield failed
 
     async def undo(self) -> None:
         count = self.draw.choice([1, 1, 2, 3, self.draw.randint(1, len(self.model.done) + 2)])
@@ -161,17 +301,65 @@ class History:
 
     async def drop(self) -> None:
         entries = [*self.model.done, *self.model.undone]
-        if self.evict is not None and entries:
-            self.evict(self.draw.choice(entries).call_id)
+        if entries:
+            self.place.evict(self.session, self.draw.choice(entries).call_id)
+
+    async def list_changes(self) -> None:
+        entries = [*self.model.done, *self.model.undone]
+        since = self.draw.choice(entries) if entries and self.draw.random() < 0.5 else None
+        changes = await self.session.changes(None if since is None else since.call_id)
+        if since is not None:
+            before = since.before.files
+        elif changes.since:
+            before = self.model.oldest.files
+            self.counts["changes that begin later"] += 1
+        else:
+            before = self.model.first.files
+        now = self.model.now.files
+        differing = {name for name in {*before, *now} if before.get(name) != now.get(name)}
+        assert {one.path for one in changes} | {one.was for one in changes} - {""} == differing
+        self.counts["changes"] += 1
+
+    async def branch(self, length: int) -> None:
+        """Go on in a branch for a while; neither sees what the other does."""
+        self.counts["branches"] += 1
+        branch = await self.session.branch()
+        try:
+            self.place.connect(branch)
+            now = copy.deepcopy(self.model.now)
+            other = History(self.draw, branch, self.place, self.counts, Model(now=now, first=now, latest=now))
+            await other.check()
+            await other.run(length, may_branch=False)
+            await self.check()
+            await self.call()
+            await self.check()
+            await other.check()
+        finally:
+            await branch.close()
 
     async def move(self, direction: str, count: int, to: str | None = None) -> None:
         keeps = self.draw.random() < 0.25
         there = self.model.done if direction == "undo" else self.model.undone
         ask: Any = self.session.undo if direction == "undo" else self.session.redo
         options: dict[str, Any] = {"to": to} if to is not None else {"steps": count}
-        result = await ask_when_quiet(ask, **options, variables="keep" if keeps else "restore")
+        options["variables"] = "keep" if keeps else "restore"
+        if self.draw.random() < 0.1:
+            with self.failing_move() as failed:
+                result = await ask_when_quiet(ask, **options)
+            assert result.is_error or not failed, "what could not be changed is told"
+            if failed:
+                self.counts["moves that failed"] += 1
+                return
+        else:
+            breaks = not keeps and self.draw.random() < 0.05 and self.place.break_restore(self.session)
+            result = await ask_when_quiet(ask, **options)
+            if breaks:
+                self.place.mend_restore(self.session)
+            if breaks and "the variables could not be restored" in result.content:
+                self.counts["moves without variables"] += 1
+                return
         if result.is_error:
-            self.refused += 1
+            self.counts["refused"] += 1
             assert result.error_kind == "invalid", result.content
             await self.check()
             if count > len(there):
@@ -186,120 +374,200 @@ class History:
             result = await ask_when_quiet(ask, steps=count)
             assert not result.is_error, f"what a refusal offers can be done: {result.content}"
         assert count <= len(there)
-        self.moved += 1
+        self.counts["moved"] += 1
         if direction == "undo":
             self.model.undo(count, keeps=keeps)
         else:
             self.model.redo(count, keeps=keeps)
 
 
-async def played(history: History, length: int, name: str) -> History:
-    """Run a history and close its session; what is different is an error that names the history."""
-    try:
-        await history.run(length)
-    except AssertionError as error:
-        raise AssertionError(name) from error
-    await history.session.close()
-    return history
-
-
-async def play(open_session: OpenSession, seed: int, count: int, length: int) -> list[History]:
-    """Run random histories on the fake sandbox, each in a session and a workspace of its own."""
-    histories = []
+async def play(
+    open_session: OpenSession,
+    place: Callable[[], Place],
+    seed: str,
+    count: int,
+    length: int,
+    *,
+    prepare: Callable[[History], object] = lambda _: None,
+    **options: Any,
+) -> tuple[Counter[str], list[Session]]:
+    """Run random histories, each in a session and a workspace of its own. Return what happened, counted."""
+    counts: Counter[str] = Counter()
+    sessions = []
     for number in range(count):
-        draw = random.Random(f"{seed}-{number}")
-        acting = Act()
         folder = Path(open_session.args[1]).with_name(f"w{seed}-{number}")  # type: ignore[attr-defined]  # a partial
-        session = open_session(
-            workspace=folder, sandbox=VariablesSandbox, approver=AllowAll(), protect_notebooks=False
-        )
-        session.registry.register(acting.tool)
+        session = open_session(workspace=folder, approver=AllowAll(), protect_notebooks=False, **options)
+        used = place()
         await session.start()
+        used.connect(session)
+        history = History(random.Random(f"{seed}-{number}"), session, used, counts)
+        prepare(history)
+        try:
+            await history.run(length)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}, history {number}") from error
+        await session.close()
+        sessions.append(session)
+    print(f"\n{count} histories of {length}, seed {seed!r}: {dict(sorted(counts.items()))}")
+    return counts, sessions
+
+
+class FakePlace:
+    """The fake sandbox: its variables are a dictionary."""
+
+    endings = ("raises",)
+
+    def __init__(self) -> None:
+        self.acting = Act()
+
+    def connect(self, session: Session) -> None:
         sandbox: Any = session.sandbox
-        acting.sandbox = sandbox
+        self.acting.sandboxes[str(session.workspace)] = sandbox
+        if self.acting.tool.name not in session.registry:
+            session.registry.register(self.acting.tool)
 
-        async def act(call_id: str, values: Values, files: Files, session: Session = session) -> ToolResult:
-            return await session.call("act", {"variables": values, "files": files}, call_id=call_id)
+    async def act(
+        self, session: Session, call_id: str, values: Values, files: FileChanges, ending: str
+    ) -> ToolResult:
+        arguments = {"variables": values, "files": dict(files), "raises": ending == "raises"}
+        return await session.call("act", arguments, call_id=call_id)
 
-        async def look(sandbox: Any = sandbox) -> Values:
-            return dict(sandbox.variables.values)
+    async def look(self, session: Session) -> Values:
+        sandbox: Any = session.sandbox
+        return dict(sandbox.variables.values)
 
-        def evict(call_id: str, sandbox: Any = sandbox) -> bool:
-            return bool(sandbox.variables.evict(call_id, "the snapshots together took too much memory"))
+    def evict(self, session: Session, call_id: str) -> bool:
+        sandbox: Any = session.sandbox
+        return bool(sandbox.variables.evict(call_id, "the snapshots together took too much memory"))
 
-        history = History(draw, session, look, act, evict)
-        histories.append(await played(history, length, f"seed {seed}, history {number}"))
-    return histories
+    def break_restore(self, session: Session) -> bool:
+        sandbox: Any = session.sandbox
+        sandbox.variables.failure = "The worker does not answer."
+        return True
+
+    def mend_restore(self, session: Session) -> None:
+        sandbox: Any = session.sandbox
+        sandbox.variables.failure = ""
+
+
+def evict_early(history: History) -> None:
+    """Let few steps and few contents be kept."""
+    checkpoints: Any = history.checkpoints
+    checkpoints.kept_bytes = history.draw.choice([60, 250, 1 << 30])
+
+
+play_fake = partial(play, place=FakePlace, sandbox=VariablesSandbox)
 
 
 async def test_random_histories_are_as_in_the_reference(open_session: OpenSession) -> None:
-    histories = [*await play(open_session, 1, 50, 6), *await play(open_session, 2, 10, 24)]
-    assert sum(history.moved for history in histories) > 50
-    assert sum(history.refused for history in histories) > 15, "and some are refused"
+    counts, sessions = await play_fake(open_session, seed="1", count=50, length=6)
+    more, others = await play_fake(open_session, seed="2", count=10, length=24)
+    counts += more
+    assert counts["moved"] > 50
+    assert counts["refused"] > 15, "and some are refused"
+    assert min(counts["calls that raises"], counts["calls refused"], counts["moves that failed"]) > 0, counts
     thinned = [
         event
-        for history in histories
-        for event in history.session.events
+        for session in (*sessions, *others)
+        for event in session.events
         if isinstance(event, VariablesDropped) and "only some of the older" in event.reason
     ]
     assert thinned
 
 
+async def test_random_histories_with_early_eviction_are_as_in_the_reference(
+    open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline, "KEPT_STEPS", 4)
+    monkeypatch.setattr(timeline, "_DROP_SLACK", 1)
+    counts, _ = await play_fake(open_session, seed="3", count=15, length=30, prepare=evict_early)
+    assert counts["changes that begin later"] > 0, counts
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(4))
-async def test_many_histories_are_as_in_the_reference(open_session: OpenSession, seed: int) -> None:
-    await play(open_session, 10 + seed, 500, 30)
+@pytest.mark.parametrize("eviction", ["usual", "early"])
+async def test_many_histories_are_as_in_the_reference(
+    open_session: OpenSession, monkeypatch: pytest.MonkeyPatch, seed: int, eviction: str
+) -> None:
+    """All variants together: two thousand histories."""
+    if eviction == "early":
+        monkeypatch.setattr(timeline, "KEPT_STEPS", 4)
+        monkeypatch.setattr(timeline, "_DROP_SLACK", 1)
+    prepare = evict_early if eviction == "early" else lambda _: None
+    await play_fake(open_session, seed=f"{eviction} {seed}", count=250, length=30, prepare=prepare)
 
 
 # ---- with real forks
 
 
-async def play_real(real_session: OpenSession, seed: int, count: int, length: int) -> list[History]:
-    """Run random histories on the real sandbox, each in a session and a workspace of its own."""
-    histories = []
-    for number in range(count):
-        folder = Path(real_session.args[1]).with_name(f"w{seed}-{number}")  # type: ignore[attr-defined]  # a partial
-        session = real_session(workspace=folder, approver=AllowAll())
-        await session.start()
-        sandbox = session.sandbox
-        assert isinstance(sandbox, LocalSandbox)
+VARIABLES = ToolPayload(
+    key="variables", import_path="aisotools.builtin.python:variables", concurrency="exclusive"
+)
 
-        async def act(call_id: str, values: Values, files: Files, session: Session = session) -> ToolResult:
-            lines = [f"{name} = {value}" for name, value in values.items()]
-            lines += [f"_ = open({name!r}, 'w').write({content!r})" for name, content in files.items()]
-            return await session.call("python", {"code": "\n".join(lines) or "pass"}, call_id=call_id)
 
-        async def look(session: Session = session) -> Values:
-            result = await session.call("variables", {})
-            assert not result.is_error, result.content
-            return {
-                row["name"]: int(row["repr"])
-                for row in result.value["variables"]
-                if row["name"] in {"x", "y"}
-            }
+class RealPlace:
+    """The real sandbox."""
 
-        def evict(call_id: str, sandbox: LocalSandbox = sandbox) -> bool:
-            store = sandbox.variables._store
-            found = store.find(call_id)
-            # The fork may still be on its way, which no eviction for memory drops.
-            if found is None or found.drop_reason or not found.settled.done():
-                return False
-            store.evict(found, "the snapshots together took too much memory")
-            return True
+    endings = ("raises", "dies")
 
-        history = History(random.Random(f"real {seed}-{number}"), session, look, act, evict)
-        histories.append(await played(history, length, f"seed {seed}, history {number}"))
-    return histories
+    def connect(self, session: Session) -> None:
+        assert isinstance(session.sandbox, LocalSandbox)
+
+    async def act(
+        self, session: Session, call_id: str, values: Values, files: FileChanges, ending: str
+    ) -> ToolResult:
+        lines = [f"{name} = {value}" for name, value in values.items()]
+        for name, content in files.items():
+            lines.append(
+                f"import os; os.path.exists({name!r}) and os.unlink({name!r})"
+                if content is None
+                else f"_ = open({name!r}, 'w').write({content!r})"
+            )
+        lines.append({"raises": "1 / 0", "dies": "import os; os.kill(os.getpid(), 9)"}.get(ending, "pass"))
+        return await session.call("python", {"code": "\n".join(lines)}, call_id=call_id)
+
+    async def look(self, session: Session) -> Values:
+        assert session.sandbox is not None
+        # Past the gate: at some levels it would count as a step.
+        call = ToolCall(uuid.uuid4().hex, "variables", {})
+        request = SandboxCall(call=call, shipment=VARIABLES, timeout_s=60, read_only=True)
+        result = await session.sandbox.call(request)
+        assert not result.is_error, result.content
+        return {
+            row["name"]: int(row["repr"]) for row in result.value["variables"] if row["name"] in {"x", "y"}
+        }
+
+    def evict(self, session: Session, call_id: str) -> bool:
+        assert isinstance(session.sandbox, LocalSandbox)
+        store = session.sandbox.variables._store
+        found = store.find(call_id)
+        # The fork may still be on its way, which no eviction for memory drops.
+        if found is None or found.drop_reason or not found.settled.done():
+            return False
+        store.evict(found, "the snapshots together took too much memory")
+        return True
+
+    def break_restore(self, session: Session) -> bool:
+        return False
+
+    def mend_restore(self, session: Session) -> None:
+        """Do nothing."""
 
 
 async def test_histories_of_real_forks_are_as_in_the_reference(real_session: OpenSession) -> None:
-    histories = await play_real(real_session, 1, 3, 16)
-    assert sum(history.moved for history in histories) > 5
+    counts, _ = await play(real_session, RealPlace, "real 1", 3, 16)
+    assert counts["moved"] > 5
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-async def test_many_histories_of_real_forks_are_as_in_the_reference(real_session: OpenSession) -> None:
-    histories = await play_real(real_session, 2, 40, 30)
-    assert sum(history.refused for history in histories) > 10
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("level", ["isolated", "confined", "guarded"])
+async def test_many_histories_of_real_forks_are_as_in_the_reference(
+    real_session: OpenSession, level: str
+) -> None:
+    counts, _ = await play(
+        real_session, RealPlace, f"real {level}", 100, 30, prepare=evict_early, level=level
+    )
+    assert counts["refused"] > 10

@@ -20,6 +20,17 @@ from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.testing.fakes import FakeSandbox, MockTool
 
 
+@dataclass(frozen=True)
+class _Copy:
+    """Variables on their way into another fake."""
+
+    point: VariablePoint
+    values: dict[str, Json]
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 @dataclass(eq=False)
 class CopySnapshot:
     """A copy of the variables in place of a fork."""
@@ -124,10 +135,14 @@ class CopyHistory:
         self.values.update(copied)
 
     async def branch(self, call_id: str | None = None) -> VariableCopy:
-        raise SandboxError(f"{call_id}: copies are not part of this fake.")
+        if call_id is not None:
+            raise SandboxError(f"{call_id}: copies of earlier states are not part of this fake.")
+        return _Copy(VariablePoint(call_id=""), dict(self.values))
 
     async def load(self, copy: VariableCopy) -> VariablePoint:
-        raise SandboxError(f"{copy}: copies are not part of this fake.")
+        assert isinstance(copy, _Copy)
+        self._set(copy.values)
+        return copy.point
 
     async def forget(self) -> None:
         self.store.clear("the snapshots were forgotten on request")
@@ -148,13 +163,15 @@ class VariablesSandbox(FakeSandbox):
 
 @dataclass
 class Act:
-    """Makes the tool `act`, which sets variables and writes files: of the sandbox that it is told later.
+    """Makes the tool `act`, which sets variables and writes or removes files, and may fail after that.
 
     Attributes:
         sandbox: Whose variables it sets.
+        sandboxes: The same by workspace, where there are several.
     """
 
     sandbox: VariablesSandbox | None = None
+    sandboxes: dict[str, VariablesSandbox] = field(default_factory=dict)
     tool: MockTool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -163,8 +180,15 @@ class Act:
         self.tool.shipment = lambda: replace(payload(), concurrency="main")  # takes turns, as code does
 
     def _run(self, arguments: Any, context: ToolContext) -> ToolResult:
-        assert self.sandbox is not None
-        self.sandbox.variables.values.update(arguments.get("variables", {}))
+        sandbox = self.sandboxes.get(str(context.workspace_path), self.sandbox)
+        assert sandbox is not None
+        sandbox.variables.values.update(arguments.get("variables", {}))
         for name, content in arguments.get("files", {}).items():
-            Path(context.workspace_path, name).write_text(content)
+            path = Path(context.workspace_path, name)
+            if content is None:
+                path.unlink(missing_ok=True)
+            else:
+                path.write_text(content)
+        if arguments.get("raises"):
+            return ToolResult.error("It failed half way.")
         return ToolResult.text("done")

@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import random
 import signal
+import threading
 import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from aisotools.agent.transcript.attachments import start_files
+from aisotools.agent.transcript.notebook import to_notebook
+from aisotools.core.events import CallFinished, CallRequested, SessionEvent
+from aisotools.policy.approvers import AllowAll
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import spawn, tree
+from aisotools.session.ledger import read, verify
+from aisotools.session.session import Session
+from tests.conftest import OpenSession
 from tests.sandbox.rig import Rig, is_there, open_files, processes_of, rig, rss_bytes
 from tests.waiting import eventually
 
@@ -81,6 +91,160 @@ async def test_ten_thousand_calls_on_one_session(tmp_path: Path) -> None:
         assert (wrong, r.reported.losses, files) == (0, [], 0)
         assert grown < 20
         assert in_worker < 40
+
+
+SOAK_CALLS = int(os.environ.get("SOAK_CALLS", "10000"))
+"""Fewer for a first look."""
+
+MIXED: dict[str, tuple[int, str, dict[str, Any]]] = {
+    # Of 1,000 calls about so many. What a call is to do, by its tool and arguments; {n} is its number.
+    "a variable": (300, "python", {"code": "x = {n}; x"}),
+    "a file by code": (100, "python", {"code": "_ = open('f{m}', 'w').write('{n}\\n' * 50)"}),
+    "a file by a tool": (150, "sandbox_write", {"path": "g{m}", "content": "{n}\nline\n"}),
+    "a file that is removed": (
+        30,
+        "python",
+        {"code": "import os; os.path.exists('f{m}') and os.unlink('f{m}')"},
+    ),
+    "reading": (100, "sandbox_read", {"path": "kept"}),
+    "a command": (100, "sandbox_bash", {"command": "cat kept; echo {n}"}),
+    "an error": (60, "python", {"code": "1 / 0"}),
+    "much output": (20, "python", {"code": "print('line {n}\\n' * 20_000)"}),
+    "a large result": (20, "python", {"code": "list(range({n}, {n} + 5_000))"}),
+    "wrong arguments": (30, "sandbox_write", {"path": 5}),
+    "an unknown tool": (20, "no_such_tool", {"n": "{n}"}),
+    "a path outside": (20, "sandbox_write", {"path": "../outside", "content": "{n}"}),
+    "a deadline": (3, "python", {"code": "while True: pass"}),
+    "a crash": (4, "python", {"code": "import os; os.kill(os.getpid(), 11)"}),
+    "a kill": (3, "python", {"code": "import time; time.sleep(60)"}),
+    "undo": (30, "", {}),
+    "redo": (10, "", {}),
+}
+MUST_FAIL = {
+    "an error",
+    "wrong arguments",
+    "an unknown tool",
+    "a path outside",
+    "a deadline",
+    "a crash",
+    "a kill",
+}
+
+
+@dataclass
+class Held:
+    """What the host holds at one moment of the soak."""
+
+    calls: int
+    rss_mib: float
+    files: int
+    threads: int
+    disk_mib: float
+
+    @classmethod
+    def now(cls, calls: int, folder: Path) -> Held:
+        gc.collect()
+        disk = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
+        return cls(calls, rss_bytes() / MIB, open_files(), threading.active_count(), disk / MIB)
+
+
+async def soak_call(session: Session, what: str, number: int, chance: random.Random) -> bool | None:
+    """Make one call. Return whether its answer is right; None for an undo or redo."""
+    _, name, template = MIXED[what]
+    if what in {"undo", "redo"}:
+        moved = await (session.undo if what == "undo" else session.redo)(
+            chance.randint(1, 3), variables="keep"
+        )
+        assert not moved.is_error or moved.error_kind == "invalid", moved.content
+        return None
+    arguments = {
+        key: value.replace("{n}", str(number)).replace("{m}", str(number % 40))
+        if isinstance(value, str)
+        else value
+        for key, value in template.items()
+    }
+    timeout_s = 0.3 if what == "a deadline" else None
+    calling = asyncio.create_task(session.call(name, arguments, call_id=f"s{number}", timeout_s=timeout_s))
+    if what == "a kill":
+        await asyncio.sleep(chance.random() * 0.2)
+        with suppress(ProcessLookupError):
+            if pid := session.status().pid:
+                os.kill(pid, signal.SIGKILL)
+            else:
+                await session.interrupt()
+        await asyncio.wait([calling], timeout=1)
+        if not calling.done():  # killed before it began, between two workers
+            await session.interrupt()
+    result = await calling
+    if what == "a variable":
+        return result.content.endswith(str(number))  # what was lost since the last call is said before
+    if what == "a command":
+        return result.content.endswith(str(number))
+    return result.is_error == (what in MUST_FAIL)
+
+
+@pytest.mark.timeout(7200)
+async def test_ten_thousand_mixed_calls_with_faults(real_session: OpenSession, tmp_path: Path) -> None:
+    """Each is answered exactly once, and what the host holds does not grow."""
+    seed = int(os.environ.get("SOAK_SEED", "4"))
+    chance = random.Random(seed)
+    finished: Counter[str] = Counter()
+    requested: Counter[str] = Counter()
+    made: Counter[str] = Counter()
+    wrong: list[str] = []
+
+    def count(event: SessionEvent) -> None:
+        if isinstance(event, CallFinished):
+            finished[event.call_id] += 1
+        elif isinstance(event, CallRequested):
+            requested[event.call_id] += 1
+
+    session = real_session(approver=AllowAll(), level=LEVEL)
+    await session.start()
+    session.subscribe(count)
+    assert session.workspace is not None
+    (session.workspace / "kept").write_text("kept\n")
+    weights = [weight for weight, _, _ in MIXED.values()]
+    held = [Held.now(0, tmp_path / "state")]
+    for number in range(1, SOAK_CALLS + 1):
+        what = chance.choices([*MIXED], weights)[0]
+        made[what] += 1
+        if await soak_call(session, what, number, chance) is False:
+            wrong.append(f"{number}: {what}")
+        if number in {100, 1_000, 3_000, 5_000, SOAK_CALLS}:
+            held.append(Held.now(number, tmp_path / "state"))
+            print(f"\n{held[-1]}", flush=True)
+    print(f"\nseed {seed}: {dict(made)}; wrong answers: {wrong}")
+    print(*held, session.status().retained, sep="\n")
+    print(f"CPU time of the host: {time.process_time():.0f} s")
+    ids = {f"s{number}" for number in range(1, SOAK_CALLS + 1)} & requested.keys()
+    assert len(ids) == SOAK_CALLS - made["undo"] - made["redo"]
+    assert {one: finished[one] for one in ids if (finished[one], requested[one]) != (1, 1)} == {}
+    assert wrong == []
+    # What a person asks for after all that.
+    changes = await session.changes()
+    assert changes.since == ""
+    assert {"g1", "g2"} <= {one.path for one in changes}
+    assert not (await session.undo(variables="keep")).is_error
+    assert not (await session.redo(variables="keep")).is_error
+    files = start_files(session)
+    exported = to_notebook(
+        session.events, registry=session.registry, files=files.texts, missing=files.missing
+    )
+    assert "kept" in json.dumps(exported)
+    log = session.log_path
+    await session.close()
+    assert log is not None
+    assert verify(log).ok
+    answers = Counter(record["body"]["call_id"] for record in read(log) if record["kind"] == "call_finished")
+    assert {one: answers[one] for one in ids if answers[one] != 1} == {}
+    first = next(one for one in held if one.calls == min(1_000, SOAK_CALLS // 10))
+    assert held[-1].rss_mib - first.rss_mib <= 32
+    assert held[-1].files - first.files <= 8  # those of kept states of variables, and of a tree cleared away
+    retained = session.status().retained
+    assert retained is not None
+    assert retained.dropped_events == 0, "whatever takes too much memory is on the disk"
+    assert held[-1].threads - first.threads <= 4
 
 
 async def test_two_hundred_sessions_one_after_the_other(tmp_path: Path) -> None:

@@ -235,6 +235,14 @@ def test_an_expression_that_cannot_be_checked_in_linear_time_is_a_flaw(pattern: 
     assert fits(schema, {"x": "b"}, with_patterns=False)
 
 
+def test_pattern_is_not_searched_for_in_a_text_that_is_too_long_for_it() -> None:
+    checker = Checker({"pattern": "[ab]*a[ab]{900}!"}, max_steps=10**9)
+    assert next(checker.violations("a" * 500), None) is not None
+    with pytest.raises(OverBudget):
+        next(checker.violations("a" * 5_000), None)
+    assert next(Checker({"pattern": "b$"}, max_steps=10**9).violations("a" * 500_000 + "b"), None) is None
+
+
 def test_long_lists_of_values_and_items_are_bounded() -> None:
     schema = {"properties": {"x": {"items": {"enum": list(range(19_000))}}}}
     with pytest.raises(OverBudget):

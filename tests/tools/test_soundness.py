@@ -18,7 +18,6 @@ from aisotools.tools.soundness import (
     MAX_SCHEMA_DEPTH,
     BrokenSchema,
     References,
-    matcher,
     pattern_flaw,
     schema_flaw,
     size_flaw,
@@ -121,13 +120,10 @@ def test_references_know_their_schema_only() -> None:
             references.resolve(nowhere)
 
 
-def test_patterns_are_searched_for() -> None:
-    matches = matcher("b+$")
-    assert matches is not None
-    assert matches("aabb")
-    assert not matches("bba")
-    assert matcher("(?=a)") is None
+def test_patterns_that_are_not_searched_for_are_flaws() -> None:
+    assert pattern_flaw("b+$") == ""
     assert "look-around" in pattern_flaw("(?=a)")
+    assert "3,000 characters" in pattern_flaw("a{0,30000}b")
 
 
 class Own:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -159,6 +161,36 @@ def test_checkouts_and_environments(tmp_path: Path, state: Path, home: Path, mar
     assert not refused(project / "workspace", state, home)
     for path in (project, project.parent):
         assert not refused(path, state, home, "isolated")
+
+
+def test_checkout_that_a_session_has_made_is_no_reason_to_refuse_the_next_one(
+    tmp_path: Path, state: Path, home: Path
+) -> None:
+    folder = tmp_path / "ws"
+    notes = checkpoint_folder(folder, state)
+    notes.mkdir(parents=True)
+    for place in (folder / ".git", folder / "below" / ".git"):
+        place.mkdir(parents=True)
+    (folder / "pyvenv.cfg").touch()
+    lease = claim_workspace(folder, state)
+    lease.release()
+    assert "a git checkout" in refused(folder, state, home)  # a claim alone notes nothing
+    replace(claim_workspace(folder, state), notes=notes).release()
+    assert not refused(folder, state, home)
+
+    other = folder / "new" / ".git"
+    other.mkdir(parents=True)
+    assert str(other.parent) in refused(folder, state, home)  # made when no session was open
+    other.rmdir()
+    (folder / ".git").rename(folder / "old")
+    (folder / ".git").mkdir()
+    assert "is a git checkout" in refused(folder, state, home)  # another one in its place
+    (folder / ".git").rmdir()
+    (folder / "old").rename(folder / ".git")
+    assert not refused(folder, state, home)
+    for damaged in ("", "{", "7", "[7]", '{"a": 1}'):
+        (notes / "made").write_text(damaged, "utf-8")
+        assert "checkout" in refused(folder, state, home)
 
 
 def test_a_worktree_has_a_file(tmp_path: Path, state: Path, home: Path) -> None:
@@ -517,6 +549,55 @@ def test_another_state_folder_does_not_help_within_a_process(tmp_path: Path, sta
     claim = claim_workspace(tmp_path / "a", state)
     assert "lies in" in refusal_here(tmp_path / "a" / "b", other)
     claim.release()
+
+
+def test_another_state_folder_does_not_help_another_process(tmp_path: Path, state: Path) -> None:
+    (tmp_path / "a" / "b" / "c").mkdir(parents=True)
+    workspace = tmp_path / "a" / "b"
+    other = state_folder({"XDG_STATE_HOME": str(tmp_path / "other")})
+    with another_process(workspace, other) as pid:
+        claim = claim_workspace(workspace, state)
+        assert (claim.ours, claim.holder) == (False, pid)
+        why = refusal_here(tmp_path / "a", state)
+        assert f"it contains the workspace of an open session in process {pid}" in why
+        why = refusal_here(workspace / "c", state)
+        assert f"it lies in {str(workspace)!r}, the workspace of an open session in process {pid}" in why
+        assert not refusal_here(tmp_path / "home", state)  # beside it
+        # Nothing of a refused claim is left.
+        assert not refusal_elsewhere(tmp_path / "home", state)
+    for path in (workspace, tmp_path / "a", workspace / "c"):
+        assert not refusal_here(path, state)
+
+
+def test_locks_of_a_sandbox_are_no_claims(tmp_path: Path, state: Path) -> None:
+    # The attack: code in a sandbox makes a lock file of that name, to have a folder refused.
+    file = tmp_path / "claims" / f"{hashlib.sha256(os.fsencode(tmp_path / 'home')).hexdigest()[:32]}.lock"
+    file.parent.mkdir()
+    code = f"""
+import ctypes, fcntl, struct, sys
+class Filter(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p)]
+
+if {{restricted}}:  # as every process in a sandbox of ours: no new privileges, and a filter, here of nothing
+    allow = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0x7FFF0000))
+    prctl = ctypes.CDLL(None).prctl
+    assert prctl(38, 1, 0, 0, 0) == 0
+    assert prctl(22, 2, ctypes.byref(Filter(1, ctypes.addressof(allow))), 0, 0) == 0
+file = open({str(file)!r}, "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+    pipe = subprocess.PIPE
+    for restricted in (True, False):
+        program = code.format(restricted=restricted)
+        with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"locked\n"
+            claim = claim_workspace(tmp_path / "home", state)
+            assert claim.holder == (None if restricted else process.pid)
+            claim.release()
+            process.communicate()
 
 
 def test_a_default_workspace_goes_beside_an_open_workspace(tmp_path: Path, state: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -156,7 +157,7 @@ def test_circles_and_files_on_the_way_stay_as_they_are_named(workspace: Path) ->
 def test_arguments_of_other_tools_mention_what_is_there(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOME", "/home/nobody")  # the temporary folder may lie in the person's own
+    monkeypatch.setenv("HOME", "/nonexistent")  # the temporary folder may lie in the person's own
     resolve = PathResolver(workspace).resolve
     arguments = {
         "a": "link",
@@ -171,6 +172,15 @@ def test_arguments_of_other_tools_mention_what_is_there(
     assert resolve(Facts(), {"x": "~/x", "y": "$HOME", "z": "/etc/passwd", "": ""}).mentions == ()
     monkeypatch.setenv("HOME", str(workspace))
     assert resolve(Facts(), {"x": "~/notes.md"}).mentions == ("notes.md",)
+
+
+def test_pattern_that_takes_long_to_translate_is_not_looked_at(workspace: Path) -> None:
+    began_s = time.thread_time()
+    for unit in ("[a", "[!", "a[", "?[", "[a-"):
+        pattern = unit * 20_000
+        assert read(workspace, pattern).unresolved == (pattern,)
+    assert time.thread_time() - began_s < 1  # 40 s each without the bound
+    assert read(workspace, "[a" * 500).unresolved == ()
 
 
 def test_many_names_are_not_looked_at(workspace: Path) -> None:

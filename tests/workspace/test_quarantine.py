@@ -51,6 +51,23 @@ def test_a_hard_link_does_not_lead_to_what_is_kept(ws: Path, tmp_path: Path) -> 
     assert place.read_text() == "evil"
 
 
+def test_an_open_descriptor_grows_what_is_moved(ws: Path, tmp_path: Path) -> None:
+    """The control: moved instead of copied, it grows in the place where it is kept."""
+    with (ws / "evil.pth").open("wb") as held:
+        (ws / "evil.pth").rename(tmp_path / "kept")
+        held.truncate(1 << 20)
+    assert (tmp_path / "kept").stat().st_size == 1 << 20
+
+
+def test_a_hard_link_leads_to_what_is_moved(ws: Path, tmp_path: Path) -> None:
+    """The control, likewise."""
+    (ws / "evil.pth").write_text("evil")
+    os.link(ws / "evil.pth", ws / "other")
+    (ws / "evil.pth").rename(tmp_path / "kept")
+    (ws / "other").write_text("more")
+    assert (tmp_path / "kept").read_text() == "more"
+
+
 def test_a_large_file_is_cut_off(ws: Path, tmp_path: Path) -> None:
     with (ws / "large.pth").open("wb") as file:
         file.truncate(1 << 40)  # holes take no room here, but would in a copy

@@ -84,6 +84,9 @@ def start_files(session: Session) -> StartFiles:
         return _chosen(_on_disk(session.workspace))
     if not root:
         return StartFiles(texts={}, missing=("the files: there were too many of them to be kept",))
+    if root not in session.history.store:
+        missing = "the files: what was there before the first call is not kept, to make room for later calls"
+        return StartFiles(texts={}, missing=(missing,))
     return _chosen(_in_tree(session.history.store, root))
 
 

@@ -23,6 +23,7 @@ from pydantic_core import from_json
 
 from aisotools.core.exceptions import SandboxError
 from aisotools.integrations.addresses import is_loopback
+from aisotools.integrations.jupyter_gateway.guardian import KernelGuardian
 
 _log = logging.getLogger(__name__)
 
@@ -111,10 +112,19 @@ def parse_address(url: object, token: object = None) -> Address:
 class Gateway:
     """Starts, interrupts and ends kernels at one address. For one event loop."""
 
-    def __init__(self, address: Address, *, ca_certs: str | None = None) -> None:
-        """Create a client; `ca_certs` is a file of additional certificates to trust."""
+    def __init__(
+        self, address: Address, *, ca_certs: str | None = None, guardian: KernelGuardian | None = None
+    ) -> None:
+        """Create a client.
+
+        Args:
+            address: The gateway.
+            ca_certs: File of additional certificates to trust.
+            guardian: Ends the kernels that were started here when this process dies; nobody without it.
+        """
         self.address = address
         self._ca_certs = ca_certs
+        self._guardian = guardian
 
     def __repr__(self) -> str:
         return f"<Gateway {self.address.url}>"
@@ -149,6 +159,17 @@ class Gateway:
         kernel = model.get("id") if isinstance(model, dict) else None
         if not isinstance(kernel, str) or not 0 < len(kernel) <= _MAX_TEXT_CHARS or not kernel.isprintable():
             raise GatewayError(f"{self.address.url} does not respond like a Jupyter Server. Check the URL.")
+        if self._guardian is not None:
+            try:
+                # In a thread: a process is started.
+                await asyncio.to_thread(
+                    self._guardian.watch,
+                    self.address.url + _path(kernel),
+                    self.address.headers,
+                    self._ca_certs,
+                )
+            except OSError as error:
+                _log.warning("If this process is killed, the kernel %s goes on: %s", kernel, error)
         return kernel
 
     async def has_kernel(self, kernel: str, timeout_s: float = 10.0) -> bool:
@@ -184,6 +205,9 @@ class Gateway:
         except GatewayError as error:
             if error.status != 404:
                 raise
+        if self._guardian is not None:
+            with contextlib.suppress(OSError):  # it has ended before, and with it what it was to do
+                await asyncio.to_thread(self._guardian.release, self.address.url + _path(kernel))
 
     async def _request(self, method: str, path: str, timeout_s: float, body: str | None = None) -> Any:
         from tornado.httpclient import HTTPRequest

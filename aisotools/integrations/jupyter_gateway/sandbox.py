@@ -2,7 +2,8 @@
 
 This program does not confine that kernel, so its level is `limited` whatever it claims: a person may type,
 and every call of a program or a model needs approval. Files and variables live on the other machine, and
-changes there cannot be undone. Each sandbox starts a kernel of its own and ends it.
+changes there cannot be undone. Each sandbox starts a kernel of its own and ends it; if this program is
+killed, a guardian beside it does.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from aisotools.integrations.jupyter_gateway.calls import (
     prepare_kernel,
 )
 from aisotools.integrations.jupyter_gateway.connection import RemoteLink
+from aisotools.integrations.jupyter_gateway.guardian import GUARDIAN
 from aisotools.integrations.jupyter_gateway.http import Gateway, GatewayError, parse_address
 from aisotools.sandbox.confinement.detect import Detection, Probe
 from aisotools.sandbox.confinement.levels import LEVELS
@@ -103,7 +105,7 @@ class GatewaySandbox:
     def __call__(self, spec: WorkerSpec, listener: SandboxListener) -> RemoteSandbox:
         """Create a sandbox. No kernel is started yet."""
         return RemoteSandbox(
-            Gateway(self._address, ca_certs=self._ca_certs),
+            Gateway(self._address, ca_certs=self._ca_certs, guardian=GUARDIAN),
             listener,
             kernel=self._kernel,
             folder=self._folder or _folder_for(spec.workspace),

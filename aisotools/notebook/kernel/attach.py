@@ -27,7 +27,7 @@ from jupyter_core.paths import jupyter_runtime_dir
 from pydantic_core import from_json, to_json
 
 from aisotools.core.events import SandboxStarted, SessionEnded, SessionEvent
-from aisotools.core.exceptions import ChannelError, SandboxError, UsageError
+from aisotools.core.exceptions import ChannelError, UsageError
 from aisotools.notebook.kernel.session import (
     CellRequest,
     CellResult,
@@ -69,8 +69,21 @@ class AttachSocket:
 
     @classmethod
     async def open(cls, end: socket.socket) -> Self:
-        """Take ownership of a connected socket."""
-        return cls(*await asyncio.open_unix_connection(sock=end))
+        """Take ownership of a connected socket, which is closed on failure.
+
+        Raises:
+            SandboxError: The loop cannot watch it.
+        """
+        try:
+            # Race: asyncio watches it a step later, where a failure reaches nobody and the end stays silent.
+            # So it is tried here first; the one watch may still be taken by another program in between.
+            loop = asyncio.get_running_loop()
+            watch(loop, end, lambda: None)
+            loop.remove_reader(end)
+            return cls(*await asyncio.open_unix_connection(sock=end))
+        except BaseException:
+            end.close()
+            raise
 
     async def serve(self, on_frame: Callable[[Frame], Awaitable[None] | None]) -> None:
         """Call `on_frame` with every frame but replies, until the other end is gone.
@@ -337,6 +350,7 @@ async def attach(
 
     Raises:
         UsageError: If the session has no local sandbox, or the kernel process does not start.
+        SandboxError: The loop cannot watch the socket to the kernel process.
     """
     await session.start()
     sandbox = session.sandbox
@@ -346,7 +360,15 @@ async def attach(
         )
     path = new_connection_file() if connection_file is None else connection_file
     sock, pidfds, process = _start_process(path, trust_output=trust_output)
-    attachment = Attachment(session, sandbox, await AttachSocket.open(sock), pidfds, path)
+    try:
+        channel = await AttachSocket.open(sock)
+    except BaseException:
+        pidfds.close()
+        # Its channel is closed, so it ends by itself; killed, it does so before it has been waited for.
+        process.kill()
+        await asyncio.to_thread(process.wait)
+        raise
+    attachment = Attachment(session, sandbox, channel, pidfds, path)
     attachment.start(process, session.status().pid)
     try:
         await asyncio.wait_for(attachment.ready, READY_TIMEOUT_S)
@@ -502,12 +524,14 @@ async def open_remote(
     Raises:
         SandboxError: The loop cannot watch a socket.
     """
-    channel = await AttachSocket.open(socket.socket(fileno=channel_fd))
     pidfds = socket.socket(fileno=pidfds_fd)
+    channel: AttachSocket | None = None
     try:
+        channel = await AttachSocket.open(socket.socket(fileno=channel_fd))
         backend = AttachedSession(channel, pidfds, sink)
-    except SandboxError:
-        channel.close()
+    except BaseException:
+        if channel is not None:
+            channel.close()
         pidfds.close()
         raise
     serving = asyncio.ensure_future(backend.serve(on_end))

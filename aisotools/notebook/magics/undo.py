@@ -142,8 +142,7 @@ def changes_bundle(changes: Changes) -> dict[str, Any]:
     notes = [f"Not covered by undo: {one_line(one, 200)}" for one in changes.uncovered]
     if len(changes) > _MAX_SHOWN:
         notes.insert(0, f"{len(changes) - _MAX_SHOWN:,} more changes.")
-    if changes.reach:
-        notes.append(one_line(changes.reach, 1_000))
+    notes += [one_line(sentence, 1_000) for sentence in (changes.since, changes.reach) if sentence]
     body += map(html.note, notes)
     title = f"workspace · {html.escape(changes.headline)}"
     lines = ["workspace - " + changes.headline, *(one_line(str(change), 400) for change in shown)]

@@ -146,6 +146,8 @@ def status_bundle(
         rows.append(("protected, but allowed", allowed))
     if status.retained is not None:
         rows.append(("host retains", describe_retained(status.retained)))
+    if status.disk is not None:
+        rows.append(("on the disk", str(status.disk)))
     rows += [("earlier work", text) for text in status.recovered]
     rows += [("not available", text) for text in status.missing]
     return table_bundle(("sandbox", ""), rows)

@@ -6,6 +6,16 @@ tests; those here touch every layer once, in a few milliseconds.
 
 `detect` forks, so it belongs in a process with one thread; `detect_in_subprocess` starts one. Run as a
 program, this module prints what it found as JSON.
+
+Threat: a machine whose kernel or container says that it has a layer, and does not enforce it; a level would
+be believed that does not hold.
+Mechanism: what holds is what was tried, as the user and in the surroundings in which workers will start. A
+level is said to hold if every attempt of its self-test was refused, and nothing about the victims has
+changed.
+Race: the machine may change later, as after an update of the container's profile. So each worker checks its
+own confinement once more before its first call (`levels.verify_confinement`).
+Failure: a self-test that hangs, is killed or answers oddly counts as a level that does not hold, with the
+reason in its `Probe`. Nothing weaker is chosen unasked below `guarded`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,15 @@
-"""Level `isolated`, put together: namespaces, a root of its own, and the confinement on top of both."""
+"""Level `isolated`, put together: namespaces, a root of its own, and the confinement on top of both.
+
+Threat: one layer of several is left out or comes too late, and code finds the host's files, processes or
+network.
+Mechanism: the order is fixed here: a child is forked in namespaces of its own, builds and enters its root,
+confines itself, and compares what it then sees with what was planned. Only after that is code of a stranger
+run.
+Race: none inside: until then the process has one thread and runs our code alone. Outside, a folder that is to
+be shown may be replaced before it is cloned; what is mounted is what was there then, at the planned place.
+Failure: each step raises, the worker reports why and ends before it has taken a call. Its namespaces end with
+it.
+"""
 
 from __future__ import annotations
 

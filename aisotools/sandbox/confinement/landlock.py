@@ -6,6 +6,17 @@ the worker's own), connecting to Unix sockets by path or abstract name, signals 
 
 No version governs changing mode, owner, times, attributes and flags, nor watching: the seccomp filter refuses
 those. Neither governs, nor does anything here close, `stat` and similar calls, `readlink` and `chdir`.
+
+Threat: code opens, makes, moves or removes files that nobody gave it, or reaches a socket or a process
+outside.
+Mechanism: the kernel asks the rule set at each access, by the place in the file system and not by the text of
+a path, so links, `..` and /proc lead nowhere else. Rights can be given up and never be taken back, and hold
+for all that the process starts.
+Race: rules name open folders. One that was moved takes its rights along to the new place, so folders that
+others may move are not to be given. What was opened before is not asked about; see `aisotools.sandbox.limits`
+and the worker's own check of its descriptors.
+Failure: a rule set that cannot be made, or that the kernel knows less of than the level needs, is an error,
+and the worker does not start.
 """
 
 from __future__ import annotations

@@ -4,6 +4,15 @@
 layers, so that a hole in one is not a hole in the sandbox: no new privileges, empty capability sets,
 Landlock, and a seccomp filter. At level `isolated` all this comes on top of namespaces and a root of its own,
 which are made before (see `aisotools.sandbox.confinement.isolated`).
+
+Threat: code reads, writes, signals or connects to what its level promises that it cannot; or a layer is
+missing and nobody notices.
+Mechanism: the layers are stacked in one order, each for good, and inherited by all that is started. After
+that `verify_confinement` makes real attempts against each layer, in the process itself.
+Race: Landlock and capabilities belong to a thread. So a process with a second one is refused, and none is
+started until the last layer is there.
+Failure: `confine` and the check raise or name what is open, and the worker reports it and ends before it has
+taken a call. No level is lowered for it.
 """
 
 from __future__ import annotations

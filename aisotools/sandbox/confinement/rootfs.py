@@ -6,6 +6,16 @@ of the workspace that programs of the host run or trust are mounted on themselve
 Everything is built from descriptors of cloned mounts, never from paths that somebody could swap meanwhile. A
 clone keeps all restrictions of the mount on the host; attributes are only added. Takes Linux 5.12 and the
 right to mount, which a process has in namespaces of its own.
+
+Threat: code at level `isolated` sees or changes files of the host by a path, by a mount that was forgotten,
+or by going around a bind.
+Mechanism: nothing of the host's root is kept: the new one holds clones of what the plan names, read only but
+for the workspace and scratch folders, without devices and setuid, and the old one is detached. `find_flaws`
+compares the table of mounts with the plan.
+Race: everything is opened first and cloned by its descriptor; a path that is swapped meanwhile changes
+nothing. A folder that is swapped before it is opened is shown as it is then.
+Failure: a mount that cannot be made or made read only, and any mount that the plan does not know, is an
+error, and the worker ends before it has taken a call.
 """
 
 from __future__ import annotations

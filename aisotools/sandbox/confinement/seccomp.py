@@ -33,9 +33,13 @@ system calls to answers, compiled into a classic BPF program:
 
 Arguments are compared by their low 32 bits, because that is what the kernel itself reads of an `int`.
 
+Threat: a system call reaches what Landlock does not govern: other processes, the network, attributes of files
+that may only be read, what the kernel counts per user, a flaw in a part of the kernel that nobody needs.
+Mechanism: the table above, compiled and loaded for good, and inherited by all that is started.
 Race: none; a filter sees registers, which no other thread can change, and never memory, which one could: so
-calls that take flags from memory are absent. A failure: a filter that cannot be loaded for every thread
-ends the worker before it runs anything, and a wrong row is what the escape suite is for.
+calls that take flags from memory are absent.
+Failure: a filter that cannot be loaded for every thread ends the worker before it runs anything, and a wrong
+row is what the escape suite is for.
 """
 
 from __future__ import annotations

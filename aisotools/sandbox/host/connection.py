@@ -607,6 +607,8 @@ class WorkerConnection:
         if self._worker.pidfd >= 0:
             self._loop.remove_reader(self._worker.pidfd)
         self._worker.close()
+        if self.limits is not None:
+            self.limits.close()
         if self._control.fileno() >= 0:
             self._loop.remove_reader(self._control)
             discard_socket(self._control)

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import tree as processes
+from aisotools.workspace.dirfd import file_time
 
 # Seconds between walks, unless the file system says that much was written, and the share of one processor.
 _WALK_INTERVAL_S = 30.0
@@ -41,7 +41,6 @@ _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BLOCK_BYTES = 512
 # What a file without content counts for. Disks have room for one file for each 16 KiB, usually.
 _FILE_BYTES = 4096
-_FILE_CLOCK = 5 if sys.platform == "linux" else time.CLOCK_REALTIME  # CLOCK_REALTIME_COARSE
 
 
 def free_bytes(folder: str) -> int:
@@ -72,8 +71,7 @@ class DiskUsage:
         """
         self._folders = tuple(filter(None, folders))
         self._allowed = limits.disk_bytes
-        # By the clock of file times, which is some milliseconds late: nothing written now may look older.
-        self._since_ns = time.clock_gettime_ns(_FILE_CLOCK)
+        self._since_ns = file_time()
         self._measure_free = free
         self._devices: dict[int, str] = {}  # device -> one of the folders on it
         for folder in self._folders:

@@ -5,6 +5,14 @@ and is believed only if the process lies below the worker's supervisor; a pidfd 
 being reused. What the fork shares with the live worker, or lacks (threads, child processes, sockets), is read
 from /proc and reported as a label. Only the names of Python's threads, and which sockets are its own, come
 from the worker: a lie there spoils nobody's label but its own.
+
+Threat: a process of the sandbox takes the place of a snapshot, so that an undo wakes it or the host signals a
+stranger; or a snapshot answers oddly, never, or without end.
+Mechanism: see above: the kernel names the process, a pidfd holds it, frames are bounded and checked like
+those of a worker.
+Race: it may end at any moment. By its pidfd that is seen, and no other process can get a signal meant for it.
+Failure: a snapshot that does not answer in time, or in another form, is dropped with the reason, and its
+process is killed. An undo then says that the state is not kept; nothing else is restored in its place.
 """
 
 from __future__ import annotations

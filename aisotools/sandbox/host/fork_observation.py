@@ -5,6 +5,13 @@ names of files, threads and programs. So what is read is bounded; names may hold
 break, which the kernel writes in another way; and a text that is cut off or not understood counts as not
 complete, which makes the label of the snapshot worse, and refuses a reader. Nothing is raised for it. Reading
 takes time in proportion: what an ordinary worker has is read at once, and more only in a thread.
+
+Threat: a fork hides what it shares, so that a snapshot is called complete that is not, or a reader is
+believed to have no rights that it has; or it makes the look itself expensive.
+Mechanism: only /proc is read, in bounded amounts, and the kernel is compared with the kernel.
+Race: a fork that is looked at waits for the host and has one thread; a process that shares memory with it may
+still change that. What changed between two looks is seen by the next.
+Failure: what is cut off, odd or unreadable makes the label worse or the reader refused, and never better.
 """
 
 from __future__ import annotations

@@ -27,12 +27,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import stat
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 
 from aisotools.core.truncation import summarize_names
@@ -40,6 +41,7 @@ from aisotools.core.types import ToolResult
 from aisotools.sandbox.host.failures import add_note
 from aisotools.sandbox.host.monitor import count_switches
 from aisotools.sandbox.process import tree
+from aisotools.workspace.dirfd import file_time
 from aisotools.workspace.paths import printable
 
 _REMEMBERED_CALLS = 512
@@ -52,7 +54,16 @@ _MOST_ENDED = 8  # processes, each with a descriptor of ours
 _LIST_BYTES = 1 << 12
 _LINKS_OF_NO_THREAD = 2  # of the folder /proc/<pid>/task, which has one more for each thread
 _MOST_LISTED = 8
-_FILE_CLOCK = 5  # CLOCK_REALTIME_COARSE: the kernel stamps files by it, some milliseconds late
+# What these write on their command line: the workers and the trackers of joblib's loky, and of Python's own.
+_find_helper = re.compile(
+    rb"joblib\.externals\.loky\.backend\.|\0loky\.backend\.|from loky\.backend\.|"
+    rb"\0from (multiprocessing)\.(?:resource_tracker|spawn|forkserver) import "
+).search
+_find_flags = re.compile(rb"^flags:\s*([0-7]+)", re.MULTILINE).search
+# Mapped, for others to see what is written: semaphores and the like are.
+_find_shared = re.compile(rb"^[0-9a-f-]+ .w.s [0-9a-f]+ [0-9a-f:]+ \d+ +(.*)$", re.MULTILINE).finditer
+_SHARED_MEMORY = (b"/dev/shm/sem.", b"/dev/zero", b"/memfd:", b"/SYSV")
+_REMEMBERED_SPANS = 1_000
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -67,6 +78,12 @@ class _Span:
     tool: str
     began: int
     ended: int | None = None
+
+    def __enter__(self) -> None:
+        """Do nothing: the call has begun when this was made."""
+
+    def __exit__(self, *_: object) -> None:
+        self.ended = _now()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,15 +111,11 @@ class CallTimes:
         """Start with none."""
         self._spans: deque[_Span] = deque(maxlen=_REMEMBERED_CALLS)
 
-    @contextmanager
-    def running(self, call_id: str, tool: str) -> Iterator[None]:
-        """Note that a call runs inside the `with` block."""
+    def running(self, call_id: str, tool: str) -> AbstractContextManager[None]:
+        """Note that a call runs from now on, to the end of a `with` block."""
         span = _Span(call_id, tool, _now())
         self._spans.append(span)
-        try:
-            yield
-        finally:
-            span.ended = _now()
+        return span
 
     async def explain(
         self, result: ToolResult, supervisor: int, worker: int, own: Collection[int]
@@ -202,6 +215,64 @@ def describe_leftovers(leftovers: Sequence[Leftovers]) -> str:
         f"{f', and {more:,} of others' if more else ''}. A restart of the sandbox ends them, and loses its "
         "variables: `%sandbox restart`, `await session.restart()`.]"
     )
+
+
+# ---- helpers of libraries, which wait for work
+
+
+def find_idle_helpers(pids: Iterable[int], worker: int) -> dict[int, str]:
+    """Return which processes only wait for work from a library in the worker, each with that library.
+
+    Such a helper is a child of the worker, says in its command line whose it is, did not run while it was
+    looked at, and has no file open for writing: to end it loses no change of a file. A process can pretend to
+    be one, and is ended for it; what has a file open, runs, or cannot be looked at is none.
+
+    Args:
+        pids: The processes to look at.
+        worker: The worker.
+    """
+    found: dict[int, str] = {}
+    before = count_switches(pids := [*pids])
+    for pid in pids:
+        library = _library_of(pid)
+        if library and tree.parent_of(pid) == worker and not _may_write(f"/proc/{pid}"):
+            found[pid] = library
+    # What runs at the moment of both looks has counts that are never equal.
+    now = count_switches(found)
+    return {
+        pid: library
+        for pid, library in found.items()
+        if {key: count for key, count in before.items() if key[0] == pid}
+        == {key: count for key, count in now.items() if key[0] == pid}
+    }
+
+
+def _library_of(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            line = file.read(_LIST_BYTES)
+    except OSError:
+        return ""
+    found = _find_helper(line)
+    return "" if found is None else "multiprocessing" if found[1] else "joblib"
+
+
+def _may_write(folder: str) -> bool:
+    """Return whether a process has a file open for writing, or mapped so that it can be written."""
+    try:
+        for name in os.listdir(f"{folder}/fd"):
+            status = os.stat(f"{folder}/fd/{name}")
+            if not stat.S_ISREG(status.st_mode):
+                continue  # a pipe, a terminal, or a folder, which cannot be open for writing
+            with open(f"{folder}/fdinfo/{name}", "rb") as file:
+                flags = _find_flags(file.read(_LIST_BYTES))
+            if flags is None or int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY:
+                return True
+        with open(f"{folder}/maps", "rb") as file:
+            maps = file.read()
+    except OSError:
+        return True  # it may not be looked at; or it has just ended, and the next look does not find it
+    return any(not mapped[1].startswith(_SHARED_MEMORY) for mapped in _find_shared(maps))
 
 
 # ---- what changes meanwhile
@@ -415,9 +486,45 @@ class ReadWatch:
             self._others = None
 
 
-def file_time() -> int:
-    """Return the time that a file changed now would get, in nanoseconds."""
-    return time.clock_gettime_ns(_FILE_CLOCK)
+class IdleTimes:
+    """When no thread of some sandboxes has run, as far as the host has looked.
+
+    Attributes:
+        spans: Begin and end of these times, in nanoseconds since the epoch as files are stamped; the latest.
+    """
+
+    def __init__(self) -> None:
+        """Start without a look."""
+        self.spans: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED_SPANS)
+        self._counts: dict[tuple[int, int], int] | None = None
+        self._since_ns = 0
+        self._is_idle = False
+
+    def look(self, supervisors: Iterable[int]) -> bool:
+        """Look whether anything has run below these processes since the last look.
+
+        Returns:
+            False if there are too many threads, or nobody to look at. Then looking again is of no use.
+        """
+        # A file that is changed from now on may get the time of the clock tick that has begun before.
+        until_ns = file_time()
+        counts: dict[tuple[int, int], int] = {}
+        try:
+            for supervisor in supervisors:
+                pids = tree.descendants(supervisor, max_threads=_MOST_COMPARED)
+                counts |= count_switches(pids)
+        except tree.TooManyProcesses:
+            counts = {}
+        # What runs at the moment of both looks has counts that are never equal.
+        if not counts or counts != self._counts:
+            self._is_idle = False
+        elif self._is_idle:  # during the last look itself as well
+            self.spans[-1] = self.spans[-1][0], until_ns
+        else:
+            self.spans.append((self._since_ns, until_ns))
+            self._is_idle = True
+        self._counts, self._since_ns = counts, time.time_ns()
+        return bool(counts)
 
 
 @dataclass(slots=True)

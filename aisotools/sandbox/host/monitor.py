@@ -23,8 +23,8 @@ memory (PSS, which shares out what several processes map), open files, processes
   ends while it is looked at counts for nothing, one that may not be looked at counts at its most. What
   nobody can look at (see `aisotools.sandbox.host.open_files`) is common for a moment, so only what is there
   in four samples one after another, a tenth of a second apart, ends the tree.
-- A failure of a sample is a sample without numbers, and the next one comes. Everything runs in a thread, so
-  the event loop waits for none of it.
+- Failure: a look that fails is a sample without numbers, and the next one comes. Everything runs in a thread,
+  so the event loop waits for none of it.
 """
 
 from __future__ import annotations

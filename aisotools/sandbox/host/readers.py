@@ -8,6 +8,14 @@ anybody misses: when one is stopped, breaks the protocol, takes too much or leav
 
 A trial gets a reader of its own, with a scratch folder, and both go with it. What it prints is in its result
 alone: no call runs yet whose output it would be.
+
+Threat: a reader writes all the same, acts beyond its call, or is imitated by something that has all rights.
+Mechanism: the host checks by the kernel what a reader has given up before it sends a call, and ends all below
+the reader's keeper with it. Its frames are read like a worker's.
+Race: a call that may change variables can begin while a reader is in use: the reader's call finishes where it
+began, with the variables of that moment, and the next one gets a new reader.
+Failure: a reader that cannot be made or checked runs nothing: the call fails and says why. Nothing is run in
+the worker in its place.
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ _BROKEN_RECOVERY_S = 3.0
 # How long a start waits while too many descriptors of the user are on their way between processes.
 _IN_FLIGHT_PATIENCE_S = 2.0
 _IN_FLIGHT_PAUSE_S = 0.05
+_NO_SWEEP = contextlib.nullcontext()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,7 +299,8 @@ class LocalSandbox:
             self._readers.outdate()
         try:
             # Race: a sweep spares the calls that run when it begins, so no call begins while it is under way.
-            async with connection.sweep_lock:
+            # One that only waits for the lock has not begun, and nothing comes between the look and the call.
+            async with connection.sweep_lock if connection.sweep_lock.locked() else _NO_SWEEP:
                 pending = send_call(connection, request, attachments, self._readers.unreadable)
         except WorkerDied as error:
             return worker_died_result(error, await self._last_recovery())

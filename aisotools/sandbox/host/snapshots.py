@@ -3,6 +3,15 @@
 `SnapshotHistory` implements `aisotools.core.sandboxes.VariableHistory` over forks of the live worker, which
 `SnapshotStore` holds in order. All snapshots belong to one tree of processes; when that is lost, so are they.
 A worker that undo replaces waits, frozen with its threads and children, until a call makes `redo` impossible.
+
+Threat: code in the sandbox has an undo bring back something that never was the state, keeps snapshots from
+being taken, or has them use up memory.
+Mechanism: the host alone numbers the snapshots, and asks for each ahead of the call that follows. Each is
+checked as `aisotools.sandbox.host.fork_handle` says; their memory counts as the sandbox's own.
+Race: a call can be asked for while another state is restored: calls wait for the end of it, and the worker
+that is replaced is frozen first, so that two never run at once.
+Failure: a snapshot that cannot be taken or woken is left out with its reason, the state before the restore is
+kept, and the result says which. Without any, a fresh worker starts and the loss of variables is said.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
   longer be heard is ended.
 - Race: watches may be used up and given back at any time, so the same step may work a moment later. What the
   loop watches already it goes on watching.
-- A failure of another kind has its own reason in the same error.
+- Failure: one of another kind has its own reason in the same error.
 """
 
 from __future__ import annotations

@@ -108,11 +108,16 @@ class WorkerLimits:
         self._before = _read(pid)
         self._text = b""
         """What the kernel says of a process in which none is lowered."""
+        self._file = LimitsFile()
+
+    def close(self) -> None:
+        """Close what is open; closing twice is fine."""
+        self._file.close()
 
     def find_lowered(self, pid: int) -> LoweredLimits:
         """Return what is lower in the process `pid` than it was in the first worker."""
         # After each call: comparing the text takes a fifth of the time of reading what it says.
-        text = _read_text(pid)
+        text = self._file.read(pid)
         if text and text == self._text:
             return _NOTHING_LOWERED
         now = _read(pid)
@@ -122,13 +127,15 @@ class WorkerLimits:
             if any(a < b for a, b in zip(limit, self._before.get(name, limit), strict=True))
         }
         # Race: a thread of the worker may have put them back in between, and lower them again.
-        if now and not lowered and text == _read_text(pid):
+        if now and not lowered and text == self._file.read(pid):
             self._text = text
         return LoweredLimits(now=lowered, is_known=bool(now) or not self._before)
 
     def put_back(self, pid: int) -> LoweredLimits:
         """Put back what is lower in the process `pid` than it was; see `LoweredLimits.final`."""
         lowered = self.find_lowered(pid)
+        if not lowered:
+            return lowered
         final = tuple(name for name in lowered.now if not _write(pid, name, self._before[name]))
         return dataclasses.replace(lowered, final=final, is_restored=True)
 
@@ -152,20 +159,44 @@ def _read(pid: int) -> dict[str, Limit]:
     return found
 
 
-def _read_text(pid: int) -> bytes:
-    """Return what the kernel says of the limits of a process; nothing where it cannot be read."""
-    if sys.platform != "linux" or pid <= 0:
-        return b""
-    try:
-        file = os.open(f"/proc/{pid}/limits", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""  # race: it has just ended
-    try:
-        return os.read(file, _MOST_BYTES)
-    except OSError:
-        return b""
-    finally:
-        os.close(file)
+class LimitsFile:
+    """What the kernel says of the limits of a process: one that is asked about again and again.
+
+    Its file stays open, since opening it takes as long as reading it.
+    """
+
+    def __init__(self) -> None:
+        """Open nothing yet."""
+        self._pid = 0
+        self._descriptor = -1
+
+    def __repr__(self) -> str:
+        return f"<LimitsFile of {self._pid}>"
+
+    def __del__(self) -> None:
+        self.close()
+
+    def read(self, pid: int) -> bytes:
+        """Return what the kernel says of a process; nothing if it has ended or cannot be read."""
+        if sys.platform != "linux" or pid <= 0:
+            return b""
+        try:
+            if pid != self._pid:
+                self.close()
+                self._descriptor = os.open(f"/proc/{pid}/limits", os.O_RDONLY | os.O_CLOEXEC)
+                self._pid = pid
+            return os.pread(self._descriptor, _MOST_BYTES, 0)
+        except OSError:
+            # Race: it has just ended. The file stays that of the process that has ended, and another one may
+            # get its number: open it anew the next time.
+            self.close()
+            return b""
+
+    def close(self) -> None:
+        """Close the file; closing twice is fine."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._pid, self._descriptor = 0, -1
 
 
 def _read_file(pid: int) -> dict[str, Limit]:

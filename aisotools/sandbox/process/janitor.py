@@ -5,6 +5,14 @@ killed at once, with the host, only an ancestor that is a subreaper still gets h
 this one. It only waits, and ends when the fork server and everything started there are gone.
 
 It is forked before anything else is imported, so it stays small: this module imports nothing heavy.
+
+Threat: host, fork server and supervisor are killed together, and what the sandbox started goes on without
+anybody who could stop it.
+Mechanism: it is the subreaper above all of them, so that the kernel hands it whatever has lost its parent. It
+kills what is confined and not below a supervisor that lives, and removes the scratch folders.
+Race: a process may fork while the others are killed; `tree.kill_all` looks again until none is left.
+Failure: if it is killed as well, process 1 inherits what is left, still confined. What a kernel call holds
+for longer than some seconds is left to process 1, too.
 """
 
 from __future__ import annotations

@@ -2,6 +2,14 @@
 
 Each belongs to a fork server, whose process id is in its name, so that whoever is left at the end can find
 all of them. Removing one is hard: strangers' code has worked in it.
+
+Threat: code of a sandbox makes a tree that cannot be removed (too deep, locked, full of links), or has the
+removal reach outside; in a shared /tmp somebody else puts a link where the folder is to be.
+Mechanism: a folder is made with `mkdir`, never taken over, and only its owner may enter. To be removed each
+folder in it is moved to the top first, so that no path gets long, and links are removed, never followed.
+Race: none: it is removed when no process of the sandbox is left, and nobody else may enter it.
+Failure: one that exists already is an error, and the worker does not start. What cannot be removed stays in
+the private folder, and whoever comes later may look at it.
 """
 
 from __future__ import annotations

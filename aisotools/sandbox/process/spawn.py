@@ -3,6 +3,15 @@
 No spare worker is kept ready. A fresh one gives its first result after 14 to 24 ms on two cores, of which the
 calls of an agent or a person show nothing. A spare would have to be confined before its workspace, level and
 limits are known, or would serve one session only, and would cost each session 8 MiB.
+
+Threat: a stuck, killed or outdated fork server keeps sessions from starting; keys in the environment of the
+host reach a worker; descriptors that wait to be received are used up by another program of the user.
+Mechanism: the server is started by an interpreter of its own with an allow-listed environment, and asked by
+one packet with four descriptors. It is replaced when it does not answer, has ended, or packages have changed.
+Race: it may die after a request was sent: then the worker's socket ends and the start fails, and the next one
+gets another server. Workers that it made go on below their supervisors.
+Failure: every error is a `SandboxError` that says what to do, and whatever was opened for the worker is
+closed. No worker is ever started in another way.
 """
 
 from __future__ import annotations

@@ -16,6 +16,15 @@ Messages on the control socket (one JSON object per packet):
   or `clear {root}`: end all below a reader's keeper (see `sandbox.worker.fork`), and it last; or `mount
   {unreadable, unwritable}`: mount what rules deny (see `sandbox.confinement.remounts`), whose `done` has a
   `refusal`. Those with `scope` or `seq` name the parked forks in `keep`
+
+Threat: code of the sandbox ends, imitates or outlives what watches it, or survives its host.
+Mechanism: it is outside of the confinement, so that signals cannot reach it, and above all that is started,
+so that orphans come to it. It does only what the host asks by the control socket; what the worker sends goes
+by another one, which it never reads.
+Race: processes fork while a tree is ended or frozen. They are stopped first and looked for again until there
+is no new one; the number of a process is not reused before it was reaped here.
+Failure: when its socket ends, for whatever reason, it ends the tree. If it is killed itself, the fork server
+does, and if that is gone, the janitor (see `aisotools.sandbox.process.janitor`).
 """
 
 from __future__ import annotations

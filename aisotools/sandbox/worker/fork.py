@@ -15,6 +15,14 @@ calls leave behind, where the host finds it (see `sandbox.host.readers.ReaderPro
 A fork has all memory of the process it was forked from, and shares or lacks the rest: offsets of open files
 and sockets are shared; threads, timers and child processes are missing. What can be repaired is; what cannot
 is made to fail at once instead of waiting for ever.
+
+Threat: user code in a fork takes frames or descriptors of the worker, waits for ever for a thread that is not
+there, or leaves a snapshot that no restore can use.
+Mechanism: a fork has a socket of its own and gives up the worker's; locks, pools and loops are mended or made
+to fail. The host believes nothing of it: see `aisotools.sandbox.host.fork_handle`.
+Race: the worker forks between two calls, when the main thread runs none of them. Other threads may hold a
+lock at that moment: it stays held in the fork, and what needs it is reported as lost where it is known.
+Failure: a fork that cannot be mended answers `refused` with the reason and ends; the snapshot stays.
 """
 
 # ruff: noqa: SLF001 - what Python keeps for itself about threads, pools and children is what has to be mended

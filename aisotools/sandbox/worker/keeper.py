@@ -9,6 +9,15 @@ Arguments: the number of a descriptor, and the command and its arguments but for
 the environment, so that whoever lists processes finds what the task runs once. Two lines are written to the
 descriptor: the command's process id when it has started, and its exit status when it has ended, negative for
 a signal.
+
+Threat: what a background task starts detaches itself, so that `task_stop` and the end of the session miss it;
+or something else passes for part of the task.
+Mechanism: being a subreaper the keeper gets every orphan below it, and nobody can be put below it from
+outside.
+Race: between two orphans it has no child for a moment only if none is left: the kernel hands an orphan over
+before its parent can be reaped.
+Failure: if it is killed, what was below it goes to the supervisor, belongs to no task any more, and ends at
+the next stop.
 """
 
 from __future__ import annotations

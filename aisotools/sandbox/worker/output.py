@@ -8,6 +8,13 @@ Beyond the cap nothing more leaves the worker; it is only counted.
 The host's header says whether somebody listens to a call. If so, what the call displays goes out at once, and
 it may ask for input. If not, displays travel with the result, input is refused, and messages of widgets are
 discarded.
+
+Threat: a call prints or shows so much that the host or the model is flooded, or in the name of another call.
+Mechanism: what leaves the worker is capped here, at the source. That is a courtesy of an honest worker: code
+in it can send any frame, so the host counts and caps once more (`aisotools.sandbox.host.calls`).
+Race: several threads print at once: each piece is whole, and their order is that in which the record got
+them.
+Failure: beyond a cap the rest is counted and dropped, and the result says how much.
 """
 
 from __future__ import annotations

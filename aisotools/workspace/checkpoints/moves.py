@@ -6,16 +6,28 @@ import functools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace.checkpoints.attributes import list_partial
+from aisotools.workspace.checkpoints.authorship import (
+    MOST_PATHS,
+    UNKNOWN,
+    Author,
+    Authorship,
+    Evidence,
+    changed_nodes,
+    changed_paths,
+    find_seen,
+)
 from aisotools.workspace.checkpoints.restore import (
     Reasons,
     RestorePlan,
     RestoreResult,
     carry_out,
     discard_stage,
+    find_changed_since,
     plan_restore,
     stage_plan,
     sync_restored,
@@ -23,7 +35,7 @@ from aisotools.workspace.checkpoints.restore import (
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import TreePath, TreeReader
-from aisotools.workspace.checkpoints.trees import TrackedTree, TrackedTrees
+from aisotools.workspace.checkpoints.trees import WORKSPACE_KEY, TrackedTree, TrackedTrees
 
 LISTED_BYTES = 8 << 20
 """Memory for the whole paths that the result of a move names; those beyond are shortened."""
@@ -63,8 +75,11 @@ class UndoResult:
         failed: Those of them that the system refused to change.
         stuck: Paths that could not be brought back to how they were before a move that failed, each with how
             it is now.
-        conflicts: Paths that somebody else changed since. Unless forced, nothing was done then.
+        conflicts: Paths that somebody else changed since, or that it is not certain that a call has changed.
+            Unless forced, nothing was done then.
+        others: Paths that were left as they are, since only somebody else changed them during a call.
         done: True if the move was made.
+        is_late: True if it was not, because somebody else has changed something since it was planned.
         token: That of its record.
     """
 
@@ -76,7 +91,9 @@ class UndoResult:
     failed: Reasons = ()
     stuck: Reasons = ()
     conflicts: Reasons = ()
+    others: Reasons = ()
     done: bool = True
+    is_late: bool = field(default=False, compare=False)
     origin: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     token: str = field(default="", compare=False, repr=False)
 
@@ -92,7 +109,9 @@ class TreesMoved:
         failed: Paths that could not be changed, each with the reason.
         left: Keys of the trees in which the folder of the staging could not be removed.
         waiting: All other paths that should be changed, if nothing was because of those that failed.
+        others: Paths that the plans leave to whoever has changed them, each with the reason.
         is_switched: False if nothing was changed, because not everything could be staged.
+        is_late: True if that is because somebody else has changed something since the plan was made.
     """
 
     restored: list[str] = field(default_factory=list)
@@ -101,7 +120,9 @@ class TreesMoved:
     failed: list[tuple[str, str]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     waiting: list[tuple[str, str]] = field(default_factory=list)
+    others: list[tuple[str, str]] = field(default_factory=list)
     is_switched: bool = True
+    is_late: bool = False
 
 
 def plan_trees(
@@ -111,6 +132,7 @@ def plan_trees(
     steps: Sequence[Checkpoint],
     *,
     is_resumed: bool = False,
+    force: bool = False,
 ) -> list[tuple[TrackedTree, RestorePlan]]:
     """Return what undo or redo of some steps has to do in each tree that they changed.
 
@@ -120,20 +142,34 @@ def plan_trees(
         direction: Whether to undo or to redo.
         steps: The steps, in the order in which they are taken.
         is_resumed: Whether a move of these steps was cut short; see `plan_restore`.
+        force: Whether what somebody else has changed is replaced as well.
     """
     taken = {step.call_id: step for step in steps}
     hops: dict[str, list[tuple[str, str]]] = {}
+    authorships: dict[str, list[Authorship]] = {}
     for step in steps:
         for key in step.before:
             # What a call did includes what the calls inside it did.
             if step.inside not in taken or key not in taken[step.inside].before:
                 hops.setdefault(key, []).append(step.change_of(direction, key))
-    found = ((trees.find(key), changes) for key, changes in hops.items())
-    return [
-        (tree, plan_restore(store, tree, changes, is_resumed=is_resumed))
-        for tree, changes in found
-        if tree is not None
-    ]
+                known = step.authorship if key == WORKSPACE_KEY else UNKNOWN
+                authorships.setdefault(key, []).append(known)
+    plans = []
+    for key, changes in hops.items():
+        tree = trees.find(key)
+        if tree is not None:
+            plan = plan_restore(
+                store,
+                tree,
+                changes,
+                is_resumed=is_resumed,
+                direction=direction,
+                authorships=authorships[key],
+                force=force,
+                keeps_set_ids=direction == "undo",
+            )
+            plans.append((tree, plan))
+    return plans
 
 
 def move_trees(
@@ -169,12 +205,18 @@ def move_trees(
             stage, failures = stage_plan(store, root, plan, token, force=force)
             ready.append((tree, plan, root, stage))
             unstaged += [(show(path), why) for path, why in failures]
+            if must_succeed and not force and plan.looked_ns:
+                # Race: a person saves one of the files while all of that is staged.
+                late = find_changed_since(root, plan, plan.targets_of(force=force))
+                moved.is_late = moved.is_late or bool(late)
+                unstaged += [(show(path), why) for path, why in late]
         if must_succeed and (unstaged or moved.failed):
             moved.failed += unstaged
             moved.is_switched = False
             named = {path for path, _ in moved.failed}
             for tree, plan, _, _ in ready:
-                paths = (listed.show(tree, path) for path in plan.targets_of(force=force))
+                targets = plan.targets_of(force=force)
+                paths = (listed.show(tree, path) for path in [*targets, *(plan.timed - targets.keys())])
                 moved.waiting += [(path, _WAITS) for path in paths if path not in named]
         for tree, plan, root, stage in ready:
             show = functools.partial(listed.show, tree)
@@ -188,6 +230,7 @@ def move_trees(
             moved.restored += map(show, result.restored)
             moved.removed += map(show, result.removed)
             moved.missing += [(show(path), why) for path, why in result.left_out]
+            moved.others += [(show(path), why) for path, why in plan.others]
             moved.failed += [(show(path), why) for path, why in result.failed]
     return moved
 
@@ -203,6 +246,68 @@ def list_changed(store: Store, trees: Iterable[TrackedTree], step: Checkpoint) -
     return [*sorted_in_runs(paths)]
 
 
+def judge_changes(store: Store, tree: TrackedTree, step: Checkpoint, evidence: Evidence) -> Authorship:
+    """Return whose the changes of a step to the workspace `tree` are, once it has ended."""
+    start, end = step.before[WORKSPACE_KEY], step.after[WORKSPACE_KEY]
+    if not start or not end or start == end:
+        return UNKNOWN
+    authorship = evidence.authorship
+    if not evidence.idle and not evidence.contents:
+        return authorship
+    nodes = changed_nodes(store, start, end)
+    seen: set[TreePath] = set()
+    for path, content in evidence.contents.items():
+        node = nodes.get(path)
+        if path in nodes and (node is None or node.kind != "file" or node.content != content):
+            seen.add(path)
+    if evidence.idle:
+        with tree.opened() as root:
+            seen |= find_seen(root, [*nodes], evidence.idle)
+    return replace(authorship, seen=frozenset(seen))
+
+
+def changes_by_author(store: Store, tree: TrackedTree, step: Checkpoint) -> dict[Author, list[str]]:
+    """Return the paths in the workspace `tree` that a step has changed, by author; none of very many."""
+    found: dict[Author, list[str]] = {"call": [], "others": [], "unclear": []}
+    start, end = step.before[WORKSPACE_KEY], step.after.get(WORKSPACE_KEY, "")
+    if start and end:
+        listed, paths = PathList(), changed_paths(store, start, end)
+        for path in paths if len(paths) <= MOST_PATHS else ():
+            found[step.authorship.author_of(path)].append(listed.show(tree, path))
+    return found
+
+
+def list_unrestored(store: Store, trees: Iterable[TrackedTree], step: Checkpoint) -> list[str]:
+    """Return what undo of a step will not bring back in some trees, each with what of it."""
+    listed, reader = PathList(), TreeReader(store)
+    lines: list[str] = []
+    for tree in trees:
+        before, after = step.before.get(tree.key, ""), step.after.get(tree.key, "")
+        if not (before and after):
+            continue
+        changed = reader.differences(before, after)
+        affected = {path: node for path, (node, _) in changed.items() if node is not None}
+        files = {node.link[0] for node in affected.values() if node.link is not None}
+        entries = dict(affected)
+        if files:
+            entries |= {
+                path: node
+                for path, node in reader.entries(before)
+                if node.link is not None and node.link[0] in files
+            }
+        for path, what in list_partial(store, entries.items(), keeps_set_ids=True):
+            if path in affected:
+                lines.append(f"{listed.show(tree, path)} ({what})")
+        for path, (was, now) in changed.items():
+            if was is not None and was.kind == "unkept":
+                lines.append(f"{listed.show(tree, path)} ({was.why_unkept})")
+            elif was is not None and was.kind == "other":
+                lines.append(f"{listed.show(tree, path)} (it is a {was.content})")
+            elif was is None and now is not None and now.kind == "unkept" and not now.is_sealed:
+                lines.append(f"{listed.show(tree, path)} (it will stay: {now.why_unkept})")
+    return lines
+
+
 def find_stuck(
     store: Store, moved: UndoResult, plans: Sequence[tuple[TrackedTree, RestorePlan]]
 ) -> tuple[tuple[str, str], ...]:
@@ -216,7 +321,9 @@ def find_stuck(
             stuck.append((tree.display_path(()), f"it cannot be looked at: {error}"))
             continue
         for path, (_, current) in differences.items():
-            if path in plan.targets and plan.targets[path] == current:
+            target = plan.targets.get(path)
+            is_there = target == current or (target is not None and target.is_like(current))
+            if path in plan.targets and is_there:
                 state = f"it is as after the {moved.direction}"
             else:
                 state = "it is gone" if current is None else "it is neither as before nor as after"

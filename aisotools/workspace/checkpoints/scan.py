@@ -29,18 +29,22 @@ from operator import itemgetter
 from typing import BinaryIO
 
 from aisotools.core.concurrency import sorted_in_runs
-from aisotools.workspace.checkpoints.store import Store
-from aisotools.workspace.checkpoints.tree import (
+from aisotools.workspace.checkpoints.attributes import list_partial, read_xattrs
+from aisotools.workspace.checkpoints.contents import has_holes, occupied_bytes, store_sparse
+from aisotools.workspace.checkpoints.folder_state import (
     FileStamp,
     FolderState,
+    pack_stamp,
+    put_away,
+    take_back,
+)
+from aisotools.workspace.checkpoints.store import Store
+from aisotools.workspace.checkpoints.tree import (
     Node,
     TreePath,
     digest_below,
     link_node,
     open_below,
-    pack_stamp,
-    put_away,
-    take_back,
     unkept_node,
     unreadable_node,
 )
@@ -65,7 +69,7 @@ class ScanLimits:
     """Limits of what a snapshot covers. Whatever lies beyond is listed in `Snapshot.uncovered`.
 
     Attributes:
-        total_bytes: Size of all files together; the smallest are covered first.
+        total_bytes: Size of all files together, without holes; the smallest are covered first.
         entries: Number of files and folders.
         depth: Levels of folders.
     """
@@ -86,6 +90,8 @@ class Snapshot:
         total_bytes: Size of all covered files.
         uncovered: Paths whose content is not stored, each with the reason; the first hundred.
         uncovered_count: Number of all such paths.
+        partial: Paths with attributes that undo cannot bring back, each with these; the first hundred.
+        partial_count: Number of all such paths.
     """
 
     root: str
@@ -94,6 +100,8 @@ class Snapshot:
     total_bytes: int = 0
     uncovered: tuple[tuple[TreePath, str], ...] = ()
     uncovered_count: int = 0
+    partial: tuple[tuple[TreePath, str], ...] = ()
+    partial_count: int = 0
 
 
 class TooSlow(Exception):
@@ -157,6 +165,8 @@ class Scanner:
         self._clock = clock
         self._root = FolderState()
         self._file: BinaryIO | None = None  # holds the state while it is not in memory
+        # What the last snapshot that had any could not cover of attributes, and its digest.
+        self._partial: tuple[str, tuple[tuple[TreePath, str], ...], int] = "", (), 0
         self.keep_bytes = math.inf
         self.memory_bytes = 0
 
@@ -205,6 +215,7 @@ class Scanner:
             walk.is_dirty = walk.is_dirty or self._root.changed
             digest = self._store_folder(self._root)
             uncovered, uncovered_count = self._list_uncovered() if walk.has_unkept else ((), 0)
+            partial, partial_count = self._list_partial(digest) if walk.has_special else ((), 0)
         except _TooManyEntries as error:
             self._forget()
             return Snapshot(root="", entries=walk.entries, uncovered=(((), str(error)),), uncovered_count=1)
@@ -228,6 +239,8 @@ class Scanner:
             total_bytes=walk.file_bytes,
             uncovered=uncovered,
             uncovered_count=uncovered_count,
+            partial=partial,
+            partial_count=partial_count,
         )
 
     def _list_uncovered(self) -> tuple[tuple[tuple[TreePath, str], ...], int]:
@@ -235,6 +248,16 @@ class Scanner:
         uncovered = iter(self._root.uncovered(()))
         listed = tuple(islice(uncovered, _MAX_LISTED))
         return listed, len(listed) + sum(1 for _ in uncovered)
+
+    def _list_partial(self, digest: str) -> tuple[tuple[tuple[TreePath, str], ...], int]:
+        """Return the first paths with attributes that cannot be set again, and how many there are."""
+        if self._partial[0] != digest:
+            # In a folder that packages are installed in there may be ten thousand names of files that have
+            # others elsewhere. So this is looked at only if something has changed.
+            entries = list(self._root.partial(()))
+            found = list_partial(self._store, entries, keeps_set_ids=True)
+            self._partial = digest, tuple(found[:_MAX_LISTED]), len(found)
+        return self._partial[1:]
 
     # ---- the state between two walks
 
@@ -302,6 +325,7 @@ class Scanner:
                         continue  # `visit` has dropped what was known of it
                     batch.folder.set(name, stamp, node)
                     walk.has_unkept = walk.has_unkept or node.kind == "unkept"
+                    walk.has_special = walk.has_special or batch.folder.special > 0
                     walk.file_bytes += node.size
                     read_bytes += node.size
                     if progress is not None:
@@ -343,13 +367,23 @@ class Scanner:
                 elif walk.trusts(before):
                     raise TooSlow
                 # Else it is read again by the next walk in any case, and that one syncs it.
-                os.lseek(opened, 0, os.SEEK_SET)
-                stored = self._store.put_file(opened, max_bytes=room)
+                is_sparse = has_holes(opened, before)
+                if is_sparse:
+                    stored = store_sparse(self._store, opened, before.st_size, max_bytes=room)
+                else:
+                    os.lseek(opened, 0, os.SEEK_SET)
+                    stored = self._store.put_file(opened, max_bytes=room)
+                xattrs = read_xattrs(opened, self._store)
                 after = os.fstat(opened)
                 unchanged = _stamp_of(before) == _stamp_of(after)
-                if unchanged and stored is not None and stored.size == after.st_size:
-                    node = Node("file", after.st_mode & 0o777, stored.digest, stored.size)
+                if unchanged and stored is not None and (is_sparse or stored.size == after.st_size):
+                    node = Node("sparse" if is_sparse else "file", content=stored.digest, size=stored.size)
+                    node = _with_attributes(node, after, xattrs)
+                    if after.st_nlink > 1:
+                        node = node._replace(link=(after.st_ino, after.st_nlink))
                     return _stamp_of(after) if walk.trusts(after) else None, node
+                if unchanged and stored is None:
+                    return None, unkept_node("it is too large", after)
             return None, unkept_node("it kept changing while it was read", os.fstat(opened))
         except OSError as error:
             return None, unreadable_node(error, os.fstat(opened))
@@ -383,6 +417,7 @@ class _Walk:
     entries_beyond: int = 0  # that were looked at beyond the depth
     file_bytes: int = 0
     has_unkept: bool = False
+    has_special: bool = False
     is_dirty: bool = False
     pending: list[_PendingFiles] = field(default_factory=list)
 
@@ -426,7 +461,7 @@ class _Walk:
                     known += record is not None
                     if stat.S_ISREG(status.st_mode):
                         files.append(name)
-                        sizes.append(status.st_size)
+                        sizes.append(occupied_bytes(status))
                     else:
                         others.append(name)
                 fresh = len(files) + len(others)
@@ -464,6 +499,7 @@ class _Walk:
         # Only now: a folder may have taken the place of a file, whose bytes were still counted above.
         self.file_bytes += state.file_bytes
         self.has_unkept = self.has_unkept or state.unkept > 0
+        self.has_special = self.has_special or state.special > 0
 
     @staticmethod
     def _drop_missing(folder: int, state: FolderState) -> None:
@@ -481,10 +517,11 @@ class _Walk:
         if kind == stat.S_IFLNK:
             try:
                 node = link_node(os.readlink(name, dir_fd=folder), self.store)
+                node = _with_attributes(node, status)._replace(mode=0)
             except OSError as error:
                 node = unreadable_node(error, status)
         elif kind == stat.S_IFIFO:
-            node = Node("fifo", status.st_mode & 0o777)
+            node = _with_attributes(Node("fifo"), status)._replace(mode=status.st_mode & 0o777)
         elif kind in {stat.S_IFREG, stat.S_IFDIR}:
             node = unkept_node("it was replaced while it was looked at", status)
         else:
@@ -513,7 +550,9 @@ class _Walk:
             inner = state.folders.get(name)
             if inner is None:
                 inner = FolderState(state)
-            node = Node("folder", status.st_mode & 0o777, inner.digest)
+            # Its time before the look: whatever is put into it from then on shows the next time.
+            node = Node("folder", content=inner.digest)
+            node = _with_attributes(node, status, read_xattrs(folder, self.store))
             if name not in state.folders or state.node(name) != node:
                 state.set(name, None, node)
                 state.folders[name] = inner
@@ -535,8 +574,14 @@ class _Walk:
         return digest
 
 
+def _with_attributes(node: Node, status: os.stat_result, xattrs: str = "") -> Node:
+    return node._replace(
+        mode=stat.S_IMODE(status.st_mode),
+        mtime_ns=status.st_mtime_ns,
+        owner=(status.st_uid, status.st_gid),
+        xattrs=xattrs,
+    )
+
+
 def _status(folder: int, name: str) -> os.stat_result:
     return os.stat(name, dir_fd=folder, follow_symlinks=False)
-
-
-# ---- what is scanned

@@ -20,10 +20,18 @@ import errno
 import os
 import stat
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from types import MappingProxyType
 
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace.checkpoints.attributes import (
+    give_to,
+    set_attributes,
+    set_special_attributes,
+    set_xattrs,
+)
+from aisotools.workspace.checkpoints.contents import write_content
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import Node, TreePath, link_target, open_below
 from aisotools.workspace.dirfd import CREATE_FLAGS, DIRECTORY_FLAGS, flush_file_system
@@ -34,6 +42,14 @@ Failure = tuple[TreePath, str]
 
 SYNCED_ONE_BY_ONE = 32
 """Up to so many files or folders are synced each; above it the whole file system is, which is faster."""
+
+_NOT_LINKED = frozenset(
+    {
+        *(errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV),
+        *(errno.ENOENT, errno.ENOTDIR, errno.ELOOP),
+    }
+)
+"""Why a file cannot have another name: the file system or its rights do not allow it, or it is gone."""
 
 _NOT_SYNCED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EROFS})
 """What a file system says of a file or folder that it never writes back."""
@@ -50,16 +66,23 @@ def stage_name(token: str) -> str:
 
 
 class Stage:
-    """What one restore has ready to be switched into an open folder."""
+    """What one restore has ready to be switched into an open folder.
 
-    def __init__(self, store: Store, root: int, token: str) -> None:
+    Attributes:
+        partial: What is staged without some of its attributes, each with these.
+    """
+
+    def __init__(self, store: Store, root: int, token: str, *, keeps_set_ids: bool = False) -> None:
         """Stage beside what an open folder holds. Nothing is made yet.
 
         Args:
             store: Holds the contents.
             root: Descriptor of the folder; it stays the caller's.
             token: Part of the name of the folder in which is staged.
+            keeps_set_ids: Whether setuid and setgid bits of files may be set; see `settable_mode`.
         """
+        self.partial: list[Failure] = []
+        self._keeps_set_ids = keeps_set_ids
         self._store = store
         self._root = root
         self._name = stage_name(token)
@@ -79,25 +102,35 @@ class Stage:
         """The name of its folder, as long as that is there; else empty."""
         return self._name if self._is_made else ""
 
-    def prepare(self, targets: Mapping[TreePath, Node | None]) -> list[Failure]:
+    def prepare(
+        self,
+        targets: Mapping[TreePath, Node | None],
+        links: Mapping[TreePath, TreePath] = MappingProxyType({}),
+    ) -> list[Failure]:
         """Make everything that has to be at a path and is not there. Return what could not be made.
 
         Args:
             targets: Node that should be at each path; None for nothing.
+            links: Files that have to be another name of the file at a second path, whether that is made here
+                or is there.
         """
         failures: list[Failure] = []
         folders = [path for path, node in targets.items() if node is not None and node.kind == "folder"]
         new = [path for path in sorted_in_runs(folders, key=len) if not self._is_there(path)]
-        others = (path for path, node in targets.items() if node is not None and node.kind != "folder")
+        others = (
+            path
+            for path, node in targets.items()
+            if node is not None and node.kind != "folder" and path not in links
+        )
         try:
-            for paths in (new, others):
+            for paths in (new, others, links):
                 for path in paths:
                     node = targets[path]
                     assert node is not None
                     if self._folder < 0:
                         self._open()
                     try:
-                        self._make(path, node)
+                        self._make(path, node, links.get(path))
                     except OSError as error:
                         failures.append((path, error.strerror or str(error)))
                         self._failed.add(path)
@@ -141,35 +174,64 @@ class Stage:
                 return path[:end], path[end:]
         return None
 
-    def _make(self, path: TreePath, node: Node) -> None:
+    def _make(self, path: TreePath, node: Node, anchor: TreePath | None) -> None:
         around = self._locate(path[:-1])
         if around is None:
             self._names += 1
             name = str(self._names)
-            self._make_in(self._folder, name, node, self._owner_at(path[:-1]))
+            lost = self._make_in(self._folder, name, node, self._owner_at(path[:-1]), anchor)
             self._tops[path] = name
-            return
-        top, below = around
-        parent = open_below(self._folder, (self._tops[top] or "-", *below))  # "-": it could not be made
-        try:
-            status = os.fstat(parent)
-            self._make_in(parent, path[-1], node, (status.st_uid, status.st_gid))
-        finally:
-            os.close(parent)
+        else:
+            parent = self._open_staged(*around)
+            try:
+                status = os.fstat(parent)
+                lost = self._make_in(parent, path[-1], node, (status.st_uid, status.st_gid), anchor)
+            finally:
+                os.close(parent)
+        if lost:
+            self.partial.append((path, describe_lost(lost)))
 
-    def _make_in(self, parent: int, name: str, node: Node, owner: tuple[int, int] | None) -> None:
+    def _open_staged(self, top: TreePath, below: TreePath) -> int:
+        return open_below(self._folder, (self._tops[top] or "-", *below))  # "-": it could not be made
+
+    def _make_in(
+        self, parent: int, name: str, node: Node, owner: tuple[int, int] | None, anchor: TreePath | None
+    ) -> list[str]:
+        """Make an entry. Return the attributes that it has not."""
         if node.kind == "folder":
             os.mkdir(name, 0o700, dir_fd=parent)  # its mode is set when it is filled and in its place
             folder = os.open(name, DIRECTORY_FLAGS, dir_fd=parent)
             try:
-                give_to(folder, owner)
+                give_to(folder, node.owner or owner)
+                # What is refused is named when the mode is set.
+                set_xattrs(folder, node, self._store)
             finally:
                 os.close(folder)
-        elif node.kind == "file":
-            self._files += 1
-            write_node(self._store, parent, name, node, owner=owner, synced=self._files <= SYNCED_ONE_BY_ONE)
-        else:
+            return []
+        if not node.is_file:
             make_special(self._store, parent, name, node)
+            return set_special_attributes(parent, name, node, owner)
+        if anchor is not None and self._link(anchor, parent, name):
+            return []
+        self._files += 1
+        lost = write_node(
+            self._store,
+            parent,
+            name,
+            node,
+            owner=owner,
+            synced=self._files <= SYNCED_ONE_BY_ONE,
+            keeps_set_ids=self._keeps_set_ids,
+        )
+        return lost if anchor is None else [*lost, "its other names"]
+
+    def _link(self, anchor: TreePath, parent: int, name: str) -> bool:
+        """Make a name in an open folder lead to the file at another path. Return False if it cannot."""
+        staged = self._locate(anchor)
+        if staged is None:
+            return link_file(self._root, anchor, parent, name)
+        top, below = staged
+        return link_file(self._folder, (self._tops[top] or "-", *below), parent, name)
 
     def _owner_at(self, folder: TreePath) -> tuple[int, int] | None:
         """Return the owner of the folder in which something will be; None if it may not be opened."""
@@ -230,24 +292,60 @@ class Stage:
 
 
 def write_node(
-    store: Store, parent: int, name: str, node: Node, *, owner: tuple[int, int] | None, synced: bool
-) -> None:
-    """Create a file with the content, owner and mode of a node.
+    store: Store,
+    parent: int,
+    name: str,
+    node: Node,
+    *,
+    owner: tuple[int, int] | None,
+    synced: bool,
+    keeps_set_ids: bool = False,
+) -> list[str]:
+    """Create a file with the content and the attributes of a node. Return the attributes that it has not.
 
     Raises:
         OSError: If that is not possible; a part of the file may be left.
         WorkspaceError: If the content is damaged or gone.
     """
-    # Readable by nobody else until it is complete. Setuid and setgid bits are never restored.
+    # Readable by nobody else until it is complete.
     file = os.open(name, CREATE_FLAGS, 0o600, dir_fd=parent)
     try:
-        store.copy(node.content, file)
-        give_to(file, owner)
-        os.fchmod(file, node.mode)
+        write_content(store, node, file)
+        lost = set_attributes(file, node, store, owner=owner, keeps_set_ids=keeps_set_ids)
         if synced:
             sync(file)
     finally:
         os.close(file)
+    return lost
+
+
+def describe_lost(attributes: Collection[str]) -> str:
+    """Return what is said of an entry that is back without some of its attributes."""
+    return f"it is back, but without {'; '.join(attributes)}"
+
+
+def link_file(root: int, path: TreePath, parent: int, name: str) -> bool:
+    """Give the file at a path below an open folder another name. Return False if it cannot have one there.
+
+    Raises:
+        OSError: If the disk refuses it, or is full.
+    """
+    try:
+        folder = open_below(root, path[:-1])
+        try:
+            # Race: what stands at the path may be a link by now. It is not followed, and not what is wanted.
+            os.link(path[-1], name, src_dir_fd=folder, dst_dir_fd=parent, follow_symlinks=False)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        if error.errno not in _NOT_LINKED:
+            raise
+        return False
+    if stat.S_ISREG(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+        return True
+    # Race: the new name leads to what has taken the file's place.
+    os.unlink(name, dir_fd=parent)
+    return False
 
 
 def make_special(store: Store, parent: int, name: str, node: Node) -> None:
@@ -255,14 +353,7 @@ def make_special(store: Store, parent: int, name: str, node: Node) -> None:
     if node.is_link:
         os.symlink(link_target(node, store), name, dir_fd=parent)
     else:
-        os.mkfifo(name, node.mode, dir_fd=parent)
-
-
-def give_to(file: int, owner: tuple[int, int] | None) -> None:
-    """Give an open file or folder to a user and a group, if this process may."""
-    if owner is not None and owner != (os.geteuid(), os.getegid()):
-        with suppress(PermissionError):  # only root may give files away
-            os.fchown(file, *owner)
+        os.mkfifo(name, node.mode & 0o777, dir_fd=parent)
 
 
 def sync(file: int) -> None:

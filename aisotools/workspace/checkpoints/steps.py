@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship
+
 Direction = Literal["undo", "redo"]
 """Direction of a move through the timeline."""
 
@@ -28,6 +30,7 @@ class Checkpoint:
         changes_variables: Whether it may have changed variables of the sandbox.
         inside: The outermost call that it was made in; empty for a call of its own. Together they are one
             step.
+        authorship: Whose changes of the workspace they are.
     """
 
     call_id: str
@@ -39,6 +42,7 @@ class Checkpoint:
     after: Mapping[str, str] = field(default_factory=dict)
     changes_variables: bool = False
     inside: str = ""
+    authorship: Authorship = UNKNOWN
 
     @property
     def changed(self) -> bool:
@@ -54,6 +58,10 @@ class Checkpoint:
         """Return the trees from and to which it leads for one key; `""` for one that is not stored."""
         before, after = self.before[key], self.after.get(key, "")
         return (after, before) if direction == "undo" else (before, after)
+
+    def end_record(self) -> dict[str, Any]:
+        """Return the journal record of its end."""
+        return {"op": "end", "id": self.call_id, "after": dict(self.after), **self.authorship.record()}
 
     def begin_record(self) -> dict[str, Any]:
         """Return the journal record of its begin."""
@@ -119,7 +127,8 @@ class Timeline:
             case "dropped":
                 self.dropped += record["count"]
             case "end" if record["id"] in self.running:
-                self.end(replace(self.running[record["id"]], after=record["after"]))
+                step, authorship = self.running[record["id"]], Authorship.read(record)
+                self.end(replace(step, after=record["after"], authorship=authorship))
             case "move":
                 self.moving = record
             case "moved" if self.moving is not None:
@@ -159,7 +168,7 @@ class Timeline:
         undone = self.undone[::-1]
         for step in [*self.done, *undone]:
             yield step.begin_record()
-            yield {"op": "end", "id": step.call_id, "after": dict(step.after)}
+            yield step.end_record()
         if undone:
             ids = [step.call_id for step in self.undone]
             yield {"op": "move", "way": "undo", "ids": ids, "token": "kept"}

@@ -25,8 +25,11 @@ When it fails
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
+import itertools
 import os
+import stat
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -50,6 +53,9 @@ _CHUNK_BYTES = 1 << 20
 _DIGEST_BYTES = 32
 _TEMPORARY = "new-"  # no digest begins like this
 _JOURNAL = "chain"
+_FICLONE = 0x40049409  # ioctl: have a file share the blocks of another one, until either is written to
+_SHARED_BYTES = 1 << 16  # below it a copy takes no longer
+_NEVER_SHARED = frozenset({errno.EXDEV, errno.ENOTTY, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 _SYNCED_ONE_BY_ONE = 32
 """Up to so many contents are synced each; above it the whole file system is, which is faster."""
 
@@ -91,7 +97,11 @@ class Store:
         """
         self.folder = folder
         self._lock = threading.Lock()
+        self._reopening = threading.Lock()
+        self._files = (-1, -1)  # folder of the contents, journal
+        self._parked: tuple[tuple[int, ...], ...] | None = None  # what they were when they were closed
         self._temporaries = 0
+        self._unshared: set[int] = set()  # file systems that share no blocks with the store's
         self._torn = 0  # bytes at the end of the journal that are no whole line
         self._last_bytes = 0  # length of the last record, if it was written here
         self._unsynced: dict[
@@ -107,9 +117,9 @@ class Store:
         try:
             for needed in (folder, folder / "objects"):
                 needed.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._objects = os.open(folder / "objects", DIRECTORY_FLAGS)
+            self._files = (os.open(folder / "objects", DIRECTORY_FLAGS), -1)
             self.size, self.count = self._clean_objects()
-            self._journal = os.open(folder / _JOURNAL, APPEND_FLAGS | os.O_CREAT, 0o600)
+            self._files = self._objects, os.open(folder / _JOURNAL, APPEND_FLAGS | os.O_CREAT, 0o600)
         except OSError as error:
             raise WorkspaceError(
                 f"Checkpoints cannot be kept in {str(folder)!r}: {error.strerror}."
@@ -136,10 +146,51 @@ class Store:
 
     def close(self) -> None:
         """Close the store. Idempotent."""
-        if self._objects >= 0:
-            os.close(self._objects)
-            os.close(self._journal)
-            self._objects = self._journal = -1
+        self._parked = None
+        for file in self._files:
+            if file >= 0:
+                os.close(file)
+        self._files = (-1, -1)
+
+    def park(self) -> None:
+        """Close what is open until it is needed again. Call it while nobody uses the store."""
+        if self._parked is None and self._files[0] >= 0:
+            self._parked = tuple(map(_identity, self._files))
+            for file in self._files:
+                os.close(file)
+            self._files = (-1, -1)
+
+    @property
+    def _objects(self) -> int:
+        if self._parked is not None:
+            self._reopen()
+        return self._files[0]
+
+    @property
+    def _journal(self) -> int:
+        if self._parked is not None:
+            self._reopen()
+        return self._files[1]
+
+    def _reopen(self) -> None:
+        with self._reopening:
+            # Race: another thread has done it meanwhile.
+            if self._parked is None:
+                return
+            files: list[int] = []
+            try:
+                files.append(os.open(self.folder / "objects", DIRECTORY_FLAGS))
+                files.append(os.open(self.folder / _JOURNAL, APPEND_FLAGS))
+                if tuple(map(_identity, files)) != self._parked:
+                    raise OSError(errno.ESTALE, "another program has replaced or changed it")
+            except OSError as error:
+                for file in files:
+                    os.close(file)
+                raise WorkspaceError(
+                    f"Checkpoints cannot be kept in {str(self.folder)!r}: {error.strerror}. Close this "
+                    "session and open it again."
+                ) from error
+            self._files, self._parked = (files[0], files[1]), None
 
     # ---- contents
 
@@ -191,21 +242,30 @@ class Store:
         """
         data = os.read(file, min(_CHUNK_BYTES, max_bytes + 1))
         if len(data) == _CHUNK_BYTES:
-            return self._put_large_file(file, data, max_bytes)
+            rest = _read_chunks(file, max_bytes + 1 - len(data))
+            return self.put_chunks(itertools.chain([data], rest), max_bytes=max_bytes)
         # A short read is the end of the file, unless it is growing right now.
         data += b"".join(_read_chunks(file, max_bytes + 1 - len(data)))
         return StoredFile(self.put(data), len(data)) if len(data) <= max_bytes else None
 
-    def _put_large_file(self, file: int, first: bytes, max_bytes: int) -> StoredFile | None:
-        """Copy chunk by chunk. The digest is known only at the end, so the content is always written."""
-        hashed, size = hashlib.blake2b(first, digest_size=_DIGEST_BYTES), len(first)
+    def put_chunks(self, chunks: Iterable[bytes], *, max_bytes: int) -> StoredFile | None:
+        """Store a content in pieces. Return None if it is more than `max_bytes`.
+
+        The digest is known only at the end, so the content is always written.
+
+        Raises:
+            OSError: If a piece cannot be read.
+            WorkspaceError: If the content cannot be written.
+        """
+        hashed, size = hashlib.blake2b(digest_size=_DIGEST_BYTES), 0
         name, writing = self._create_temporary()
         try:
             try:
-                _write_all(writing, first)
-                for chunk in _read_chunks(file, max_bytes + 1 - size):
+                for chunk in chunks:
                     hashed.update(chunk)
                     size += len(chunk)
+                    if size > max_bytes:
+                        break
                     _write_all(writing, chunk)
             finally:
                 os.close(writing)
@@ -230,15 +290,46 @@ class Store:
         return data
 
     def copy(self, digest: str, file: int) -> None:
-        """Write a content to an open file.
+        """Write a content to an open new file; where the file system can share it, nothing is copied.
 
         Raises:
             WorkspaceError: If it no longer exists or is damaged; the file may then hold a part of it.
         """
+        is_shared = self._share(digest, file)
+        for chunk in self.verified_chunks(digest):
+            if not is_shared:
+                _write_all(file, chunk)
+
+    def _share(self, digest: str, file: int) -> bool:
+        """Have an empty file share the blocks of a content. Return False if that is not possible."""
+        device = os.fstat(file).st_dev
+        if device in self._unshared or self.size_of(digest) < _SHARED_BYTES:
+            return False
+        try:
+            source = os.open(digest, READ_FLAGS, dir_fd=self._objects)
+        except OSError:
+            return False  # whoever reads it says so
+        try:
+            fcntl.ioctl(file, _FICLONE, source)
+        except OSError as error:
+            # Another file system, or one that shares no blocks. Anything else, as a full disk, may pass.
+            if error.errno in _NEVER_SHARED:
+                self._unshared.add(device)
+            return False
+        finally:
+            os.close(source)
+        return True
+
+    def verified_chunks(self, digest: str) -> Iterator[bytes]:
+        """Yield a content in pieces, and compare it with its digest in the end.
+
+        Raises:
+            WorkspaceError: If it no longer exists or is damaged.
+        """
         hashed = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         for chunk in self.chunks(digest):
             hashed.update(chunk)
-            _write_all(file, chunk)
+            yield chunk
         if hashed.hexdigest() != digest:
             raise self._damage_error(digest)
 
@@ -466,11 +557,17 @@ class Store:
                 os.close(journal)
                 raise
             os.close(self._journal)
-            self._journal, self._torn, self._last_bytes = journal, 0, 0
+            self._files, self._torn, self._last_bytes = (self._objects, journal), 0, 0
             self._has_unsynced_records = False
             sync_folder(self.folder)
         except OSError as error:
             raise self._write_error(error) from error
+
+
+def _identity(file: int) -> tuple[int, ...]:
+    """Return what tells an open folder from another one, and a journal from another or a longer one."""
+    status = os.fstat(file)
+    return status.st_dev, status.st_ino, status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 def _read_chunks(file: int, max_bytes: int) -> Iterator[bytes]:

@@ -25,6 +25,7 @@ import pathlib
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -33,16 +34,21 @@ from typing import Any
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import UsageError, WorkspaceError
 from aisotools.core.truncation import summarize_names
+from aisotools.workspace.checkpoints.authorship import NO_EVIDENCE, Author, Evidence
 from aisotools.workspace.checkpoints.moves import (
     PathList,
     UndoResult,
+    changes_by_author,
     find_stuck,
+    judge_changes,
     list_changed,
+    list_unrestored,
     move_trees,
     plan_trees,
 )
 from aisotools.workspace.checkpoints.recovery import UNCERTAIN, describe_completed, describe_ended, drop_lost
-from aisotools.workspace.checkpoints.restore import Reasons, RestorePlan, lock_again, plan_restore, sweep
+from aisotools.workspace.checkpoints.removal import sweep
+from aisotools.workspace.checkpoints.restore import Reasons, RestorePlan, lock_again, plan_restore
 from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline
 from aisotools.workspace.checkpoints.store import RecordQueue, Store
@@ -60,6 +66,7 @@ KEPT_CONTENTS = 300_000
 """Number of these contents, which may be as small as a byte; above it the oldest steps are dropped."""
 
 _STEP_BYTES = 2_500  # memory for a step with its digests and names, and for its tree's path
+_TICK_S = 0.01  # the longest tick of the clock by which files are stamped
 _DROP_SLACK = 20  # steps above KEPT_STEPS before any is dropped: dropping rewrites the journal
 
 
@@ -70,6 +77,7 @@ class Checkpoints:
 
     Attributes:
         latest: Last snapshot of the workspace; None before the first.
+        kept_bytes: Size of the contents of all steps; above it the oldest steps are dropped.
         has_excess: Whether there are more steps or contents than are kept, as of the last step that ended.
         memory_bytes: Memory that all of this takes between two calls, without what a scan or an undo needs.
         root_mode: Mode of the workspace's own folder; None if that did not exist.
@@ -97,16 +105,16 @@ class Checkpoints:
         Raises:
             WorkspaceError: If the folder cannot be used.
         """
-        self._kept_bytes, self._kept_contents = kept_bytes, kept_contents
+        self.kept_bytes, self._kept_contents = kept_bytes, kept_contents
         self._store = Store(folder)
         self._lock = threading.RLock()
         self.root_mode = watch_mode(workspace, folder, lambda: bool(self._timeline.running))
         self._trees = TrackedTrees(self._store, workspace, limits or ScanLimits(), mode=self.root_mode)
         self._keep_bytes = math.inf
-        self.memory_bytes = 0
+        self.memory_bytes, self.has_excess = 0, False
         self.latest: Snapshot | None = None
-        self.has_excess = False
         self._due = RecordQueue(self._store)
+        self._pinned: Counter[str] = Counter()
         self.notes: list[str] = []
         try:
             records = self._store.records()
@@ -148,6 +156,13 @@ class Checkpoints:
             if self.root_mode is not None:
                 self.root_mode.close()
             self._store.close()
+
+    def park(self) -> None:
+        """Close what is open, and forget what scans remember, until either is needed again."""
+        with self._lock:
+            if self.is_synced and not self._timeline.running:
+                self._trees.close()
+                self._store.park()
 
     def take_notes(self) -> tuple[str, ...]:
         """Return what was completed, taken back or lost since the last time, in sentences."""
@@ -200,8 +215,7 @@ class Checkpoints:
     # ---- memory
 
     def _measure(self) -> None:
-        timeline = self._timeline
-        total = _STEP_BYTES * (len(timeline.done) + len(timeline.undone) + len(timeline.running))
+        total = _STEP_BYTES * len(self._timeline.all_steps())
         self.memory_bytes = total + self._trees.memory_bytes
 
     def limit_memory(self, keep_bytes: int) -> None:
@@ -299,9 +313,11 @@ class Checkpoints:
         max_work: float = math.inf,
         *,
         may_wait: bool = True,
+        evidence: Evidence = NO_EVIDENCE,
     ) -> Checkpoint:
         """End a step after its call has run.
 
+        `evidence` says who may have written during the call.
         If `has_excess` afterwards, call `drop_old`, which may take long. If it may not wait and `is_due`
         afterwards, call `sync` before the call is answered.
 
@@ -321,7 +337,9 @@ class Checkpoints:
                     after[key] = "" if snapshot is None else snapshot.root  # empty: it is tracked no more
                     if key == WORKSPACE_KEY:
                         self.latest = snapshot
-                step = replace(step, after=after)
+                step, tree = replace(step, after=after), self._trees.workspace
+                judged = judge_changes(self._store, tree, step, evidence)
+                step = replace(step, authorship=judged)
             except TooSlow:
                 raise
             except BaseException:
@@ -329,20 +347,28 @@ class Checkpoints:
                 self._due.add(op="end", id=call_id, after={})
                 raise
             self._timeline.end(step)
-            self._due.add(op="end", id=call_id, after=dict(step.after), needs_sync=step.changed)
+            self._due.add(needs_sync=step.changed, **step.end_record())
             if may_wait and step.changed:
                 self.sync()
             else:
                 self._due.write(may_wait=may_wait)
             self.has_excess = len(self._timeline.done) > KEPT_STEPS + _DROP_SLACK or (
-                self._store.size > self._kept_bytes or self._store.count > self._kept_contents
+                self._store.size > self.kept_bytes or self._store.count > self._kept_contents
             )
             self._measure()
             return step
 
+    def changes_by_author(self, step: Checkpoint) -> dict[Author, list[str]]:
+        """Return the paths in the workspace that a step has changed, by author; none of very many."""
+        return changes_by_author(self._store, self._trees.workspace, step)
+
     def list_changes(self, step: Checkpoint) -> list[str]:
         """Return the paths that a step has changed, sorted; those of very many may be shortened."""
         return list_changed(self._store, self._trees, step)
+
+    def list_unrestored(self, step: Checkpoint) -> list[str]:
+        """Return what undo of a step will not bring back, each with what of it; see `list_partial`."""
+        return list_unrestored(self._store, self._trees, step)
 
     @property
     def is_busy(self) -> bool:
@@ -360,6 +386,24 @@ class Checkpoints:
         """
         with self._lock:
             return self._trees.workspace.fits(most_entries)
+
+    def pin(self, root: str) -> bool:
+        """Keep the contents of a workspace's tree until `unpin`. Return whether it is stored.
+
+        Where contents take too much room, it goes before any step: it is older.
+        """
+        with self._lock:
+            self._pinned += Counter([root] if root in self._store else [])
+            return self.is_pinned(root)
+
+    def is_pinned(self, root: str) -> bool:
+        """Return whether the contents of a tree are kept by `pin`."""
+        return self._pinned[root] > 0
+
+    def unpin(self, root: str) -> None:
+        """Take one `pin` back, if there is one."""
+        with self._lock:
+            self._pinned -= Counter([root])
 
     def covers(self, path: pathlib.Path) -> bool:
         """Return whether a path outside the workspace can be part of a step."""
@@ -394,15 +438,21 @@ class Checkpoints:
             if self._timeline.running:
                 names = ", ".join(step.name for step in self._timeline.running.values())
                 raise UsageError(f"{names} is running. Wait for it, or interrupt it, then {direction}.")
-            plans = self._plan_healed(direction, steps)
-            conflicts = tuple(conflict for _, plan in plans for conflict in plan.conflicts)
-            if conflicts and not force:
-                return UndoResult(direction=direction, steps=tuple(steps), conflicts=conflicts, done=False)
-            # The plan has scanned every tree.
-            origin = {tree.key: tree.root for tree, _ in plans}
-            moved = self._carry_out(direction, steps, plans, force=force)
+            for attempts_left in (2, 1, 0):
+                plans = self._plan_healed(direction, steps, force=force)
+                conflicts = tuple(conflict for _, plan in plans for conflict in plan.conflicts)
+                if conflicts and not force:
+                    return UndoResult(
+                        direction=direction, steps=tuple(steps), conflicts=conflicts, done=False
+                    )
+                # The plan has scanned every tree.
+                origin = {tree.key: tree.root for tree, _ in plans}
+                moved = self._carry_out(direction, steps, plans, force=force)
+                if not (moved.is_late and attempts_left):
+                    break
+                time.sleep(_TICK_S)  # the next plan is late again where a stamp is finer than its clock
             if not moved.done and self._heal():
-                plans = self._plan(direction, steps)
+                plans = self._plan(direction, steps, force=force)
                 moved = self._carry_out(direction, steps, plans, force=force)
             if unfinished:  # what this move changes as well, it names itself
                 touched = {tree.display_path(path) for tree, plan in plans for path in plan.touched}
@@ -414,13 +464,13 @@ class Checkpoints:
             return self._take_back(moved, plans)
 
     def _plan_healed(
-        self, direction: Direction, steps: Sequence[Checkpoint]
+        self, direction: Direction, steps: Sequence[Checkpoint], *, force: bool
     ) -> list[tuple[TrackedTree, RestorePlan]]:
         try:
-            return self._plan(direction, steps)
+            return self._plan(direction, steps, force=force)
         except WorkspaceError:
             if self._heal():
-                return self._plan(direction, steps)
+                return self._plan(direction, steps, force=force)
             raise
 
     def _heal(self) -> bool:
@@ -468,16 +518,27 @@ class Checkpoints:
             for key, root in moved.origin.items():
                 tree = self._trees.find(key)
                 if tree is not None:
-                    plans.append((tree, plan_restore(self._store, tree, [(tree.scan().root, root)])))
+                    plans.append(
+                        (
+                            tree,
+                            plan_restore(self._store, tree, [(tree.scan().root, root)], keeps_set_ids=True),
+                        )
+                    )
             direction: Direction = "redo" if moved.direction == "undo" else "undo"
             return self._carry_out(
                 direction, moved.steps[::-1], plans, moved.token, force=True, must_succeed=True
             )
 
     def _plan(
-        self, direction: Direction, steps: Sequence[Checkpoint], *, is_resumed: bool = False
+        self,
+        direction: Direction,
+        steps: Sequence[Checkpoint],
+        *,
+        is_resumed: bool = False,
+        force: bool = False,
     ) -> list[tuple[TrackedTree, RestorePlan]]:
-        return plan_trees(self._store, self._trees, direction, steps, is_resumed=is_resumed)
+        trees = self._trees
+        return plan_trees(self._store, trees, direction, steps, is_resumed=is_resumed, force=force)
 
     def _carry_out(
         self,
@@ -548,8 +609,10 @@ class Checkpoints:
             restored=tuple(sorted_in_runs(moved.restored)),
             removed=tuple(sorted_in_runs(moved.removed)),
             missing=tuple(sorted_in_runs([*moved.missing, *failed])),
+            others=tuple(sorted_in_runs(moved.others)),
             failed=tuple(sorted_in_runs(failed)),
             done=is_done,
+            is_late=moved.is_late,
             token=token,
         )
 
@@ -659,11 +722,15 @@ class Checkpoints:
                 self._trees.keep_only({key for step in self._timeline.all_steps() for key in step.before})
                 roots = {root for step in self._timeline.all_steps() for root in step.roots}
                 roots |= {tree.root for tree in self._trees if tree.root}
+                roots |= self._pinned.keys()
                 self._store.keep_only(reachable_digests(self._store, roots))
-                is_full = self._store.size > self._kept_bytes or self._store.count > self._kept_contents
-                if not is_full or not done:
+                is_full = self._store.size > self.kept_bytes or self._store.count > self._kept_contents
+                if not is_full or not (done or self._pinned):
                     break
-                del done[: len(done) // 4 + 1]
+                if self._pinned:
+                    self._pinned.clear()
+                else:
+                    del done[: len(done) // 4 + 1]
             self._timeline.dropped += count - len(done)
             self._rewrite()
             self.has_excess = False

@@ -1,44 +1,32 @@
-"""Trees of a workspace: entries of folders as nodes, their listings, and what a scanner remembers of them.
+"""Trees of a workspace: entries of folders as nodes, and their listings.
 
 A tree is the digest of a folder's listing, which holds the digests of what the folder contains, so equal
 trees have equal digests however deep they are.
-
-What a scanner remembers of a folder from one walk to the next takes little memory. A workspace may hold a
-hundred thousand entries, and its author is hostile. So an entry is one packed record, of 112 bytes for a
-file, and not a tree of objects. A link's target may have 4 KiB: a long one is stored like a file, and the
-record holds its digest. A state that takes more than its scanner may keep is put away in a file without a
-name between two walks. The file lies in the private folder of the store, and ends with the process.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import stat
-import struct
-import tempfile
-from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from pathlib import Path
-from sys import getsizeof
-from typing import BinaryIO, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.store import content_digest
 from aisotools.workspace.dirfd import DIRECTORY_FLAGS
 
-NodeKind = Literal["file", "folder", "link", "long_link", "fifo", "other", "unkept"]
-"""Kind of a tree node: `long_link` is a link whose target is stored like the content of a file, `other` is a
-socket or device, `unkept` exists without its content being stored."""
+NodeKind = Literal["file", "sparse", "folder", "link", "long_link", "fifo", "other", "unkept"]
+"""Kind of a tree node: `sparse` is a file with holes, `long_link` a link whose target is stored like the
+content of a file, `other` a socket or device, `unkept` exists without its content being stored."""
 
 MAX_INLINE_TARGET = 128
 """Bytes of a link's target above which it is a `long_link`."""
 
 LETTERS: Mapping[NodeKind, bytes] = {
     "file": b"f",
+    "sparse": b"s",
     "folder": b"d",
     "link": b"l",
     "long_link": b"L",
@@ -47,7 +35,8 @@ LETTERS: Mapping[NodeKind, bytes] = {
     "unkept": b"u",
 }
 _UNREADABLE = "it cannot be read: "
-_KINDS = {letter: kind for kind, letter in LETTERS.items()}
+KINDS = {letter: kind for kind, letter in LETTERS.items()}
+"""The kind of each letter."""
 
 
 class Node(NamedTuple):
@@ -55,16 +44,25 @@ class Node(NamedTuple):
 
     Attributes:
         kind: Kind of the entry.
-        mode: Permission bits; 0 for links and special files.
+        mode: Permission bits, with setuid, setgid and sticky; 0 for links and special files.
         content: Digest of a file, a folder or a long target, target of a link, or for `unkept` the reason,
         the file's stamp, and for a folder that was looked through all the same what `digest_below` returned.
-        size: Size of a file or a long target in bytes.
+        size: Size of what is stored of a file or a long target in bytes: without the holes.
+        mtime_ns: Time of the last change, in nanoseconds since the epoch. None in a tree of an earlier
+        version, which knows none of the attributes from here on, and of the mode only the permissions.
+        owner: User and group.
+        xattrs: Digest of the list of extended attributes; empty if there are none.
+        link: Inode and number of names of a file that has several.
     """
 
     kind: NodeKind
     mode: int = 0
     content: str = ""
     size: int = 0
+    mtime_ns: int | None = None
+    owner: tuple[int, int] | None = None
+    xattrs: str = ""
+    link: tuple[int, int] | None = None
 
     @property
     def why_unkept(self) -> str:
@@ -86,6 +84,28 @@ class Node(NamedTuple):
         """True for a link with a target of any length."""
         return self.kind in {"link", "long_link"}
 
+    @property
+    def is_file(self) -> bool:
+        """True for a regular file whose content is stored."""
+        return self.kind in {"file", "sparse"}
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """Digests of what is stored of the entry itself, apart from a folder's listing."""
+        needed = (self.content,) if self.kind in _STORED else ()
+        return (*needed, self.xattrs) if self.xattrs else needed
+
+    def is_like(self, other: Node | None) -> bool:
+        """Return whether one and the other are the same, as far as both are known.
+
+        What earlier versions did not know counts as the same, and so does which other names a file has.
+        """
+        if other is None or self[:1] + self[2:4] != other[:1] + other[2:4]:
+            return False
+        if self.mtime_ns is None or other.mtime_ns is None:
+            return self.mode & 0o777 == other.mode & 0o777
+        return (self.mode, *self[4:7]) == (other.mode, *other[4:7])
+
     def has_same_content(self, other: Node | None) -> bool:
         """Return whether replacing one by the other would lose nothing.
 
@@ -98,6 +118,9 @@ class Node(NamedTuple):
             # Trees of earlier versions hold long targets themselves.
             return self.is_link and other.is_link and _target_digest(self) == _target_digest(other)
         return self.kind == "folder" or self.content == other.content
+
+
+_STORED = frozenset({"file", "sparse", "long_link"})
 
 
 def _target_digest(link: Node) -> str:
@@ -153,9 +176,49 @@ def encode_folder(nodes: Mapping[str, Node]) -> bytes:
     """Return the listing of a folder; equal for equal nodes in any order."""
     parts = []
     for name, node in sorted(nodes.items()):
-        parts.append(b"%s %o %d " % (LETTERS[node.kind], node.mode, node.size) + os.fsencode(node.content))
-        parts.append(os.fsencode(name))
+        parts += [encode_node(node), os.fsencode(name)]
     return b"\0".join(parts)
+
+
+def encode_node(node: Node) -> bytes:
+    """Return an entry of a listing without its name."""
+    content = os.fsencode(node.content)
+    attributes = b""
+    if node.mtime_ns is not None:
+        attributes += b",m%d" % node.mtime_ns
+    if node.owner is not None:
+        attributes += b",u%d:%d" % node.owner
+    if node.xattrs:
+        attributes += b",x" + node.xattrs.encode()
+    if node.link is not None:
+        attributes += b",h%d:%d" % node.link
+    return b"%s %o%s %d %s" % (LETTERS[node.kind], node.mode, attributes, node.size, content)
+
+
+def _decode_node(header: bytes, owners: dict[bytes, tuple[int, int]]) -> Node:
+    letter, mode, size, content = header.split(b" ", 3)
+    kind, text, length = KINDS[letter], os.fsdecode(content), int(size)
+    bits, comma, attributes = mode.partition(b",")
+    if not comma:
+        return Node(kind, int(bits, 8), text, length)
+    mtime_ns, owner, xattrs, link = None, None, "", None
+    for attribute in attributes.split(b","):
+        value = attribute[1:]
+        match attribute[:1]:
+            case b"m":
+                mtime_ns = int(value)
+            case b"u":
+                owner = owners.get(value) or owners.setdefault(value, _parse_pair(value))
+            case b"x":
+                xattrs = value.decode()
+            case b"h":
+                link = _parse_pair(value)
+    return Node(kind, int(bits, 8), text, length, mtime_ns, owner, xattrs, link)
+
+
+def _parse_pair(text: bytes) -> tuple[int, int]:
+    first, _, second = text.partition(b":")
+    return int(first), int(second)
 
 
 def decode_folder(
@@ -173,6 +236,7 @@ def decode_folder(
     similar = {} if similar is None else similar
     names = {} if names is None else names
     nodes: dict[str, Node] = {}
+    owners: dict[bytes, tuple[int, int]] = {}
     node, last_header, at = Node("file"), b"", 0
     # Piece by piece: all pieces of a large listing at once would take four times its size.
     while at < len(data):
@@ -184,8 +248,7 @@ def decode_folder(
         header, name = data[at:middle], os.fsdecode(data[middle + 1 : end])
         name = names.setdefault(name, name)
         if header != last_header:
-            letter, mode, size, content = header.split(b" ", 3)
-            node, last_header = Node(_KINDS[letter], int(mode, 8), os.fsdecode(content), int(size)), header
+            node, last_header = _decode_node(header, owners), header
         known = similar.get(name)
         nodes[name] = known if known == node else node
         at = end + 1
@@ -219,21 +282,42 @@ class TreeReader:
             node = self.of(node).get(name)
         return node
 
-    def differences(self, before: str, after: str) -> dict[TreePath, NodeChange]:
+    def entries(self, root: str) -> Iterator[tuple[TreePath, Node]]:
+        """Yield all entries of a tree at any depth."""
+        todo: list[TreePath] = [()]
+        while todo:
+            path = todo.pop()
+            for name, node in self.of(self.lookup(root, path)).items():
+                yield (*path, name), node
+                if node.kind == "folder":
+                    todo.append((*path, name))
+
+    def differences(
+        self, before: str, after: str, folders: set[TreePath] | None = None
+    ) -> dict[TreePath, NodeChange]:
         """Return every path at which two trees differ, in order, so folders before their entries.
 
-        A folder in both trees is included only if its mode differs.
+        A folder in both trees is included only if its mode, owner or extended attributes differ. Of files
+        with several names it counts which names lead to one file, and not which inode that is.
+
+        Args:
+            before: Digest of the one tree.
+            after: Digest of the other.
+            folders: Gets the paths of the folders in both trees that have other times.
         """
-        found: dict[TreePath, NodeChange] = {}
+        comparison = _Comparison({}, set() if folders is None else folders)
         if before != after:
-            self._compare((), Node("folder", content=before), Node("folder", content=after), found)
-        return found
+            left, right = Node("folder", content=before), Node("folder", content=after)
+            self._compare((), left, right, comparison)
+        return comparison.found
 
     def _compare(
-        self, path: TreePath, before: Node | None, after: Node | None, found: dict[TreePath, NodeChange]
+        self, path: TreePath, before: Node | None, after: Node | None, comparison: _Comparison
     ) -> None:
         if path and not _is_same_folder(before, after):
-            found[path] = before, after
+            comparison.found[path] = before, after
+        elif path and before is not None and after is not None and before.mtime_ns != after.mtime_ns:
+            comparison.folders.add(path)
         try:
             left, right = self.of(before), self.of(after)
         except WorkspaceError as error:
@@ -243,13 +327,37 @@ class TreeReader:
         differing = [name for name, node in left.items() if node != right.get(name)]
         differing += [name for name in right if name not in left]
         for name in sorted_in_runs(differing):
-            self._compare((*path, name), left.get(name), right.get(name), found)
+            one, other = left.get(name), right.get(name)
+            if one is None or not one.is_like(other) or not comparison.match((*path, name), one, other):
+                self._compare((*path, name), one, other, comparison)
+
+
+class _Comparison:
+    """What differs between two trees, and which file of one is which of the other by their names."""
+
+    def __init__(self, found: dict[TreePath, NodeChange], folders: set[TreePath]) -> None:
+        self.found, self.folders = found, folders
+        self._others: dict[int | TreePath, int | TreePath] = {}
+        self._files: dict[int | TreePath, int | TreePath] = {}
+
+    def match(self, path: TreePath, node: Node, other: Node | None) -> bool:
+        """Return whether two nodes at a path can be one file each, whose other names lead to it as well."""
+        if other is None or node.mtime_ns is None or other.mtime_ns is None:
+            return True
+        file = path if node.link is None else node.link[0]
+        paired = path if other.link is None else other.link[0]
+        if self._others.get(file, paired) != paired or self._files.get(paired, file) != file:
+            return False
+        self._others[file], self._files[paired] = paired, file
+        return True
 
 
 def _is_same_folder(before: Node | None, after: Node | None) -> bool:
-    if before is None or after is None:
+    if before is None or after is None or not before.kind == after.kind == "folder":
         return False
-    return before.kind == after.kind == "folder" and before.mode == after.mode
+    if before.mtime_ns is None or after.mtime_ns is None:
+        return before.mode & 0o777 == after.mode & 0o777
+    return (before.mode, before.owner, before.xattrs) == (after.mode, after.owner, after.xattrs)
 
 
 def reachable_digests(store: ContentStore, roots: Iterable[str]) -> set[str]:
@@ -264,8 +372,7 @@ def reachable_digests(store: ContentStore, roots: Iterable[str]) -> set[str]:
         for node in decode_folder(store.get(digest)).values():
             if node.kind == "folder":
                 todo.append(node.content)
-            elif node.kind in {"file", "long_link"}:
-                found.add(node.content)
+            found.update(node.digests)
     return found
 
 
@@ -285,7 +392,9 @@ def is_whole(store: SizedStore, root: str) -> bool:
         for node in nodes.values():
             if node.kind == "folder":
                 todo.append(node.content)
-            elif node.kind in {"file", "long_link"} and store.size_of(node.content) != node.size:
+            elif node.kind in _STORED and store.size_of(node.content) != node.size:
+                return False
+            if node.xattrs and store.size_of(node.xattrs) < 0:
                 return False
     return True
 
@@ -371,12 +480,6 @@ def _move_to(folder: int, name: str) -> int:
     return there
 
 
-# ---- what a scanner remembers
-
-FileStamp = tuple[int, int, int, int]
-"""Size, modification time, inode and change time of a file."""
-
-
 def _stamp_text(status: os.stat_result) -> str:
     return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}:{status.st_ctime_ns}"
 
@@ -396,222 +499,3 @@ def unkept_node(reason: str, status: os.stat_result, digest: str = "") -> Node:
     """
     seal = f";{digest}" if digest else ""
     return Node("unkept", status.st_mode & 0o777, f"{reason};{_stamp_text(status)}{seal}")
-
-
-pack_stamp = struct.Struct("<qqQq").pack
-"""Return a stamp as a record begins with it. `struct.error`: a number has more than 64 bits."""
-
-ALWAYS_READ = b"\xff" * 32
-"""The stamp of an entry that every walk reads again. No file has it: its size would be negative."""
-
-_STAMP_BYTES = 32
-# After the stamp: letter of the kind, mode, size. The rest is the content: a digest in bytes, or a text.
-_HEAD = struct.Struct("<cHQ")
-_CONTENT_AT = _STAMP_BYTES + _HEAD.size
-_WITH_DIGEST = {LETTERS["file"], LETTERS["folder"], LETTERS["long_link"]}
-_FILE = LETTERS["file"][0]
-_UNKEPT = LETTERS["unkept"][0]
-# What the allocator adds to a name and to a record on average, both together.
-_ROUNDING_BYTES = 16
-
-# Of a folder in a file: entries, bytes of all names, bytes of its digest, subfolders; file_bytes, unkept,
-# changed.
-_FOLDER_HEAD = struct.Struct("<IQBIQI?")
-
-
-class FolderState:
-    """One folder as the last walk found it.
-
-    Attributes:
-        parent: State of the folder around it; None at the root.
-        records: Entries by name. Each begins with its stamp, or with `ALWAYS_READ`.
-        folders: States of the subfolders.
-        digest: Digest of the listing, valid unless `changed`.
-        changed: True if the listing has to be stored again. Then all parents are changed, too.
-        file_bytes: Size of the files directly in the folder.
-        unkept: Number of entries directly in the folder whose content is not stored.
-    """
-
-    __slots__ = ("changed", "digest", "entry_bytes", "file_bytes", "folders", "parent", "records", "unkept")
-
-    def __init__(self, parent: FolderState | None = None) -> None:
-        self.parent = parent
-        self.records: dict[str, bytes] = {}
-        self.folders: dict[str, FolderState] = {}
-        self.digest = ""
-        self.changed = True
-        self.file_bytes = 0
-        self.unkept = 0
-        self.entry_bytes = 0
-
-    def node(self, name: str) -> Node:
-        """Return an entry as a node."""
-        record = self.records[name]
-        letter, mode, size = _HEAD.unpack_from(record, _STAMP_BYTES)
-        content, kind = record[_CONTENT_AT:], _KINDS[letter]
-        return Node(kind, mode, content.hex() if letter in _WITH_DIGEST else os.fsdecode(content), size)
-
-    def set(self, name: str, stamp: FileStamp | None, node: Node) -> None:
-        """Add or replace an entry."""
-        letter, head = LETTERS[node.kind], ALWAYS_READ
-        if stamp is not None:
-            # A time beyond the year 2262 has too many bits; such a file is read by every walk.
-            with suppress(struct.error):
-                head = pack_stamp(*stamp)
-        content = bytes.fromhex(node.content) if letter in _WITH_DIGEST else os.fsencode(node.content)
-        record = head + _HEAD.pack(letter, node.mode, node.size) + content
-        known = self.records.get(name)
-        if known is not None:
-            self._count(name, known, -1)
-        self.records[name] = record
-        self._count(name, record, 1)
-        if node.kind != "folder":
-            self.folders.pop(name, None)
-        if known is None or known[_STAMP_BYTES:] != record[_STAMP_BYTES:]:
-            self.mark_changed()
-
-    def set_digest(self, name: str, digest: str) -> None:
-        """Note the digest of a subfolder whose listing was stored."""
-        record = self.records[name][:_CONTENT_AT] + bytes.fromhex(digest)
-        self.entry_bytes += len(record) - len(self.records[name])
-        self.records[name] = record
-
-    def drop(self, name: str) -> None:
-        """Remove an entry, if there is one."""
-        known = self.records.pop(name, None)
-        if known is not None:
-            self._count(name, known, -1)
-            self.folders.pop(name, None)
-            self.mark_changed()
-
-    def _count(self, name: str, record: bytes, sign: int) -> None:
-        self.entry_bytes += sign * (getsizeof(name) + getsizeof(record) + _ROUNDING_BYTES)
-        letter = record[_STAMP_BYTES]
-        if letter == _FILE:
-            self.file_bytes += sign * int.from_bytes(record[_CONTENT_AT - 8 : _CONTENT_AT], "little")
-        elif letter == _UNKEPT:
-            self.unkept += sign
-
-    def mark_changed(self) -> None:
-        """Mark this folder and all parents to be stored again."""
-        state: FolderState | None = self
-        while state is not None and not state.changed:
-            state.changed = True
-            state = state.parent
-
-    def uncovered(self, path: TreePath) -> Iterator[tuple[TreePath, str]]:
-        """Yield the paths at any depth whose content is not stored, each with the reason."""
-        if self.unkept:
-            for name, record in self.records.items():
-                if record[_STAMP_BYTES] == _UNKEPT:
-                    yield (*path, name), self.node(name).why_unkept
-        for name, folder in self.folders.items():
-            yield from folder.uncovered((*path, name))
-
-    def listing(self) -> bytes:
-        """Return what `encode_folder` would, in less memory."""
-        # Large ones are never copied: not while they grow, and not in the end.
-        listing = io.BytesIO()
-        for name in sorted_in_runs(self.records):
-            record = self.records[name]
-            letter, mode, size = _HEAD.unpack_from(record, _STAMP_BYTES)
-            content = record[_CONTENT_AT:]
-            if letter in _WITH_DIGEST:
-                content = content.hex().encode()
-            gap = b"\0" if listing.tell() else b""
-            listing.write(b"%s%s %o %d %s\0%s" % (gap, letter, mode, size, content, os.fsencode(name)))
-        return listing.getvalue()
-
-    def clear(self) -> None:
-        """Let go of everything at once. Folders refer to each other, so they would wait for the collector."""
-        todo = [self]
-        while todo:
-            state = todo.pop()
-            todo += state.folders.values()
-            state.folders, state.records, state.parent = {}, {}, None
-
-    def memory_bytes(self) -> int:
-        """Return the memory that this folder and all below it take."""
-        total = 0
-        todo = [self]
-        while todo:
-            state = todo.pop()
-            todo += state.folders.values()
-            total += getsizeof(state) + getsizeof(state.records) + getsizeof(state.folders)
-            total += getsizeof(state.digest) + state.entry_bytes
-        return total
-
-
-# ---- in a file
-
-
-def put_away(state: FolderState, folder: Path) -> BinaryIO:
-    """Write a state to a new file without a name in `folder`, at whose beginning it is read again.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
-    file = tempfile.TemporaryFile(prefix="state-", dir=folder)  # noqa: SIM115 - open until the next walk
-    try:
-        _write(state, file)
-        file.seek(0)
-    except BaseException:
-        file.close()
-        raise
-    return file
-
-
-def _write(state: FolderState, file: BinaryIO) -> None:
-    names = b"\0".join(map(os.fsencode, state.records))
-    digest = state.digest.encode()
-    counts = len(state.records), len(names), len(digest), len(state.folders)
-    file.write(_FOLDER_HEAD.pack(*counts, state.file_bytes, state.unkept, state.changed) + digest)
-    file.write(names)
-    file.write(array("I", map(len, state.records.values())).tobytes())
-    file.writelines(state.records.values())
-    for name, inner in state.folders.items():
-        encoded = os.fsencode(name)
-        file.write(struct.pack("<H", len(encoded)) + encoded)
-        _write(inner, file)
-
-
-def take_back(file: BinaryIO, parent: FolderState | None = None) -> FolderState:
-    """Return the state that `put_away` wrote; nothing in it was lost.
-
-    Raises:
-        OSError: If it cannot be read.
-        ValueError: If it is not whole.
-    """
-    state = FolderState(parent)
-    head = _FOLDER_HEAD.unpack(_read(file, _FOLDER_HEAD.size))
-    count, name_bytes, digest_bytes, folders, state.file_bytes, state.unkept, state.changed = head
-    state.digest = _read(file, digest_bytes).decode()
-    # Decoded one by one: a single character beyond the first 65,536 makes a text four times as large.
-    names = _split(_read(file, name_bytes)) if count else iter(())
-    lengths = array("I")
-    lengths.frombytes(_read(file, count * lengths.itemsize))
-    for encoded, length in zip(names, lengths, strict=True):
-        name, record = os.fsdecode(encoded), _read(file, length)
-        state.records[name] = record
-        state.entry_bytes += getsizeof(name) + getsizeof(record) + _ROUNDING_BYTES
-    for _ in range(folders):
-        (length,) = struct.unpack("<H", _read(file, 2))
-        name = os.fsdecode(_read(file, length))
-        state.folders[name] = take_back(file, state)
-    return state
-
-
-def _split(data: bytes) -> Iterator[bytes]:
-    """Yield the pieces of `data` between zero bytes. All at once would hold up other threads."""
-    at = 0
-    while (end := data.find(b"\0", at)) >= 0:
-        yield data[at:end]
-        at = end + 1
-    yield data[at:]
-
-
-def _read(file: BinaryIO, size: int) -> bytes:
-    data = file.read(size)
-    if len(data) != size:
-        raise ValueError(f"the file ends {size - len(data)} bytes too early")
-    return data

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace.checkpoints.contents import occupied_bytes
 from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Scanner, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import TreePath, open_below
@@ -147,21 +148,24 @@ class TrackedTree:
         def visit(folder: int) -> list[str]:
             nonlocal most_entries, left_bytes, left_entries
             folders = []
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    most_entries -= 1
-                    if most_entries < 0:
-                        raise TooSlow
-                    # Never through a link: it may lead to itself, or to where nobody may look.
-                    if entry.is_dir(follow_symlinks=False):
-                        most_entries -= 1  # it is opened
-                        folders.append(entry.name)
-                        continue
-                    left_entries -= 1
-                    with suppress(OSError):  # it is gone, or its folder allows no look at it
-                        left_bytes -= entry.stat(follow_symlinks=False).st_size
-                    if left_bytes < 0 or left_entries < 0:
-                        raise _DoesNotFit
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        most_entries -= 1
+                        if most_entries < 0:
+                            raise TooSlow
+                        # Never through a link: it may lead to itself, or to where nobody may look.
+                        if entry.is_dir(follow_symlinks=False):
+                            most_entries -= 1  # it is opened
+                            folders.append(entry.name)
+                            continue
+                        left_entries -= 1
+                        with suppress(OSError):  # it is gone, or its folder allows no look at it
+                            left_bytes -= occupied_bytes(entry.stat(follow_symlinks=False))
+                        if left_bytes < 0 or left_entries < 0:
+                            raise _DoesNotFit
+            except OSError:
+                pass  # it was removed while it was listed
             return folders
 
         with self.opened() as root:
@@ -169,8 +173,6 @@ class TrackedTree:
                 walk_below(root, visit)  # what it cannot reach is named when a snapshot is taken
             except _DoesNotFit:
                 return False
-            except OSError:
-                pass  # a folder that was removed while it was listed
         return True
 
     def display_path(self, path: TreePath) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,10 @@ from aisotools.agent.transcript.attachments import (
 from aisotools.builtin import builtin_tools
 from aisotools.core.events import CallEmitted, EventsDropped, SandboxLost
 from aisotools.core.types import Effect
+from aisotools.policy.rules import Policy
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.function import tool
+from aisotools.workspace.checkpoints.timeline import KEPT_STEPS
 from tests.conftest import OpenSession
 
 FACTOR = 3
@@ -55,6 +58,23 @@ async def test_small_text_files_are_taken_and_others_named(open_session: OpenSes
         "pipe: no file",
         "zero: no text",
     ]
+
+
+async def test_files_from_before_the_first_call_stay_and_are_missing_where_room_is_short(
+    open_session: OpenSession,
+) -> None:
+    session = open_session(policy=Policy(mode="auto"))
+    await session.start()
+    history: Any = session.history
+    assert session.workspace is not None
+    (session.workspace / "a").write_text("before")
+    for number in range(KEPT_STEPS + 25):
+        await session.call("sandbox_write", {"path": "a", "content": str(number)})
+    assert start_files(session).texts == {"a": "before"}
+    history._checkpoints.kept_bytes = 0
+    await session.call("sandbox_write", {"path": "a", "content": "last"})
+    (reason,) = start_files(session).missing
+    assert "is not kept, to make room" in reason
 
 
 async def test_all_files_together_are_bounded(open_session: OpenSession) -> None:
@@ -110,6 +130,7 @@ async def test_files_are_missing_when_the_first_calls_were_dropped(
 ) -> None:
     session = open_session(retained_bytes=1 << 20)
     await session.start()
+    session._event_log._retained.spill = None  # as on a disk without room
     assert session.workspace is not None
     (session.workspace / "a.txt").write_text("text")
     for _ in range(30):

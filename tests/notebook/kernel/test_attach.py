@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -25,12 +25,14 @@ from aisotools.core.types import ToolResult
 from aisotools.notebook.kernel.attach import AttachedSession, Attachment, AttachSocket, attach, open_remote
 from aisotools.policy.approvers import AllowAll
 from aisotools.sandbox.host.displays import DisplayMessage
+from aisotools.sandbox.process import tree
 from aisotools.session.session import Session
 from tests.conftest import OpenSession
 from tests.notebook.kernel.jupyter import Client
 from tests.sandbox.host.test_displays import MAX_STALL_S, longest_stall_s
 from tests.sandbox.host.test_watches import FullSelector, run
 from tests.sandbox.hostile_displays import SHAPES
+from tests.sandbox.rig import open_files
 from tests.waiting import HANG_S, eventually, wait_until
 
 
@@ -254,14 +256,15 @@ async def test_displays_keep_their_order_and_their_content_on_the_way() -> None:
     assert sink.seen == expected
 
 
-def test_a_host_without_a_watch_left_says_so_in_one_sentence() -> None:
+@pytest.mark.parametrize("left", range(2))
+def test_a_host_without_a_watch_left_says_so_in_one_sentence(left: int) -> None:
     async def main(selector: FullSelector) -> None:
         local, remote = socket.socketpair()
         pidfds, remote_pidfds = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         opening = open_remote(
             remote.detach(), remote_pidfds.detach(), RecordingSink(), "unused", lambda: None
         )
-        selector.left = 1  # the channel's
+        selector.left = left  # of the channel's and the one for pidfds
         with pytest.raises(SandboxError, match=r"could not watch a file: .*max_user_watches") as raised:
             await opening
         assert "\n" not in str(raised.value)
@@ -271,5 +274,27 @@ def test_a_host_without_a_watch_left_says_so_in_one_sentence() -> None:
         assert await asyncio.get_running_loop().sock_recv(local, 1) == b""
         local.close()
         pidfds.close()
+
+    run(main)
+
+
+def test_a_session_whose_host_has_no_watch_left_is_not_attached_to_and_leaves_nothing(
+    environ: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+
+    async def main(selector: FullSelector) -> None:
+        async with Session(tmp_path / "workspace", environ=environ, level="confined") as session:
+            await session.start()  # and no call: its snapshot would open files meanwhile
+            descriptors, watched = open_files(), len(selector.get_map())
+            processes = tree.descendants(os.getpid())
+            selector.left = 0
+            with pytest.raises(SandboxError, match=r"could not watch a file: .*max_user_watches"):
+                await attach(session)
+            selector.left = None
+            assert open_files() == descriptors
+            assert len(selector.get_map()) == watched
+            assert tree.descendants(os.getpid()) <= processes
+            assert (await session.run_cell("1 + 1", origin="person")).content == "2"
 
     run(main)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
 import pytest
@@ -17,16 +18,18 @@ from aisotools.sandbox.host import leftovers
 from aisotools.sandbox.host.leftovers import (
     CallTimes,
     EndedProcesses,
+    IdleTimes,
     Leftovers,
     OtherProcesses,
     describe_changed,
     describe_leftovers,
-    file_time,
     find_changed,
+    find_idle_helpers,
 )
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import tree
 from aisotools.tools.function import tool
+from aisotools.workspace.dirfd import file_time
 from tests.sandbox.rig import PATIENT, Rig, rig
 from tests.sandbox.test_hostile import LEAVE_PROCESSES, skip_where_others_are_counted
 from tests.waiting import eventually, file_times_advance, process_state, wait_until
@@ -466,3 +469,96 @@ async def test_a_failure_that_lacks_no_process_names_nobody(tmp_path: Path) -> N
         result = await r.python("1/0")
         assert result.is_error
         assert "culprit" not in result.content
+
+
+# ---- when nothing runs
+
+
+def test_times_in_which_nothing_runs_are_seen_and_those_in_which_something_does_are_not() -> None:
+    code = "import sys\nfor line in sys.stdin: print(flush=True)"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=PIPE, stdout=PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+
+        def let_it_run() -> None:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            child.stdin.write(b"\n")
+            child.stdin.flush()
+            child.stdout.readline()
+
+        let_it_run()
+        idle = IdleTimes()
+        wait_until(lambda: idle.look([os.getpid()]) and idle.spans)
+        first = idle.spans[-1]
+        assert idle.look([os.getpid()])
+        wait_until(lambda: idle.look([os.getpid()]) and idle.spans[-1][1] > first[1])
+        assert idle.spans[-1][0] == first[0]  # the same time, which goes on
+        ended_ns = file_time()
+        let_it_run()
+        wait_until(lambda: idle.look([os.getpid()]) and idle.spans[-1][0] > ended_ns)
+        assert all(end <= ended_ns or begin > ended_ns for begin, end in idle.spans)
+        child.stdin.close()
+
+
+def test_nothing_is_said_of_nobody_or_of_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = IdleTimes()
+    assert not idle.look([])
+    assert not idle.look([])
+    with subprocess.Popen(["cat"], stdin=PIPE) as child:
+        monkeypatch.setattr(leftovers, "_MOST_COMPARED", 0)
+        assert not idle.look([os.getpid()])
+        assert not idle.look([os.getpid()])
+        child.communicate()
+    assert not idle.spans
+
+
+# ---- helpers of libraries
+
+HELPER = "import sys, mmap; {before}; print(flush=True); sys.stdin.read() # "
+TRACKER = "from multiprocessing.resource_tracker import main"
+
+
+def helper(code: str = "pass", *, line: str = TRACKER) -> subprocess.Popen[bytes]:
+    """Start a process that does `code` and then waits, with a line of code that says whose it is."""
+    program = f"{line if line == TRACKER else 'pass'}; {HELPER.format(before=code)}{line}"
+    child = subprocess.Popen([sys.executable, "-c", program], stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
+    assert child.stdout is not None
+    child.stdout.readline()
+    wait_until(lambda: process_state(child.pid) == "S")
+    return child
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "library"),
+    [
+        ("pass", TRACKER, "multiprocessing"),
+        ("pass", "joblib.externals.loky.backend.popen_loky_posix", "joblib"),
+        ("pass", "a task of its own", ""),
+        ("file = open('file', 'w')", TRACKER, ""),
+        ("file = open('file', 'r+')", TRACKER, ""),
+        ("file = open('file')", TRACKER, "multiprocessing"),
+        ("file = open('file', 'r+'); m = mmap.mmap(file.fileno(), 0); file.close()", TRACKER, ""),
+        ("m = mmap.mmap(-1, 4096)", TRACKER, "multiprocessing"),
+    ],
+)
+def test_helper_is_what_only_waits_and_has_nothing_open_for_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, line: str, library: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("content")
+    with helper(code, line=line) as child:
+        expected = {child.pid: library} if library else {}
+        assert find_idle_helpers([child.pid], os.getpid()) == expected
+        assert not find_idle_helpers([child.pid], worker=1), "it is no child of that worker"
+        child.communicate()
+    assert not find_idle_helpers([child.pid], os.getpid()), "it has ended"
+
+
+def test_helper_that_runs_is_not_idle() -> None:
+    program = f"{TRACKER}; print(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=PIPE, stderr=DEVNULL) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert not find_idle_helpers([child.pid], os.getpid())
+        child.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.types import ToolResult
-from aisotools.sandbox.confinement import landlock
+from aisotools.sandbox.confinement import isolated, landlock
 from aisotools.sandbox.host import monitor as monitoring, open_files
 from aisotools.sandbox.host.failures import describe_exit
 from aisotools.sandbox.host.monitor import (
@@ -28,6 +29,8 @@ from aisotools.sandbox.host.monitor import (
 from aisotools.sandbox.host.open_files import SOCKET_BYTES, OpenFiles
 from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
 from aisotools.sandbox.process import spawn, tree as processes
+from tests.sandbox import inside
+from tests.sandbox.conftest import Places
 from tests.sandbox.rig import Rig, rig, rss_bytes
 from tests.waiting import HANG_S, eventually, wait_until
 
@@ -177,8 +180,7 @@ def fill(size):
 """
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize(
+HIDDEN_MEMORY = pytest.mark.parametrize(
     "attack",
     [
         pytest.param(
@@ -256,9 +258,134 @@ crowd(13, hold)
         ),
     ],
 )
+
+
+@pytest.mark.sample(3)
+@HIDDEN_MEMORY
 async def test_memory_that_no_process_shows(crowded: Rig, attack: str) -> None:
     assert_limit_reported(await crowded.python(CROWD + attack, timeout_s=200), "memory_bytes")
     await works(crowded)
+
+
+@pytest.mark.sample(2)
+@HIDDEN_MEMORY
+async def test_hidden_memory_is_had_where_nothing_limits_it(tmp_path: Path, attack: str) -> None:
+    """The control: the same code holds more than that, and goes on."""
+    async with rig(tmp_path, replace(CROWDED, memory_bytes=None), level="confined") as r:
+        await r.python("1")
+        calling = asyncio.create_task(r.python(CROWD + attack, timeout_s=200))
+        assert CROWDED.memory_bytes is not None
+        wanted = CROWDED.memory_bytes
+        await eventually(lambda: measure_usage(r.kernel.supervisor, Limits()).memory_bytes > wanted)
+        assert (calling.done(), r.reported.losses) == (False, [])
+        await r.kernel.interrupt()
+        await calling
+
+
+# Memory that belongs to files, and is in no process's size. What is found is in MiB.
+HOLD = """
+import contextlib, ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype = ctypes.c_void_p
+size = 64 << 20
+
+def resident():
+    with contextlib.suppress(PermissionError):  # as in a sandbox
+        return int(open('/proc/self/statm').read().split()[1]) * 4096
+    return 0
+
+def write(file):
+    for _ in range(config['mib']):
+        os.write(file, bytes(1 << 20))
+    held = os.fstat(file).st_blocks * 512
+    os.close(file)
+    return held
+
+def in_memfd():
+    return write(os.memfd_create('x'))
+
+def in_shm():
+    path = f'/dev/shm/aisotools-test-{os.getpid()}'
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    os.unlink(path)
+    return write(file)
+
+def in_system_v():
+    number = libc.shmget(0, ctypes.c_size_t(size), 0o1600)
+    if number < 0:
+        raise OSError(ctypes.get_errno(), 'shmget')
+    try:
+        address = libc.shmat(number, None, 0)
+        libc.memset(ctypes.c_void_p(address), 1, ctypes.c_size_t(size))
+        libc.shmdt(ctypes.c_void_p(address))
+        return size
+    finally:
+        libc.shmctl(number, 0, None)
+
+before = resident()
+try:
+    held = globals()[config['where']]()
+    answer = [held >> 20, resident() - before >> 20]
+except OSError as error:
+    answer = os.strerror(error.errno)
+"""
+IN_FILES = pytest.mark.parametrize("where", ["in_memfd", "in_shm", "in_system_v"])
+
+
+@IN_FILES
+@pytest.mark.parametrize("level", ["isolated", "confined"])
+@pytest.mark.parametrize("who", ["root", "plain"])
+def test_memory_of_files_without_a_process(who: inside.Who, level: str, where: str, place: Places) -> None:
+    if not any(probe.name == level and probe.ok for probe in spawn.detection().probes):
+        pytest.skip(f"level {level} does not hold here")
+    # At `isolated` there is a folder of that name, which is its own and has so much room.
+    config = {"where": where, "mib": (isolated.MEMORY_FOLDER_BYTES >> 20) + 1}
+    done = inside.run(HOLD, who=who, level=level, workspace=str(place(who)), config=config)
+    refused = {errno.ENOSYS, errno.EPERM, errno.EACCES}
+    room = {errno.ENOSPC} if (where, level) == ("in_shm", "isolated") else set()
+    assert done.answer in {os.strerror(code) for code in refused | room}
+
+
+@IN_FILES
+def test_memory_of_files_is_had_where_nothing_confines(where: str, place: Places) -> None:
+    """The control: the memory is there, and the process is no larger for it."""
+    config = {"where": where, "mib": 64}
+    done = inside.run(HOLD, who="plain", level=None, workspace=str(place("plain")), config=config)
+    held, grown = done.answer
+    assert held >= 64
+    assert grown < 8
+
+
+CACHED = """
+import ctypes, mmap, os
+libc = ctypes.CDLL(None)
+libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+resident = 0
+for number in range(4):
+    with open(f'cached-{number}', 'w+b') as file:
+        file.write(bytes(48 << 20))
+        file.flush()
+        memory = mmap.mmap(file.fileno(), 0)
+    view = ctypes.c_char.from_buffer(memory)
+    pages = ctypes.create_string_buffer(len(memory) // 4096)
+    assert libc.mincore(ctypes.addressof(view), len(memory), pages) == 0
+    resident += sum(byte & 1 for byte in pages.raw)
+import time
+while WAIT: time.sleep(0.01)
+resident // 256
+"""
+
+
+async def test_memory_of_the_page_cache_ends_with_the_disk_space(tight: Rig) -> None:
+    """What the kernel caches of files that were written belongs to no process either."""
+    assert_limit_reported(await tight.python(CACHED.replace("WAIT", "True"), timeout_s=50), "disk_bytes")
+    await works(tight)
+
+
+async def test_memory_of_the_page_cache_is_had_where_nothing_limits_it(tmp_path: Path) -> None:
+    """The control: what was written is in memory."""
+    async with rig(tmp_path, replace(TIGHT, disk_bytes=None), level="confined") as r:
+        assert await r.value(CACHED.replace("WAIT", "False"), timeout_s=50) > 96
 
 
 async def test_shared_memory_in_use_is_counted_once(tmp_path: Path) -> None:
@@ -572,6 +699,29 @@ def test_mappings_are_counted_exactly_only_where_they_may_be_too_many() -> None:
                 assert monitoring._measure_mappings([size], 1 << 40) == 0, "nothing is read"
             finally:
                 child.kill()
+
+
+TABLES = """
+import mmap, time
+memory = mmap.mmap(-1, 8 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)  # MAP_NORESERVE
+memory.madvise(mmap.MADV_NOHUGEPAGE)
+for start in range(0, 8 << 30, 2 << 20): memory[start] = 1
+print(flush=True)
+time.sleep(1000)
+"""
+
+
+def test_page_tables_count_beside_what_they_lead_to() -> None:
+    """Each page that is touched alone in its 2 MiB takes another one, which is in no process's size."""
+    with subprocess.Popen([sys.executable, "-c", TABLES], stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()
+            (size,) = monitoring._sizes([child.pid])
+            assert size.resident < 40 * MIB
+            assert monitoring._measure_mappings([size], 0) >= 16 * MIB
+        finally:
+            child.kill()
 
 
 def test_mappings_of_a_process_that_may_not_be_looked_at(tmp_path: Path) -> None:

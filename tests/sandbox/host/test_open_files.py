@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.types import ToolResult
+from aisotools.sandbox.confinement.levels import LEVELS
 from aisotools.sandbox.host import open_files
 from aisotools.sandbox.host.open_files import (
     count_files_of_pipes,
@@ -109,7 +110,7 @@ def assert_ended(result: ToolResult) -> None:
 
 
 @pytest.mark.sample(6)
-@pytest.mark.parametrize("level", ["confined", "isolated"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_watches_and_pipes_beyond_the_limit_end_the_worker(
     tmp_path: Path, attack: str, level: str

@@ -39,6 +39,11 @@ class FullSelector(selectors.EpollSelector):
             self.left -= 1
         return super().register(fileobj, events, data)
 
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        if self.left is not None:
+            self.left += 1
+        return super().unregister(fileobj)
+
 
 def run(main: Callable[[FullSelector], Coroutine[Any, Any, None]]) -> None:
     """Run `main`, and fail if anything was raised into the event loop."""

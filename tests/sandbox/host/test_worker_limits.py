@@ -16,6 +16,7 @@ from aisotools.core.types import ToolResult
 from aisotools.sandbox.host import worker_limits
 from aisotools.sandbox.host.worker_limits import (
     LOWERED,
+    LimitsFile,
     LoweredLimits,
     WorkerLimits,
     explain_lowered,
@@ -206,3 +207,21 @@ def test_lowered_limits_are_found_after_a_look_that_found_none() -> None:
         finally:
             process.kill()
     assert not limits.find_lowered(process.pid).is_known
+
+
+def test_the_open_file_of_limits_is_that_of_the_process_that_is_asked_about() -> None:
+    file = LimitsFile()
+    assert file.read(0) == b""
+    with subprocess.Popen(["sleep", "100"]) as first, subprocess.Popen(["sleep", "100"]) as second:
+        soft, hard = resource.prlimit(second.pid, resource.RLIMIT_FSIZE, (4321, 4321))
+        del soft, hard
+        for _ in range(2):
+            assert b"4321" not in file.read(first.pid)
+            assert b"4321" in file.read(second.pid)
+        second.kill()
+        second.wait()
+        assert file.read(second.pid) == b"", "its number may be another's"
+        assert b"Max file size" in file.read(first.pid)
+        first.kill()
+    file.close()
+    file.close()

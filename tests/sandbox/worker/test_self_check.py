@@ -82,9 +82,11 @@ async def python(session: Session, code: str) -> ToolResult:
     return await session.call("python", {"code": code}, origin="person", timeout_s=10)
 
 
-@pytest.fixture
-def session(real_session: OpenSession) -> Session:
-    return real_session(policy=Policy(mode="auto"), approver=AllowAll())
+@pytest.fixture(params=[None, pytest.param("confined", marks=pytest.mark.slow)], ids=["best", "confined"])
+def session(real_session: OpenSession, request: pytest.FixtureRequest) -> Session:
+    """At the best level of this machine, and at `confined`, where processes and files are others."""
+    level: str | None = request.param
+    return real_session(policy=Policy(mode="auto"), approver=AllowAll(), level=level)
 
 
 @pytest.mark.parametrize("code", [SABOTAGE, "import IPython.core.interactiveshell as m; m.ast = None"])

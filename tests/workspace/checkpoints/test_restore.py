@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace.checkpoints.removal import sweep
 from aisotools.workspace.checkpoints.restore import (
     RestorePlan,
     RestoreResult,
@@ -20,11 +21,8 @@ from aisotools.workspace.checkpoints.restore import (
     discard_stage,
     lock_again,
     plan_restore,
-    remove_tree,
-    remove_trees,
     restore,
     stage_plan,
-    sweep,
     sync_restored,
 )
 from aisotools.workspace.checkpoints.scan import ScanLimits
@@ -436,48 +434,6 @@ def test_new_files_belong_to_the_owner_of_the_folder_around_them(tracked: Tracke
     assert (tracked.root / "g").stat().st_gid == 12346
 
 
-def test_sweep_removes_partial_files_of_its_token_only(tracked: TrackedFolder) -> None:
-    (tracked.root / "d").mkdir()
-    for name in (".aisotools-write-t-1", "d/.aisotools-write-t-22", ".aisotools-write-other-1", "d/t-1"):
-        (tracked.root / name).touch()
-    (tracked.root / ".aisotools-write-t-0").mkdir()  # not ours, and no reason to stop
-    before = descriptors()
-    with tracked.tree.opened() as root:
-        sweep(root, [(), ("gone",), ("d",)], "t")
-    assert descriptors() == before
-    assert tracked.names() == [".aisotools-write-other-1", ".aisotools-write-t-0", "d", "d/t-1"]
-
-
-def test_sweep_removes_what_is_left_of_a_removed_folder_with_all_that_it_holds(
-    tracked: TrackedFolder,
-) -> None:
-    left = tracked.root / ".aisotools-write-t-removed-1f-" / "a" / "b"
-    left.mkdir(parents=True)
-    (left / "file").touch()
-    (tracked.root / ".aisotools-write-other-removed-1f-").mkdir()
-    with tracked.tree.opened() as root:
-        sweep(root, [()], "t")
-    assert tracked.names() == [".aisotools-write-other-removed-1f-"]
-
-
-def test_folder_that_cannot_be_removed_keeps_its_name_and_is_an_error(
-    tracked: TrackedFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tracked.root / "a" / "b").mkdir(parents=True)
-
-    def refuse(name: str, *, dir_fd: int) -> None:
-        raise OSError(errno.EBUSY, "busy")
-
-    with tracked.tree.opened() as root:
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "rmdir", refuse)
-            with pytest.raises(OSError, match="busy"):
-                remove_tree(root, ("a",), "t")
-        assert (tracked.root / "a").is_dir()
-        sweep(root, [()], "t")
-    assert tracked.names() == ["a"]
-
-
 def test_partial_files_are_named_by_the_token(tracked: TrackedFolder) -> None:
     """Several of one restore have different names, by which `sweep` finds them."""
     seen: list[str] = []
@@ -544,109 +500,6 @@ def test_scan_that_fails_names_the_folder(tracked: TrackedFolder) -> None:
         tracked.tree.scan()
 
 
-# ---- removal of whole trees
-
-
-def test_tree_of_any_depth_is_removed_without_following_links(tmp_path: Path) -> None:
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "mine").touch()
-    root = tmp_path / "root"
-    (root / "top").mkdir(parents=True)
-    (root / "top" / "file").touch()
-    (root / "top" / "link").symlink_to(tmp_path / "outside")
-    (root / "top" / "second" / "third").mkdir(parents=True)
-    (root / "top" / "locked").mkdir()
-    (root / "top" / "locked" / "file").touch()
-    (root / "top" / "locked").chmod(0)
-    folder = os.open(root / "top", os.O_RDONLY)
-    for _ in range(60):
-        os.mkdir("d" * 200, dir_fd=folder)
-        inner = os.open("d" * 200, os.O_RDONLY, dir_fd=folder)
-        os.close(folder)
-        folder = inner
-    os.close(folder)
-    (root / "other").touch()
-    before = descriptors()
-    top = os.open(root, os.O_RDONLY)
-    assert remove_trees(top, [("other", "x"), ("top",), ("gone",)]) == RestoreResult(
-        removed=[("top",)], failed=[(("other", "x"), "Not a directory")]
-    )
-    assert [path.name for path in root.iterdir()] == ["other"]
-    (root / "link").symlink_to(tmp_path / "outside")
-    remove_tree(top, ("link",))
-    remove_tree(top, ("other",))
-    with pytest.raises(FileNotFoundError):
-        remove_tree(top, ("other",))
-    os.close(top)
-    assert descriptors() == before
-    assert list(root.iterdir()) == []
-    assert (tmp_path / "outside" / "mine").exists()
-
-
-def test_locked_folders_are_removed_by_their_owner(tmp_path: Path) -> None:
-    """What may not be read was never stored, so only force removes it; its mode must not prevent that."""
-    root = tmp_path / "root"
-    for name in ("top/inner/a/b", "top/inner/c", "top/stays"):
-        (root / name).mkdir(parents=True)
-        (root / name / "file").touch()
-    before = descriptors()
-    with ordinary_user(root) as folder:
-        for name, mode in [
-            ("inner/a/b", 0),
-            ("inner/a", 0o555),
-            ("inner/c", 0o300),
-            ("inner", 0),
-            ("", 0o555),
-        ]:
-            os.chmod(f"top/{name}", mode, dir_fd=folder)
-        assert remove_trees(folder, [("top", "inner")]) == RestoreResult(removed=[("top", "inner")])
-    assert [path.name for path in (root / "top").iterdir()] == ["stays"]
-    assert mode_of(root / "top") == 0o555
-    assert descriptors() == before
-
-
-def test_folder_that_is_being_removed_is_private(tmp_path: Path) -> None:
-    """Whoever could pass through it would find what is moved meanwhile."""
-    (tmp_path / "top" / "inner").mkdir(parents=True)
-    for name in ("top/inner", "top"):
-        (tmp_path / name).chmod(0o777)
-    modes: list[int] = []
-    listdir = os.listdir
-
-    def listing(folder: int) -> list[str]:
-        modes.append(stat.S_IMODE(os.fstat(folder).st_mode))
-        return listdir(folder)
-
-    root = os.open(tmp_path, os.O_RDONLY)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "listdir", listing)
-        remove_tree(root, ("top",))
-    os.close(root)
-    assert modes == [0o700, 0o700]
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_folder_that_leaves_the_one_around_it_is_private(tmp_path: Path) -> None:
-    """It is moved beside the removed folder, whose mode may have been all that kept others out."""
-    (tmp_path / "top" / "inner").mkdir(parents=True)
-    (tmp_path / "top").chmod(0o700)
-    (tmp_path / "top/inner").chmod(0o777)
-    modes: list[int] = []
-    rename = os.rename
-
-    def renaming(source: str, target: str, **folders: int) -> None:
-        modes.append(stat.S_IMODE(os.stat(source, dir_fd=folders["src_dir_fd"]).st_mode))
-        rename(source, target, **folders)
-
-    root = os.open(tmp_path, os.O_RDONLY)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "rename", renaming)
-        remove_tree(root, ("top",))
-    os.close(root)
-    assert modes[-1] == 0o700
-    assert list(tmp_path.iterdir()) == []
-
-
 # ---- plans
 
 
@@ -667,12 +520,19 @@ def test_plan_leads_back_over_several_steps(tracked: TrackedFolder) -> None:
     (tracked.root / "new").mkdir()
     third = tracked.scan()
     plan = tracked.plan(third, second, first)
-    assert plan.targets == {("a",): tracked.file("1"), ("gone",): tracked.file("g"), ("new",): None}
+    assert plan.targets["new",] is None
+    for name, text in (("a", "1"), ("gone", "g")):
+        assert tracked.file(text).is_like(plan.targets[name,])
     assert plan.touched == {("a",), ("gone",), ("new",)}
     assert (plan.conflicts, plan.missing, plan.unrestorable) == ((), (), ())
-    (tracked.root / "a").write_text("1")  # as it should be: no conflict, and nothing to do
+    (tracked.root / "a").write_text("1")  # as it should be, but for its time: no conflict
     plan = tracked.plan(third, first)
-    assert (set(plan.targets), plan.conflicts) == ({("gone",), ("new",)}, ())
+    assert (set(plan.targets), plan.conflicts) == ({("a",), ("gone",), ("new",)}, ())
+    node = plan.targets["a",]
+    assert node is not None
+    assert node.mtime_ns is not None
+    os.utime(tracked.root / "a", ns=(0, node.mtime_ns))  # and now there is nothing to do
+    assert set(tracked.plan(third, first).targets) == {("gone",), ("new",)}
 
 
 def test_path_that_is_neither_as_before_nor_as_after_is_contested(tracked: TrackedFolder) -> None:
@@ -711,7 +571,10 @@ def test_folder_that_somebody_has_removed_is_contested_and_made_again(tracked: T
     assert (tracked.root / "d" / "e" / "f").read_text() == "before"
 
 
-def test_modes_alone_are_no_conflict(tracked: TrackedFolder) -> None:
+def test_mode_of_a_file_that_somebody_has_changed_is_a_conflict_and_that_of_a_folder_is_none(
+    tracked: TrackedFolder,
+) -> None:
+    """A file that somebody has made private must not be readable again because a call was undone."""
     (tracked.root / "a").write_text("1")
     (tracked.root / "d").mkdir()
     first = tracked.scan()
@@ -721,8 +584,11 @@ def test_modes_alone_are_no_conflict(tracked: TrackedFolder) -> None:
     (tracked.root / "a").chmod(0o600)
     (tracked.root / "d").chmod(0o711)
     plan = tracked.plan(second, first)
-    assert plan.conflicts == ()
+    assert plan.conflicts == (("a", "its mode or its attributes were changed by somebody else since"),)
     assert set(plan.targets) == {("a",), ("d",)}
+    (tracked.root / "a").chmod(0o644)
+    os.utime(tracked.root / "a")
+    assert tracked.plan(second, first).conflicts == (), "its time alone is none"
 
 
 @pytest.mark.parametrize("instead", [None, "file", "folder"])
@@ -818,7 +684,9 @@ def test_folder_beyond_the_depth_is_sealed_only_if_it_is_to_be_removed(tracked: 
         (tracked.root / "d" / name / "deep").mkdir(parents=True)
     plan = tracked.plan(tracked.scan(), before)
     assert (plan.sealed, plan.unrestorable) == ((("d", "new"),), ())
-    assert plan.targets == {("d", "instead"): tracked.file("file")}
+    ((path, node),) = plan.targets.items()
+    assert path == ("d", "instead")
+    assert tracked.file("file").is_like(node)
 
 
 def test_contested_folder_beyond_the_depth_is_left_alone(tracked: TrackedFolder) -> None:
@@ -979,16 +847,6 @@ def test_stage_that_cannot_be_removed_is_said_and_removed_later(
     assert descriptors() == before
 
 
-def test_sweep_removes_what_was_staged_before_a_crash(tracked: TrackedFolder) -> None:
-    for token in ("t", "other"):
-        (tracked.root / stage_name(token) / "1").mkdir(parents=True)
-        (tracked.root / stage_name(token) / "1" / "file").touch()
-    with tracked.tree.opened() as root:
-        sweep(root, [()], "t")
-    stage_of_other = stage_name("other")
-    assert tracked.names() == [stage_of_other, f"{stage_of_other}/1", f"{stage_of_other}/1/file"]
-
-
 @pytest.mark.parametrize(
     ("mode", "now", "then"),
     [
@@ -1055,12 +913,14 @@ def test_size_is_judged_without_reading(tracked: TrackedFolder, tmp_path: Path) 
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "large").write_bytes(bytes(9_999))
     (tracked.root / "d" / "out").symlink_to(tmp_path / "outside")
+    # A link counts by its own size, wherever it leads.
+    all_bytes = 600 + 400 + 100 + len(str(tmp_path / "outside"))
     for limits, fits in [
         ({}, True),
-        ({"total_bytes": 1100}, True),
-        ({"total_bytes": 1099}, False),
-        ({"entries": 3}, True),
-        ({"entries": 2}, False),
+        ({"total_bytes": all_bytes}, True),
+        ({"total_bytes": all_bytes - 1}, False),
+        ({"entries": 4}, True),
+        ({"entries": 3}, False),
     ]:
         tracked.track(**limits)
         assert tracked.tree.fits() is fits

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from aisotools.workspace.checkpoints.attributes import give_to
 from aisotools.workspace.checkpoints.restore import discard_stage
 from aisotools.workspace.checkpoints.staging import (
     SYNCED_ONE_BY_ONE,
     Stage,
-    give_to,
     stage_name,
     sync_folders,
     writable,

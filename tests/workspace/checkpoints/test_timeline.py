@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.exceptions import UsageError, WorkspaceError
+from aisotools.workspace.checkpoints.authorship import Authorship, Evidence
 from aisotools.workspace.checkpoints.moves import LISTED_BYTES, PathList, UndoResult
 from aisotools.workspace.checkpoints.restore import RestorePlan
 from aisotools.workspace.checkpoints.scan import ScanLimits, TooSlow
@@ -31,6 +32,7 @@ from aisotools.workspace.checkpoints.timeline import (
 )
 from aisotools.workspace.checkpoints.tree import TreeReader
 from aisotools.workspace.diff import changes_between
+from tests.waiting import file_times_advance
 
 Do = Callable[..., None]
 
@@ -202,15 +204,6 @@ def test_a_hard_link_to_the_outside_is_broken_not_written_through(rig: Rig, tmp_
     assert (rig.root / "a").read_text() == "1"
 
 
-def test_no_setuid_bit_comes_back(rig: Rig) -> None:
-    file = rig.root / "a"
-    file.write_text("1")
-    file.chmod(0o6755)
-    rig.step(file.unlink)
-    rig.move()
-    assert file.stat().st_mode & 0o7777 == 0o755
-
-
 def test_names_that_are_no_utf8_and_empty_folders_and_modes_come_back(rig: Rig) -> None:
     name = os.fsdecode(b"\xff\n\x1b[31m")
     rig.step(
@@ -336,6 +329,7 @@ def test_a_file_that_is_too_large_is_named_and_never_read(tmp_path: Path) -> Non
     (rig.root / "small").write_bytes(b"x" * 600)
     with (rig.root / "sparse").open("wb") as file:
         file.truncate(1 << 40)
+        os.pwrite(file.fileno(), b"x" * 2000, 1 << 39)
     snapshot = rig.chain.snapshot()
     assert snapshot.uncovered == ((("sparse",), "it is too large"),)
     rig.step((rig.root / "small").unlink, lambda: (rig.root / "log").write_bytes(b"x" * 2000))
@@ -1261,3 +1255,87 @@ def test_folder_of_a_staging_that_could_not_be_removed_goes_with_the_next_proces
     assert os.rmdir is real
     rig.again()
     assert [path.name for path in rig.root.iterdir()] == ["a"]
+
+
+# ---- somebody else's changes
+
+
+@pytest.mark.parametrize("change", ["edit", "save", "remove", "create", "below"])
+def test_change_between_plan_and_switch_is_a_conflict(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    file, folder, removed, saved = (rig.root / name for name in ("file", "folder", "removed", "saved"))
+    removed.write_text("before")
+    saved.write_text("mine")
+    rig.step(lambda: file.write_text("by the call"), folder.mkdir, (folder / "inner").touch, removed.unlink)
+    acts: dict[str, Callable[[], object]] = {
+        "edit": lambda: file.write_text("mine"),
+        "save": lambda: saved.rename(file),
+        "remove": file.unlink,
+        "create": lambda: removed.write_text("mine"),
+        "below": lambda: (folder / "new").write_text("mine"),
+    }
+    lists: list[PathList] = []
+
+    def after_plan() -> PathList:
+        # The plan is made, and nothing is staged yet.
+        if not lists:
+            file_times_advance()
+            acts[change]()
+        lists.append(PathList())
+        return lists[-1]
+
+    monkeypatch.setattr("aisotools.workspace.checkpoints.timeline.PathList", after_plan)
+    moved = rig.move()
+    if change == "remove":  # the undo would have removed it as well
+        assert moved.done
+        return
+    expected = {"create": "removed", "below": "folder/new"}.get(change, "file")
+    assert (moved.done, [path for path, _ in moved.conflicts]) == (False, [expected])
+    texts = [path.read_text() for path in (file, removed, folder / "new") if path.exists()]
+    assert "mine" in texts
+    assert (folder / "inner").exists()
+    assert rig.move(force=True).done
+    assert not file.exists()
+    assert removed.read_text() == "before"
+
+
+def test_file_that_changes_again_and_again_is_named_and_nothing_is_done(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = rig.root / "file"
+    file.write_text("1")
+    rig.step(lambda: file.write_text("2"))
+
+    def touch() -> PathList:
+        file_times_advance()
+        file.write_text("2")
+        return PathList()
+
+    monkeypatch.setattr("aisotools.workspace.checkpoints.timeline.PathList", touch)
+    moved = rig.move()
+    assert (moved.done, moved.failed) == (False, (("file", "somebody else is changing it just now"),))
+    assert file.read_text() == "2"
+    monkeypatch.undo()
+    assert rig.move().done
+    assert file.read_text() == "1"
+
+
+def test_whose_the_changes_of_a_step_are_is_known_after_a_restart(rig: Rig) -> None:
+    rig.chain.begin("c", "tool", "s")
+    for name in ("own", "other"):
+        (rig.root / name).write_text("new")
+    named = Authorship(named=frozenset({("own",)}), is_certain=True)
+    rig.chain.end("c", evidence=Evidence(authorship=named))
+    rig.again()
+    rig.again()  # the journal was written anew, and says the same
+    assert rig.chain.changes_by_author(rig.chain.steps[-1]) == {
+        "call": ["own"],
+        "others": ["other"],
+        "unclear": [],
+    }
+    moved = rig.move()
+    assert (moved.removed, [path for path, _ in moved.others]) == (("own",), ["other"])
+    assert rig.move("redo").done
+    assert (rig.root / "own").exists()
+    assert set(rig.move(force=True).removed) == {"own", "other"}

@@ -74,6 +74,25 @@ class Story:
             self.touched[call_id] = set()
         self.note(call_id)
 
+    def attributes(self, call_id: str) -> None:
+        """Make a call that changes everything but contents."""
+        self.touched[call_id] = {"edited", "other", "third", "sub"}
+        self.chain.begin(call_id, "tool", "s")
+        for name in ("edited", "other"):
+            file = os.open(self.root / name, os.O_RDWR)
+            os.fchmod(file, 0o600)
+            os.setxattr(file, "user.mark", name.encode())
+            os.utime(file, ns=(1, 1_000_000_007))
+            os.close(file)
+        os.link(self.root / "other", self.root / "third")
+        folder = os.open(self.root / "sub", os.O_RDONLY)
+        os.fchmod(folder, 0o1750)
+        os.utime(folder, ns=(1, 2_000_000_007))
+        os.close(folder)
+        self.chain.end(call_id)
+        self.after[call_id] = state_of(self.root)
+        self.note(call_id)
+
     def move(self, way: str, count: int) -> None:
         if way == "undo":
             moved = self.chain.move("undo", self.chain.steps[::-1][:count])
@@ -104,6 +123,11 @@ def tell(top: Path, patch: pytest.MonkeyPatch) -> Story:
     story.move("undo", 3)
     story.call("c4", other="changed", made="again")
     story.move("undo", 1)
+    story.call("c5", sub__deep="again", other="other")
+    story.attributes("c6")
+    story.move("undo", 1)
+    story.move("redo", 1)
+    story.move("undo", 2)
     story.chain.close()
     return story
 

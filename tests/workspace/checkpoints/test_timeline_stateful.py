@@ -9,9 +9,11 @@ import contextlib
 import mmap
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings, strategies as st
@@ -32,26 +34,58 @@ SCRIPTS = st.sampled_from(
         "cp -r . copy 2>/dev/null; rm -rf copy/copy",
         "mkfifo pipe; ln a hard",
         "touch a; true",
+        "touch -d '2001-02-03 04:05:06.789' a sub; ln sub/a sub/deep/hard",
+        "ln -f a b; chmod 1777 sub; chmod 640 hard",
+        "touch sub/.new; rm sub/.new",
+        "rm a; cp b a; cp -a sub kept",
         "rm -f -- a; mkdir a; echo in > a/b",
     ]
 )
 
-State = dict[str, tuple[str, int, bytes]]
+
+@dataclass(frozen=True)
+class Entry:
+    """Whatever a file, folder, link or FIFO is, as far as undo brings it back."""
+
+    kind: int
+    mode: int
+    data: bytes
+    mtime_ns: int
+    owner: tuple[int, int]
+    xattrs: tuple[tuple[str, bytes], ...]
+    first_name: str
+    """Of a file with several names the first one."""
+
+
+State = dict[str, Entry]
 
 
 def state_of(root: Path) -> State:
-    """Everything in a folder: kind, mode, bytes."""
+    """Everything in a folder."""
     found: State = {}
+    names_of_files: dict[int, str] = {}
     for folder, names, files in os.walk(root):
-        for name in [*names, *files]:
+        names.sort()
+        for name in sorted([*names, *files]):
             path = Path(folder, name)
-            status = path.lstat()
-            kind = oct(status.st_mode)[:-3]
+            key, status = str(path.relative_to(root)), path.lstat()
+            data, xattrs, first = b"", [], key
             if path.is_symlink():
-                found[str(path.relative_to(root))] = kind, 0, os.fsencode(path.readlink())
-            else:
-                data = path.read_bytes() if path.is_file() else b""
-                found[str(path.relative_to(root))] = kind, status.st_mode & 0o777, data
+                data = os.fsencode(path.readlink())
+            elif path.is_file() or path.is_dir():
+                xattrs = [(one, os.getxattr(path, one)) for one in sorted(os.listxattr(path))]
+            if path.is_file() and not path.is_symlink():
+                data = path.read_bytes()
+                first = names_of_files.setdefault(status.st_ino, key)
+            found[key] = Entry(
+                stat.S_IFMT(status.st_mode),
+                0 if path.is_symlink() else stat.S_IMODE(status.st_mode),
+                data,
+                status.st_mtime_ns,
+                (status.st_uid, status.st_gid),
+                tuple(xattrs),
+                first,
+            )
     return found
 
 
@@ -109,6 +143,12 @@ class Work(RuleBasedStateMachine):
                     view[0:1] = letter
 
         self.step(act)
+
+    @rule(name=NAMES, value=st.sampled_from([b"", b"1", b"two"]))
+    def set_attribute(self, name: str, value: bytes) -> None:
+        path = self.root / name
+        if not path.is_symlink():
+            self.step(lambda: os.setxattr(path, "user.mark", value))
 
     @rule(name=NAMES, new=NAMES)
     def move(self, name: str, new: str) -> None:

@@ -54,7 +54,12 @@ kinds: st.SearchStrategy[NodeKind] = st.sampled_from(
 )
 contents = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=10)
 names = st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1, max_size=8)
-nodes = st.builds(Node, kinds, st.integers(0, 0o777), contents, st.integers(0, 1 << 40))
+pairs = st.none() | st.tuples(st.integers(0, 1 << 32), st.integers(0, 1 << 32))
+times = st.none() | st.integers(-(1 << 62), 1 << 70)
+digests = st.sampled_from(["", content_digest(b"x"), content_digest(b"y")])
+nodes = st.builds(
+    Node, kinds, st.integers(0, 0o7777), contents, st.integers(0, 1 << 40), times, pairs, digests, pairs
+)
 
 
 @given(st.dictionaries(names, nodes, max_size=6))
@@ -79,6 +84,10 @@ def test_listing_has_this_format() -> None:
         b"f 640 12 d1\0a\0l 0 0 a b\0b\0d 755 0 d2\0d\0p 644 0 \0p\0o 0 0 socket\0s\0L 0 129 d3\0t"
         b"\0u 600 0 why;1\0\xff"
     )
+    attributes = Node("sparse", 0o4750, "d4", 7, -5, (10, 20), "d5", (99, 2))
+    listing = b"s 4750,m-5,u10:20,xd5,h99:2 7 d4\0n"
+    assert encode_folder({"n": attributes}) == listing
+    assert decode_folder(listing) == {"n": attributes}
     assert encode_folder({}) == b""
     assert decode_folder(b"") == {}
 
@@ -208,7 +217,17 @@ def test_folder_in_both_trees_differs_only_by_its_mode() -> None:
     assert list(TreeReader(memory).differences(before, emptied)) == [("d", "f")]
 
 
-leaves = st.builds(Node, st.sampled_from(["file", "link"]), st.just(0o644), st.sampled_from(["x", "y"]))
+leaves = st.builds(
+    Node,
+    st.sampled_from(["file", "link"]),
+    st.just(0o644),
+    st.sampled_from(["x", "y"]),
+    st.just(0),
+    st.sampled_from([1, 2]),
+    st.just((0, 0)),
+    digests,
+    st.none(),
+)
 trees = st.recursive(
     st.dictionaries(st.sampled_from("abc"), leaves, max_size=3),
     lambda inner: st.dictionaries(st.sampled_from("abc"), leaves | inner, max_size=3),

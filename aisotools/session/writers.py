@@ -1,0 +1,121 @@
+"""Who writes in the workspace while a call runs, as far as the host can tell.
+
+`aisotools.workspace.checkpoints.authorship` says what follows from it, and why: threat, mechanism, race
+window and failure. This module has the two kinds of evidence: what built-in file tools name, and when nothing
+has run in the sandboxes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from aisotools.core.types import ToolResult
+from aisotools.policy.prepared import PreparedCall
+from aisotools.sandbox.host.leftovers import IdleTimes
+from aisotools.session.guards import is_file_tool
+from aisotools.session.sharing import SharedWorkspace
+from aisotools.session.undo_results import explain_others
+from aisotools.workspace.checkpoints.authorship import Authorship, Evidence, TimeSpan, parse_names
+from aisotools.workspace.checkpoints.steps import Checkpoint
+from aisotools.workspace.checkpoints.store import content_digest
+from aisotools.workspace.checkpoints.tree import TreePath
+
+_LOOK_INTERVAL_S = 0.1
+"""How often it is looked whether anything runs in the sandboxes, during a call."""
+
+LONG_CALL_S = 1.0
+"""A call that takes so long names what it has changed: a person may well have saved a file meanwhile."""
+
+
+class WriterWatch:
+    """Watches for other writers during the calls of one session."""
+
+    def __init__(self, shared: SharedWorkspace) -> None:
+        """Watch the sandboxes that share a workspace."""
+        self._shared = shared
+        self._running: dict[str, CallWriters] = {}
+
+    def __repr__(self) -> str:
+        return f"<WriterWatch of {len(self._running)} calls>"
+
+    def begin(self, prepared: PreparedCall) -> None:
+        """Watch from now on during a call, whose checkpoint was taken."""
+        named = None
+        facts = prepared.facts
+        if facts.runs_in == "sandbox":
+            if prepared.only_touches_files and facts.certain and not facts.outside:
+                named = parse_names(facts.writes)
+            else:
+                self._shared.has_run_code = True
+        writers = CallWriters(self._shared, named)
+        # Calls that overlap: what each of them changes lies between the checkpoints of all.
+        for other in self._running.values():
+            both = None if named is None or other.named is None else named | other.named
+            named = writers.named = other.named = both
+            writers.overlaps = other.overlaps = True
+        self._running[prepared.original.id] = writers
+
+    def end(self, prepared: PreparedCall, result: ToolResult | None) -> CallWriters:
+        """Watch no more during a call, which has this result, and return what was seen."""
+        writers = self._running.pop(prepared.original.id)
+        writers.stop()
+        if result is not None and not result.is_error and is_file_tool(prepared, "sandbox_write", "write"):
+            content = prepared.arguments.get("content")
+            if isinstance(content, str):
+                digest = content_digest(content.encode("utf-8", "surrogatepass"))
+                writers.contents = dict.fromkeys(parse_names(prepared.facts.writes) or (), digest)
+        return writers
+
+
+class CallWriters:
+    """What is known about who writes while one call runs.
+
+    Attributes:
+        named: Paths that it and calls that overlap with it change; None if one of them does not say.
+        contents: Digests of what it has written as a whole, by path.
+        overlaps: Whether another call has run at the same time, and may have written to the same files.
+    """
+
+    def __init__(self, shared: SharedWorkspace, named: frozenset[TreePath] | None) -> None:
+        self.named = named
+        self.contents: dict[TreePath, str] = {}
+        self.overlaps = False
+        self._shared = shared
+        self._idle = IdleTimes()
+        self._began_s = time.monotonic()
+        self._next = asyncio.get_running_loop().call_later(_LOOK_INTERVAL_S, self._look)
+
+    def __repr__(self) -> str:
+        return f"<CallWriters: {len(self.idle_spans)} idle spans>"
+
+    @property
+    def evidence(self) -> Evidence:
+        """Return what is known, without what has changed."""
+        authorship = Authorship(named=self.named, is_certain=not self._shared.has_run_code)
+        contents = {} if self.overlaps else self.contents
+        return Evidence(authorship=authorship, idle=self.idle_spans, contents=contents)
+
+    @property
+    def idle_spans(self) -> tuple[TimeSpan, ...]:
+        """Return when nothing of the sandboxes has run."""
+        return tuple(self._idle.spans)
+
+    def _look(self) -> None:
+        if self._idle.look(self._shared.supervisors()):
+            self._next = asyncio.get_running_loop().call_later(_LOOK_INTERVAL_S, self._look)
+
+    def stop(self) -> None:
+        """Look no more. Doing so again has no effect."""
+        self._next.cancel()
+
+    def name_others(self, step: Checkpoint, result: ToolResult) -> ToolResult:
+        """Return a result that says what else has changed, as far as anybody can tell or nobody can."""
+        authorship = step.authorship
+        took_long = time.monotonic() - self._began_s >= LONG_CALL_S
+        # One that timed out names what it has changed in any case.
+        is_open = authorship.named is None and took_long and result.metadata.get("timed_out") is not True
+        if authorship.named is None and not authorship.seen and not is_open:
+            return result
+        changes = self._shared.checkpoints.changes_by_author(step)
+        return explain_others(result, changes, names_all=is_open)

@@ -1,0 +1,341 @@
+"""A person, or what is left running in the sandbox, changes files during a call: whose changes are they?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aisotools.core.sandboxes import SandboxCall
+from aisotools.core.types import ToolResult
+from aisotools.policy.approvers import AllowAll
+from aisotools.policy.rules import Policy
+from aisotools.sandbox.host.sandbox import LocalSandbox
+from aisotools.session.history import TimeoutChoice, WorkspaceHistory
+from aisotools.session.session import Session
+from aisotools.session.writers import LONG_CALL_S, CallWriters, WriterWatch
+from tests.conftest import OpenSession
+from tests.waiting import eventually, wait_until
+
+AUTO = Policy(mode="auto")
+each_level = pytest.mark.parametrize("level", ["isolated", "confined", "guarded"])
+WAIT = "read line < own/go; "
+"""Blocks a command until the test writes into the FIFO."""
+
+
+class BusyFolder(LocalSandbox):
+    """A sandbox during whose next call somebody else changes files."""
+
+    act: Callable[[], object] | None = None
+
+    async def call(self, request: SandboxCall) -> ToolResult:
+        result = await super().call(request)
+        act, self.act = self.act, None
+        if act is not None:
+            act()
+        return result
+
+
+def here(session: Session) -> Path:
+    assert session.workspace is not None
+    return session.workspace
+
+
+async def write(session: Session, path: str, content: str = "by the call") -> ToolResult:
+    result = await session.call("sandbox_write", {"path": path, "content": content})
+    assert not result.is_error, result.content
+    return result
+
+
+def act_in(session: Session, act: Callable[[], object]) -> None:
+    assert isinstance(session.sandbox, BusyFolder)
+    session.sandbox.act = act
+
+
+def change_all(folder: Path) -> None:
+    """Change files as a person does with an editor and a file manager."""
+    (folder / "edited").write_text("by a person")
+    (folder / "new").write_text("by a person")
+    (folder / "removed").unlink()
+    (folder / "renamed").rename(folder / "other name")
+
+
+CHANGED = ["edited", "new", "other name", "removed", "renamed"]
+
+
+def fill(folder: Path) -> None:
+    for name in ("edited", "removed", "renamed"):
+        (folder / name).write_text("before")
+
+
+def is_theirs(folder: Path) -> bool:
+    names = {path.name for path in folder.iterdir()}
+    texts = [(folder / name).read_text() for name in ("edited", "new", "other name") if name in names]
+    return texts == ["by a person", "by a person", "before"] and not names & {"removed", "renamed"}
+
+
+def is_as_before(folder: Path) -> bool:
+    texts = [(folder / name).read_text() for name in ("edited", "removed", "renamed")]
+    return texts == ["before"] * 3 and not (folder / "new").exists() and not (folder / "other name").exists()
+
+
+# ---- file tools name what they change
+
+
+@each_level
+async def test_changes_of_a_person_during_a_write_stay_theirs(real_session: OpenSession, level: str) -> None:
+    session = real_session(policy=AUTO, sandbox=BusyFolder, level=level)
+    await write(session, "a")
+    folder = here(session)
+    fill(folder)
+    act_in(session, lambda: change_all(folder))
+    result = await write(session, "deep/er/b")
+    assert f"Also changed during the call: {', '.join(CHANGED)}. Somebody else did that" in result.content
+    assert result.metadata["also_changed"] == {"others": CHANGED}
+    undone = await session.undo()
+    assert "Left as it is: edited (it was changed by somebody else during the call)" in undone.content
+    assert [one["path"] for one in undone.value["others"]] == CHANGED
+    assert is_theirs(folder)
+    assert not (folder / "deep").exists()
+    redone = await session.redo()
+    assert not redone.is_error
+    assert is_theirs(folder)
+    assert (folder / "deep/er/b").exists()
+    forced = await session.undo(force=True)
+    assert not forced.is_error
+    assert is_as_before(folder)
+    assert [one["path"] for one in forced.value["conflicts"]] == CHANGED
+    assert not (await session.redo()).is_error
+    assert is_theirs(folder)
+    both = await session.undo(2)
+    assert not both.is_error, both.content
+    assert is_theirs(folder)
+    assert not (folder / "a").exists()
+
+
+async def test_later_edit_of_what_a_person_changed_during_a_call_is_theirs_as_well(
+    real_session: OpenSession,
+) -> None:
+    session = real_session(policy=AUTO, sandbox=BusyFolder)
+    await write(session, "a")
+    notes = here(session) / "notes"
+    notes.write_text("1")
+    act_in(session, lambda: notes.write_text("2"))
+    await write(session, "b")
+    assert not (await session.undo()).is_error
+    notes.write_text("3")
+    redone = await session.redo()
+    assert not redone.is_error
+    assert redone.value["others"][0]["path"] == "notes"
+    assert notes.read_text() == "3"
+
+
+async def test_call_before_that_wrote_the_same_file_stops_at_a_person_s_version(
+    real_session: OpenSession,
+) -> None:
+    session = real_session(policy=AUTO, sandbox=BusyFolder)
+    await write(session, "notes")
+    notes = here(session) / "notes"
+    act_in(session, lambda: notes.write_text("by a person"))
+    await write(session, "b")
+    refused = await session.undo(2)
+    assert refused.is_error
+    assert "notes" in refused.content
+    assert not (await session.undo()).is_error
+    assert notes.read_text() == "by a person"
+
+
+@each_level
+@pytest.mark.parametrize("how", ["thread", "function", "process"])
+async def test_sandbox_cannot_have_undo_pass_over_a_change_of_its_own(
+    real_session: OpenSession, level: str, how: str
+) -> None:
+    # The attack: earlier code has prepared the worker, and evil is written during a call of a file tool.
+    attacks = {
+        "thread": """
+import threading, time
+def run():
+    while not __import__("os").path.exists("target"):
+        time.sleep(0.0005)
+    open("evil", "w").close()
+threading.Thread(target=run).start()
+""",
+        "function": """
+import os
+real = os.replace
+def replace(*args, **kwargs):
+    open("evil", "w").close()
+    real(*args, **kwargs)
+os.replace = replace
+""",
+        "process": """
+import subprocess
+p = subprocess.Popen(["sh", "-c", "until [ -e target ]; do sleep 0.0005; done; : > evil"])
+""",
+    }
+    session = real_session(policy=AUTO, sandbox=BusyFolder, level=level)
+    planted = await session.call("python", {"code": attacks[how]})
+    assert not planted.is_error, planted.content
+    folder = here(session)
+    if how != "function":  # the call goes on until evil is there
+        act_in(session, lambda: wait_until((folder / "evil").exists))
+    result = await write(session, "target")
+    assert (folder / "evil").exists()
+    assert result.metadata["also_changed"] == {"unclear": ["evil"]}
+    assert "evil" in result.content
+    refused = await session.undo()
+    assert refused.is_error
+    assert (folder / "target").exists()
+    if how != "process":  # which is refused for a process that still runs, or for its change
+        assert "evil" in refused.content
+    assert not (await session.undo(force=True)).is_error
+    assert not (folder / "evil").exists()
+
+
+@each_level
+@pytest.mark.parametrize("tool", ["sandbox_write", "file"])
+async def test_save_of_the_very_file_that_a_call_has_just_written_is_a_conflict(
+    real_session: OpenSession, level: str, tool: str
+) -> None:
+    session = real_session(policy=AUTO, sandbox=BusyFolder, level=level)
+    await write(session, "notes", "before")
+    notes = here(session) / "notes"
+    act_in(session, lambda: notes.write_text("by a person"))
+    arguments = {"path": "notes", "content": "by the call"}
+    result = await session.call(tool, arguments if tool != "file" else {"operation": "write", **arguments})
+    assert not result.is_error, result.content
+    assert result.metadata["also_changed"] == {"unclear": ["notes"]}
+    refused = await session.undo()
+    assert "notes: it was changed during the call, and not, or not only, by the call" in refused.content
+    assert notes.read_text() == "by a person"
+    assert not (await session.undo(force=True)).is_error
+    assert notes.read_text() == "before"
+    assert not (await session.redo()).is_error
+    assert notes.read_text() == "by a person"
+
+
+async def test_calls_that_overlap_are_not_somebody_else_to_each_other(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    results = await asyncio.gather(*(write(session, name) for name in "abc"))
+    assert not any("also_changed" in result.metadata for result in results)
+    assert not (await session.undo(3)).is_error
+    assert not {"a", "b", "c"} & {path.name for path in here(session).iterdir()}
+
+
+# ---- other calls: when nothing of the sandbox has run
+
+
+def watch_of(session: Session) -> WriterWatch:
+    assert isinstance(session.history, WorkspaceHistory)
+    return session.history._writers
+
+
+async def idle_spans(session: Session, call: asyncio.Task[ToolResult]) -> CallWriters:
+    """Return what is known of the one call as soon as nothing of the sandbox has run for a while."""
+    running = watch_of(session)._running
+    await eventually(lambda: call.done() or any(writers.idle_spans for writers in running.values()))
+    assert not call.done(), call.result().content
+    return next(iter(running.values()))
+
+
+@each_level
+async def test_changes_of_a_person_while_a_command_waits_are_conflicts(
+    real_session: OpenSession, level: str
+) -> None:
+    session = real_session(policy=AUTO, level=level, approver=AllowAll())
+    await write(session, "a")
+    folder = here(session)
+    fill(folder)
+    command = f"mkdir own; mkfifo own/go; {WAIT}: > own/made; rm own/go"
+    call = asyncio.create_task(session.call("sandbox_bash", {"command": command}))
+    writers = await idle_spans(session, call)
+    change_all(folder)
+    last = writers.idle_spans[-1]
+    await eventually(lambda: writers.idle_spans[-1] > last)
+    with (folder / "own/go").open("w") as fifo:
+        fifo.write("\n")
+    result = await call
+    assert not result.is_error, result.content
+    assert result.metadata["also_changed"]["unclear"] == CHANGED
+    assert f"Also changed during the call: {', '.join(CHANGED)}. Somebody else did that" in result.content
+    refused = await session.undo()
+    assert refused.is_error
+    assert [one["path"] for one in refused.value["conflicts"]] == CHANGED
+    assert is_theirs(folder)
+    assert (folder / "own/made").exists()
+    assert not (await session.undo(force=True)).is_error
+    assert is_as_before(folder)
+    assert not (folder / "own").exists()
+    assert not (await session.redo()).is_error
+    assert is_theirs(folder)
+    assert (folder / "own/made").exists()
+
+
+@pytest.mark.parametrize("on_timeout", ["keep", "undo"])
+async def test_changes_of_a_person_during_a_call_that_times_out_are_named(
+    real_session: OpenSession, on_timeout: TimeoutChoice
+) -> None:
+    session = real_session(policy=AUTO, approver=AllowAll(), on_timeout=on_timeout)
+    await write(session, "a")
+    notes = here(session) / "notes"
+    notes.write_text("before")
+    arguments = {"command": "mkdir own; mkfifo own/go; read line < own/go", "timeout": 3_000}
+    call = asyncio.create_task(session.call("sandbox_bash", arguments))
+    await idle_spans(session, call)
+    notes.write_text("by a person")
+    result = await call
+    assert result.metadata["also_changed"] == {"unclear": ["notes"]}
+    assert notes.read_text() == "by a person"
+    if on_timeout == "undo":
+        assert "could not be taken back" in result.content
+
+
+@each_level
+async def test_change_of_the_sandbox_while_its_worker_waits_is_its_own(
+    real_session: OpenSession, level: str
+) -> None:
+    # The attack: the command itself stands still while another process of it makes the change.
+    session = real_session(policy=AUTO, level=level, approver=AllowAll())
+    await write(session, "a")
+    folder = here(session)
+    aside = "(read line < own/aside; : > evil; read line < own/aside) & "
+    command = f"mkdir own; mkfifo own/go own/aside; {aside}{WAIT}wait; rm own/go own/aside"
+    call = asyncio.create_task(session.call("sandbox_bash", {"command": command}))
+    writers = await idle_spans(session, call)
+    with (folder / "own/aside").open("w") as fifo:
+        fifo.write("\n")
+    await eventually((folder / "evil").exists)
+    last = writers.idle_spans[-1]
+    await eventually(lambda: writers.idle_spans[-1] > last)
+    for name in ("aside", "go"):
+        with (folder / "own" / name).open("w") as fifo:
+            fifo.write("\n")
+    result = await call
+    assert not result.is_error, result.content
+    assert "unclear" not in result.metadata.get("also_changed", {})
+    assert not (await session.undo()).is_error
+    assert not (folder / "evil").exists()
+
+
+async def test_long_call_names_what_cannot_be_told_apart(real_session: OpenSession) -> None:
+    session = real_session(policy=AUTO)
+    await write(session, "a")
+    code = f"import time\nends = time.monotonic() + {LONG_CALL_S}\nopen('out', 'w').close()\n"
+    result = await session.call("python", {"code": code + "while time.monotonic() < ends: pass"})
+    expected = (
+        "[Also changed during the call: out. The call did that, or somebody else, which cannot be told "
+        "apart: an undo takes it back.]"
+    )
+    assert result.content.endswith(expected)
+    assert result.metadata["also_changed"] == {"unknown": ["out"]}
+    assert not (await session.undo()).is_error
+    assert not (here(session) / "out").exists()
+
+
+async def test_short_call_says_nothing_of_its_own_changes(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    assert "also_changed" not in (await write(session, "a")).metadata
+    result = await session.call("python", {"code": "open('out', 'w').close()"})
+    assert "also_changed" not in result.metadata

@@ -1,0 +1,130 @@
+"""What is known about who has changed a path, and which paths have changed."""
+
+from __future__ import annotations
+
+import os
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from aisotools.workspace.checkpoints.authorship import (
+    MOST_PATHS,
+    UNKNOWN,
+    Authorship,
+    changed_paths,
+    find_seen,
+    parse_names,
+)
+from aisotools.workspace.checkpoints.store import Store, content_digest
+from aisotools.workspace.checkpoints.tree import Node, TreeReader, encode_folder
+from aisotools.workspace.dirfd import DIRECTORY_FLAGS
+from aisotools.workspace.workspace import TEMPORARY
+
+NAMED = frozenset({("d", "file"), ("folder",)})
+
+
+@pytest.mark.parametrize(
+    ("path", "is_own"),
+    [
+        (("d", "file"), True),
+        (("d",), True),  # it was made for the file
+        (("folder", "below"), True),
+        (("d", f"{TEMPORARY}ab12"), True),
+        (("d", "other"), False),
+        (("file",), False),
+        (("fold",), False),
+    ],
+)
+def test_change_that_a_tool_does_not_name_is_somebody_else_s_or_unclear(
+    path: tuple[str, ...], is_own: bool
+) -> None:
+    certain = Authorship(named=NAMED, is_certain=True)
+    assert certain.author_of(path) == ("call" if is_own else "others")
+    assert Authorship(named=NAMED).author_of(path) == ("call" if is_own else "unclear")
+    assert UNKNOWN.author_of(path) == "call"
+    assert Authorship(seen=frozenset({path})).author_of(path) == "unclear"
+
+
+def test_change_that_others_were_seen_to_make_is_never_passed_over() -> None:
+    # It may be both: a file that the tool names, or of which nobody knows what it was before.
+    authorship = Authorship(named=NAMED, is_certain=True, seen=frozenset({("d", "file"), ("x",)}))
+    assert authorship.author_of(("d", "file")) == authorship.author_of(("x",)) == "unclear"
+
+
+@pytest.mark.parametrize(
+    "authorship",
+    [
+        UNKNOWN,
+        Authorship(named=NAMED, is_certain=True),
+        Authorship(seen=NAMED),
+        Authorship(named=frozenset()),
+    ],
+)
+def test_record_says_the_same(authorship: Authorship) -> None:
+    assert Authorship.read({"op": "end", **authorship.record()}) == authorship
+
+
+def test_names_outside_the_workspace_are_no_names() -> None:
+    assert parse_names(["a/b", "./c/", "."]) == frozenset({("a", "b"), ("c",), ()})
+    assert parse_names(["a", "/etc/passwd"]) is parse_names(["../a"]) is None
+
+
+FILES = st.dictionaries(
+    st.text(string.ascii_lowercase[:3] + "\udcff", min_size=1, max_size=3).filter(
+        lambda name: "/" not in name
+    ),
+    st.sampled_from("xyz"),
+    max_size=6,
+)
+TREES = st.recursive(
+    FILES, lambda inner: st.dictionaries(st.sampled_from("abcde"), inner | st.just("x"), max_size=5)
+)
+
+
+def put(store: Store, tree: object) -> str:
+    assert isinstance(tree, dict)
+    nodes = {}
+    for name, inner in tree.items():
+        is_folder = isinstance(inner, dict)
+        content = put(store, inner) if is_folder else content_digest(inner.encode())
+        nodes[name] = Node("folder", 0o755, content) if is_folder else Node("file", 0o644, content, 1)
+    return store.put(encode_folder(nodes))
+
+
+@pytest.mark.hypothesis
+@given(before=TREES, after=TREES)
+def test_changed_paths_are_those_of_a_whole_comparison(
+    tmp_path_factory: pytest.TempPathFactory, before: object, after: object
+) -> None:
+    store = Store(tmp_path_factory.mktemp("store"))
+    try:
+        roots = put(store, before), put(store, after)
+        assert set(changed_paths(store, *roots)) == set(TreeReader(store).differences(*roots))
+    finally:
+        store.close()
+
+
+def test_no_more_paths_are_listed_than_are_judged(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    many = put(store, {str(number): "x" for number in range(MOST_PATHS + 10)})
+    assert len(changed_paths(store, put(store, {}), many)) == MOST_PATHS + 1
+    store.close()
+
+
+def test_last_change_of_a_file_counts_and_that_of_the_folder_for_one_that_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/file").write_text("1")
+    stamps = [path.stat().st_ctime_ns for path in (tmp_path / "d/file", tmp_path / "d")]
+    root = os.open(tmp_path, DIRECTORY_FLAGS)
+    try:
+        paths = [("d", "file"), ("d", "gone"), ("away", "gone")]
+        around = [(stamp - 1, stamp + 1) for stamp in stamps]
+        assert find_seen(root, paths, around) == {("d", "file"), ("d", "gone")}
+        # At the very begin and end it may have been the sandbox: clocks tick.
+        edges = [(stamp, stamp + 9) for stamp in stamps] + [(stamp - 9, stamp) for stamp in stamps]
+        assert not find_seen(root, paths, edges)
+        assert not find_seen(root, paths * MOST_PATHS, around)
+    finally:
+        os.close(root)

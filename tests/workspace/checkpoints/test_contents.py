@@ -1,0 +1,196 @@
+"""Files with holes take as much room as what is in them, in the store and when they come back."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace.checkpoints.contents import (
+    has_holes,
+    occupied_bytes,
+    store_sparse,
+    write_content,
+)
+from aisotools.workspace.checkpoints.scan import ScanLimits
+from aisotools.workspace.checkpoints.store import Store, StoredFile
+from aisotools.workspace.checkpoints.timeline import Checkpoints
+from aisotools.workspace.checkpoints.tree import Node
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "store")
+    yield store
+    store.close()
+
+
+def make_sparse(path: Path, size: int, pieces: dict[int, bytes]) -> Path:
+    with path.open("wb") as file:
+        file.truncate(size)
+        for at, data in pieces.items():
+            os.pwrite(file.fileno(), data, at)
+    return path
+
+
+def stored(store: Store, path: Path, max_bytes: int = 1 << 20) -> StoredFile | None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return store_sparse(store, file, path.stat().st_size, max_bytes=max_bytes)
+    finally:
+        os.close(file)
+
+
+def written(store: Store, content: StoredFile, path: Path) -> Path:
+    file = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        write_content(store, Node("sparse", content=content.digest, size=content.size), file)
+    finally:
+        os.close(file)
+    return path
+
+
+def test_file_of_a_gigabyte_takes_what_is_in_it(store: Store, tmp_path: Path) -> None:
+    size = 1 << 30
+    path = make_sparse(tmp_path / "a", size, {0: b"first", 1 << 29: b"middle", size - 4: b"last"})
+    began_s = time.process_time()
+    content = stored(store, path)
+    assert content is not None
+    assert content.size < 1 << 16
+    back = written(store, content, tmp_path / "back")
+    assert time.process_time() - began_s < 1, "holes are not read"
+    assert (back.stat().st_size, back.stat().st_blocks * 512 < 1 << 17) == (size, True)
+    with back.open("rb") as file:
+        for at, data in ((0, b"first\0"), (1 << 29, b"middle\0"), (size - 4, b"last")):
+            file.seek(at)
+            assert file.read(len(data)) == data
+
+
+def test_size_of_a_hostile_file_costs_nothing(store: Store, tmp_path: Path) -> None:
+    path = make_sparse(tmp_path / "a", 1 << 43, {1 << 42: b"x"})
+    content = stored(store, path)
+    assert content is not None
+    assert content.size < 1 << 13
+    assert written(store, content, tmp_path / "back").stat().st_size == 1 << 43
+
+
+def test_more_than_may_be_stored_is_not(store: Store, tmp_path: Path) -> None:
+    path = make_sparse(tmp_path / "a", 1 << 22, {0: b"x" * 10_000})
+    assert stored(store, path, max_bytes=9_000) is None
+    assert list((store.folder / "objects").iterdir()) == []
+
+
+@given(
+    st.integers(0, 300_000),
+    st.dictionaries(st.integers(0, 299_999), st.binary(min_size=1, max_size=6_000), max_size=5),
+)
+def test_any_file_comes_back_byte_by_byte(
+    tmp_path_factory: pytest.TempPathFactory, size: int, pieces: dict[int, bytes]
+) -> None:
+    top = tmp_path_factory.mktemp("sparse")
+    store = Store(top / "store")
+    path = make_sparse(top / "a", size, pieces)
+    content = stored(store, path)
+    assert content is not None
+    assert written(store, content, top / "back").read_bytes() == path.read_bytes()
+    # The same bytes without holes are the same content.
+    (top / "b").write_bytes(path.read_bytes())
+    assert stored(store, top / "b") == content
+    store.close()
+
+
+def test_holes_are_told_from_what_is_written(tmp_path: Path) -> None:
+    whole, sparse = tmp_path / "whole", make_sparse(tmp_path / "sparse", 1 << 20, {0: b"x"})
+    whole.write_bytes(bytes(1 << 20))
+    found = []
+    for path in (whole, sparse):
+        file = os.open(path, os.O_RDONLY)
+        found.append(has_holes(file, os.fstat(file)))
+        os.close(file)
+    assert found == [False, True]
+    assert occupied_bytes(sparse.stat()) < 1 << 13
+    link = tmp_path / "link"
+    link.symlink_to("whole")
+    assert occupied_bytes(link.lstat()) == len("whole")
+
+
+def test_damaged_content_is_an_error(store: Store, tmp_path: Path) -> None:
+    content = stored(store, make_sparse(tmp_path / "a", 1 << 20, {0: b"x" * 5_000}))
+    assert content is not None
+    place = store.folder / "objects" / content.digest
+    place.write_bytes(place.read_bytes()[:-1] + b"y")
+    with pytest.raises(WorkspaceError, match="damaged"):
+        written(store, content, tmp_path / "back")
+
+
+def test_sparse_file_comes_back_sparse_and_is_covered_whatever_its_size(tmp_path: Path) -> None:
+    root = tmp_path / "workspace"
+    root.mkdir()
+    path = make_sparse(root / "a", 1 << 30, {1 << 20: b"data"})
+    chain = Checkpoints(root, tmp_path / "state", ScanLimits(total_bytes=1 << 20))
+    chain.begin("c", "tool", "s")
+    path.unlink()
+    chain.end("c")
+    assert chain.move("undo", chain.steps[-1:]).missing == ()
+    assert (path.stat().st_size, path.stat().st_blocks * 512 <= 1 << 16) == (1 << 30, True)
+    assert chain.store.size < 1 << 16
+    chain.close()
+
+
+# ---- blocks that are shared
+
+
+def test_content_is_shared_where_the_file_system_can(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file system of the tests may not: so its answer is given here, and the copy is made by hand."""
+    data = os.urandom(1 << 17)
+    digest = store.put(data)
+    shared = []
+
+    def share(file: int, request: int, source: int) -> int:
+        assert request == 0x40049409
+        shared.append(source)
+        os.write(file, os.pread(source, 1 << 20, 0))
+        return 0
+
+    monkeypatch.setattr("fcntl.ioctl", share)
+    for name in ("a", "b"):
+        file = os.open(tmp_path / name, os.O_RDWR | os.O_CREAT)
+        store.copy(digest, file)
+        os.close(file)
+        assert (tmp_path / name).read_bytes() == data
+    assert len(shared) == 2
+    (store.folder / "objects" / digest).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    file = os.open(tmp_path / "c", os.O_RDWR | os.O_CREAT)
+    with pytest.raises(WorkspaceError, match="damaged"):
+        store.copy(digest, file)
+    os.close(file)
+
+
+@pytest.mark.parametrize(("code", "tries"), [(errno.EOPNOTSUPP, 1), (errno.EXDEV, 1), (errno.ENOSPC, 2)])
+def test_content_is_copied_where_it_cannot_be_shared(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, tries: int
+) -> None:
+    """What never works is tried once."""
+    data = os.urandom(1 << 17)
+    digest = store.put(data)
+    tried = []
+
+    def refuse(*_arguments: int) -> int:
+        tried.append(1)
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.ioctl", refuse)
+    for name in ("a", "b"):
+        file = os.open(tmp_path / name, os.O_RDWR | os.O_CREAT)
+        store.copy(digest, file)
+        os.close(file)
+        assert (tmp_path / name).read_bytes() == data
+    assert len(tried) == tries
