@@ -11,6 +11,7 @@ from aisotools.builtin import WORKER_MODULES
 from aisotools.core.types import ToolResult
 from aisotools.policy.approvers import AllowAll
 from aisotools.sandbox.confinement.levels import LEVELS
+from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import spawn
 from aisotools.session.session import Session
 
@@ -118,3 +119,38 @@ async def test_anything_at_a_protected_name_keeps_no_session_from_opening(
     code = KINDS.replace("NAMES", repr(names)).replace("MAKE", MAKERS[kind])
     results = await open_again(workspace, environ, level_or_skip(level), code)
     assert not [one for one in results if one[1].is_error and one[0] != "attack"]
+
+
+def room_of(folder: Path) -> int:
+    """Return how many bytes the files in a folder take on the disk."""
+    return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
+
+
+async def test_sparse_files_take_no_more_room_on_the_host_than_in_the_sandbox(
+    tmp_path: Path, environ: Mapping[str, str]
+) -> None:
+    """Undo, a branch and the next session stay below the limit that holds for what the sandbox writes."""
+    limit, files = 8 << 20, 20
+    workspace, state = tmp_path / "ws", Path(environ["XDG_STATE_HOME"])
+    workspace.mkdir()
+    async with Session(
+        workspace, environ=environ, approver=AllowAll(), limits=Limits(disk_bytes=limit)
+    ) as session:
+        made = await session.run_cell(
+            f"for number in range({files}):\n"
+            "    with open(f's{number}', 'wb') as file:\n"
+            "        file.truncate(20 << 20)\n"
+            "        file.seek(number << 20)\n"
+            "        file.write(b'x' * 4096)"
+        )
+        assert not made.is_error, made.content
+        for command in (f"for i in $(seq 0 {files - 1}); do echo x >> s$i; done", "rm s*"):
+            assert not (await session.call("sandbox_bash", {"command": command})).is_error
+        undone = await session.undo()
+        assert not undone.is_error
+        assert "Not brought back" not in undone.content
+        assert len([*workspace.glob("s*")]) == files
+        async with await session.branch(workspace=tmp_path / "branch"):
+            assert len([*(tmp_path / "branch").glob("s*")]) == files
+        for folder in (workspace, tmp_path / "branch", state):
+            assert room_of(folder) < limit, folder
