@@ -1,4 +1,4 @@
-"""The classes of attack on the host: `python -m tests.host_attacks` prints them, and the number of attacks.
+"""The classes of attack on host and gate: `python -m tests.host_attacks` prints and counts them.
 
 `data/host_attacks.toml` says which tests they are. An attack is a variant of such a test, as pytest collects
 them. It has a control if the same variant is made without the defence as well, and succeeds there: in another
@@ -45,10 +45,13 @@ class AttackClass:
         return sum(_without_places(one) in made for one in variants[test])
 
 
-CLASSES = [
-    AttackClass(**row)
-    for row in tomllib.loads((TESTS / "data" / "host_attacks.toml").read_text("utf-8"))["class"]
-]
+_TABLES = tomllib.loads((TESTS / "data" / "host_attacks.toml").read_text("utf-8"))
+
+CLASSES = [AttackClass(**row) for row in _TABLES["class"]]
+"""What a worker may try on the host."""
+
+GATE_CLASSES = [AttackClass(**row) for row in _TABLES["gate"]]
+"""What a call may try on the gate."""
 
 
 def _without_places(variant: str) -> str:
@@ -85,15 +88,21 @@ def find_variants(tests: Sequence[str]) -> dict[str, list[str]]:
 @functools.cache
 def find_all_variants() -> dict[str, list[str]]:
     """Return the variants of every attack and of every control that makes attacks as well."""
-    named = {test for one in CLASSES for test in (*one.attacks, *one.unconfined.values())}
+    named = {test for one in [*CLASSES, *GATE_CLASSES] for test in (*one.attacks, *one.unconfined.values())}
     return find_variants(sorted(named - {ITSELF}))
 
 
 def main() -> None:
-    """Print the table."""
+    """Print both tables."""
     variants = find_all_variants()
+    _print_table("on the host", CLASSES, variants)
+    print()
+    _print_table("on the gate", GATE_CLASSES, variants)
+
+
+def _print_table(target: str, classes: Sequence[AttackClass], variants: Mapping[str, Sequence[str]]) -> None:
     total = total_new = total_controlled = 0
-    for one in CLASSES:
+    for one in classes:
         counts = [(test, len(variants[test]), one.count_controlled(test, variants)) for test in one.attacks]
         number = sum(made for _, made, _ in counts)
         controlled = sum(with_control for _, _, with_control in counts)
@@ -109,7 +118,7 @@ def main() -> None:
             if test in one.unconfined:
                 print(f"               unconfined: {one.unconfined[test]}")
         print("\n".join(f"    control: {test}" for test in one.controls))
-    print(f"{total} attacks in {len(CLASSES)} classes")
+    print(f"{total} attacks {target} in {len(classes)} classes")
     print(f"{total_new} of them are new, {total_controlled} of the new ones with an unconfined control")
 
 

@@ -54,6 +54,7 @@ MODULES = (
     "session/protection",
     "sandbox/host/scheduler",
     "workspace/checkpoints/moves",
+    "workspace/checkpoints/plan",
     "workspace/checkpoints/recovery",
     "workspace/checkpoints/restore",
     "workspace/checkpoints/scan",

@@ -5,23 +5,25 @@ from __future__ import annotations
 from typing import get_args
 
 from aisotools.sandbox.confinement.levels import LEVELS
-from tests.host_attacks import CLASSES, ITSELF, AttackClass, find_all_variants
+from tests.host_attacks import CLASSES, GATE_CLASSES, ITSELF, AttackClass, find_all_variants
 from tests.sandbox.inside import Who
 from tests.test_security_claims import exists
 
 
 def test_every_class_has_attacks_and_a_control_that_exist() -> None:
     assert len(CLASSES) >= 12
-    assert not [one.what for one in CLASSES if not one.attacks or not one.controls]
-    assert not [test for one in CLASSES for test in (*one.attacks, *one.controls) if not exists(test)]
-    for one in CLASSES:
+    assert len(GATE_CLASSES) >= 10
+    everything = [*CLASSES, *GATE_CLASSES]
+    assert not [one.what for one in everything if not one.attacks or not one.controls]
+    assert not [test for one in everything for test in (*one.attacks, *one.controls) if not exists(test)]
+    for one in everything:
         assert {*one.unconfined} <= {*one.attacks}
         assert not [test for test in one.unconfined.values() if test != ITSELF and not exists(test)]
 
 
 def test_levels_and_users_are_those_that_there_are() -> None:
-    assert {level for one in CLASSES for level in one.levels} <= {*LEVELS, "host"}
-    assert {user for one in CLASSES for user in one.users} <= {*get_args(Who), "any"}
+    assert {level for one in [*CLASSES, *GATE_CLASSES] for level in one.levels} <= {*LEVELS, "host"}
+    assert {user for one in [*CLASSES, *GATE_CLASSES] for user in one.users} <= {*get_args(Who), "any"}
 
 
 def test_variants_are_found() -> None:

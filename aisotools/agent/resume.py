@@ -277,8 +277,8 @@ def _restore_grant(grant: RecordedGrant, session: Session) -> str:
         return str(error).rstrip(".")
     if prepared.effect > grant.effect:
         return f"the call counts as {prepared.effect} now, and as {grant.effect} when it was approved"
-    if prepared.facts.scripts and prepared.digest != grant.digest:
-        return "the script that it runs is not as it was when the call was approved"
+    if (prepared.facts.scripts or prepared.facts.code) and prepared.digest != grant.digest:
+        return "the code that it may run is not as it was when the call was approved"
     if session.grants.add(grant.scope, prepared) is None:
         return "there is nothing of that scope to remember any more"
     return ""

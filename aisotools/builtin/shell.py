@@ -8,6 +8,7 @@ import dataclasses
 import errno
 import os
 import posixpath
+import re
 import signal
 import subprocess
 import sys
@@ -46,6 +47,8 @@ _CPU_TOLERANCE = 0.9
 _DRAIN_S = 0.2
 """Wait for output after the command ended. A process that it left behind may hold the pipes open for ever."""
 _DEADLINE_MARGIN_S = 0.5
+_GIT = re.compile(r"git\b")
+_GIT_SETTINGS = ".git/config"
 _STREAMS = ("stdout", "stderr")
 
 
@@ -66,8 +69,13 @@ def _facts(arguments: Mapping[str, Json]) -> Facts:
     if isinstance(command, str):
         facts = shell_facts(command, str(workdir))
         if not facts.certain:
-            names = (posixpath.normpath(posixpath.join(str(workdir), name)) for name in loaded_names(command))
+            # Commands that others run, as `env -C folder make` does, are among those of the facts.
+            text = "\n".join((command, *facts.commands))
+            names = (posixpath.normpath(posixpath.join(str(workdir), name)) for name in loaded_names(text))
             facts = dataclasses.replace(facts, scripts=tuple((name, "") for name in names))
+        elif facts.hosts and any(map(_GIT.match, facts.commands)):
+            # Which machine `origin` is stands in the settings.
+            facts = dataclasses.replace(facts, scripts=((_GIT_SETTINGS, ""),))
     if arguments.get("background") is not True:
         return facts
     # It goes on after the call, and the input that it gets later is not known now.

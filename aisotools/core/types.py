@@ -332,6 +332,8 @@ class Facts:
         scripts: Files of the workspace that it may run, each with a digest of its content: what it reads if
             it is not certain, code that it names, and what is loaded by name. Empty digests before the paths
             are resolved.
+        code: For a call that is asked about and may run files of the workspace without naming them, a digest
+            of all files that may be code; empty if they cannot be compared. None for any other call.
         losses: What it would remove or overwrite, each with a stamp of what is there at this moment; compared
             before it runs, and bound by a grant if it destroys something.
         runs_in: Where the tool runs.
@@ -365,6 +367,7 @@ class Facts:
     doubts: tuple[str, ...] = ()
     unknown: tuple[tuple[str, ...], ...] = ()
     scripts: tuple[tuple[str, str], ...] = ()
+    code: str | None = None
     losses: tuple[tuple[str, str], ...] = ()
     runs_in: RunsIn = "sandbox"
     level: str = "confined"

@@ -72,6 +72,16 @@ _GIT_WITH_ACTIONS = frozenset(
 )
 
 
+_CHANGES_THE_TREE = frozenset(
+    (
+        *("git am", "git apply", "git checkout", "git cherry-pick", "git merge", "git pull", "git rebase"),
+        *("git reset", "git restore", "git revert", "git switch", "git stash", "git stash apply"),
+        *("git stash pop", "git stash push", "git bisect", "git read-tree", "git checkout-index"),
+    )
+)
+"""Commands that change files of the workspace without naming them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """What a call does, without its details.
@@ -81,12 +91,14 @@ class Shape:
         reads: Folders it reads files of, relative to the workspace; one that it reads as a whole ends in `/`.
         writes: Folders it changes files of, likewise.
         hosts: Hosts it talks to, in lower case.
+        settings: Files that say what names in the call mean, such as remotes of git, with their digests.
     """
 
     commands: frozenset[str] = frozenset()
     reads: frozenset[str] = frozenset()
     writes: frozenset[str] = frozenset()
     hosts: frozenset[str] = frozenset()
+    settings: frozenset[tuple[str, str]] = frozenset()
 
     def covers(self, other: Shape) -> bool:
         """Return whether `other` does nothing that this shape does not."""
@@ -95,6 +107,7 @@ class Shape:
             and other.reads <= self.reads
             and other.writes <= self.writes
             and other.hosts <= self.hosts
+            and other.settings <= self.settings
         )
 
 
@@ -206,11 +219,14 @@ def shape_of(facts: Facts) -> Shape | None:
         return None
     if facts.effect is Effect.DESTRUCTIVE and not facts.writes:
         return None
+    if not facts.writes and not _CHANGES_THE_TREE.isdisjoint(map(_command_prefix, facts.commands)):
+        return None  # it changes files that it does not name
     return Shape(
         commands=frozenset(map(_command_prefix, facts.commands)),
         reads=_folders_of(facts.reads, facts.folders) | _folders_of(facts.recorded, facts.recorded),
         writes=_folders_of(facts.writes, facts.folders),
         hosts=frozenset(map(str.lower, facts.hosts)),
+        settings=frozenset(facts.scripts),
     )
 
 
@@ -220,7 +236,7 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
     if prepared.evaluation.protected:
         names = names_to_allow(prepared.evaluation.protected)
         return {"protected": f"{', '.join(names)} may be written in this workspace"} if names else {}
-    if "" in dict(facts.scripts).values():
+    if facts.code == "" or "" in dict(facts.scripts).values():
         return {}  # what it runs may be another thing next time, and nobody could tell
     if facts.effect is Effect.DESTRUCTIVE and not all(map(is_known, dict(facts.losses).values())):
         return {}  # as for what it removes
@@ -239,7 +255,8 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
         ):
             if listed := ", ".join(members):
                 limits.append(f" {limited} {listed}")
-        scopes["shape"] = f"{name}{','.join(limits)}, {limit}"
+        unchanged = f", while {summarize_names(sorted(dict(shape.settings)), 3)} is unchanged"
+        scopes["shape"] = f"{name}{','.join(limits)}, {limit}{unchanged if shape.settings else ''}"
     if not facts.hosts and prepared.effect is not Effect.DESTRUCTIVE:
         place = "on the host" if facts.runs_in == "host" else "in the workspace"
         scopes["tool"] = f"{name} with any arguments, {limit}, {place}"
@@ -248,10 +265,13 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
 
 def _while_unchanged(facts: Facts) -> str:
     names = [path for path, digest in facts.scripts if digest not in {MISSING, FOLDER}]
-    if not names:
-        destroys = facts.effect is Effect.DESTRUCTIVE and bool(facts.losses)
-        return ", while what it would remove is as it is now" if destroys else ""
-    return f", while {summarize_names(names, 3)} {'has' if len(names) == 1 else 'have'} the present content"
+    also = ", and no other code in the workspace is changed" if facts.code is not None else ""
+    if names:
+        have = "has" if len(names) == 1 else "have"
+        return f", while {summarize_names(names, 3)} {have} the present content{also}"
+    if facts.effect is Effect.DESTRUCTIVE and facts.losses:
+        return f", while what it would remove is as it is now{also}"
+    return ", while no code in the workspace is changed" if also else ""
 
 
 def _is_known(facts: Facts) -> bool:

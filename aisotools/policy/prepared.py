@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from aisotools.core.protocols import Tool, ToolPayload
@@ -42,6 +42,10 @@ _MAX_COMMAND_CHARS = 5_000
 
 _ONLY_DECLARED = "its author declares that it only reads, and nothing on the host enforces that"
 
+_NOT_REMEMBERED = (
+    "an approval cannot be remembered: it may run code beside the workspace, or more than can be compared"
+)
+
 _UNENFORCED = (
     "its tool says that it only reads, which cannot be enforced here (level {level}): it counts as a local "
     "change"
@@ -50,6 +54,9 @@ _UNENFORCED = (
 
 PathsResolver = Callable[[Facts, Mapping[str, Json] | None], Facts]
 """Resolves the paths of a call; gets the arguments of a tool that may name paths in them."""
+
+CodeDigester = Callable[[Iterable[str], Iterable[str]], str]
+"""Returns a digest of all code that a call may run; see `workspace.scripts.digest_of_code`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +144,7 @@ def prepare_call(
     *,
     has_readers: bool = False,
     resolve_paths: PathsResolver | None = None,
+    digest_code: CodeDigester | None = None,
     enforced: frozenset[tuple[str, str]] = frozenset(),
     enforced_for_reading: frozenset[tuple[str, str]] = frozenset(),
 ) -> PreparedCall:
@@ -154,6 +162,8 @@ def prepare_call(
             make a local change.
         resolve_paths: Returns the facts with their paths resolved in the workspace; None leaves them as the
             tool declares them.
+        digest_code: Returns a digest of the code that the call may run without naming it; None if nobody can
+            look at it.
         enforced: Globs of rules that the sandbox enforces by itself; see `Facts.enforced`.
         enforced_for_reading: Further ones that it enforces for a command that only reads.
 
@@ -220,9 +230,13 @@ def prepare_call(
             found, look_again = look(), look
             facts = dataclasses.replace(found, effect=facts.effect, undoable=facts.undoable)
             effect = assumed_effect(facts)  # what cannot be resolved is uncertain
+        if digest_code is not None and evaluation.decision is Decision.ASK:
+            facts = _with_code(facts, fresh_arguments(encoded), digest_code)
         more = []
         if is_unenforced:
             more.append(_UNENFORCED.format(level=level))
+        if facts.code == "":
+            more.append(_NOT_REMEMBERED)
         if runs_in == "host" and facts.basis == "declaration" and facts.effect is Effect.READ_ONLY:
             more.append(_ONLY_DECLARED)
         if flaw and evaluation.decision is not Decision.ALLOW:
@@ -282,6 +296,16 @@ def _resolve_with_arguments(resolve_paths: PathsResolver, facts: Facts, encoded:
     return resolve_paths(facts, arguments)
 
 
+def _with_code(facts: Facts, arguments: Mapping[str, Json], digest_code: CodeDigester) -> Facts:
+    """Return the facts with a digest of the code that the call may run without naming it."""
+    is_given_code = isinstance(arguments.get(_CODE_ARGUMENT), str)
+    runs_unknown = not facts.certain and not facts.path_guarded
+    if not is_given_code and not (runs_unknown and (facts.commands or facts.runs_in == "sandbox")):
+        return facts
+    texts = [value for value in arguments.values() if isinstance(value, str)]
+    return dataclasses.replace(facts, code=digest_code(texts, [path for path, _ in facts.scripts]))
+
+
 def _with_commands(facts: Facts) -> Facts:
     """Return facts that an author declares, with what the commands do that they name; never milder ones."""
     # Few tools declare commands, and this loads the grammar.
@@ -319,6 +343,7 @@ def call_digest(tool: Tool, encoded_arguments: bytes, level: str, facts: Facts) 
         facts.unresolved,
         facts.recorded,
         facts.scripts,
+        facts.code,
         facts.losses if facts.effect is Effect.DESTRUCTIVE else (),
     )
     paths = repr(known).encode()

@@ -14,6 +14,11 @@ call may have several paths, hosts or commands. A rule that asks or denies conce
 matches; a rule that allows, only if every one of them does and the facts are certain. What is missing never
 matches: a condition on `hosts` concerns no call without hosts.
 
+Rules that ask or deny also compare commands word by word: `rm -r*` concerns `rm -fr x`, `rm --recursive x`
+and `rm x -R`, and `pip install*` concerns `pip3 -i URL install x` and `python -m pip install x`. What such a
+glob means is described in `policy.command_globs`. A program by another name, an alias, or a script that does
+the same is not concerned: deny what it would change (`paths`, `hosts`) to be sure.
+
 Paths are the resolved ones: relative to the workspace, with links followed. A rule about `secrets/*` concerns
 a call that changes the folder `secrets`, or one around it, as a whole. It *may* concern one that reads such a
 folder, or something that nobody can tell beforehand; a rule that asks or denies makes that a question. So is
@@ -34,6 +39,7 @@ from functools import lru_cache
 from typing import Any, Literal, Self, get_args
 
 from aisotools.core.types import Decision, Effect, Facts, Json, ToolCall
+from aisotools.policy.command_globs import means
 from aisotools.policy.prompts import EFFECT_LABELS
 from aisotools.workspace.protected_names import AllowedName, allows, is_protected
 
@@ -144,7 +150,10 @@ def _key_holds(key: str, expected: Any, call: ToolCall, facts: Facts, every: boo
         case "hosts":
             return _globs_match(expected, (host.lower() for host in facts.hosts), every=every)
         case "commands":
-            return _globs_match(expected, facts.commands, every=every)
+            if _globs_match(expected, facts.commands, every=every):
+                return True
+            globs = () if every else _as_list(expected)
+            return any(means(glob, command) for glob in globs for command in facts.commands)
         case "effect":
             return facts.effect in {Effect(effect) for effect in _as_list(expected)}
         case "origin":

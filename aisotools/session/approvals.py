@@ -293,6 +293,7 @@ def _decide_edited(
             env.can_undo,
             has_readers=env.has_readers,
             resolve_paths=env.resolve_paths,
+            digest_code=env.digest_code,
             enforced=env.enforcement.globs,
             enforced_for_reading=env.enforcement.reading_globs,
         )

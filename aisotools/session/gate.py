@@ -376,6 +376,7 @@ class Gate:
             can_undo,
             has_readers=has_readers,
             resolve_paths=resolve_paths,
+            digest_code=None if env is None else env.digest_code,
             enforced=rules.enforcement.globs if rules else frozenset(),
             enforced_for_reading=rules.enforcement.reading_globs if rules else frozenset(),
         )

@@ -11,8 +11,9 @@ again and the sandbox has to follow it (`SupportsPathRules`) before the call run
 which path was replaced.
 Race window: from a replacement until the next call. What an earlier call left running can use it, and a call
 that is already running; what they have open stays open. A state that is younger than the clock of the file
-system can tell is looked at again. Further names of the files below a rule's path beyond the first
-`_MOST_COUNTED` are found only with the next change of the others.
+system can tell is looked at again. Of the files below a rule's path beyond the first `_MOST_COUNTED` a new
+name is found where a call names it (`name_of`), and asked about where they are too many to look at; a call
+that reads the folder around it is not kept from it, which `enforcement.gaps` says.
 Failure: if the sandbox cannot follow, the call does not run, and the error says why. What cannot be enforced
 at all is in `enforcement.gaps`, is printed when the policy is loaded or assigned, and stands on cards.
 """
@@ -54,6 +55,9 @@ _RACY_NS = 50_000_000
 _MOST_COUNTED = 200
 """Files and folders of one rule of which the names are counted before each call: about half a millisecond."""
 
+_MOST_SEARCHED = 10_000
+"""Files of all rules among which one with several names is looked for, when a call names it: some 30 ms."""
+
 _Stamp = tuple[int, int, int]
 """Device and inode, and the change time of what a rule names."""
 
@@ -83,6 +87,10 @@ class PathRules:
         self._is_racy = False
         self._links: dict[str, LinkCount | None] = {}
         """Names of the files that rules are about: with another one there is another path to them."""
+        self._uncounted: dict[str, str] = {}
+        """Globs of rules that are about more files than are counted, each with where they lie."""
+        self._names: dict[tuple[int, int], str] | None = None
+        self._is_searched = True
         self.enforcement = PathEnforcement()
         self.has_any = False
         self._sandbox: Sandbox | None = None
@@ -106,6 +114,7 @@ class PathRules:
         Returns:
             The policy to decide by.
         """
+        self._names = None  # each call looks anew
         # Equal ones share their rules, so this compares references.
         if (
             policy == self._policy
@@ -119,11 +128,34 @@ class PathRules:
         # Race: looked at before the plan is made, so that what changes meanwhile is found by the next look.
         self._missing: dict[str, int] = {}
         self._links = {}
+        self._uncounted = {}
         followed = rewrite_globs(policy, self._rewrite)
         paths = self._name_paths(followed)
         self._stamps = self._stamps_now(dict.fromkeys(paths))
         self._followed, self.enforcement = followed, self._plan(followed)
         return followed
+
+    def name_of(self, device: int, inode: int) -> str | None:
+        """Return which file that a rule is about has these numbers, by its path in the workspace.
+
+        Only files of rules that are about very many are looked for: others are known by all their names.
+
+        Returns:
+            The path; empty if not all of them could be looked at; None if it is none of them.
+        """
+        if not self._uncounted:
+            return None
+        if self._names is None:
+            self._names = {}
+            left = _MOST_SEARCHED
+            for real in dict.fromkeys(self._uncounted.values()):
+                found = list_below(self._workspace, real, left)
+                left -= len(found)
+                for path, key in count_links(self._workspace, found).items():
+                    if key is not None:
+                        self._names[key[:2]] = path
+            self._is_searched = left > 0
+        return self._names.get((device, inode), None if self._is_searched else "")
 
     def announce(self) -> None:
         """Print which rules are not enforced, those that were not printed before."""
@@ -200,8 +232,10 @@ class PathRules:
         real = real_path(self._workspace, path) if path else None
         if real is None:
             return (spelled,)  # a rule that allows something never allows more than it says
-        below = list_below(self._workspace, real, _MOST_COUNTED)
-        self._links |= count_links(self._workspace, below)
+        below = list_below(self._workspace, real, _MOST_COUNTED + 1)
+        if len(below) > _MOST_COUNTED:
+            self._uncounted[spelled] = real
+        self._links |= count_links(self._workspace, below[:_MOST_COUNTED])
         names, missing = find_hard_links(self._workspace, real)
         if missing > 0:
             self._missing[spelled] = missing
@@ -232,7 +266,24 @@ class PathRules:
             for key, glob in plan.globs | plan.reading_globs
             if (count := self._missing.get(glob))
         ]
-        return dataclasses.replace(plan, gaps=(*plan.gaps, *gaps)) if gaps else plan
+        gaps += [
+            Gap(
+                key,
+                glob,
+                f"{glob!r} is about more than {_MOST_COUNTED} files; further names of them (hard links) that "
+                "are made later are found only where a call names them",
+            )
+            for key, glob in plan.globs | plan.reading_globs
+            if glob in self._uncounted
+        ]
+        # A further name of one of very many files is out of reach of no call, so the policy decides.
+        open_globs = {(gap.key, gap.glob) for gap in gaps if gap.glob in self._uncounted}
+        return dataclasses.replace(
+            plan,
+            gaps=(*plan.gaps, *gaps),
+            globs=plan.globs - open_globs,
+            reading_globs=plan.reading_globs - open_globs,
+        )
 
     def _name_paths(self, policy: Policy) -> list[str]:
         """Return the paths that rules deny, those that they lead to, and the folders above them."""

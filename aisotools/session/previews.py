@@ -139,12 +139,12 @@ def _changed_scripts(shown: PreparedCall, found: Facts) -> list[str]:
     changed = [
         f"{path} has changed since it was shown"
         for path, digest in before.items()
-        if now.get(path) != digest and path not in shown.contents
+        if digest != MISSING and now.get(path) != digest and path not in shown.contents
     ]
     return changed + [
         f"{path} is there now, and would be run"
         for path, digest in now.items()
-        if path not in before and digest != MISSING and path not in shown.contents
+        if before.get(path, MISSING) == MISSING and digest != MISSING and path not in shown.contents
     ]
 
 

@@ -43,6 +43,7 @@ from aisotools.workspace.lock import state_folder
 from aisotools.workspace.path_facts import PathResolver
 from aisotools.workspace.protected import ProtectedFiles
 from aisotools.workspace.read_tracker import ReadCache
+from aisotools.workspace.scripts import digest_of_code
 from aisotools.workspace.workspace import Workspace
 
 
@@ -246,7 +247,8 @@ async def build_environment(
             on_read=read_guard.on_read,
             can_undo=history.can_undo,
             describe_undo=history.describe,
-            resolve_paths=PathResolver(workspace).resolve,
+            resolve_paths=PathResolver(workspace, path_rules.name_of).resolve,
+            digest_code=functools.partial(digest_of_code, workspace),
             path_rules=path_rules,
             # Only a reader holds a command to what a trial promises.
             trials=trial_lookups(workspace, search_path())

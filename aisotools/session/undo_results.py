@@ -12,7 +12,7 @@ from aisotools.policy.prepared import PreparedCall
 from aisotools.session.undo_steps import UndoPlan, UndoStep
 from aisotools.workspace.checkpoints.authorship import Author
 from aisotools.workspace.checkpoints.moves import UndoResult
-from aisotools.workspace.checkpoints.restore import Reasons
+from aisotools.workspace.checkpoints.plan import Reasons
 from aisotools.workspace.checkpoints.scan import Snapshot
 from aisotools.workspace.checkpoints.steps import Checkpoint
 from aisotools.workspace.paths import printable

@@ -104,6 +104,10 @@ def declared_facts(
     else:
         declared = _read(tool, fresh_arguments(encoded_arguments))
     facts = declared.facts
+    names_change = facts.writes or facts.hosts or facts.commands
+    if on_host and not declared.flaw and facts.effect > Effect.READ_ONLY and facts.reads and not names_change:
+        flaw = "its facts say that it changes something, and name only what it reads"
+        declared = DeclaredFacts(facts, flaw)
     if not on_host:
         certain = facts.certain and not declared.flaw
         return DeclaredFacts(with_changes(facts, certain=certain, basis="declaration"), declared.flaw)
@@ -126,6 +130,27 @@ def _read_twice(tool: Tool, encoded_arguments: bytes) -> tuple[DeclaredFacts, De
 
 
 def _read(tool: Tool, arguments: Mapping[str, Json]) -> DeclaredFacts:
+    declared = _read_first(tool, arguments)
+    if declared.flaw:
+        return declared
+    # What the policy goes by is the first of these members. One that says more makes it a contradiction.
+    effects: dict[str, object] = {}
+    if supports(tool, SupportsFacts) and supports(tool, SupportsClassification):
+        effects["classify() returned"] = tool.classify(arguments)
+    if supports(tool, SupportsEffect):
+        effects["effect is"] = tool.effect
+    for source, effect in effects.items():
+        # Of contacting a host and changing something here neither is milder, so any other effect counts.
+        if type(effect) is Effect and effect not in {Effect.READ_ONLY, declared.facts.effect}:
+            facts = with_changes(declared.facts, effect=max(effect, declared.facts.effect))
+            flaw = f"its {source} {short_repr(str(effect))}, and what else it declares is something else"
+            return DeclaredFacts(facts, flaw)
+        if type(effect) is not Effect and effect is not None:
+            return DeclaredFacts(declared.facts, f"its {source} {short_repr(effect)}, which is no Effect")
+    return declared
+
+
+def _read_first(tool: Tool, arguments: Mapping[str, Json]) -> DeclaredFacts:
     if supports(tool, SupportsFacts):
         facts: object = tool.gather_facts(arguments)
         if isinstance(facts, Facts):
@@ -211,9 +236,22 @@ def check_facts(facts: Facts) -> DeclaredFacts:
         if flaw:
             flaws.append(f"its facts have {flaw}")
     plain = Facts(**checked)
-    if not flaws and plain.effect is Effect.READ_ONLY and (plain.writes or plain.outside):
-        flaws.append("its facts say that it only reads, and that it writes")
+    if not flaws and (contradiction := _contradiction(plain)):
+        flaws.append(contradiction)
     return DeclaredFacts(plain, flaws[0] if flaws else "")
+
+
+def _contradiction(facts: Facts) -> str:
+    """Return which two things facts say that cannot both be so; empty if there are none."""
+    if facts.effect is Effect.READ_ONLY:
+        if facts.writes or facts.outside:
+            return "its facts say that it only reads, and that it writes"
+        if facts.background:
+            return "its facts say that it only reads, and that it leaves something running"
+    strays = set(facts.folders) - {*facts.reads, *facts.writes}
+    if strays:
+        return f"its facts name {short_repr(min(strays))} as a folder that it neither reads nor writes"
+    return ""
 
 
 def _check_names(kind: str, names: object) -> tuple[tuple[str, ...], str]:

@@ -659,16 +659,28 @@ def _find_holder_elsewhere(workspace: Path, places: tuple[str, ...], above: froz
     Raises:
         WorkspaceRefused: One has a workspace in or around this one open.
     """
-    ours = {_digest_of(place) for place in places}
-    around = {_digest_of(folder): folder for folder in above}
+    folders = {_digest_of(folder): folder for folder in (*places, *above)}
     for pid, name, is_alone in _list_claims():
-        if name in ours and is_alone:
-            return pid
-        if name in ours:
+        folder = folders.get(name, "")
+        if not folder or (folder in above and not is_alone) or not _is_same_for(pid, folder):
+            continue
+        if folder in above:
+            raise _nested(str(workspace), "lies in", folder, pid)
+        if not is_alone:
             raise _nested(str(workspace), "contains", "", pid)
-        if name in around and is_alone:
-            raise _nested(str(workspace), "lies in", around[name], pid)
+        return pid
     return None
+
+
+def _is_same_for(pid: int, folder: str) -> bool:
+    """Return whether a path leads another process, which may be in a container, to the same folder as us."""
+    try:
+        ours, theirs = Path(folder).stat(), Path(f"/proc/{pid}/root{folder}").stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # it may not be looked at: nothing says that it is another one
+    return (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)
 
 
 def _list_claims() -> Iterator[tuple[int, str, bool]]:

@@ -49,11 +49,15 @@ _MAX_ENTRIES = 5_000  # looked at for all patterns of a call: some milliseconds 
 _MAX_MENTIONED = 150
 _MAX_MENTION_CHARS = 1_000
 _GLOB = re.compile(r"[*?\[]")
+_PATH_FORM = re.compile(r"[^\s()'\"`;{}<>|=:&!,]+")
+_NUMBER = re.compile(r"[+-]?[\d._]+(?:[eE][+-]?\d+)?")
 _CLASS = re.compile(r"\[[:.=]")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))(?=/|$)")
 _WORKSPACE_VARIABLES = frozenset(("WORKSPACE", "PWD"))
 _PRIVATE_VARIABLES = frozenset(("HOME", "TMPDIR"))
 _DIFFERS_BY_PROCESS = re.compile(r"/(?:proc|dev/fd|sys)(?:/|\Z)")
+_GIVEN_LATER = frozenset(("{}", "…"))
+"""In place of paths that another program gives at run time."""
 _ENDINGS_OF_PROGRAMS = ("", ".jq", ".sql")  # beside those that `is_code` knows
 _OF_A_PROCESS = re.compile(r"/+(?:proc/(?:self|thread-self|\d+)|dev/fd)(?:/|$)")
 _ALIAS = "/workspace"
@@ -79,8 +83,18 @@ class _FollowedPaths:
 class PathResolver:
     """Resolves the paths of calls in one workspace. Holds no descriptors."""
 
-    def __init__(self, workspace: str | os.PathLike[str]) -> None:
-        """Resolve in an existing folder."""
+    def __init__(
+        self, workspace: str | os.PathLike[str], name_of: Callable[[int, int], str | None] | None = None
+    ) -> None:
+        """Resolve in an existing folder.
+
+        Args:
+            workspace: The folder.
+            name_of: Returns the path in the workspace by which rules know the file of a device and inode;
+                empty if that cannot be told, None if no rule is about it. It is asked about files with
+                several names.
+        """
+        self._name_of = name_of
         self._root = Root.of(workspace)
         self._spellings = _Spellings.of(self._root.path, os.fspath(Path(workspace).absolute()))
 
@@ -104,8 +118,12 @@ class PathResolver:
         if not (facts.reads or facts.writes or facts.recorded or is_naming):
             return dataclasses.replace(facts, made=())
         named = self._find_named(facts.named) if facts.named else _FollowedPaths()
-        look = _Look(self._spellings, facts.made)
-        reads = look.follow_all(facts.reads, doubtful=facts.unresolved)
+        look = _Look(self._spellings, facts.made, name_of=self._name_of)
+        read_texts: Sequence[str] = facts.reads
+        if facts.commands and not facts.certain and not facts.made:
+            # Of words of commands that may do anything, those are no paths that could name nothing here.
+            read_texts = [text for text in facts.reads if text in facts.unresolved or look.may_be_read(text)]
+        reads = look.follow_all(read_texts, doubtful=facts.unresolved)
         writes = look.follow_all(facts.writes, doubtful=facts.writes)
         shown_reads = _as_utf8(reads.paths)
         # What a call reads that may do anything decides what it does.
@@ -170,6 +188,9 @@ class PathResolver:
         destroys = effect is Effect.DESTRUCTIVE
         if destroys:
             lost = writes.paths or reads.folders  # `find out -delete` removes what it finds
+            if not _GIVEN_LATER.isdisjoint(lost) or any(path in writes.unresolved for path in lost):
+                # `ls *.csv | xargs rm` and `find out -exec rm {} +` remove what they are given.
+                lost = {**lost, **reads.folders, **reads.paths}
         else:  # moved, or written into, a folder keeps what is in it
             lost = dict.fromkeys(filterfalse(writes.folders.__contains__, writes.paths))
         stamps = dict(stamps_of(Path(self._root.path), lost))
@@ -192,7 +213,7 @@ class PathResolver:
 
     def _find_named(self, texts: Iterable[str]) -> _FollowedPaths:
         """Return what of the workspace texts name: only what is there, since any text may be a name."""
-        look = _Look(self._spellings)
+        look = _Look(self._spellings, name_of=self._name_of)
         named = _FollowedPaths()
         for text in texts:
             if _may_be_path(text) and look.may_exist(text):
@@ -204,7 +225,7 @@ class PathResolver:
     def _find_mentioned(self, arguments: Mapping[str, Json]) -> _FollowedPaths:
         """Return what of the workspace arguments name: as a whole, in words, or as a folder and a name."""
         readings = readings_of(arguments)
-        look = _Look(self._spellings, max_paths=_MAX_MENTIONED)
+        look = _Look(self._spellings, max_paths=_MAX_MENTIONED, name_of=self._name_of)
         named = _FollowedPaths()
         for text in readings.wholes:
             if _OF_A_PROCESS.match(text):
@@ -282,8 +303,14 @@ class _Look:
     """One look at the workspace, which counts what it has looked at."""
 
     def __init__(
-        self, spellings: _Spellings, made: Sequence[MadeName] = (), *, max_paths: int = _MAX_PATHS
+        self,
+        spellings: _Spellings,
+        made: Sequence[MadeName] = (),
+        *,
+        max_paths: int = _MAX_PATHS,
+        name_of: Callable[[int, int], str | None] | None = None,
     ) -> None:
+        self._name_of = name_of
         self._root = spellings.root
         self._spellings = spellings.all
         self._has_alias = spellings.has_alias
@@ -319,14 +346,29 @@ class _Look:
             self._first_names[place] = os.path.lexists(place)
         return self._first_names[place]
 
+    def may_be_read(self, text: str) -> bool:
+        """Return whether a word can be the path of a file: of one that is there, or by its form."""
+        if not _may_be_path(text):
+            return False
+        beneath = self._beneath(text)
+        if beneath is None or self.exists(beneath):
+            return True
+        folder, _, name = beneath.rpartition("/")
+        if not _PATH_FORM.fullmatch(beneath) or _NUMBER.fullmatch(beneath):
+            return False
+        return bool(_GLOB.search(beneath)) or (self.exists(folder) if folder else "." in name.lstrip("."))
+
     def exists_beneath(self, path: str) -> bool:
         """Return whether there is something at a path that is relative to the workspace, or absolute."""
         place = path if path.startswith("/") else f"{self._root}/{path}"
         return "\0" not in place and os.path.lexists(place)
 
     def has_plain_names(self, folder: str) -> bool:
-        """Return whether it is certain that no name in a folder begins with a dash."""
-        return self._has_none(folder, lambda entry: entry.name.startswith("-"))
+        """Return whether it is certain that no name in a folder begins like an option.
+
+        For some programs that is `@file`, with more arguments in the file, or `|program`.
+        """
+        return self._has_none(folder, lambda entry: entry.name.startswith(("-", "@", "|")))
 
     def is_absent(self, absent: AbsentNames) -> bool:
         """Return whether it is certain that nothing is there of what must not be."""
@@ -549,11 +591,19 @@ class _Look:
 
     def _note_folder(self, path: str, found: _FollowedPaths) -> None:
         try:
-            mode = os.lstat(path if path.startswith("/") else f"{self._root}/{path}").st_mode
+            status = os.lstat(path if path.startswith("/") else f"{self._root}/{path}")
         except OSError:
             return
-        if stat.S_ISDIR(mode):
+        if stat.S_ISDIR(status.st_mode):
             found.folders[path] = None
+        elif status.st_nlink > 1 and self._name_of is not None:
+            name = self._name_of(status.st_dev, status.st_ino)
+            if name:
+                found.paths[name] = None
+                if name != path:
+                    found.links[path] = name
+            elif name is not None:
+                found.unresolved[path] = None
 
     # ---- patterns
 

@@ -10,28 +10,38 @@ Mechanism
     among them loads by name is followed (`workspace.loaded_names`), within bounds. `is_code` goes by what a
     file says of itself: its rights, its first two bytes, its name. Reading is bounded, follows no link out of
     the workspace, and opens regular files alone.
+    What code loads without naming it (by a search path, a variable, a list, what another script computes)
+    nobody can tell beforehand. `digest_of_code` therefore binds such a call to the stamps of all files that
+    may be code: whatever is not known to be data. If there is a sign that it runs files of any name, it binds
+    all files.
 Race window
-    A file may change after the look. For a call that is asked about, the gate looks once more before it runs.
-    What a program finds by itself is not looked at: the files in a folder, modules that are installed.
+    A file may change after the look. For a call that is asked about, the gate looks once more before it runs:
+    at the files that are named. Modules that are installed are not looked at.
 When it fails
     What cannot be read, or lies where the sandbox may write beside the workspace, has no digest, and no
-    grant is given for it.
+    grant is given for it; nor where there are more files than are looked at.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import posixpath
 import re
 import shutil
+import stat
+import tempfile
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.workspace.loaded_names import loaded_names
+from aisotools.workspace.loaded_names import (
+    MAX_SIGN_CHARS,
+    loaded_names,
+    may_run_any_file,
+    may_run_elsewhere,
+)
 from aisotools.workspace.workspace import Workspace
 
 MAX_HASHED_BYTES = 1 << 20
@@ -46,9 +56,15 @@ FOLDER = "folder"
 UNREADABLE = ""
 """In place of the digest of what cannot be compared."""
 
+MAX_ENTRIES = 20_000
+"""Files and folders that are listed to find all code: some 20 ms."""
+
+MAX_STAMPED = 4_000
+"""Files of which the stamps are bound: some 15 ms. With more, a call that may run any is not remembered."""
+
 _MAX_FILES = 50
-_MAX_LOADED = 1_000  # names, nearly all of which are missing in the workspace
-_MAX_PLACES = 8
+_MAX_LOADED = 3_000  # names, nearly all of which are missing in the workspace
+_MAX_PLACES = 9
 _PATTERN = re.compile(r"[*?\[]")
 _SYSTEM_FOLDERS = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/opt/", "/dev/", "/proc/", "/sys/")
 _CODE_SUFFIXES = frozenset(
@@ -62,9 +78,69 @@ _CODE_SUFFIXES = frozenset(
 _CODE_NAMES = frozenset(
     (
         *("makefile", "gnumakefile", "snakefile", "rakefile", "gemfile", "justfile", "dockerfile"),
-        *("vagrantfile", "jenkinsfile", "sconstruct", "wscript"),
+        *("vagrantfile", "jenkinsfile", "sconstruct", "wscript", ".justfile", "cmakelists.txt"),
     )
 )
+_NAMES_OF_SETTINGS = frozenset(
+    ("package.json", "tox.ini", "pytest.ini", "taskfile.yml", "taskfile.yaml", "dvc.yaml")
+)
+"""Files in which commands stand, but that are no code as a whole."""
+
+_DATA_SUFFIXES = frozenset(
+    (
+        *(
+            ".txt",
+            ".md",
+            ".rst",
+            ".log",
+            ".out",
+            ".err",
+            ".csv",
+            ".tsv",
+            ".psv",
+            ".json",
+            ".jsonl",
+            ".ndjson",
+        ),
+        *(".geojson", ".xml", ".html", ".htm", ".svg", ".pdf", ".ps", ".eps", ".tex", ".aux", ".bbl", ".toc"),
+        *(".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".ico", ".heic", ".dcm", ".nii"),
+        *(".mp3", ".mp4", ".wav", ".flac", ".ogg", ".avi", ".mov", ".mkv", ".webm", ".srt", ".ttf", ".woff"),
+        *(".npy", ".npz", ".parquet", ".pq", ".feather", ".arrow", ".orc", ".avro", ".h5", ".hdf5", ".hdf"),
+        *(
+            ".h5ad",
+            ".loom",
+            ".zarr",
+            ".nc",
+            ".cdf",
+            ".grib",
+            ".mat",
+            ".sav",
+            ".dta",
+            ".rds",
+            ".rda",
+            ".rdata",
+        ),
+        *(".pkl", ".pickle", ".joblib", ".pt", ".pth", ".ckpt", ".onnx", ".safetensors", ".pb", ".tflite"),
+        *(".gguf", ".bin", ".dat", ".raw", ".db", ".sqlite", ".sqlite3", ".db-wal", ".db-shm", ".duckdb"),
+        *(".xls", ".xlsx", ".ods", ".doc", ".docx", ".ppt", ".pptx", ".odt", ".epub", ".bib", ".ris", ".eml"),
+        *(".gz", ".bgz", ".bz2", ".xz", ".zst", ".lz4", ".tar", ".tgz", ".zip", ".7z", ".rar", ".lock"),
+        *(".fa", ".fasta", ".fna", ".faa", ".fq", ".fastq", ".fai", ".dict", ".sam", ".bam", ".bai", ".cram"),
+        *(".crai", ".vcf", ".bcf", ".tbi", ".csi", ".bed", ".bedgraph", ".bw", ".bigwig", ".gtf", ".gff"),
+        *(".gff3", ".wig", ".maf", ".gb", ".gbk", ".pdb", ".cif", ".mol", ".sdf", ".mzml", ".nwk", ".phy"),
+        *(".aln", ".sto", ".hmm", ".shp", ".shx", ".dbf", ".prj", ".gpkg", ".las", ".laz", ".kml", ".gpx"),
+        *(".pid", ".tmp", ".bak", ".swp", ".orig", ".rej", ".patch", ".diff", ".sum", ".md5", ".sha256"),
+        *(".prof", ".trace", ".tfevents", ".pem", ".crt", ".pub", ".asc", ".sig", ".po", ".pot", ".map"),
+    )
+)
+_CODE_AMONG_DATA = re.compile(
+    r"(?:cmakelists|requirements.*|constraints.*)\.txt|(?:package|composer|deno|tsconfig.*|jsconfig|nx|"
+    r"turbo|lerna|angular|nodemon|project|cdk|bower|importmap|tasks|launch|\.[\w.]+)\.json"
+)
+_DATA_NAMES = frozenset(
+    (".coverage", ".rhistory", ".rdata", ".python_history", ".bash_history", ".ds_store", ".gitignore")
+)
+_GIT_FOLDER = ".git"
+_GIT_CODE = frozenset(("config", "config.worktree", "hooks", "info"))
 
 
 def digests_of(
@@ -76,14 +152,16 @@ def digests_of(
         workspace: The folder.
         paths: Relative to it, or absolute. What belongs to the system is left out: no sandbox changes it.
         loaded: What the call itself loads by name, relative to the workspace.
-        folders: Folders in which that may be found as well.
+        folders: Folders in which that, and what it loads in turn, may be found as well. Where there are
+            too many of them the result is not complete, and says so.
     """
-    look = _DigestReader(Workspace(workspace))
     wanted = [path for path in dict.fromkeys(paths) if not path.startswith(_SYSTEM_FOLDERS)]
+    places = ["", *(folder for folder in dict.fromkeys(folders) if folder != ".")]
+    is_complete = len(wanted) <= _MAX_FILES and len(places) <= _MAX_PLACES
+    del places[_MAX_PLACES:]
+    look = _DigestReader(Workspace(workspace), places)
     found = {path: look.digest(path) for path in wanted[:_MAX_FILES]}
-    places = ["", *itertools.islice((folder for folder in folders if folder != "."), _MAX_PLACES)]
     waiting = deque(posixpath.join(place, name) for name in loaded for place in places)
-    is_complete = len(wanted) <= _MAX_FILES
     files, names = 0, 0
     while waiting or look.loaded:
         waiting += look.loaded
@@ -106,8 +184,9 @@ def digests_of(
 class _DigestReader:
     """One look at files, which counts what it has read."""
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, places: Sequence[str]) -> None:
         self._workspace = workspace
+        self._places = places
         self._bytes_left = 4 * MAX_HASHED_BYTES
         self.loaded: list[str] = []  # what the code among them loads
 
@@ -130,12 +209,134 @@ class _DigestReader:
         except (OSError, ValueError, WorkspaceError):
             return UNREADABLE
         self._bytes_left -= len(data)
-        if is_named_as_code(path) or data.startswith(b"#!"):
+        name = posixpath.basename(path).lower()
+        if is_named_as_code(path) or name in _NAMES_OF_SETTINGS or data.startswith(b"#!"):
             folder = posixpath.dirname(path)
             for name in loaded_names(data.decode("utf-8", "replace")):
-                # Beside the file, and where the call starts.
-                self.loaded += dict.fromkeys((posixpath.join(folder, name), name))
+                # Beside the file, and where the call starts, or the program in it.
+                self.loaded += dict.fromkeys(posixpath.join(place, name) for place in (folder, *self._places))
         return hashlib.sha256(data).hexdigest()
+
+
+def digest_of_code(workspace: Path, texts: Iterable[str], scripts: Iterable[str]) -> str:
+    """Return a digest of all files in a workspace that a call may run without naming them.
+
+    Args:
+        workspace: The folder.
+        texts: What the call is given to run: a command, or code.
+        scripts: Files of which `digests_of` has compared the content. They are left out here, so that the
+            same content again is the same code.
+
+    Returns:
+        The digest, of names and stamps; `UNREADABLE` if not all files can be looked at, or the call may run
+        some that lie beside the workspace.
+    """
+    own = list(texts)
+    if any(map(may_run_elsewhere, own)):
+        return UNREADABLE
+    is_any = any(map(may_run_any_file, own))
+    look = Workspace(workspace)
+    bytes_left = MAX_SIGN_CHARS
+    known = list(scripts)
+    for path in known:
+        if path.startswith(("/", "~", "$")) or not os.path.lexists(look.root / path):
+            continue  # what is read of the system; what is only compared by its absence
+        try:
+            if (look.root / path).stat().st_size > bytes_left:
+                is_any = True  # longer texts are not read for signs
+                continue
+            data = look.read_bytes(path, max_bytes=bytes_left)
+        except IsADirectoryError:
+            continue
+        except (OSError, ValueError, WorkspaceError):
+            return UNREADABLE  # nobody can tell what it runs
+        bytes_left -= len(data)
+        text = data.decode("utf-8", "replace")
+        if may_run_any_file(text):
+            is_any = True
+            if may_run_elsewhere(text):
+                return UNREADABLE
+    stamps = _stamps_of_code(os.fspath(look.root), frozenset(known), is_any=is_any)
+    if stamps is None:
+        return UNREADABLE
+    digest = hashlib.sha256(b"any" if is_any else b"code")
+    for stamp in sorted(stamps):
+        digest.update(repr(stamp).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _stamps_of_code(root: str, known: frozenset[str], *, is_any: bool) -> list[tuple[object, ...]] | None:
+    """Return the names and stamps of all files that may be code; None if there are too many to look at.
+
+    Args:
+        root: The real path of the workspace.
+        known: Files that are left out.
+        is_any: Whether any file counts.
+    """
+    stamps: list[tuple[object, ...]] = []
+    entries = 0
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            with os.scandir(f"{root}/{folder}") as listing:
+                for entry in listing:
+                    entries += 1
+                    if entries > MAX_ENTRIES or len(stamps) > MAX_STAMPED:
+                        return None
+                    path = f"{folder}{entry.name}"
+                    if posixpath.basename(folder.rstrip("/")) == _GIT_FOLDER and entry.name not in _GIT_CODE:
+                        continue  # what git keeps: objects, and names of them
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(f"{path}/")
+                    elif path not in known and (is_any or _may_be_code(entry)):
+                        stamp = _stamp(root, path)
+                        if stamp is None:
+                            return None
+                        stamps.append(stamp)
+        except OSError:
+            return None  # a folder that cannot be listed may hold code
+    return stamps
+
+
+def _may_be_code(entry: os.DirEntry[str]) -> bool:
+    """Return whether a file may be run or loaded without being named: unless it is known to be data."""
+    name = entry.name.lower()
+    suffix = posixpath.splitext(name)[1]
+    if entry.is_symlink():
+        return True
+    if suffix in _DATA_SUFFIXES:
+        return _CODE_AMONG_DATA.fullmatch(name) is not None or _is_executable(entry)
+    if suffix:
+        return True
+    if name.startswith("."):
+        return name not in _DATA_NAMES
+    # Without a suffix it is found by its name alone, or as a program of a search path.
+    return name in _CODE_NAMES or _is_executable(entry)
+
+
+def _is_executable(entry: os.DirEntry[str]) -> bool:
+    return bool(entry.stat(follow_symlinks=False).st_mode & 0o111)
+
+
+def _stamp(root: str, path: str) -> tuple[object, ...] | None:
+    """Return what tells one content of a file from another; None if a link leads to where nobody looks."""
+    place = f"{root}/{path}"
+    status = os.lstat(place)
+    stamp = (path, status.st_mode, status.st_ino, status.st_size, status.st_ctime_ns)
+    if not stat.S_ISLNK(status.st_mode):
+        return stamp
+    real = os.path.realpath(place)
+    if real == root or real.startswith(f"{root}/") or real.startswith(_SYSTEM_FOLDERS):
+        return (*stamp, real)  # what it leads to is looked at itself, or is the system's
+    scratch = os.path.realpath(tempfile.gettempdir())
+    if real.startswith((f"{scratch}/", "/workspace/")):
+        return None
+    try:
+        target = os.lstat(real)
+    except OSError:
+        return None
+    return (*stamp, real, target.st_ino, target.st_size, target.st_ctime_ns)
 
 
 def is_code(workspace: Path, path: str) -> bool:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from aisotools.policy.approvers import AllowAll
+from aisotools.session.session import Session
 from aisotools.workspace.checkpoints.timeline import Checkpoints
 
 pytestmark = pytest.mark.benchmark
@@ -136,3 +138,52 @@ def test_durable_change_costs_the_bare_syncs_and_a_millisecond(tmp_path: Path) -
         f"{statistics.median(bare) * 1e3:.1f} ms, {over_ms:+.2f} ms over them (<= 1)"
     )
     assert over_ms <= 1
+
+
+class Syncs:
+    """Counts and times what waits for the disk."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.count, self.took_s = 0, 0.0
+        for name in ("fsync", "fdatasync"):
+            patch.setattr(os, name, self._timed(getattr(os, name)))
+
+    def _timed(self, sync: Callable[[int], None]) -> Callable[[int], None]:
+        def call(file: int) -> None:
+            began_s = time.perf_counter()
+            sync(file)
+            self.took_s += time.perf_counter() - began_s
+            self.count += 1
+
+        return call
+
+
+@pytest.mark.timeout(300)
+async def test_undo_of_a_small_change_with_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 21 undos the median: what it takes beside its syncs, and what of that is work of this process."""
+    environ = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
+    async with Session(tmp_path / "workspace", environ=environ, approver=AllowAll()) as session:
+        assert session.workspace is not None
+        for number in range(20):
+            (session.workspace / str(number)).write_text("unchanged")
+        await session.run_cell("x = 0")
+        syncs = Syncs(monkeypatch)
+        walls_s, works_s, counts = [], [], []
+        for number in range(ROUNDS):
+            code = f"x = {number + 1}; _ = open('0', 'w').write('{number}')"
+            assert not (await session.run_cell(code)).is_error
+            count, synced_s = syncs.count, syncs.took_s
+            began_s, work_s = time.perf_counter(), time.process_time()
+            undone = await session.undo()
+            works_s.append(time.process_time() - work_s)
+            walls_s.append(time.perf_counter() - began_s - (syncs.took_s - synced_s))
+            counts.append(syncs.count - count)
+            assert not undone.is_error, undone.content
+            assert (await session.run_cell("x")).content == "0"
+    wall_ms, work_ms = statistics.median(walls_s) * 1e3, statistics.median(works_s) * 1e3
+    print(
+        f"\nundo of a small change with variables: {wall_ms:.1f} ms beside {statistics.median(counts):.0f} "
+        f"syncs (<= 15), of which {work_ms:.1f} ms are CPU time of the host"
+    )
+    assert work_ms <= 15
+    assert wall_ms <= 15

@@ -16,6 +16,7 @@ from aisotools.builtin.shell import sandbox_bash
 from aisotools.core.types import Effect, ToolResult
 from aisotools.policy.approvers import AllowAll
 from aisotools.session.session import Session
+from aisotools.workspace.path_facts import PathResolver
 from tests.conftest import OpenSession
 from tests.waiting import eventually
 
@@ -61,6 +62,52 @@ async def settled(mark: str, count: int) -> bool:
 
 async def gone(mark: str) -> bool:
     return await settled(mark, 0)
+
+
+# ---- what a command may run
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        ("cd mk && make", "mk/Makefile"),
+        ("cd mk && make", "mk/inc.mk"),
+        ("(cd mk; make -s all)", "mk/inc.mk"),
+        ("pushd mk >/dev/null; make", "mk/inc.mk"),
+        ("env -C mk make", "mk/inc.mk"),
+        ("env --chdir=mk make -s", "mk/inc.mk"),
+        ("make -C mk", "mk/inc.mk"),
+        ("bash -c 'cd mk && make'", "mk/inc.mk"),
+        ("sudo -D mk make", "mk/inc.mk"),
+        ("cd mk; cd ../out; make -f ../mk/Makefile", "out/inc.mk"),
+        ("cd out && python3 -m pk", "out/pk/__main__.py"),
+        ("cd out; python3 s.py", "out/m.py"),
+        ("env -C out python3 -m pk", "out/pk/__main__.py"),
+        ("cd out && perl s.pl", "out/M.pm"),
+        ("cd out && bash s.sh", "out/s.sh"),
+    ],
+)
+def test_scripts_are_looked_up_in_the_folder_in_which_the_program_runs(
+    tmp_path: Path, command: str, script: str
+) -> None:
+    for name, text in (
+        ("mk/Makefile", "include inc.mk\n"),
+        ("mk/inc.mk", "all:\n"),
+        ("out/inc.mk", "all:\n"),
+        ("out/pk/__main__.py", ""),
+        ("out/s.py", "import m\n"),
+        ("out/m.py", ""),
+        ("out/s.pl", "use lib '.'; use M;\n"),
+        ("out/M.pm", "1;\n"),
+        ("out/s.sh", ""),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    resolve = PathResolver(tmp_path).resolve
+    before = dict(resolve(sandbox_bash.gather_facts({"command": command})).scripts)
+    (tmp_path / script).write_text("# changed\n")
+    after = dict(resolve(sandbox_bash.gather_facts({"command": command})).scripts)
+    assert before[script] != after[script]
 
 
 # ---- what a command gives

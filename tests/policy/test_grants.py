@@ -11,6 +11,7 @@ from aisotools.core.types import Decision, Effect, Facts, Remember, ToolCall
 from aisotools.policy.grants import Grant, Grants, Shape, names_to_allow, remember_scopes, shape_of
 from aisotools.policy.prepared import PreparedCall, prepare_call
 from aisotools.policy.rules import Policy, Rule
+from aisotools.policy.shell.classify import shell_facts
 from aisotools.testing.fakes import MockTool
 
 
@@ -284,7 +285,8 @@ def test_a_shape_covers_its_parts_only(other: Shape, covered: bool) -> None:
     ],
 )
 def test_a_command_is_remembered_with_its_subcommand(command: str, prefix: str) -> None:
-    assert shape_of(Facts(commands=(command,))) == Shape(commands=frozenset([prefix]))
+    shape = shape_of(Facts(commands=(command,), writes=("a",)))
+    assert shape == Shape(commands=frozenset([prefix]), writes=frozenset(["."]))
 
 
 @pytest.mark.parametrize(
@@ -442,3 +444,35 @@ def test_a_call_whose_script_nobody_can_compare_is_not_remembered(
     assert all(grants.add(scope, unknown_call) is None for scope in get_args(Remember))
     assert grants.find(unknown_call) is None
     assert grants.add("call", known_call) is not None
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "tar xf x.tar",
+        "tar -xzf x.tgz -C out",
+        "unzip -o x.zip",
+        "7z x x.7z",
+        "for f in *.csv; do rm $f; done",
+        "for f in *.csv; do sort $f > $f.sorted; done",
+        "while read f; do mv $f old; done < list",
+        "find . -exec rm {} +",
+        "ls | xargs rm",
+        "git apply x.patch",
+        "git stash",
+        "git stash pop",
+        "git switch main",
+        "git clean -fd",
+        "git reset --hard",
+        "git remote remove origin",
+        "cpio -i < x.cpio",
+        "patch -p1 < x.patch",
+    ],
+)
+def test_a_command_that_does_not_name_its_losses_has_no_shape(command: str) -> None:
+    assert shape_of(shell_facts(command)) is None
+
+
+@pytest.mark.parametrize("command", ["rm out/a", "cp a b", "sort a > b", "git add a", "git commit -m x"])
+def test_a_command_that_names_them_has_one(command: str) -> None:
+    assert shape_of(shell_facts(command)) is not None

@@ -202,7 +202,72 @@ WRONG_FACTS: dict[str, dict[str, Any]] = {
     "only reads, and writes": {"effect": Effect.READ_ONLY, "writes": ("a",)},
     "only reads, and writes outside": {"effect": Effect.READ_ONLY, "outside": True},
 }
+CONTRADICTIONS: dict[str, dict[str, Any]] = {
+    **{
+        f"reads, and its effect is {effect}": {
+            "gather_facts": facts(effect=Effect.READ_ONLY, reads=("a.txt",)),
+            "effect": effect,
+        }
+        for effect in (Effect.LOCAL_MUTATION, Effect.REMOTE_ACTION, Effect.DESTRUCTIVE, "remote_action", 2)
+    },
+    **{
+        f"reads, and classify says {effect}": {
+            "gather_facts": facts(effect=Effect.READ_ONLY, reads=("a.txt",)),
+            "classify": lambda _, effect=effect: effect,
+        }
+        for effect in (Effect.LOCAL_MUTATION, Effect.REMOTE_ACTION, Effect.DESTRUCTIVE, "no", object())
+    },
+    **{
+        f"classify says it reads, and its effect is {effect}": {
+            "classify": lambda _: Effect.READ_ONLY,
+            "effect": effect,
+        }
+        for effect in (Effect.LOCAL_MUTATION, Effect.REMOTE_ACTION, Effect.DESTRUCTIVE, "x")
+    },
+    **{
+        f"writes here, and classify says {effect}": {
+            "gather_facts": facts(effect=Effect.LOCAL_MUTATION, writes=("a.txt",)),
+            "classify": lambda _, effect=effect: effect,
+        }
+        for effect in (Effect.REMOTE_ACTION, Effect.DESTRUCTIVE)
+    },
+    **{
+        f"{effect} that names only what it reads": {"gather_facts": facts(effect=effect, reads=("a.txt",))}
+        for effect in (Effect.LOCAL_MUTATION, Effect.REMOTE_ACTION, Effect.DESTRUCTIVE)
+    },
+    **{
+        f"only reads, and {name}": {"gather_facts": facts(effect=Effect.READ_ONLY, reads=("a.txt",), **more)}
+        for name, more in cast(
+            "dict[str, dict[str, Any]]",
+            {
+                "writes it": {"writes": ("a.txt",)},
+                "writes another": {"writes": ("b.txt",)},
+                "reaches outside": {"outside": True},
+                "goes on afterwards": {"background": True},
+                "a folder that it does not read": {"folders": ("b",)},
+                "writes to a URL": {"writes": ("https://example.org/x",)},
+                "writes a blank": {"writes": (" ",)},
+            },
+        ).items()
+    },
+    **{
+        f"writes here, and {name}": {"gather_facts": facts(writes=("a.txt",), **more)}
+        for name, more in cast(
+            "dict[str, dict[str, Any]]",
+            {
+                "a folder beside it": {"folders": ("b", "c")},
+                "reads as a number": {"reads": 7},
+                "an effect of a subclass": {"effect": True},
+                "a host with a path": {"hosts": ("example.org/x",)},
+                "certain by a list": {"certain": [True]},
+            },
+        ).items()
+    },
+}
+"""Members of a tool that cannot both be so."""
+
 NONSENSE: dict[str, Callable[[], Plain]] = {
+    **{f"contradiction: {name}": lambda m=m: Plain(**m) for name, m in CONTRADICTIONS.items()},  # type: ignore[misc]  # a default of a lambda
     **{f"classify, class: {name}": lambda v=v: Plain(classify=lambda _: v) for name, v in VALUES.items()},  # type: ignore[misc]  # a default of a lambda
     **{
         f"classify, function: {name}": lambda v=v: function_tool(classify=lambda _: v)  # type: ignore[misc]  # a default of a lambda
@@ -267,6 +332,7 @@ async def test_a_host_tool_without_a_usable_declaration_never_runs_unasked(
     assert request.level == "host"
     assert not request.facts.certain
     if name != "pydantic-ai, wants approval":
+        assert request.facts.outside
         assert request.facts.outside
 
 

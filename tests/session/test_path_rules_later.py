@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from aisotools.core.types import Decision
+from aisotools.core.types import Decision, ToolCall
 from aisotools.policy.approvers import AllowAll, DenyAll
 from aisotools.policy.rules import Policy, Rule
+from aisotools.session import path_rules
 from tests.conftest import OpenSession
 from tests.session.idle import idle
 from tests.session.test_path_rules import Questions, call, needs
@@ -340,3 +341,58 @@ async def test_each_spelling_of_a_rule_holds_for_each_spelling_of_the_file(
     if level == "isolated":
         assert session.not_enforced == ()
         assert SECRET not in (await call(session, "python", reading("secrets/key"))).content
+
+
+MANY = 450
+"""Files below a rule's path: more than are counted before each call."""
+
+
+def crowd(workspace: Path) -> None:
+    lay_out(workspace)
+    for number in range(MANY):
+        (workspace / f"secrets/{number}").write_text("one of many")
+    (workspace / "secrets/z").mkdir()
+    (workspace / "secrets/z/deep").write_text("deep")
+
+
+@pytest.mark.parametrize("place", ["0", "449", "z/deep", "z/new"])
+@pytest.mark.parametrize(
+    "command", ["cat pub/later", "cat pub/l*", "cp pub/later pub/copy", "cd pub && wc later"]
+)
+async def test_a_later_hard_link_to_one_of_very_many_files(
+    open_session: OpenSession, tmp_path: Path, place: str, command: str
+) -> None:
+    workspace = tmp_path / "workspace"
+    crowd(workspace)
+    policy = Policy(mode="auto", rules=[Rule(when={"paths": ["secrets/*"]}, decision=Decision.DENY)])
+    session = open_session(policy=policy)
+    await session.start()
+    looked = ToolCall("one", "sandbox_bash", {"command": command}, origin="model")
+    assert session.explain(looked).evaluation.decision is not Decision.DENY
+    if place == "z/new":
+        (workspace / "secrets" / place).write_text("new")
+    (workspace / "pub/later").hardlink_to(workspace / "secrets" / place)
+    found = session.explain(looked)
+    assert found.evaluation.decision is Decision.DENY
+    assert f"secrets/{place}" in found.facts.reads
+    assert any("more than 200 files" in gap for gap in session.not_enforced)
+    (workspace / "pub/later").unlink()
+    (workspace / "pub/later").write_text("another")
+    (workspace / "pub/other").hardlink_to(workspace / "pub/later")
+    assert session.explain(looked).evaluation.decision is not Decision.DENY
+
+
+async def test_a_hard_link_is_asked_about_where_not_all_files_can_be_looked_at(
+    open_session: OpenSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(path_rules, "_MOST_SEARCHED", 100)
+    workspace = tmp_path / "workspace"
+    crowd(workspace)
+    policy = Policy(mode="auto", rules=[Rule(when={"paths": ["secrets/*"]}, decision=Decision.DENY)])
+    session = open_session(policy=policy)
+    await session.start()
+    (workspace / "pub/other").hardlink_to(workspace / "secrets/z/deep")
+    looked = ToolCall("one", "sandbox_bash", {"command": "cat pub/other"}, origin="model")
+    assert session.explain(looked).evaluation.decision is Decision.ASK
+    looked = ToolCall("two", "sandbox_bash", {"command": "cat pub/p"}, origin="model")
+    assert session.explain(looked).evaluation.decision is Decision.ALLOW, "the control: it has one name"

@@ -569,6 +569,37 @@ def test_another_state_folder_does_not_help_another_process(tmp_path: Path, stat
         assert not refusal_here(path, state)
 
 
+def test_same_path_in_a_container_is_another_folder(tmp_path: Path, state: Path) -> None:
+    workspace, other = tmp_path / "a", tmp_path / "other"
+    workspace.mkdir()
+    (other / "state").mkdir(parents=True)
+    code = f"""
+import ctypes, os, sys
+from pathlib import Path
+from aisotools.workspace.lock import claim_workspace
+libc = ctypes.CDLL(None, use_errno=True)
+# A mount namespace in a user namespace of its own, in which another folder is at this path.
+paths = [os.fsencode(path) for path in ({str(other)!r}, {str(workspace)!r})]
+if libc.unshare(0x10000000 | 0x20000) or libc.mount(*paths, None, 4096, None):
+    print("cannot", flush=True)
+    sys.exit()
+assert claim_workspace(Path({str(workspace)!r}), Path({str(other / "state")!r})).ours
+print("claimed", flush=True)
+sys.stdin.read()
+"""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        answer = process.stdout.readline()
+        if answer == b"cannot\n":
+            pytest.skip("no user namespaces here")
+        assert answer == b"claimed\n"
+        claim = claim_workspace(workspace, state)
+        assert claim.ours
+        claim.release()
+        process.communicate()
+
+
 def test_locks_of_a_sandbox_are_no_claims(tmp_path: Path, state: Path) -> None:
     # The attack: code in a sandbox makes a lock file of that name, to have a folder refused.
     file = tmp_path / "claims" / f"{hashlib.sha256(os.fsencode(tmp_path / 'home')).hexdigest()[:32]}.lock"

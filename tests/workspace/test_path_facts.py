@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.types import Effect, Facts
+from aisotools.policy.shell.classify import shell_facts
 from aisotools.workspace.path_facts import PathResolver
 
 
@@ -247,6 +248,14 @@ def test_odd_texts_are_no_errors(workspace: Path, path: str) -> None:
     assert facts.reads or facts.unresolved
 
 
+@pytest.mark.parametrize("name", ["-x", "@x", "|touch x"])
+def test_a_name_that_begins_like_an_option_settles_no_pattern(workspace: Path, name: str) -> None:
+    facts = Facts(certain=False, dash_folders=(".",), without_dashes=Facts(reads=("*.md",)))
+    assert PathResolver(workspace).resolve(facts).certain
+    (workspace / name).write_text("")
+    assert not PathResolver(workspace).resolve(facts).certain
+
+
 def test_patterns_are_names_where_no_name_begins_with_a_dash(workspace: Path) -> None:
     facts = Facts(
         effect=Effect.LOCAL_MUTATION,
@@ -280,3 +289,70 @@ def test_recorded_paths_are_named_as_git_does(workspace: Path) -> None:
     spelt = ("secrets/./key", "link", "/workspace/secrets/key", "s*/key", "../x", "$y/key", ".")
     facts = PathResolver(workspace).resolve(Facts(recorded=spelt))
     assert facts.recorded == ("secrets/key", "link", ".")
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ('python -c "print(1)"', ()),
+        ("python3 -c 'import os; os.getcwd()' a.csv", ("a.csv",)),
+        ("perl -ne 'print if /x/' a.csv", ("a.csv",)),
+        ("perl -pi -e 's/a/b/' a.csv", ("a.csv",)),
+        ("ruby -e 'puts 1'", ()),
+        ("node -e 'console.log(1)'", ()),
+        ("R -e 'x <- 1'", ()),
+        ("julia -e 'println(1)'", ()),
+        ("php -r 'echo 1;'", ()),
+        ("duckdb -c 'select * from x'", ()),
+        ("pytest -k 'foo or bar' d/t.py", ("d/t.py",)),
+        ("make CFLAGS=-O2 all", ()),
+        ("cargo test my_test", ()),
+        ("python train.py --lr 0.1 --name 'my run' a.csv", ("train.py", "a.csv")),
+        ("python missing.py", ("missing.py",)),
+        ("bash d/missing", ("d/missing",)),
+        ("vim -c ':wq' a.csv", ("a.csv",)),
+        ("hyperfine 'ls -l' 'wc x'", ()),
+        ("java -cp a.jar:b.jar Main", ()),
+        ("python x.py d", ("x.py", "d")),
+        ("gcc -O2 *.c", ("*.c",)),
+        ("python 'my file.py'", ("my file.py",)),
+    ],
+)
+def test_reads_on_a_card_are_paths(tmp_path: Path, command: str, shown: tuple[str, ...]) -> None:
+    (tmp_path / "d").mkdir()
+    for name in ("a.csv", "d/t.py", "train.py", "my file.py"):
+        (tmp_path / name).touch()
+    assert PathResolver(tmp_path).resolve(shell_facts(command)).reads == shown
+
+
+def test_a_word_that_comes_to_name_a_file_is_read(tmp_path: Path) -> None:
+    """What was no path when it was shown is another fact once it is one, and is asked about again."""
+    facts = shell_facts("make all")
+    assert PathResolver(tmp_path).resolve(facts).reads == ()
+    (tmp_path / "all").touch()
+    assert PathResolver(tmp_path).resolve(facts).reads == ("all",)
+
+
+@pytest.mark.parametrize(
+    ("command", "lost"),
+    [
+        ("for f in *.csv; do rm $f; done", {"a.csv", "b.csv"}),
+        ('for f in *.csv; do rm "$f"; done', {"a.csv", "b.csv"}),
+        ("for f in a.csv b.csv; do rm $f; done", {"a.csv", "b.csv"}),
+        ("for d in out; do rm -r $d; done", {"out"}),
+        ("for f in *.csv; do : > $f; done", {"a.csv", "b.csv"}),
+        ("for f in a b; do cp keep $f.csv; done", {"a.csv", "b.csv"}),
+        ("ls *.csv | xargs rm", {"a.csv", "b.csv"}),
+        ("xargs -a keep rm", {"keep"}),
+        ("find out -exec rm {} +", {"out"}),
+        ("find out -delete", {"out"}),
+        ("rm out/*", {"out/y", "out/z"}),
+    ],
+)
+def test_losses_of_a_command_are_named(tmp_path: Path, command: str, lost: set[str]) -> None:
+    (tmp_path / "out").mkdir()
+    for name in ("a.csv", "b.csv", "keep", "out/y", "out/z"):
+        (tmp_path / name).touch()
+    facts = PathResolver(tmp_path).resolve(shell_facts(command))
+    stamps = dict(facts.losses)
+    assert {path for path in stamps if stamps[path] != "absent"} == lost

@@ -10,8 +10,10 @@ import pytest
 from aisotools.workspace.scripts import (
     FOLDER,
     MAX_HASHED_BYTES,
+    MAX_STAMPED,
     MISSING,
     UNREADABLE,
+    digest_of_code,
     digests_of,
     find_program,
     is_code,
@@ -139,3 +141,78 @@ def test_programs_are_found_with_links_followed(tmp_path: Path) -> None:
     (tmp_path / "bin" / "tool").symlink_to(real)
     assert find_program("tool", str(tmp_path / "bin")) == str(real)
     assert find_program("other", str(tmp_path / "bin")) == ""
+
+
+def code_digest(workspace: Path, text: str = "bash x.sh", scripts: tuple[str, ...] = ()) -> str:
+    return digest_of_code(workspace, [text], scripts)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "is_bound"),
+    [
+        ("lib/l.py", 0o644, True),
+        ("a.unknown", 0o644, True),
+        ("prog", 0o755, True),
+        ("notes", 0o644, False),
+        ("Makefile", 0o644, True),
+        (".envrc", 0o644, True),
+        ("a.csv", 0o644, False),
+        ("a.csv", 0o755, True),
+        ("package.json", 0o644, True),
+        ("requirements-dev.txt", 0o644, True),
+        ("notes.txt", 0o644, False),
+        (".git/objects/ab/x", 0o644, False),
+        (".git/hooks/pre-commit", 0o755, True),
+    ],
+)
+def test_all_files_that_may_be_code_are_bound(tmp_path: Path, name: str, mode: int, is_bound: bool) -> None:
+    before = code_digest(tmp_path)
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("1")
+    (tmp_path / name).chmod(mode)
+    assert (code_digest(tmp_path) != before) is is_bound
+    if not name.startswith(".git/objects"):
+        assert code_digest(tmp_path, "ls | xargs sh") != digest_of_code(tmp_path, ["ls | xargs sh"], [name])
+
+
+def test_a_file_whose_content_is_known_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "x.sh").write_text("1")
+    before = code_digest(tmp_path, scripts=("x.sh", "missing.sh"))
+    (tmp_path / "x.sh").unlink()
+    (tmp_path / "x.sh").write_text("1")
+    assert code_digest(tmp_path, scripts=("x.sh", "missing.sh")) == before
+
+
+def test_a_script_that_runs_any_file_binds_all(tmp_path: Path) -> None:
+    (tmp_path / "x.sh").write_text("bash $(cat list)")
+    before = code_digest(tmp_path, scripts=("x.sh",))
+    (tmp_path / "data.csv").write_text("1")
+    assert code_digest(tmp_path, scripts=("x.sh",)) != before
+    (tmp_path / "x.sh").write_text("bash $TMPDIR/$F")
+    assert code_digest(tmp_path, scripts=("x.sh",)) == UNREADABLE
+
+
+def test_links_count_with_what_they_lead_to(tmp_path: Path) -> None:
+    workspace = tmp_path / "w"
+    workspace.mkdir()
+    (workspace / "a").symlink_to("/usr/bin/env")
+    before = code_digest(workspace)
+    assert before != UNREADABLE
+    (workspace / "a").unlink()
+    (workspace / "a").symlink_to("/usr/bin/true")
+    assert code_digest(workspace) not in {before, UNREADABLE}
+    (tmp_path / "beside.sh").write_text("1")
+    (workspace / "b.sh").symlink_to(tmp_path / "beside.sh")
+    assert code_digest(workspace) == UNREADABLE
+
+
+def test_more_files_than_are_looked_at_have_no_digest(tmp_path: Path) -> None:
+    for number in range(MAX_STAMPED + 2):
+        (tmp_path / f"{number}.py").touch()
+    assert code_digest(tmp_path) == UNREADABLE
+
+
+def test_with_more_folders_than_are_looked_at_nothing_is_complete(tmp_path: Path) -> None:
+    assert dict(digests_of(tmp_path, [], ["m.py"], [f"d{number}" for number in range(5)])).get("...") is None
+    found = dict(digests_of(tmp_path, [], ["m.py"], [f"d{number}" for number in range(50)]))
+    assert found["..."] == UNREADABLE

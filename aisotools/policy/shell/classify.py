@@ -21,11 +21,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from aisotools.core.path_texts import is_within
 from aisotools.core.types import AbsentNames, Effect, Facts, MadeName
 from aisotools.policy.quoted import quoted_texts
-from aisotools.policy.shell.commands import find_spec, is_information_request, program_name
+from aisotools.policy.shell.commands import (
+    classify_response_files,
+    find_spec,
+    is_information_request,
+    program_name,
+)
 from aisotools.policy.shell.expansion import (
     LoopWords,
     ParsedText,
@@ -82,6 +88,8 @@ _MAX_REASON_CHARS = 160
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _INVISIBLE_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zs", "Zl", "Zp"))
 _FILLERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
+_MARKS = re.compile(r"fileb?:(?://(?:localhost(?=/))?)?|[@=:,<>|;]", re.IGNORECASE)
+_MAX_MARKS = 8  # in a word
 _LOCALE = re.compile(r"\b(?:LC_\w+|LANG|LANGUAGE)\b")
 _COPIED_DESCRIPTORS = frozenset(("1", "2", "-"))
 _DESCRIPTOR = re.compile(r"[0-9]+-?")
@@ -348,7 +356,7 @@ class _ShellAnalysis:
             words_of_program, place = stack.pop()
             verdict = self._analyse_program(words_of_program)
             verdicts.append(_located(verdict, place, variables.files))
-            inner = None if verdict.changes_folder else place
+            inner = _inner_folders(place, verdict.folder)
             stack += [(inner_words, inner) for inner_words in verdict.commands if inner_words]
             if len(verdicts) > _MAX_NESTED_COMMANDS:
                 verdicts.append(uncertain("there are too many commands within commands"))
@@ -376,9 +384,16 @@ class _ShellAnalysis:
             if "/" in program and not program_name(program):
                 verdict = merge([verdict, reads(words[0])])
         else:
-            verdict = merge([classify_by_spec(spec, words), obeyed])
+            verdict = merge([classify_by_spec(spec, words), classify_response_files(words), obeyed])
             self._commands += verdict.spellings
         return verdict if verdict.certain else dataclasses.replace(verdict, named=_named_by(words[1:]))
+
+
+def _inner_folders(folders: Folders, folder: str | None) -> Folders:
+    """Return where a command starts that is run in `folder` by one that runs in `folders`."""
+    if folder is None or (folders is None and is_relative(folder)):
+        return None
+    return frozenset(posixpath.normpath(join(place, folder)) for place in folders or (START,))
 
 
 def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, LoopWords]) -> CommandVerdict:
@@ -398,7 +413,11 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
     elif verdict.absent:
         absent = tuple(_relocate_absent(verdict.absent, folders or frozenset()))
         verdict = dataclasses.replace(verdict, absent=absent)
-    if not (verdict.reads or verdict.writes or verdict.unresolved or verdict.recorded or verdict.named):
+    # What may do anything takes from its folder what it runs: a Makefile, modules, settings.
+    places = () if verdict.certain or folders in {None, frozenset((START,))} else sorted(folders or ())
+    if not (
+        verdict.reads or verdict.writes or verdict.unresolved or verdict.recorded or verdict.named or places
+    ):
         return verdict
     named = [name for written in verdict.named for name in (written, *_loop_values(written, loops))]
     values = {path: _loop_values(path, loops) for path in verdict.reads}
@@ -409,6 +428,10 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
     doubts: list[CommandVerdict] = []
     if folders is None:
         unresolved += [path for path in read if is_relative(path)]
+    written_paths = [name for path in verdict.writes for name in (path, *_loop_values(path, loops))]
+    if pipes := [path for path in read if path.strip().startswith("|") or path.strip().endswith("|")]:
+        # sox, exiftool and other programs run what stands before or after it, in place of a file.
+        doubts.append(uncertain(f"its program may run {pipes[0]} instead of reading it"))
     if any(map(is_relative, verdict.writes)) and leaves_start(folders):
         doubts.append(uncertain("it writes after changing the folder"))
     # In another folder there may be another repository, whose paths begin there.
@@ -418,9 +441,9 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
     located = dataclasses.replace(
         verdict,
         recorded=recorded,
-        named=tuple(relocate(named, folders)),
+        named=(*relocate(named, folders), *places),
         reads=tuple(relocate(read, folders)),
-        writes=tuple(relocate(verdict.writes, folders)),
+        writes=tuple(relocate(written_paths, folders)),
         unresolved=tuple(unresolved),
     )
     return merge([located, *doubts])
@@ -506,11 +529,26 @@ def _named_by(words: Sequence[Word]) -> tuple[str, ...]:
         if option == "--directory" or (text.startswith("-C") and len(text) > len("-C")):
             folders.append(value or text[len("-C") :])
         paths = [value, *([text[2:]] if text[:1] == "-" and text[1:2] != "-" else [text])]
+        if _MARKS.search(text):
+            paths += _marked_parts(text)
         for path in filter(None, paths):
             named[path] = None
             if is_relative(path):
                 named |= dict.fromkeys(f"{folder}/{path}" for folder in folders[-_MAX_NAMED_FOLDERS:])
     return tuple(named)
+
+
+def _marked_parts(text: str) -> Iterator[str]:
+    """Yield what marks set apart in a word: `@file`, `name@file`, `file:path`, `a:b`, `x=a,y=b`.
+
+    What is before a mark may be a path, what is between two, and all that is behind one.
+    """
+    for found in itertools.islice(_MARKS.finditer(text), _MAX_MARKS):
+        yield text[found.end() :]
+    parts = _MARKS.split(text, maxsplit=_MAX_MARKS)
+    yield from parts
+    if "%" in text:  # as it is written in a URL
+        yield from map(unquote, parts)
 
 
 def _start(command: SimpleCommand) -> int:

@@ -198,6 +198,12 @@ def literal(text: str) -> Word:
     return Word(text, text, text)
 
 
+def without_beginning(word: Word, length: int) -> Word:
+    """Return `word` without its first characters, which are fixed text."""
+    text = None if word.text is None else word.text[length:]
+    return replace(word, display=word.display[length:], text=text, prefix=word.prefix[length:], is_name=False)
+
+
 def unknown_words(display: str = "", prefix: str = "") -> Word:
     """Return any number of words of which nothing is known but how they begin."""
     return Word(display, None, prefix, may_split=True, is_located=False)

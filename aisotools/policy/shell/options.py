@@ -67,7 +67,7 @@ class CommandVerdict:
         reasons: Why the effect is not read only, or why the verdict is not certain.
         commands: Words of the commands that it runs.
         scripts: Shell texts that it runs.
-        changes_folder: Whether the commands that it runs start in another folder.
+        folder: Where the commands that it runs start, from where it runs itself; None if that is not known.
         spellings: The same command without what may stand between a program and its subcommand, for rules.
         unknown: Commands of which it is not known what they do, if that is the only doubt and all else reads;
             empty otherwise. Of a program that is known, whose options are not, the program alone.
@@ -86,7 +86,7 @@ class CommandVerdict:
     reasons: tuple[str, ...] = ()
     commands: tuple[tuple[Word, ...], ...] = ()
     scripts: tuple[str, ...] = ()
-    changes_folder: bool = False
+    folder: str | None = START
     spellings: tuple[str, ...] = ()
     unknown: tuple[tuple[str, ...], ...] = ()
 
@@ -122,10 +122,14 @@ def merge(verdicts: Iterable[CommandVerdict]) -> CommandVerdict:
         reasons=tuple(reason for verdict in relevant for reason in verdict.reasons),
         commands=tuple(words for verdict in relevant for words in verdict.commands),
         scripts=tuple(script for verdict in relevant for script in verdict.scripts),
-        changes_folder=any(verdict.changes_folder for verdict in relevant),
+        folder=_merge_folders({verdict.folder for verdict in relevant} - {START}),
         spellings=tuple(spelling for verdict in relevant for spelling in verdict.spellings),
         unknown=_merge_unknown(relevant),
     )
+
+
+def _merge_folders(folders: set[str | None]) -> str | None:
+    return folders.pop() if len(folders) == 1 else None if folders else START
 
 
 def _merge_unknown(verdicts: Sequence[CommandVerdict]) -> tuple[tuple[str, ...], ...]:
@@ -335,7 +339,7 @@ class ParsedCommand(NamedTuple):
 # ---- parsing the arguments of a command
 
 _OPTION = re.compile(r"(-#|-[^-\s:?!]+|--[^\s:?!]+)(?:([:?])(\w?)|!(\w))?")
-_ROLES_WORST_FIRST = "xusdDwWmcnhir"
+_ROLES_WORST_FIRST = "xusdDwWmcnhiLr"
 _ABBREVIATED_CHARS = 3  # after the dashes, at least
 
 

@@ -21,14 +21,11 @@ from aisotools.workspace.checkpoints.authorship import (
     changed_paths,
     find_seen,
 )
+from aisotools.workspace.checkpoints.plan import Reasons, RestorePlan, find_changed_since, plan_restore
 from aisotools.workspace.checkpoints.restore import (
-    Reasons,
-    RestorePlan,
     RestoreResult,
     carry_out,
     discard_stage,
-    find_changed_since,
-    plan_restore,
     stage_plan,
     sync_restored,
 )

@@ -1,10 +1,8 @@
-"""Restoring a folder to an earlier tree: planned from digests, carried out from descriptors.
+"""Restoring a folder to an earlier tree, as `plan` says, from open descriptors.
 
-`plan_restore` compares what is there with the trees on the way and finds conflicts before anything is
-touched. `stage_plan` has ready what a plan needs, and `carry_out` switches it in. A content is written beside
-its place and renamed into it, so nobody reads a partial file and a hard link is replaced, not written
-through. No step follows a link: whatever
-hostile code swaps meanwhile can only make a step fail.
+`stage_plan` has ready what a plan needs, and `carry_out` switches it in. A content is written beside its
+place and renamed into it, so nobody reads a partial file and a hard link is replaced, not written through.
+No step follows a link: whatever hostile code swaps meanwhile can only make a step fail.
 """
 
 from __future__ import annotations
@@ -12,10 +10,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from itertools import repeat
+from dataclasses import dataclass, field
 
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import WorkspaceError
@@ -26,7 +23,7 @@ from aisotools.workspace.checkpoints.attributes import (
     set_time,
     set_xattrs,
 )
-from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship
+from aisotools.workspace.checkpoints.plan import RestorePlan
 from aisotools.workspace.checkpoints.removal import remove_tree
 from aisotools.workspace.checkpoints.staging import (
     Failure,
@@ -39,318 +36,9 @@ from aisotools.workspace.checkpoints.staging import (
     writable,
     write_node,
 )
-from aisotools.workspace.checkpoints.steps import Direction
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import Node, TreePath, TreeReader, open_below
-from aisotools.workspace.checkpoints.trees import TrackedTree
-from aisotools.workspace.dirfd import DIRECTORY_FLAGS, file_time, open_unlocked
-
-FileGroup = int | TreePath
-"""A file with several names: its inode, or the path of its only name."""
-
-Reasons = tuple[tuple[str, str], ...]
-"""Paths as text, each with a reason."""
-
-_CHANGED_SINCE = "it was changed by somebody else since"
-_REMOVED_SINCE = "it was removed by somebody else since"
-_ATTRIBUTES_SINCE = "its mode or its attributes were changed by somebody else since"
-_ADDED_SINCE = "it was put there by somebody else since"
-_CHANGING = "somebody else is changing it just now"
-_CHANGED_BY_OTHERS = "it was changed by somebody else during the call"
-_CHANGED_BY_ANYBODY = "it was changed during the call, and not, or not only, by the call"
-
-
-# ---- plan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestorePlan:
-    """Steps from what is there to what should be there.
-
-    Attributes:
-        targets: Node that should be at each path; None for nothing.
-        touched: Every path that the undone or redone steps changed.
-        missing: Paths that cannot be restored, because their content was never stored.
-        unrestorable: Paths that should be removed, but whose content is not stored: removing them is final.
-        sealed: Folders that should be removed with all they hold. Their content is not stored either, because
-            it lies too deep, but it is known that nobody has changed anything in them.
-        conflicts: Displayed paths that somebody else changed since.
-        contested: The same as tree paths.
-        others: Paths that only somebody else changed during a call, each with that reason: they stay.
-        absent: Targets at which nothing is now.
-        looked_ns: When it was looked what is there, in nanoseconds as files are stamped; 0 for a plan of a
-            restore that was cut short, which is completed whatever changes.
-        end: Digest of the tree that the last of the steps leads to.
-        timed: Folders whose times the steps have changed, with nothing else of them.
-        groups: Files that have to be made again and share a file with others: which file, by a name of it.
-        anchors: Paths of such files that are there already.
-        keeps_set_ids: Whether setuid and setgid bits of files may be set; see `settable_mode`.
-    """
-
-    targets: Mapping[TreePath, Node | None] = field(default_factory=dict)
-    touched: frozenset[TreePath] = frozenset()
-    missing: tuple[Failure, ...] = ()
-    unrestorable: tuple[Failure, ...] = ()
-    sealed: tuple[TreePath, ...] = ()
-    conflicts: Reasons = ()
-    contested: frozenset[TreePath] = frozenset()
-    others: tuple[Failure, ...] = ()
-    absent: frozenset[TreePath] = field(default=frozenset(), compare=False)
-    looked_ns: int = field(default=0, compare=False)
-    end: str = field(default="", compare=False)
-    timed: frozenset[TreePath] = field(default=frozenset(), compare=False)
-    groups: Mapping[TreePath, FileGroup] = field(default_factory=dict, compare=False)
-    anchors: Mapping[FileGroup, TreePath] = field(default_factory=dict, compare=False)
-    keeps_set_ids: bool = field(default=False, compare=False)
-
-    def targets_of(self, *, force: bool) -> Mapping[TreePath, Node | None]:
-        """Return the targets of a restore that removes what is unrestorable, with `force`, or leaves it."""
-        return self.targets if force else self.targets_around_unrestorable()
-
-    def targets_around_unrestorable(self) -> Mapping[TreePath, Node | None]:
-        """Return the targets without removals of folders that contain an unrestorable path."""
-        if not self.unrestorable:
-            return self.targets
-        parents = {path[:end] for path, _ in self.unrestorable for end in range(1, len(path))}
-        return {path: node for path, node in self.targets.items() if node is not None or path not in parents}
-
-    def links_of(self, targets: Mapping[TreePath, Node | None]) -> dict[TreePath, TreePath]:
-        """Return the files of some targets that have to be another name of the file at a second path."""
-        anchors, links = dict(self.anchors), {}
-        for path, group in self.groups.items():
-            if targets.get(path) is not None and anchors.setdefault(group, path) != path:
-                links[path] = anchors[group]
-        return links
-
-    def without_conflicts(self) -> RestorePlan:
-        """Return a plan that leaves alone what somebody else changed."""
-        targets = {path: node for path, node in self.targets.items() if path not in self.contested}
-        sealed = tuple(path for path in self.sealed if path not in self.contested)
-        return replace(self, targets=targets, sealed=sealed, conflicts=(), contested=frozenset())
-
-
-def plan_restore(
-    store: Store,
-    tree: TrackedTree,
-    hops: Sequence[tuple[str, str]],
-    *,
-    is_resumed: bool = False,
-    direction: Direction = "undo",
-    authorships: Sequence[Authorship] = (),
-    force: bool = False,
-    keeps_set_ids: bool = False,
-) -> RestorePlan:
-    """Plan the way from what is there now over `hops`, each from one tree to another.
-
-    A path is contested if it is now neither as it was before nor as it would be after the hop, and if it lies
-    in a folder that is to be removed although no hop knows it.
-
-    Args:
-        store: Holds the trees.
-        tree: What is there now.
-        hops: The way.
-        is_resumed: Whether a restore along this way was cut short. It may have ended when it had removed
-            a folder and not put a file there yet, or the other way round: so where nothing is, nothing is
-            contested.
-        direction: Whether the hops undo steps or redo them.
-        authorships: For each hop, whose changes those of the step are; without them all are the call's. An
-            undo leaves what only somebody else has changed as it is, and a redo, unless it is as the undo has
-            left it. What nobody can tell is contested in an undo.
-        force: Whether what somebody else has changed is replaced all the same.
-        keeps_set_ids: Whether setuid and setgid bits of files may be set; see `settable_mode`.
-    """
-    reader = TreeReader(store)
-    looked_ns = file_time()
-    now = tree.scan().root
-    if not now or not all(root for hop in hops for root in hop):
-        return RestorePlan(missing=(((), "its files were not covered: there are too many of them"),))
-    present: dict[TreePath, Node | None] = {}
-    targets: dict[TreePath, Node | None] = {}
-    contested: dict[TreePath, str] = {}
-    others: dict[TreePath, str] = {}
-    timed: set[TreePath] = set()
-    for (start, end), authorship in zip(hops, authorships or repeat(UNKNOWN), strict=False):
-        for path, (before, after) in reader.differences(start, end, timed).items():
-            current = targets[path] if path in targets else reader.lookup(now, path)
-            is_known = _is_same(current, before) or _is_same(current, after)
-            author = "call" if _is_same(current, after) else authorship.author_of(path)
-            if author == "others" and not force and not (direction == "redo" and is_known):
-                others[path] = _CHANGED_BY_OTHERS
-                continue
-            present.setdefault(path, current)
-            if not is_known and not (is_resumed and current is None):
-                why = _CHANGED_SINCE
-                if current is not None and current.is_unreadable:
-                    why = f"what is there cannot be compared: {current.why_unkept}"
-                contested.setdefault(path, why)
-            elif author != "call" and direction == "undo" and not is_resumed:
-                why = _CHANGED_BY_OTHERS if author == "others" else _CHANGED_BY_ANYBODY
-                contested.setdefault(path, why)
-            elif is_known and not is_resumed and _has_other_attributes(current, before, after):
-                # Power loss: of what the call itself had set, any part may be gone when a restore is resumed.
-                contested.setdefault(path, _ATTRIBUTES_SINCE)
-            targets[path] = after
-    for path, node in _missing_folders(reader, now, hops[-1][1] if hops else "", targets).items():
-        present[path], targets[path] = None, node
-        if not is_resumed:
-            contested.setdefault(path, _REMOVED_SINCE)
-    for path, target in targets.items():
-        current = present[path]
-        if current is not None and current.kind == "folder" and (target is None or target.kind != "folder"):
-            for name in reader.of(current):
-                if targets.get((*path, name), current) is not None:
-                    contested[*path, name] = _ADDED_SINCE
-    end = hops[-1][1] if hops else ""
-    right, groups, anchors = _plan_links(reader, now, end, targets, present)
-    plan = _build_plan(tree, targets, present, contested, right=right, groups=groups, end=end)
-    return replace(
-        plan,
-        others=tuple((path, others[path]) for path in sorted_in_runs(others)),
-        absent=frozenset(path for path in plan.targets if present[path] is None),
-        looked_ns=0 if is_resumed else looked_ns,
-        timed=frozenset(timed),
-        groups=groups,
-        anchors=anchors,
-        keeps_set_ids=keeps_set_ids,
-    )
-
-
-def _has_other_attributes(current: Node | None, before: Node | None, after: Node | None) -> bool:
-    """Return whether a file has a mode or extended attributes that it had neither before nor after."""
-    if current is None or not current.is_file:
-        return False
-    known = [node for node in (before, after) if node is not None and node.is_file]
-    return bool(known) and not any(
-        current.mode & 0o777 == node.mode & 0o777 and (node.mtime_ns is None or current.xattrs == node.xattrs)
-        for node in known
-    )
-
-
-def _plan_links(
-    reader: TreeReader,
-    now: str,
-    end: str,
-    targets: Mapping[TreePath, Node | None],
-    present: Mapping[TreePath, Node | None],
-) -> tuple[set[TreePath], dict[TreePath, FileGroup], dict[FileGroup, TreePath]]:
-    """Plan which names have to lead to one file, and which no longer may.
-
-    Returns:
-        Targets that are as they should be; see `RestorePlan` for the others.
-    """
-    right: set[TreePath] = set()
-    groups: dict[TreePath, FileGroup] = {}
-    anchors: dict[FileGroup, TreePath] = {}
-    linked: dict[TreePath, Node] = {}
-    for path, target in targets.items():
-        current = present[path]
-        if (
-            target is not None
-            and target.is_file
-            and (target.link is not None or (current is not None and current.link is not None))
-        ):
-            linked[path] = target
-    if not linked:
-        return right, groups, anchors
-    group_of_file: dict[FileGroup, FileGroup] = {}  # of each file that is there: what it stays
-    file_of_group: dict[FileGroup, FileGroup] = {}
-
-    def is_claimed(path: TreePath, current: Node, group: FileGroup) -> bool:
-        file: FileGroup = path if current.link is None else current.link[0]
-        if group_of_file.get(file, group) != group or file_of_group.get(group, file) != file:
-            return False
-        group_of_file[file], file_of_group[group] = group, file
-        anchors.setdefault(group, path)
-        return True
-
-    needed = {target.link[0] for target in linked.values() if target.link is not None}
-    for path, node in reader.entries(end):
-        if node.link is not None and node.link[0] in needed and path not in targets:
-            untouched = reader.lookup(now, path)
-            if untouched is not None and node.is_like(untouched):
-                is_claimed(path, untouched, node.link[0])
-    there = [one for path in linked if (one := present[path]) is not None]
-    shared = {one.link[0] for one in there if one.link is not None}
-    for path, node in reader.entries(now):
-        # What is not touched stays, so a target that shares its file with it stays only if it shall.
-        if node.link is not None and node.link[0] in shared and path not in targets:
-            then = reader.lookup(end, path)
-            is_claimed(path, node, path if then is None or then.link is None else then.link[0])
-    for path, target in linked.items():
-        current = present[path]
-        group: FileGroup = path if target.link is None else target.link[0]
-        if current is not None and target.is_like(current) and is_claimed(path, current, group):
-            right.add(path)
-        else:
-            groups[path] = group
-    return right, groups, anchors
-
-
-def _missing_folders(
-    reader: TreeReader, now: str, end: str, targets: Mapping[TreePath, Node | None]
-) -> dict[TreePath, Node]:
-    """Return the folders around targets that no hop has changed, and that are gone."""
-    missing: dict[TreePath, Node] = {}
-    known: set[TreePath] = {()}
-    for path, target in targets.items():
-        around = path[:-1]
-        while target is not None and around not in known:
-            known.add(around)
-            if around not in targets and reader.lookup(now, around) is None:
-                node = reader.lookup(end, around)
-                if node is not None and node.kind == "folder":
-                    missing[around] = node
-            around = around[:-1]
-    return missing
-
-
-def _build_plan(
-    tree: TrackedTree,
-    targets: Mapping[TreePath, Node | None],
-    present: Mapping[TreePath, Node | None],
-    contested: Mapping[TreePath, str],
-    *,
-    right: Collection[TreePath],
-    groups: Collection[TreePath],
-    end: str,
-) -> RestorePlan:
-    possible: dict[TreePath, Node | None] = {}
-    missing: list[Failure] = []
-    unrestorable: list[Failure] = []
-    sealed: list[TreePath] = []
-    for path, target in targets.items():
-        current = present[path]
-        if current == target and path not in groups:
-            continue
-        if path in right or (target is not None and target.is_like(current) and path not in groups):
-            continue
-        if target is not None and target.kind == "unkept":
-            missing.append((path, f"it was not kept: {target.why_unkept}"))
-        elif target is not None and target.kind == "other":
-            missing.append((path, f"it is a {target.content}"))
-        elif target is None and current is not None and current.is_sealed:
-            sealed.append(path)
-        elif target is None and current is not None and current.kind == "unkept":
-            unrestorable.append((path, current.why_unkept))
-        else:
-            possible[path] = target
-    return RestorePlan(
-        targets=possible,
-        touched=frozenset(targets),
-        missing=tuple(missing),
-        unrestorable=tuple(unrestorable),
-        sealed=tuple(sealed),
-        conflicts=tuple((tree.display_path(path), contested[path]) for path in sorted_in_runs(contested)),
-        contested=frozenset(contested),
-        end=end,
-    )
-
-
-def _is_same(one: Node | None, other: Node | None) -> bool:
-    return other is None if one is None else one.has_same_content(other)
-
-
-# ---- carry out
+from aisotools.workspace.dirfd import DIRECTORY_FLAGS, open_unlocked
 
 
 @dataclass(slots=True)
@@ -383,50 +71,6 @@ def stage_plan(
     stage = Stage(store, root, token, keeps_set_ids=plan.keeps_set_ids)
     targets = plan.targets_of(force=force)
     return stage, stage.prepare(targets, plan.links_of(targets))
-
-
-def find_changed_since(root: int, plan: RestorePlan, targets: Iterable[TreePath]) -> list[Failure]:
-    """Return those of some targets that may have changed since the plan was made, with that as the reason.
-
-    Args:
-        root: Descriptor of the folder.
-        plan: The plan.
-        targets: Paths that it would change.
-    """
-    found: list[Failure] = []
-    linked = _inodes_of(root, plan.anchors.values())
-    for path in targets:
-        try:
-            folder = open_below(root, path[:-1])
-        except OSError:
-            is_same = path in plan.absent  # the folder is to be made as well
-        else:
-            try:
-                status = os.stat(path[-1], dir_fd=folder, follow_symlinks=False)
-                # Race: a file that is written twice within one tick of the clock has the same stamp.
-                is_same = path not in plan.absent and (
-                    # What was staged may be a further name of this file, which changes its stamp.
-                    status.st_ctime_ns <= plan.looked_ns or status.st_ino in linked
-                )
-            except OSError:
-                is_same = path in plan.absent
-            finally:
-                os.close(folder)
-        if not is_same:
-            found.append((path, _CHANGING))
-    return found
-
-
-def _inodes_of(root: int, paths: Iterable[TreePath]) -> set[int]:
-    inodes: set[int] = set()
-    for path in paths:
-        with suppress(OSError):  # one that is gone is found when it is needed
-            folder = open_below(root, path[:-1])
-            try:
-                inodes.add(os.stat(path[-1], dir_fd=folder, follow_symlinks=False).st_ino)
-            finally:
-                os.close(folder)
-    return inodes
 
 
 def carry_out(

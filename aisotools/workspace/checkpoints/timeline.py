@@ -46,9 +46,10 @@ from aisotools.workspace.checkpoints.moves import (
     move_trees,
     plan_trees,
 )
+from aisotools.workspace.checkpoints.plan import Reasons, RestorePlan, plan_restore
 from aisotools.workspace.checkpoints.recovery import UNCERTAIN, describe_completed, describe_ended, drop_lost
 from aisotools.workspace.checkpoints.removal import sweep
-from aisotools.workspace.checkpoints.restore import Reasons, RestorePlan, lock_again, plan_restore
+from aisotools.workspace.checkpoints.restore import lock_again
 from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline
 from aisotools.workspace.checkpoints.store import RecordQueue, Store

@@ -17,7 +17,7 @@ def test_a_report_says_what_a_command_does_in_words() -> None:
     assert report == ShellReport(
         effect=Effect.LOCAL_MUTATION,
         commands=("cat a.txt", "sort -o b.txt", "curl -sd @c https://example.org:8080/x"),
-        reads=("a.txt",),
+        reads=("a.txt", "c"),
         writes=("b.txt",),
         hosts=("example.org",),
         reasons=(
@@ -357,3 +357,34 @@ def test_a_script_is_among_what_is_read(command: str, script: str) -> None:
     report = classify_shell(command)
     assert script in report.reads
     assert not report.certain
+
+
+@pytest.mark.parametrize(
+    "command", ["grep --dereference-recur x y", "grep --dereference x y", "rg --foll x", "sort --files0 a"]
+)
+def test_shortened_options_are_classified_whatever_they_do(command: str) -> None:
+    assert not classify_shell(command).certain
+
+
+@pytest.mark.parametrize(
+    ("command", "is_certain"),
+    [
+        ("nm a.o @opts", False),
+        ("nm *.o", False),  # one of the names may begin with `@`
+        ("nm ./*.o", True),
+        ("strings @opts", False),
+        ("strings *", True),  # no argument of strings runs or writes anything
+        ("javap @opts", False),
+        ("/usr/bin/nm @opts", False),
+        ("cat @opts", True),
+    ],
+)
+def test_arguments_that_stand_in_a_file_are_not_known(command: str, is_certain: bool) -> None:
+    report = classify_shell(command)
+    assert report.certain is is_certain
+    assert ("opts" in report.reads) is (not is_certain and "@" in command)
+
+
+def test_in_an_uncertain_command_what_marks_set_apart_is_named() -> None:
+    named = classify_shell("frob name@a/b file://%2Fc x=@d e:f:g --opt=k=v").named
+    assert {"a/b", "/c", "d", "e", "f", "g", "v"} <= set(named)

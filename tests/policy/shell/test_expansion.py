@@ -21,6 +21,7 @@ from aisotools.policy.shell.expansion import (
     split_assignment,
     survey_variables,
     unknown_words,
+    without_beginning,
 )
 from aisotools.policy.shell.parser import parse_shell
 
@@ -385,3 +386,9 @@ def test_plain_uses_of_variables_raise_no_doubt(text: str) -> None:
 )
 def test_uses_of_variables_that_may_run_commands_are_doubted(text: str, doubt: str) -> None:
     assert doubt in usage(text).doubts
+
+
+def test_a_word_loses_its_beginning_and_keeps_what_is_known_of_it() -> None:
+    assert without_beginning(literal("@a"), 1) == literal("a")
+    word = without_beginning(Word("@$x", None, "@", is_located=False), 1)
+    assert (word.display, word.text, word.prefix, word.is_located) == ("$x", None, "", False)

@@ -220,7 +220,9 @@ def test_merging_keeps_the_worst_and_everything() -> None:
     assert merge([]) is NO_EFFECT
     assert merge([NO_EFFECT, reads(literal("a"))]) == reads(literal("a"))
     assert merge([has_effect(GONE, "r"), has_effect(REMOTE, "s")]).effect is GONE
-    assert merge([CommandVerdict(changes_folder=True), reads(literal("a"))]).changes_folder
+    assert merge([CommandVerdict(folder="d"), reads(literal("a"))]).folder == "d"
+    assert merge([CommandVerdict(folder="d"), CommandVerdict(folder="e")]).folder is None
+    assert merge([CommandVerdict(folder=None), reads(literal("a"))]).folder is None
     commands = ((literal("ls"),),)
     nested = merge([CommandVerdict(commands=commands), CommandVerdict(scripts=("x",), hosts=("h",))])
     assert (nested.commands, nested.scripts, nested.hosts) == (commands, ("x",), ("h",))

@@ -71,3 +71,82 @@ def test_no_rule_that_allows_the_plain_form_allows_one_with_options_before_it() 
     call = ToolCall("1", "sandbox_bash", {}, origin="model")
     assert rule.matches(call, shell_facts("git status"))
     assert not rule.matches(call, shell_facts("git -C elsewhere status"))
+
+
+_WITH_SUBCOMMANDS = [
+    "git status",
+    "git log -3",
+    "git submodule status",
+    "git submodule",
+    "git stash list",
+    "git worktree list",
+    "git reflog show",
+    "git notes show",
+    "git bundle verify a",
+    "git bisect log",
+    "git remote -v",
+    "git lfs env",
+    "git sparse-checkout list",
+    "git commit -m x",
+    "git add a",
+    "git push origin main",
+    "docker ps",
+    "docker compose ps",
+    "docker-compose logs",
+    "podman image ls",
+    "kubectl config view",
+    "helm repo list",
+    "aws configure list",
+    "gcloud config list",
+    "conda env list",
+    "conda config --show",
+    "pip list",
+    "pip cache dir",
+    "npm ls",
+    "npm config get x",
+    "go version",
+    "systemctl status x",
+    "resolvectl dns eth0",
+    "apt list",
+    "apt-mark showauto",
+    "dnf history list",
+    "brew services list",
+    "snap list",
+    "flatpak list",
+    "gem list",
+    "uv pip list",
+    "pipx list",
+    "rustup target list",
+    "tmux list-sessions",
+    "scontrol show job",
+    "sacctmgr list user",
+    "openssl x509 -in a",
+    "samtools view a",
+    "bcftools view a",
+    "bedtools merge -i a",
+    "seqkit stats a",
+    "singularity cache list",
+    "jupyter kernelspec list",
+    "ruff check --no-cache a",
+    "ollama list",
+    "7z l a",
+    "apk info",
+    "xsv headers a",
+]
+_UNKNOWN_OPTIONS = ("--frob", "--frob=x", "--frob x", "-^", "-^ x", "--quiet-frob", "--frob foreach", "$x")
+
+
+@pytest.mark.parametrize("command", _WITH_SUBCOMMANDS)
+def test_unknown_options_anywhere_never_make_a_command_less_asked(command: str) -> None:
+    words = command.split()
+    plain = classify_shell(command)
+    for position in range(1, len(words) + 1):
+        for option in _UNKNOWN_OPTIONS:
+            # Behind the subcommand, words that are only known at run time are harmless to some.
+            if option == "$x" and position > 1:
+                continue
+            changed = " ".join([*words[:position], option, *words[position:]])
+            report = classify_shell(changed)
+            assert report.effect is not Effect.READ_ONLY or position > 1, changed
+            assert (report.effect, not report.certain) >= (plain.effect, not plain.certain), changed
+            assert not (report.certain and position == 1), changed

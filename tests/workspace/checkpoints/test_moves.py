@@ -21,7 +21,7 @@ from aisotools.workspace.checkpoints.moves import (
     move_trees,
     plan_trees,
 )
-from aisotools.workspace.checkpoints.restore import RestorePlan
+from aisotools.workspace.checkpoints.plan import RestorePlan
 from aisotools.workspace.checkpoints.scan import ScanLimits
 from aisotools.workspace.checkpoints.steps import Checkpoint
 from aisotools.workspace.checkpoints.store import Store, content_digest

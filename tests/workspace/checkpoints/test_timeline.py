@@ -20,7 +20,7 @@ import pytest
 from aisotools.core.exceptions import UsageError, WorkspaceError
 from aisotools.workspace.checkpoints.authorship import Authorship, Evidence
 from aisotools.workspace.checkpoints.moves import LISTED_BYTES, PathList, UndoResult
-from aisotools.workspace.checkpoints.restore import RestorePlan
+from aisotools.workspace.checkpoints.plan import RestorePlan
 from aisotools.workspace.checkpoints.scan import ScanLimits, TooSlow
 from aisotools.workspace.checkpoints.steps import Direction
 from aisotools.workspace.checkpoints.store import Store

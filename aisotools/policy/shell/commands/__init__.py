@@ -20,8 +20,16 @@ from aisotools.policy.shell.commands import (
     services,
     wrappers,
 )
-from aisotools.policy.shell.expansion import name_set
-from aisotools.policy.shell.options import CommandSpec, Words
+from aisotools.policy.shell.expansion import name_set, without_beginning
+from aisotools.policy.shell.options import (
+    NO_EFFECT,
+    CommandSpec,
+    CommandVerdict,
+    Words,
+    merge,
+    reads,
+    uncertain,
+)
 
 COMMANDS: tuple[CommandSpec, ...] = (
     *coreutils.COMMANDS,
@@ -96,6 +104,14 @@ _ANSWER_SHORT_QUESTIONS = name_set(
 _QUESTIONS = frozenset(("--help", "--version"))
 _SHORT_QUESTIONS = frozenset(("-help", "-version", "-h", "-V", "-v", "version"))
 
+_TAKES_ARGUMENTS_FROM_FILES = name_set(
+    "nm size objdump readelf strings ar addr2line c++filt gprof ranlib strip objcopy as ld gcc g++ cc c++ "
+    "clang clang++ gfortran javac java javap javadoc jar otool rustc protoc tsc swiftc windres elfedit"
+)
+"""Programs for which `@file` stands for arguments that are in the file."""
+_LOADS_PLUGINS = name_set("nm objdump ar")
+"""Of those that only read, the ones that such arguments can make load code."""
+
 _SYSTEM_FOLDERS = frozenset(
     ("/bin", "/usr/bin", "/sbin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"),
 )
@@ -123,6 +139,22 @@ def program_name(program: str) -> str:
 def find_spec(program: str) -> CommandSpec | None:
     """Return the specification of a program, given by name or path, or None if it has none."""
     return _specs_by_name().get(program_name(program))
+
+
+def classify_response_files(words: Words) -> CommandVerdict:
+    """Return the verdict on `@file` among the arguments of a program that reads further arguments there."""
+    name = program_name(words[0].text or "")
+    if name not in _TAKES_ARGUMENTS_FROM_FILES:
+        return NO_EFFECT
+    verdicts = []
+    for word in words[1:]:
+        if word.prefix.startswith("@"):
+            verdicts.append(reads(without_beginning(word, 1)))
+            verdicts.append(uncertain(f"what {name} does stands in the file {word.display[1:]}"))
+        elif word.is_bare_pattern and not word.is_name and name in _LOADS_PLUGINS:
+            # Case: a file named `@x` that the pattern matches makes arguments of what is in the file `x`.
+            verdicts.append(uncertain(f"{word.display} may be an option"))
+    return merge(verdicts)
 
 
 def is_information_request(words: Words) -> bool:

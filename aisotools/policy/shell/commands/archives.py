@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from aisotools.policy.shell.expansion import name_set
+import re
+from collections.abc import Iterator
+
+from aisotools.policy.shell.expansion import Word, literal, name_set, without_beginning
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     CommandSpec,
@@ -34,6 +37,7 @@ _BGZIP = (
     "--rebgzip --test "
     "--offset: --size: --threads: --compress-level: --index-name:w --output:w --reindex!c"
 )
+_TAR_FILE = "f"
 _TAR_FLAGS = frozenset("tvfzjJapkhOPSmli")
 _TAR_PRINT_FLAGS = _TAR_FLAGS | {"x"}
 _TAR_LONG = name_set(
@@ -96,7 +100,29 @@ def _classify_unzip(words: Words) -> CommandVerdict:
     return merge([option_verdict(parsed), unpacking, *map(reads, parsed.operands[:1])])
 
 
+_SEVEN_ZIP_OPTION = re.compile(
+    r"-(?:slt|ba|bd|bb[0-3]?|bs[oep][0-2]|bt|p.*|r[-0]?|t[\w.]+|so|y|scs[\w-]+|scrc\w*|an|spd|sns?|ssc-?"
+    r"|scc[\w-]+|mmt\w*|[ix]r?[-0]?![^@]*|v|c-|inul|id[\w,]*|cfg-|ep\d?|-)",
+    re.DOTALL,
+)
+
+
 def _classify_7z(words: Words) -> CommandVerdict:
+    doubts = [
+        uncertain(f"{words[0].display} may write files with {word.display}")
+        for word in words[1:]
+        if word.may_be_option and (word.text is None or not _SEVEN_ZIP_OPTION.fullmatch(word.text))
+    ]
+    # A list of names; what is in it decides what else is read.
+    doubts += [
+        merge([uncertain(f"what {word.display} lists is unknown"), reads(without_beginning(word, 1))])
+        for word in words[2:]
+        if word.prefix.startswith("@")
+    ]
+    return merge([_classify_7z_command(words), *doubts])
+
+
+def _classify_7z_command(words: Words) -> CommandVerdict:
     command = words[1].text if len(words) > 1 else ""
     prints = command in _SEVEN_ZIP_READS or (
         command in {"x", "e"} and any(word.text == "-so" for word in words)
@@ -133,7 +159,37 @@ def _classify_tar(words: Words) -> CommandVerdict:
         "x" in letters_seen and "O" not in letters_seen
     ):
         doubts.append("tar writes files")
-    return merge(map(uncertain, doubts))
+    # What it unpacks is decided by the archive.
+    unpacked = _archive_of_tar(words) if "x" in letters_seen and doubts else None
+    if doubts:  # what another tar would do with these is not certain anyway, and there they are named
+        return merge([*map(uncertain, doubts), *map(reads, filter(None, [unpacked]))])
+    return merge(map(reads, _tar_files(words)))
+
+
+def _archive_of_tar(words: Words) -> Word | None:
+    """Return the archive that tar is given; None if it is not told by a word of its own."""
+    for word, following in zip(words[1:], [*words[2:], None], strict=True):
+        text = word.display
+        if text.startswith("--file="):
+            return literal(text.partition("=")[2])
+        if text == "--file" or (text.startswith("-") and not text.startswith("--") and text.endswith("f")):
+            return following
+    first = words[1].display if len(words) > 2 else ""
+    return words[2] if not first.startswith("-") and first.endswith("f") else None
+
+
+def _tar_files(words: Words) -> Iterator[Word]:
+    """Yield what may be a file among the arguments of a tar that lists: the archive, and lists of names."""
+    for position, word in enumerate(words[1:]):
+        if not word.prefix.startswith("-"):
+            if position or word.text is None or _TAR_FILE not in word.text:
+                yield word
+        elif word.prefix.startswith("--"):
+            name, equals, _ = word.prefix.partition("=")
+            if equals:
+                yield without_beginning(word, len(name) + 1)
+        elif found := re.search(r"[fTXC](?=.)", word.prefix):
+            yield without_beginning(word, found.end())
 
 
 def _classify_ar(words: Words) -> CommandVerdict:

@@ -5,16 +5,20 @@ Some take a URL for a file, and many write an index beside the file that they lo
 
 from __future__ import annotations
 
+import re
+
 from aisotools.core.types import Effect
-from aisotools.policy.shell.expansion import Word
+from aisotools.policy.shell.expansion import Word, literal, without_beginning
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     CommandSpec,
     CommandVerdict,
     Words,
+    has_effect,
     merge,
     option_verdict,
     parse_options,
+    reads,
     reads_or_contacts,
     role_verdict,
     uncertain,
@@ -34,10 +38,11 @@ _SAM_VIEW = (
     "--customized-index"
 )
 _SAM_SHOW = (
-    "-aAbdHJsxXmDgGw -r: -q: -Q: -l: -m: -f: -b:i -d: -o:W -O: -c: -i: -p: -t:r -S: -I: -n: --region: "
+    "-aAbdHJsxXmDgGw -r: -q: -Q: -l: -m: -f: -b:i -d: -o:W -O: -c: -i: -p: -t:r -S:c -I: -n: --region: "
     "--min-MQ: "
     "--histogram --ascii --n-bins: --rf: --ff: --incl-flags: --excl-flags: --coverage: --depth: "
     "--no-header --bins: "
+    "--split:c -P:c --split-prefix:c "
     "-M -v -u --output:W --min-read-len: --ref-seq:u --remove-dups --GC-depth: --sparse -V"
 )
 _BCF_VIEW = (
@@ -91,6 +96,10 @@ def _alignment(word: Word) -> CommandVerdict:
 
 def _classify_each_alignment(words: Words) -> CommandVerdict:
     parsed = parse_options(words, f"{_SAM_GLOBAL} {_SAM_SHOW}", allow_dynamic=True)
+    if words[0].text == "depth" and (listed := parsed.value("-f")) is not None:
+        return merge(
+            [option_verdict(parsed), role_verdict("L", listed, ""), *map(_alignment, parsed.operands)]
+        )
     return merge([option_verdict(parsed), *map(_alignment, parsed.operands)])
 
 
@@ -111,19 +120,47 @@ def _classify_tabix(words: Words) -> CommandVerdict:
     return merge(verdicts)
 
 
+_BCF_FILE = re.compile(r"@([^\s&|()'\"]+)")
+
+
+def _classify_bcftools(words: Words) -> CommandVerdict:
+    """Return the verdict on a subcommand of bcftools: its expressions may name files, or a script of Perl."""
+    counts = " -n:" if words[0].text == "isec" else ""
+    parsed = parse_options(words, _BCF_VIEW + counts)
+    verdicts = [option_verdict(parsed), *map(reads_or_contacts, parsed.operands)]
+    for option in parsed.options:
+        if option.name not in {"-i", "-e", "--include", "--exclude"} or option.value is None:
+            continue
+        if option.value.text is None or "perl" in option.value.text.lower():
+            verdicts.append(uncertain(f"the expression {option.value.display} may run a script"))
+        else:
+            verdicts += [reads(literal(path)) for path in _BCF_FILE.findall(option.value.text)]
+    return merge(verdicts)
+
+
 def _classify_vcftools(words: Words) -> CommandVerdict:
     """Return the verdict on vcftools, which prints with `--stdout` and otherwise writes files."""
+    files = map(reads, parse_options(words, "*").operands)
+    others = any(word.prefix.startswith(_VCFTOOLS_WRITES) for word in words[1:])
     prints = any(word.text in {"--stdout", "-c"} for word in words[1:])
     writes = any(word.prefix.startswith(("--out", "--temp")) or word.text is None for word in words[1:])
-    if prints and not writes:
-        return NO_EFFECT
-    return uncertain("vcftools writes files")
+    if prints and not writes and not others:
+        return merge(files)
+    return merge([uncertain("vcftools writes files"), *files])
+
+
+_VCFTOOLS_WRITES = ("--plink", "--012", "--IMPUTE", "--BEAGLE", "--ldhat", "--diff")
 
 
 def _classify_ucsc(words: Words) -> CommandVerdict:
     """Return the verdict on a converter of UCSC: the second operand is written, unless it is `stdout`."""
     operands = [word for word in words[1:] if not word.prefix.startswith("-")]
     verdicts = [role_verdict("i", word, "") for word in operands[:1]]
+    verdicts += [
+        reads(without_beginning(word, word.prefix.index("=") + 1))
+        for word in words[1:]
+        if word.prefix.startswith(("-seqList=", "-bed="))
+    ]
     targets = operands[1:]
     if operands and [word.text for word in targets] not in (["stdout"], ["/dev/stdout"]):
         verdicts.append(
@@ -140,6 +177,32 @@ def _classify_usage(words: Words) -> CommandVerdict:
         len(words) == 2 and (words[1].text or "").isalpha() and words[0].text in {"bwa", "bwa-mem2"}
     )
     return NO_EFFECT if len(words) == 1 or is_subcommand else uncertain(f"{words[0].display} writes files")
+
+
+_SEQKIT = (
+    "-aTbenNilsqrRvpgGuFIPQdDBCHJtXjkKwWmMyS1 -p: -f:r -n: -j: -o:W -w: -t: -r: -s: "
+    "-m: -M: -l: -g: -k: -c: -R: "
+    "--pattern: --pattern-file:r --by-name --by-seq --number: --threads: --out-file:W "
+    "--line-width: --seq-type: "
+    "--all --tabular --name --only-id --region: --bed:r --gtf:r --min-len: --max-len: "
+    "--reverse --complement --seq "
+    "--qual --ignore-case --use-regexp --invert-match --gc --length --header-line "
+    "--rand-seed: --proportion: --quiet "
+    "--id-regexp: --infile-list:r --basename --skip-err --remove-gaps --upper-case "
+    "--lower-case --validate-seq "
+    "--rna2dna --dna2rna --only-name --delete-matched --degenerate --max-mismatch: --count "
+    "--by-length --two-pass!c "
+    "--update-faidx!c --N50: --fq-encoding: --gap-letters: --stdin-label: --compress-level:"
+)
+
+
+def _classify_seqkit_subseq(words: Words) -> CommandVerdict:
+    """Return the verdict on `seqkit subseq`, which writes an index beside each file."""
+    parsed = parse_options(words, _SEQKIT)
+    verdicts = [option_verdict(parsed), *map(reads_or_contacts, parsed.operands)]
+    if parsed.operands:
+        verdicts.append(has_effect(Effect.LOCAL_MUTATION, "seqkit subseq writes an index beside the file"))
+    return merge(verdicts)
 
 
 COMMANDS = (
@@ -160,8 +223,7 @@ COMMANDS = (
     CommandSpec(
         names="bcftools",
         classify=subcommands(
-            Subcommand(names="view, query, filter, stats, head, gtcheck", options=_BCF_VIEW, operands="i"),
-            Subcommand(names="isec", options=f"{_BCF_VIEW} -n:", operands="i"),
+            Subcommand(names="view, query, filter, stats, head, gtcheck, isec", classify=_classify_bcftools),
             Subcommand(
                 names="index --nrecords, index -n, index -s, index --stats, index --all",
                 options="-nsa --nrecords --stats --all",
@@ -197,27 +259,16 @@ COMMANDS = (
         names="seqkit",
         classify=subcommands(
             Subcommand(
-                names="stats, stat, fx2tab, tab2fx, grep, seq, head, head-genome, locate, subseq, "
+                names="stats, stat, fx2tab, tab2fx, grep, seq, head, head-genome, locate, "
                 "sample, sort, rmdup, range, "
                 "sliding, translate, fq2fa, watch-stdin, duplicate, common, rename, replace, restart, "
                 "shuffle, concat, amplicon, "
                 "sum, fish, merge-slides, convert, version, bam --help",
-                options="-aTbenNilsqrRvpgGuFIPQdDBCHJtXjkKwWmMyS1 -p: -f:r -n: -j: -o:W -w: -t: -r: -s: "
-                "-m: -M: -l: -g: -k: -c: -R: "
-                "--pattern: --pattern-file:r --by-name --by-seq --number: --threads: --out-file:W "
-                "--line-width: --seq-type: "
-                "--all --tabular --name --only-id --region: --bed:r --gtf:r --min-len: --max-len: "
-                "--reverse --complement --seq "
-                "--qual --ignore-case --use-regexp --invert-match --gc --length --header-line "
-                "--rand-seed: --proportion: --quiet "
-                "--id-regexp: --infile-list:r --basename --skip-err --remove-gaps --upper-case "
-                "--lower-case --validate-seq "
-                "--rna2dna --dna2rna --only-name --delete-matched --degenerate --max-mismatch: --count "
-                "--by-length --two-pass "
-                "--update-faidx!c --N50: --fq-encoding: --gap-letters: --stdin-label: --compress-level:",
+                options=_SEQKIT,
                 operands="i",
                 allow_dynamic=False,
             ),
+            Subcommand(names="subseq", classify=_classify_seqkit_subseq),
             reason="writes files",
             helps="--help -h",
         ),
@@ -268,7 +319,7 @@ COMMANDS = (
         options="-snev -a: --summary --names --across: --verbose -o:w --output:w --snp --ss --ss-all --exon "
         "--large-index --version --help -h",
         one_dash=False,
-        operands=".",
+        operands="r",
         info_arguments="--version --help -h",
     ),
     CommandSpec(
@@ -317,12 +368,6 @@ COMMANDS = (
     CommandSpec(
         names="singularity apptainer",
         classify=subcommands(
-            Subcommand(
-                names="inspect",
-                options="-dHlejr --deffile --helpfile --labels --environment --json --runscript --all "
-                "--test --startscript --list-apps",
-                operands="i",
-            ),
             Subcommand(
                 names="cache list, version, help, sif list, sif header, remote list, instance list, "
                 "plugin list",

@@ -5,17 +5,26 @@ The option tables name the few options by which some of them do more.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import pairwise
+
 from aisotools.core.types import Effect
+from aisotools.policy.shell.expansion import without_beginning
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     CommandSpec,
     CommandVerdict,
+    OptionSpec,
+    ParsedOption,
     Words,
     has_effect,
     merge,
     option_verdict,
+    parse_option_table,
     parse_options,
     reads,
+    role_verdict,
     uncertain,
 )
 from aisotools.policy.shell.subcommands import Subcommand, subcommands
@@ -36,6 +45,68 @@ _IP_FLAGS = frozenset(("-4", "-6", "-s", "-d", "-h", "-j", "-p", "-o", "-br", "-
 _IP_OBJECTS = frozenset(
     ("a", "addr", "address", "l", "link", "r", "route", "n", "neigh", "neighbour", "rule"),
 )
+
+
+_FILES_OF_READERS = {
+    "wc": "--files0-from:L",
+    "du dust": "--files0-from:L -X:r --exclude-from:r",
+    **dict.fromkeys(
+        (
+            "md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum shasum b3sum",
+            "xxhsum xxh32sum xxh64sum xxh128sum",
+        ),
+        "-c!L --check!L --files-from:L --filelist:L",
+    ),
+    "hexdump hd": "-f:r",
+    "findmnt": "-F:r --tab-file:r",
+    "locate plocate": "-d:r --database:r",
+    "lsd": "--config-file:r",
+    "procs": "--load-config:r --gen-completion:c",
+    "units": "-f:r --file:r -L:w --log:w --history:w",
+    "readelf": "-P!L --process-links!L",
+    "pgrep": "-F:r --pidfile:r",
+    "last lastb": "-f:r --file:r",
+    "lslogins": "--wtmp-file:r --btmp-file:r --lastlog-file:r",
+    "mcookie": "-f:r --file:r",
+    "figlet": "-f:r -d:r",
+    "pwgen": "-H:r --sha1:r",
+}
+"""Options of programs that take any: those that name a file, or follow what one names, as in a table."""
+
+
+@cache
+def _file_options(program: str) -> Mapping[str, OptionSpec]:
+    options = next((options for names, options in _FILES_OF_READERS.items() if program in names.split()), "")
+    return parse_option_table(options)
+
+
+def _classify_reader(words: Words) -> CommandVerdict:
+    """Return the verdict on a program that reads its operands whatever its options are."""
+    return merge([*map(reads, parse_options(words, "*").operands), _classify_printer(words)])
+
+
+def _classify_printer(words: Words) -> CommandVerdict:
+    """Return the verdict on the options by which a program that only prints reads or writes files."""
+    table = _file_options((words[0].text or "").rpartition("/")[2])
+    return merge(role_verdict(role, value, name) for name, role, value in _listed_options(words, table))
+
+
+def _listed_options(words: Words, table: Mapping[str, OptionSpec]) -> Iterator[ParsedOption]:
+    """Yield the options of a table that are among words, in any position and however shortened."""
+    for word, following in pairwise([*words, None] if table else ()):
+        if word is None or not word.prefix.startswith("-"):
+            continue
+        name, equals, _ = word.prefix.partition("=")
+        if name.startswith("--"):
+            found = [option for option in table if option.startswith(name) and len(name) > 3]
+            value = without_beginning(word, len(name) + 1) if equals else following
+        else:
+            letters = [position for position, letter in enumerate(name) if f"-{letter}" in table]
+            found = [f"-{name[letters[0]]}"] if letters else []
+            rest = letters[0] + 1 if letters else 0
+            value = without_beginning(word, rest) if len(word.prefix) > rest else following
+        for option in found[:1]:
+            yield ParsedOption(option, table[option].role, value if table[option].arity else None)
 
 
 def _classify_date(words: Words) -> CommandVerdict:
@@ -97,6 +168,9 @@ _NVIDIA = (
 def _classify_nvidia(words: Words) -> CommandVerdict:
     """Return the verdict on nvidia-smi, which can also set the modes of a card."""
     parsed = parse_options(words, _NVIDIA, one_dash=True)
+    if len(words) > 1 and words[1].text == "topo":
+        plain = all(word.text in {"topo", "-m", "-h", "-i", "0"} for word in words[1:])
+        return NO_EFFECT if plain else uncertain("nvidia-smi may change a card")
     shows = [word.text for word in parsed.operands if not (word.text or "").isdecimal()]
     sets = parsed.has("-c", "-o") and not shows
     doubt = (
@@ -135,7 +209,26 @@ def _classify_patch(words: Words) -> CommandVerdict:
     return merge([option_verdict(parsed), doubt, *map(reads, parsed.operands)])
 
 
+def _classify_json_pp(words: Words) -> CommandVerdict:
+    """Return the verdict on json_pp, which runs what it gets as Perl with `-f eval`."""
+    parsed = parse_options(words, "-v -V -t: -f: -json_opt:", one_dash=True)
+    source = parsed.value("-f")
+    runs = source is not None and source.text != "json"
+    return merge([option_verdict(parsed), uncertain("json_pp runs what it gets") if runs else NO_EFFECT])
+
+
 COMMANDS = (
+    CommandSpec(
+        names="who fc-scan fc-query fortune ac dircolors",
+        options="*",
+        allow_dynamic=True,
+    ),
+    CommandSpec(
+        names="ompi_info",
+        options="-ahV --all --help --version --parsable --parseable --pretty-print --arch --config "
+        "--hostname",
+        operands="-",
+    ),
     CommandSpec(
         names="cat tac nl wc head tail cut rev paste join comm cmp fold fmt column expand unexpand od "
         "hexdump hd strings md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum shasum "
@@ -143,8 +236,7 @@ COMMANDS = (
         "getfacl lsattr findmnt namei bc b3sum xxhsum xxh32sum xxh64sum xxh128sum crc32 col colrm "
         "colcrt hexyl eu-readelf lsd duf dust procs jsonpp "
         "lsar par units ul isosize ansi2txt zipdetails",
-        options="*",
-        allow_dynamic=True,
+        classify=_classify_reader,
     ),
     CommandSpec(
         names="diff",
@@ -163,16 +255,14 @@ COMMANDS = (
     ),
     CommandSpec(
         names="echo pwd seq factor numfmt expr basename dirname true false : sleep yes tr nproc arch uname "
-        "whoami id groups users who w uptime free vmstat lscpu lsblk lsmod locale getconf "
+        "whoami id groups users w uptime free vmstat lscpu lsblk lsmod locale getconf "
         "logname tty printenv ps pgrep pidof pstree which whereis type cal ncal clear last lastb lslocks "
         "ipcs lsb_release "
-        "uuidgen fc-list fc-match fc-query fc-scan quota lsns lsmem lsipc lslogins "
+        "uuidgen fc-list fc-match quota lsns lsmem lsipc lslogins "
         "lsscsi acpi cpuid numastat clinfo glxinfo xdpyinfo gpustat "
-        "ibstat ibv_devinfo ompi_info pinky mcookie pwgen figlet fortune banner jot ac "
-        "getopt pathchk runlevel dircolors errno envsubst",
-        options="*",
-        operands=".",
-        allow_dynamic=True,
+        "ibstat ibv_devinfo pinky mcookie pwgen figlet banner jot "
+        "getopt pathchk runlevel errno envsubst",
+        classify=_classify_printer,
     ),
     CommandSpec(
         names="grep egrep fgrep",
@@ -265,7 +355,11 @@ COMMANDS = (
         operands="r",
     ),
     CommandSpec(
-        names="yamllint jsonlint json_verify json_pp",
+        names="json_pp",
+        classify=_classify_json_pp,
+    ),
+    CommandSpec(
+        names="yamllint jsonlint json_verify",
         options="-sq -d: -c:r -f: --strict --format: --no-warnings --config-data: --config-file:r -t: "
         "--list-files",
         operands="r",
@@ -356,11 +450,11 @@ COMMANDS = (
     ),
     CommandSpec(
         names="nm size objdump",
-        options="-aACDdgnSuprhtTxsflBovP -j: -M: -m: -b: --demangle? --no-demangle --defined-only "
+        options="-aACDdgnuprhtTxsflBovP -S!L -j: -M: -m: -b: --demangle? --no-demangle --defined-only "
         "--undefined-only --dynamic --disassemble? "
         "--syms --plugin:x --extern-only --print-size --size-sort --numeric-sort --reverse-sort "
         "--format: --radix: --totals "
-        "--section-headers --headers --private-headers --all-headers --full-contents --section: --source "
+        "--section-headers --headers --private-headers --all-headers --full-contents --section: --source!L "
         "--line-numbers "
         "--no-show-raw-insn --reloc --dynamic-syms --dynamic-reloc --start-address: --stop-address: "
         "--no-sort --common -k",

@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 
 from aisotools.core.types import Effect
-from aisotools.policy.shell.expansion import Word, name_set
+from aisotools.policy.shell.expansion import Word, name_set, without_beginning
 from aisotools.policy.shell.languages.sql import read_sql
 from aisotools.policy.shell.options import (
     NO_EFFECT,
+    UNKNOWN_WORDS,
     Classifier,
     CommandSpec,
     CommandVerdict,
@@ -80,6 +81,14 @@ def _classify_bat(words: Words) -> CommandVerdict:
     return merge([option_verdict(parsed), *map(reads, parsed.operands)])
 
 
+def _classify_man(words: Words) -> CommandVerdict:
+    """Return the verdict on man, for which an operand with a slash is a file, which may include others."""
+    parsed = parse_options(words, _MAN)
+    files = [word for word in parsed.operands if word.text is None or "/" in word.text]
+    files += parsed.operands if parsed.has("-l", "--local-file") else []
+    return merge([option_verdict(parsed), *(role_verdict("L", word, "") for word in files)])
+
+
 # ---- documents
 
 
@@ -143,9 +152,13 @@ def _classify_gdal(words: Words) -> CommandVerdict:
 
 def _classify_pandoc(words: Words) -> CommandVerdict:
     parsed = parse_options(words, _PANDOC)
+    if any(word.text in {"lua", "server"} for word in words[1:2]):
+        return uncertain("pandoc runs code, or a server")
     target = parsed.value("-t", "-w", "--to", "--write")
     source = parsed.value("-f", "-r", "--from", "--read")
     verdicts = [option_verdict(parsed), *(role_verdict("i", word, "") for word in parsed.operands)]
+    if not parsed.has("--sandbox"):  # formats such as LaTeX, RST and Org include other files
+        verdicts.append(CommandVerdict(unresolved=(UNKNOWN_WORDS,)))
     if parsed.has("-o", "--output"):
         verdicts.append(uncertain("pandoc may run a program to make that"))
     prints = target is None or _PANDOC_PRINTS.fullmatch(target.text or "")
@@ -195,7 +208,38 @@ def _classify_exiftool(words: Words) -> CommandVerdict:
     return merge(verdicts)
 
 
+_PLAYLIST = re.compile(r"\.(?:m3u8?|pls)$", re.IGNORECASE)
+
+
+def _classify_soxi(words: Words) -> CommandVerdict:
+    """Return the verdict on soxi, which runs a name that begins with a bar, and knows lists and addresses."""
+    parsed = parse_options(words, "-trcsdDbBpeaTV", allow_patterns=True)
+    verdicts = [option_verdict(parsed)]
+    for word in parsed.operands:
+        if word.prefix.startswith("|") or _PLAYLIST.search(word.display):
+            verdicts.append(uncertain(f"soxi may run {word.display}"))
+        elif word.text is None and not (
+            word.prefix.strip() or word.is_name or word.is_located or word.is_file
+        ):
+            verdicts.append(uncertain(f"{word.display} may be an option, or a command that soxi runs"))
+        else:
+            verdicts.append(reads_or_contacts(word))
+    return merge(verdicts)
+
+
+def _classify_sox(words: Words) -> CommandVerdict:
+    if len(words) > 1 and words[1].text in {"--i", "--info"}:
+        return _classify_soxi(words[1:])
+    return uncertain("sox writes files, and runs commands in their names")
+
+
 _IMAGE = re.compile(r"[\w./\[\] *-]*")
+# Other names choose what is in the file: MSL is a program, and for PDF and SVG other programs are run.
+_PICTURE = re.compile(
+    r".*\.(?:png|jpe?g|gif|tiff?|bmp|webp|hei[cf]|avif|ico|p[pgbn]m|psd|exr|hdr|jp2|tga|dcm|cr2|nef|dng|xcf)"
+    r"(?:\[[^\]]*\])?",
+    re.IGNORECASE | re.DOTALL,
+)
 _IDENTIFY = (
     "-format: -verbose -ping -quiet -regard-warnings -units: -channel: -depth: -density: -features: "
     "-moments -unique "
@@ -211,6 +255,7 @@ def _classify_identify(words: Words) -> CommandVerdict:
     verdicts = [option_verdict(parsed)]
     for word in parsed.operands:
         is_plain = word.is_file or (word.is_located and _IMAGE.fullmatch(word.display)) or _is_path(word)
+        is_plain = is_plain and (word.text is None or _PICTURE.fullmatch(word.text) is not None)
         verdicts.append(reads(word) if is_plain else uncertain(f"ImageMagick may run {word.display}"))
     return merge(verdicts)
 
@@ -248,6 +293,24 @@ def _classify_ffmpeg(words: Words) -> CommandVerdict:
     )
 
 
+def _classify_mediainfo(words: Words) -> CommandVerdict:
+    """Return the verdict on mediainfo, which takes `file://` and a path for a template that it prints."""
+    parsed = parse_options(words, "-f --Full --Output: --Inform: --Language: --Help --Version")
+    templates = [
+        o.value for o in parsed.options if o.name in {"--Output", "--Inform"} and o.value is not None
+    ]
+    verdicts = [
+        reads(without_beginning(value, len("file://")))
+        if value.prefix.startswith("file://")
+        else NO_EFFECT
+        if value.text is not None and "file:" not in value.text
+        else uncertain(f"it cannot be determined what {value.display} is to mediainfo")
+        for value in templates
+    ]
+    operands = (role_verdict("i", word, "") for word in parsed.operands)
+    return merge([option_verdict(parsed), *verdicts, *operands])
+
+
 # ---- tables
 
 _CSVKIT = (
@@ -270,7 +333,7 @@ _CSVKIT = (
     "--group-name: "
     "--filenames --format: --schema:r --sheet: --use-sheet-names --reset-dimensions --encoding-xls: "
     "--write-sheets:w "
-    "-f: -s: -D: -T -B -U: -P: -E --add-bom -O -N -L:"
+    "-f:r -s: -D: -T -B -U: -P: -E --add-bom -O -N -L:"
 )
 _XSV = (
     "-hnisjrRuNvaA -d: -l: -S: -e: -E: -c: -o:w --delimiter: --output:w --no-headers --select: --limit: "
@@ -395,7 +458,7 @@ COMMANDS = (
         "--plain --lines:",
     ),
     CommandSpec(names="bat batcat", classify=_classify_bat, info_arguments="--help --version -h -V"),
-    CommandSpec(names="man", options=_MAN, operands="."),
+    CommandSpec(names="man", classify=_classify_man),
     CommandSpec(
         names="apropos whatis",
         options="-dverwaClsk -s: -m: -M:r -L: -C:u --exact --regex --wildcard --and --sections: --long",
@@ -436,12 +499,13 @@ COMMANDS = (
         names="texcount detex",
         options="-v0123456 -inc -sum -brief -total -q -1 -merge -l -n -w -sub",
         one_dash=True,
+        operands="L",  # they follow what `\\input` names
     ),
     CommandSpec(
         names="aspell",
         classify=subcommands(
             Subcommand(
-                names="list, -l, dicts, dump dicts, dump modes, -a, pipe, munch, expand, soundslike, config",
+                names="list, -l, dicts, dump dicts, dump modes, munch, expand, soundslike, config",
                 options="--lang: --mode: -d: --master: --encoding: -H -t -e --ignore-case --ignore:",
             ),
             options="-d: -H --lang: --mode: --encoding:",
@@ -469,11 +533,32 @@ COMMANDS = (
     CommandSpec(names="ffmpeg", classify=_classify_ffmpeg, info_arguments="-version -h -help -L"),
     CommandSpec(
         names="mediainfo",
-        options="-f --Full --Output: --Inform: --Language: --Help --Version",
-        operands="i",
+        options="-f --Full --Language: --Help --Version --Output: --Inform:",
+        classify=_classify_mediainfo,
         info_arguments="--help --version -h --Version --Help",
     ),
-    CommandSpec(names="soxi", options="-trcsdDbBpeaTV", operands="r"),
+    CommandSpec(names="soxi", classify=_classify_soxi),
+    CommandSpec(names="sox", classify=_classify_sox, info_arguments="--version --help -h"),
+    CommandSpec(
+        names="pdfgrep",
+        options="-niHhcoPFlLqZpru -e: -A: -B: -C: -m: --ignore-case --page-number --with-filename --count "
+        "--only-matching --perl-regexp --fixed-strings --quiet --recursive --color: --max-count: --context: "
+        "--after-context: --before-context: --page-range: --include: --exclude: --files-with-matches",
+        operands="pr",
+    ),
+    CommandSpec(
+        names="cdo",
+        classify=subcommands(
+            Subcommand(
+                names="sinfo, sinfon, sinfoc, info, infon, infoc, showname, showvar, showcode, showdate, "
+                "showtime, showyear, showmon, showlevel, showstdname, showunit, showformat, showtimestamp, "
+                "ntime, nlevel, nvar, nyear, nmon, ndate, npar, griddes, zaxisdes, vlist, pardes, vardes",
+                operands="i",
+            ),
+            reason="writes files",
+            helps="--version --help -h -V",
+        ),
+    ),
     CommandSpec(
         names="jpeginfo pngcheck webpinfo tiffinfo tiffdump opusinfo ogginfo",
         options="-clvqisDrn",
@@ -519,7 +604,9 @@ COMMANDS = (
         ),
         info_arguments="--help -h version",
     ),
-    CommandSpec(names="mlr", classify=_classify_mlr, info_arguments="--version --help help version"),
+    CommandSpec(
+        names="mlr", classify=_classify_mlr, info_arguments="--version --help help version", obeys=".mlrc"
+    ),
     CommandSpec(
         names="datamash",
         options="*",
@@ -552,7 +639,7 @@ COMMANDS = (
         "--sort_by: --sort_order: "
         "--hide-attributes --noindex --format: --ddl:w --binary? -n? -A? -N: --any_path: "
         "--vds-view-first-missing",
-        operands="i",
+        operands="L",  # a dataset may lie in any other file
     ),
     CommandSpec(
         names="h5ls h5stat h5diff h5debug",

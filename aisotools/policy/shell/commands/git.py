@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping
 
 from aisotools.core.types import Effect, MadeName
 from aisotools.policy.shell.expansion import Word, name_set
-from aisotools.policy.shell.folders import START
+from aisotools.policy.shell.folders import START, join
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     Classifier,
@@ -21,6 +22,7 @@ from aisotools.policy.shell.options import (
     merge,
     option_verdict,
     parse_options,
+    reads,
     uncertain,
 )
 
@@ -57,6 +59,10 @@ _LOG_ONLY = (
     "--full-diff --diff-merges: --extended-regexp --fixed-strings --perl-regexp --no-expand-tabs --encoding:"
 )
 _LOG = f"{_DIFF} {_LOG_ONLY}"
+_STASH = (
+    "-pukaqS -m: --patch --keep-index --no-keep-index --include-untracked --all --quiet --staged --message: "
+    "--pathspec-from-file:r"
+)
 _LISTING = (
     "--list --contains? --no-contains? --merged? --no-merged? --points-at: --sort: --format: --color? "
     "--no-color --column? --no-column --ignore-case"
@@ -92,7 +98,7 @@ _READ_OPTIONS = {
     "ls-tree": "-drtlz --name-only --name-status --object-only --full-name --full-tree --abbrev? --long "
     "--format:",
     "apply": "-p: -C: -R --stat --numstat --summary --check --verbose -v --reverse --recount "
-    "--unidiff-zero --directory:",
+    "--unidiff-zero --directory: --include: --exclude:",
     "diff-pairs": _DIFF,
     "merge-base": "-a --all --octopus --independent --is-ancestor --fork-point",
     "name-rev": "--tags --all --name-only --always --refs:",
@@ -131,6 +137,9 @@ _LISTS = frozenset(
     for option in options.split()
 )
 """What prints a list of what git itself knows."""
+_SHOWS_PATCHES = name_set("apply am")
+"""Subcommands whose operands are patches."""
+_ENDS_PATCHES = frozenset(("--abort", "--quit"))
 _WRITES_ANYWHERE = name_set("archive format-patch init init-db maintenance quiltimport")
 _DISCARDS = name_set("clean filter-branch filter-repo prune prune-packed restore rm reset")
 _REMOTE = name_set("clone fetch fetch-pack ls-remote pull push remote-http request-pull send-email svn")
@@ -149,6 +158,30 @@ _CONFIG = (
     "--includes --no-includes --all --regexp --show-names -e!x --edit!x --unset!s --unset-all!s "
     "--replace-all!s --add!s"
 )
+_GLOBAL_OPTIONS_WITH_VALUE = frozenset(
+    ("-c", "-C", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--config-env", "--attr-source")
+)
+_FILE_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "add": ("--pathspec-from-file",),
+    "checkout": ("--pathspec-from-file",),
+    "commit": ("-F", "--file", "-t", "--template", "--pathspec-from-file"),
+    "commit-tree": ("-F",),
+    "merge": ("-F", "--file"),
+    "notes": ("-F", "--file"),
+    "reset": ("--pathspec-from-file",),
+    "restore": ("--pathspec-from-file",),
+    "rm": ("--pathspec-from-file",),
+    "stage": ("--pathspec-from-file",),
+    "stash": ("--pathspec-from-file",),
+    "tag": ("-F", "--file"),
+}
+"""Options of which the value is a file that is read."""
+_SHORTEST_LONG = 3
+_STORES_FILES = name_set("add commit hash-object merge-file stage stash update-index")
+"""Subcommands that put what is in the folder into the repository, or print it."""
+_TAKES_ALL = frozenset(("--all", "--update", "--patch", "--interactive", "--include", "--keep-index"))
+_SHORT_ALL = re.compile(r"-[^-AaumFtCc]*[Aau]")
+_GIT_PATTERN = frozenset("*?[:")
 _HARMLESS_GLOBAL_OPTIONS = frozenset(
     ("--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--no-replace-objects"),
 )
@@ -211,17 +244,22 @@ def _classify_git(words: Words) -> CommandVerdict:
     """Return the verdict on a git command: on the options before the subcommand, and on the subcommand."""
     verdicts: list[CommandVerdict] = []
     rest = list(words[1:])
+    folder = START
     while rest and rest[0].prefix.startswith("-"):
         option = rest.pop(0)
         if option.text in _HARMLESS_GLOBAL_OPTIONS:
             continue
         if option.text in {"--version", "-v"}:
             return merge(verdicts)
-        value = rest.pop(0) if option.text in {"-c", "-C", "--git-dir", "--work-tree"} and rest else None
+        value = rest.pop(0) if option.text in _GLOBAL_OPTIONS_WITH_VALUE and rest else None
+        if option.text == "-C" and value is not None:
+            folder = join(folder, value.display)
         if not _is_harmless_global_option(option, value):
             verdicts.append(uncertain(f"git {option.display} can make git run programs"))
-    if 0 < len(rest) < len(words) - 1:
-        verdicts.append(CommandVerdict(spellings=(" ".join(["git", *(word.display for word in rest)]),)))
+            if value is None:  # it may take the next word for its value
+                verdicts.append(CommandVerdict(spellings=_spellings_of(rest[1:])))
+    if len(rest) < len(words) - 1:
+        verdicts.append(CommandVerdict(spellings=_spellings_of(rest)))
     if len(rest) == 2 and rest[1].text in {"--help", "-h"} and _PLAIN_NAME.fullmatch(rest[0].text or ""):
         return merge(verdicts)
     subcommand = rest[0].text if rest else "help"
@@ -230,12 +268,86 @@ def _classify_git(words: Words) -> CommandVerdict:
     recorded = _recorded_paths(subcommand, rest)
     if recorded and len(rest) < len(words) - 1:  # an option such as -C, or a setting
         recorded = (*recorded, *_ANYTHING_RECORDED)
-    verdict = _classify_subcommand(subcommand, rest)
+    verdict = merge([_classify_subcommand(subcommand, rest), _file_verdict(subcommand, rest)])
+    if folder != START:
+        verdict = dataclasses.replace(
+            verdict,
+            reads=tuple(join(folder, path) for path in verdict.reads),
+            unresolved=tuple(join(folder, path) for path in verdict.unresolved),
+            writes=tuple(join(folder, path) for path in verdict.writes),
+        )
     # What git puts into the folder may be, or have in it, links that were recorded.
     is_new_branch = len(rest) == 3 and (subcommand, rest[1].text) in {("checkout", "-b"), ("switch", "-c")}
     keeps_files = verdict.only_reads or is_new_branch or subcommand in _KEEPS_FILES
     made = () if keeps_files else (MadeName(START),)
     return merge([*verdicts, verdict, CommandVerdict(recorded=recorded, made=made)])
+
+
+def _spellings_of(rest: Words) -> tuple[str, ...]:
+    return (" ".join(["git", *(word.display for word in rest)]),) if rest else ()
+
+
+def _file_verdict(subcommand: str, words: Words) -> CommandVerdict:
+    """Return the verdict on the files outside of the repository's own that a subcommand reads.
+
+    These are the values of its options that name a file, and what it puts into the repository: from there
+    the content can be read by any other name.
+    """
+    verdicts: list[CommandVerdict] = []
+    options = _FILE_OPTIONS.get(subcommand, ())
+    rest = list(words[1:])
+    operands: list[Word] = []
+    takes_all = False
+    while rest:
+        word = rest.pop(0)
+        if word.text == "--":
+            operands += rest
+            break
+        if word.text is not None and not word.text.startswith("-"):
+            operands.append(word)
+            continue
+        name, equals, value = word.display.partition("=")
+        is_long = name.startswith("--")
+        takes_all |= (name in _TAKES_ALL) if is_long else _SHORT_ALL.match(name) is not None
+        for option in options:
+            if is_long and len(name) > _SHORTEST_LONG and option.startswith(name):
+                if equals:
+                    verdicts.append(reads(_value_word(word, value)))
+                elif rest:
+                    verdicts.append(reads(rest.pop(0)))
+                break
+            if not is_long and len(option) == 2 and option[1] in name[1:]:
+                value = word.display[word.display.index(option[1], 1) + 1 :]
+                if value:
+                    verdicts.append(reads(_value_word(word, value)))
+                elif rest:
+                    verdicts.append(reads(rest.pop(0)))
+                break
+        else:
+            if _MESSAGE.fullmatch(name) and not equals and rest and subcommand in _TAKES_MESSAGES:
+                rest.pop(0)
+            elif word.text is None and not word.prefix:
+                operands.append(word)
+    if subcommand in _STORES_FILES and (subcommand != "stash" or _saves(operands)):
+        is_any = takes_all or (subcommand == "stash" and len(operands) < 2)
+        for operand in operands:
+            verdicts.append(reads(operand))
+            # A pattern or a place of git's own, or what is only known at run time.
+            is_any |= operand.text is None or not _GIT_PATTERN.isdisjoint(operand.text)
+        if is_any:
+            verdicts.append(CommandVerdict(reads=_ANYTHING_RECORDED))
+    return merge(verdicts)
+
+
+def _saves(operands: Words) -> bool:
+    """Return whether a `git stash` stores what was changed, and does nothing else."""
+    return not operands or operands[0].text in {"push", "save", "create"}
+
+
+def _value_word(word: Word, value: str) -> Word:
+    """Return the value that stands at the end of a word, with what is known of the word."""
+    text = None if word.text is None else value
+    return Word(value, text, text or "", word.may_split, word.is_located)
 
 
 def _recorded_paths(subcommand: str, words: Words) -> tuple[str, ...]:
@@ -320,12 +432,20 @@ def _is_harmless_global_option(option: Word, value: Word | None) -> bool:
 
 def _classify_subcommand(subcommand: str, words: Words) -> CommandVerdict:
     if (options := _READ_OPTIONS.get(subcommand)) and not _changes_otherwise(subcommand, words):
-        verdicts = [option_verdict(parse_options(words, options))]
+        parsed = parse_options(words, options)
+        verdicts = [option_verdict(parsed)]
+        if subcommand in _SHOWS_PATCHES:
+            verdicts += map(reads, parsed.operands)
         if any("%G" in word.display for word in words):
             verdicts.append(uncertain("git calls a program to check signatures"))
         return merge(verdicts)
     if classify := _CLASSIFIERS.get(subcommand):
         return classify(words)
+    if subcommand in _SHOWS_PATCHES and not any(word.text in _ENDS_PATCHES for word in words[1:]):
+        # What it changes stands in the patch.
+        patches = [word for word in words[1:] if not word.prefix.startswith("-")]
+        doubt = uncertain(f"git {subcommand} changes the files that the patch names")
+        return merge([doubt, *map(reads, patches)])
     if subcommand in _DISCARDS:
         return has_effect(Effect.DESTRUCTIVE, f"git {subcommand} discards changes")
     if subcommand in _REMOTE:
@@ -411,7 +531,12 @@ def _classify_remote(words: Words) -> CommandVerdict:
         return option_verdict(parsed)
     if action in {"show", "update", "prune"}:
         return contacts("", "git asks the remote")
-    return has_effect(Effect.LOCAL_MUTATION, "git remote changes where the repository comes from")
+    before = option_verdict(parse_options(words, "-v --verbose", posix=True))
+    changes = has_effect(Effect.LOCAL_MUTATION, "git remote changes where git pushes to and fetches from")
+    if action in {"remove", "rm"}:
+        # What was fetched may be reachable from its branches alone.
+        changes = has_effect(Effect.DESTRUCTIVE, "git remote removes the remote's branches and settings")
+    return merge([before, changes])
 
 
 def _classify_config(words: Words) -> CommandVerdict:
@@ -427,7 +552,10 @@ def _classify_config(words: Words) -> CommandVerdict:
 
 
 def _actions(
-    reads: Mapping[str, str], discards: tuple[str, ...], other: Callable[[str], CommandVerdict]
+    reads: Mapping[str, str],
+    discards: tuple[str, ...],
+    other: Callable[[str], CommandVerdict],
+    options: str = "",
 ) -> Classifier:
     """Return a classifier for subcommands with actions of their own, such as `git stash list`.
 
@@ -435,18 +563,24 @@ def _actions(
         reads: The actions that only read, each with its options; '' stands for none.
         discards: The actions that discard what cannot be restored.
         other: The verdict on any other action, from a reason.
+        options: The options that may stand before the action, or without one.
     """
 
     def classify(words: Words) -> CommandVerdict:
-        action = words[1].text if len(words) > 1 else ""
-        if action is not None and action.startswith("-"):
-            action = ""
+        # Options may stand before the action. One that is not known may take the next word for its value.
+        parsed = parse_options(words, options, posix=True)
+        operands = parsed.operands
+        action = operands[0].text if operands else ""
+        before = option_verdict(parsed)
         if action is not None and action in reads:
-            return option_verdict(parse_options(words[1:] if action else words, reads[action]))
+            known = f"{options} {reads[action]}"
+            return merge([before, option_verdict(parse_options(operands or words, known))])
         command = f"git {words[0].display} {action or ''}".rstrip()
         if action in discards:
-            return has_effect(Effect.DESTRUCTIVE, f"{command} discards what cannot be restored")
-        return other(f"{command} changes the repository")
+            return merge(
+                [before, has_effect(Effect.DESTRUCTIVE, f"{command} discards what cannot be restored")]
+            )
+        return merge([before, other(f"{command} changes the repository")])
 
     return classify
 
@@ -527,13 +661,13 @@ _CLASSIFIERS: Mapping[str, Classifier] = {
     "reset": _classify_reset,
     "clean": _classify_clean,
     "symbolic-ref": _classify_symbolic_ref,
-    "stash": _actions({"list": _LOG, "show": _DIFF}, ("drop", "clear"), _changes_repository),
-    "reflog": _actions({"": _LOG, "show": _LOG, "exists": ""}, ("expire", "delete"), uncertain),
+    "stash": _actions({"list": _LOG, "show": _DIFF}, ("drop", "clear"), _changes_repository, _STASH),
+    "reflog": _actions({"": "", "show": _LOG, "exists": ""}, ("expire", "delete"), uncertain, _LOG),
     "worktree": _actions({"list": "-vz --porcelain --verbose"}, ("remove", "prune"), uncertain),
     "submodule": _actions(
-        {"": "-q --quiet", "status": "--recursive --cached", "summary": "--cached"}, ("deinit",), uncertain
+        {"": "", "status": "--recursive", "summary": ""}, ("deinit",), uncertain, "-q --quiet --cached"
     ),
-    "notes": _actions({"list": "", "show": ""}, ("remove", "prune"), _changes_repository),
+    "notes": _actions({"list": "", "show": ""}, ("remove", "prune"), _changes_repository, "--ref:"),
     "bundle": _actions({"verify": "-q --quiet", "list-heads": ""}, (), uncertain),
     "sparse-checkout": _actions({"list": ""}, (), uncertain),
     "lfs": _actions(

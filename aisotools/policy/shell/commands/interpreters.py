@@ -29,6 +29,7 @@ _INFO = "--version -V -v -version --help -h -dumpversion -dumpmachine"
 # ---- python
 
 _PYTHON_FLAGS = frozenset(("-I", "-s", "-S", "-E", "-B", "-u", "-b", "-P", "-q", "-O", "-OO"))
+_PYTHON_JOINED = re.compile(r"-([IsSEBubPqO]+)m")
 _PYTHON_MODULES = {
     "json.tool": CommandSpec(
         names="json.tool",
@@ -87,6 +88,9 @@ def _classify_python(words: Words) -> CommandVerdict:
     flags = set()
     while rest and rest[0].text in _PYTHON_FLAGS:
         flags.add(rest.pop(0).text)
+    if rest and rest[0].text is not None and (joined := _PYTHON_JOINED.match(rest[0].text)):
+        flags |= {f"-{letter}" for letter in joined[1]}
+        rest[0] = literal(f"-m{rest[0].text[joined.end() :]}")
     uncertain_code = merge([uncertain(f"{words[0].display} {_RUNS_CODE}"), *map(reads, _likely_files(words))])
     if not rest or rest[0].text is None:
         return uncertain_code
@@ -169,9 +173,9 @@ def _classify_formatter(words: Words) -> CommandVerdict:
 
 
 _SHELLCHECK = (
-    "-aVx -C? -f: -e: -i: -s: -S: -o: -P: -W: --check-sourced --color? --include: --exclude: --format: "
+    "-aV -x!L -C? -f: -e: -i: -s: -S: -o: -P: -W: --check-sourced --color? --include: --exclude: --format: "
     "--norc --rcfile:r "
-    "--enable: --source-path: --shell: --severity: --version --wiki-link-count: --external-sources "
+    "--enable: --source-path: --shell: --severity: --version --wiki-link-count: --external-sources!L "
     "--list-optional"
 )
 _LDD = re.compile(r"/(?:usr/)?(?:s?bin|lib|lib64|local/bin|local/lib)/[\w./+-]*", re.ASCII)
@@ -349,10 +353,15 @@ COMMANDS = (
         obeys=".ackrc",
     ),
     CommandSpec(
-        names="addr2line c++filt gprof",
+        names="addr2line c++filt",
         options="-aCfipsn -e:r -j: -b: --exe:r --demangle? --functions --basenames --inlines "
         "--pretty-print --addresses",
         operands=".",
+    ),
+    CommandSpec(
+        names="gprof",  # with -s it writes gmon.sum
+        options="-abcDLvzTilyw --brief --version --flat-profile? --graph? -p? -q? -P? -Q? -s!w --sum!w",
+        operands="r",
     ),
     CommandSpec(
         names="diffstat lsdiff",

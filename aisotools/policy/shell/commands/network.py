@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from urllib.parse import unquote
+
 from aisotools.core.types import Effect
-from aisotools.policy.shell.expansion import literal
+from aisotools.policy.shell.expansion import Word, literal, without_beginning
 from aisotools.policy.shell.options import (
+    NO_EFFECT,
     CommandSpec,
     CommandVerdict,
     Words,
@@ -29,10 +33,28 @@ _CURL = (
     "--output-dir:w --create-dirs --request: --header: --data: --data-raw: --data-binary: --data-ascii: "
     "--data-urlencode: --json: --form: --form-string: --upload-file:r --user: --user-agent: --referer: "
     "--cookie: --cookie-jar:W --dump-header:W --proxy:h --max-time: --connect-timeout: --retry: "
-    "--retry-delay: --write-out: --url:h --config:u --trace:W --trace-ascii:W --stderr:W --libcurl:W "
-    "--etag-save:w --hsts:w --alt-svc:w --no-progress-meter --max-filesize: --limit-rate: --resolve: "
-    "--connect-to: --cacert:r --cert: --key:r --oauth2-bearer: --max-redirs: --range: --continue-at:"
+    "--retry-delay: --write-out: --url: --config:u --trace:W --trace-ascii:W --stderr:W --libcurl:W "
+    "--etag-save:w --etag-compare:r --hsts:w --alt-svc:w --no-progress-meter --max-filesize: --limit-rate: "
+    "--resolve: --connect-to: --cacert:r --capath:r --crlfile:r --cert: --key:r --proxy-cacert:r "
+    "--proxy-cert: --proxy-key:r --proxy-header: --netrc-file:r --time-cond: --pubkey:r --url-query: "
+    "--oauth2-bearer: --max-redirs: --range: --continue-at:"
 )
+_CURL_AFTER_AT = frozenset(
+    (
+        *("-d", "--data", "--data-ascii", "--data-binary", "--json", "-w", "--write-out"),
+        *("-H", "--header", "--proxy-header", "--url"),
+    )
+)
+"""Options of curl for which `@file` is the content of a file."""
+_CURL_AFTER_NAME = frozenset(("--data-urlencode", "--url-query"))
+"""Options of curl for which `name@file` is, as well."""
+_CURL_FORMS = frozenset(("-F", "--form"))
+_CURL_CERTIFICATES = frozenset(("-E", "--cert", "--proxy-cert"))
+_CURL_COOKIES = frozenset(("-b", "--cookie"))
+_CURL_DATES = frozenset(("-z", "--time-cond"))
+_FORM_FILE = re.compile(r"[^=]*=[@<(]")
+_FILE_URL = re.compile(r"file:(?://(?:localhost|127\.0\.0\.1)?(?=/))?", re.IGNORECASE)
+_URL_PATTERN = frozenset("{}[]")
 _WGET = (
     "-qvcNSbdrmpkKEHLxnd -O:W -o:W -a:W -P:w -i:u -U: -T: -t: -w: -Q: -l: -A: -R: -D: -e:u --quiet "
     "--no-verbose --output-document:W --output-file:W --directory-prefix:w --spider --no-check-certificate "
@@ -46,10 +68,12 @@ _RSYNC = (
     "-346AaBbCcDdEeFghHIJKkLlmNnOopPqRrSTtuvWXxyz -i:r -P: -o:u -e:x -S:x -f: --archive --verbose "
     "--compress --recursive --delete!d --delete-after!d --delete-before!d --delete-excluded!d "
     "--delete-during!d --remove-source-files!d --rsh:x --rsync-path:x --exclude: --include: "
-    "--exclude-from:r --files-from:r --progress --partial --dry-run --list-only --stats --update "
+    "--exclude-from:r --include-from:r --password-file:r --files-from:L --progress --partial --dry-run "
+    "--list-only --stats --update "
     "--inplace --checksum --human-readable --bwlimit: --max-size: --min-size: --chmod: --chown: "
     "--log-file:w --backup --backup-dir:w --perms --times"
 )
+_SCP = "-346ABCOpqRrsTv -c: -D:u -F:u -i:r -J:h -l: -o:u -P: -S:x -X:"
 _SSH = (
     "-1246AaCfGgKkMNnqsTtVvXxYy -p: -i:r -l: -o:u -F:u -E:w -D:n -L:n -R:n -J:h -W:h -b: -B: -c: -e: "
     "-I:x -m: -O: -Q: -S: -w:n"
@@ -67,10 +91,77 @@ def _network_verdict(hosts: Words, program: str) -> CommandVerdict:
 
 def _classify_curl(words: Words) -> CommandVerdict:
     parsed = parse_options(words, _CURL)
-    url = parsed.value("--url")
-    hosts = [*parsed.operands, url] if url is not None else parsed.operands
-    operands = [role_verdict("h", operand, "") for operand in parsed.operands]
-    return merge([_network_verdict(hosts, "curl"), option_verdict(parsed), *operands])
+    urls = [option.value for option in parsed.options if option.name == "--url" and option.value is not None]
+    urls += parsed.operands
+    verdicts = [_network_verdict(urls, "curl"), option_verdict(parsed), *map(_curl_url, urls)]
+    verdicts += [_curl_file(option.name, option.value) for option in parsed.options if option.value]
+    return merge(verdicts)
+
+
+def _curl_url(word: Word) -> CommandVerdict:
+    """Return the verdict on a URL of curl; that of a file is the path itself, with `%` and `{a,b}` in it."""
+    if word.prefix.startswith("@"):
+        return NO_EFFECT  # a list of URLs; `_curl_file` has read it
+    found = _FILE_URL.match(word.display)
+    if found is None:
+        return role_verdict("h", word, "")
+    path = unquote(word.display[found.end() :]).partition("#")[0].partition("?")[0]
+    if not _URL_PATTERN.isdisjoint(path):
+        return reads(Word(path, None, "", is_located=False))
+    text = None if word.text is None else path
+    # Case: `?` and `#` may be part of the name.
+    return merge(
+        [
+            reads(Word(path, text, text or "", word.may_split, word.is_located)),
+            reads(without_beginning(word, found.end())),
+        ]
+    )
+
+
+def _curl_file(name: str, value: Word) -> CommandVerdict:
+    """Return the verdict on a file that stands in the value of an option of curl."""
+    if name in _CURL_AFTER_AT:
+        return _reads_after(value, "@")
+    if name in _CURL_AFTER_NAME:
+        before, at, _ = value.prefix.partition("@")
+        if at and "=" not in before:
+            return reads(without_beginning(value, len(before) + 1))
+        return _reads_after(value, "@")
+    if name in _CURL_FORMS:
+        return _curl_form(value)
+    if name in _CURL_CERTIFICATES:
+        path = value.display.partition(":")[0] if value.text is not None else value.display
+        whole = Word(path, None if value.text is None else path, path, value.may_split, value.is_located)
+        return merge([reads(whole), reads(value)])
+    if (name in _CURL_COOKIES and "=" not in value.prefix) or name in _CURL_DATES:
+        return reads(value) if value.text != "" else NO_EFFECT
+    return NO_EFFECT
+
+
+def _reads_after(value: Word, mark: str) -> CommandVerdict:
+    """Return the verdict on a value that is text, or the path of a file behind a mark."""
+    if value.prefix.startswith(mark):
+        return reads(without_beginning(value, len(mark)))
+    # What is only known at run time may begin with the mark.
+    return reads(value) if value.text is None and not value.prefix and not value.is_located else NO_EFFECT
+
+
+def _curl_form(value: Word) -> CommandVerdict:
+    """Return the verdict on `name=@file;type=x`, `name=<file` and `name=@a,b`."""
+    found = _FORM_FILE.match(value.display)
+    if found is None or found[0][-1] not in "@<":
+        is_known = value.text is not None or (found is not None and len(value.prefix) > found.end())
+        return NO_EFFECT if is_known else reads(value)
+    rest = value.display[found.end() :]
+    paths = {rest, rest.partition(";")[0]}
+    paths |= {path.partition(";")[0] for path in rest.split(",")}
+    paths |= {path.strip().strip('"').replace("\\", "") for path in (*paths,)}
+    is_fixed = value.text is not None
+    return merge(
+        reads(Word(path, path if is_fixed else None, path if is_fixed else "", is_located=value.is_located))
+        for path in sorted(paths)
+        if path and path != "-"
+    )
 
 
 def _classify_wget(words: Words) -> CommandVerdict:
@@ -85,7 +176,7 @@ def _classify_wget(words: Words) -> CommandVerdict:
 
 def _classify_rsync(words: Words) -> CommandVerdict:
     """Return the verdict on scp and rsync: paths with a colon are remote, and the last path is written."""
-    parsed = parse_options(words, _RSYNC)
+    parsed = parse_options(words, _SCP if words[0].display.endswith("scp") else _RSYNC)
     verdicts = [
         has_effect(Effect.REMOTE_ACTION, f"{words[0].display} copies files"),
         option_verdict(parsed),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     CommandSpec,
@@ -10,6 +12,7 @@ from aisotools.policy.shell.options import (
     merge,
     option_verdict,
     parse_options,
+    reads_or_contacts,
     uncertain,
 )
 from aisotools.policy.shell.subcommands import Subcommand, subcommands
@@ -34,8 +37,10 @@ _CONDA_LIST = (
     "-n: -p:r -ecrfv --name: --prefix:r --export --canonical --explicit --json --md5 --show-channel-urls "
     "--full-name --revisions --no-pip --verbose --quiet --reverse --auth"
 )
-_APT = "-aqit --installed --upgradable --all-versions --names-only --full --recurse --installed --names "
-"-n --no-all-versions"
+_APT = (
+    "-aqit --installed --upgradable --all-versions --names-only --full --recurse --installed --names "
+    "-n --no-all-versions"
+)
 _RPM = (
     "-qailfpcdRv --query --all --info --list --file --package --changelog --provides --requires --last "
     "--whatprovides: --whatrequires: --configfiles --docfiles --scripts --qf: --queryformat: -V --verify"
@@ -47,21 +52,34 @@ _CHANGES_INSTALLED = "changes what is installed"
 
 def _classify_rpm(words: Words) -> CommandVerdict:
     parsed = parse_options(words, _RPM)
-    queries = parsed.has("-q", "--query")
-    return merge(
-        [option_verdict(parsed), NO_EFFECT if queries else uncertain("rpm changes what is installed")]
-    )
+    queries = parsed.has("-q", "--query") and not parsed.has("-V", "--verify")
+    verdicts = [option_verdict(parsed)]
+    if not queries:
+        verdicts.append(uncertain("rpm changes what is installed, or runs what a package says"))
+    for option in parsed.options:
+        is_format = option.name in {"--qf", "--queryformat"} and option.value is not None
+        # `%{TAG:expand}` runs the commands in a tag of the package.
+        if is_format and option.value and (option.value.text is None or _RPM_RUNS.search(option.value.text)):
+            verdicts.append(uncertain(f"the format {option.value.display} may run what a package says"))
+    if parsed.has("-p", "--package", "-f", "--file"):
+        verdicts += map(reads_or_contacts, parsed.operands)
+    return merge(verdicts)
+
+
+_RPM_RUNS = re.compile(r"expand|lua|%\(", re.IGNORECASE)
 
 
 def _classify_pacman(words: Words) -> CommandVerdict:
     action = words[1].text if len(words) > 1 else None
-    if action is not None and action.startswith("-Q") and action[2:].isalpha() | (action == "-Q"):
+    queries = action is not None and re.fullmatch(r"-Q[a-z]*", action) is not None
+    if queries and all(re.fullmatch(r"[^-].*|-[a-z]+", word.text or "-") for word in words[2:]):
         return NO_EFFECT
     return uncertain("pacman changes what is installed")
 
 
 def _classify_apk(words: Words) -> CommandVerdict:
-    if len(words) > 1 and words[1].text in {"info", "list", "version", "stats"}:
+    shows = len(words) > 1 and words[1].text in {"info", "list", "version", "stats"}
+    if shows and all(re.fullmatch(r"[^-].*|-[aedwsLRrvI]+", word.text or "-") for word in words[2:]):
         return NO_EFFECT
     return uncertain("apk changes what is installed")
 
@@ -86,6 +104,20 @@ def _classify_uv_tree(words: Words) -> CommandVerdict:
     return merge([option_verdict(parsed), doubt])
 
 
+def _shows_formulae(words: Words) -> CommandVerdict:
+    """Return the verdict on a subcommand of brew that shows something. A formula in a file is Ruby code."""
+    parsed = parse_options(
+        words,
+        "-1lrt --versions --formula --cask --pinned --full-name --installed --tree --formulae --casks",
+    )
+    doubts = [
+        uncertain(f"brew may run {word.display}")
+        for word in parsed.operands
+        if word.text is None or "/" in word.text or word.text.endswith(".rb")
+    ]
+    return merge([option_verdict(parsed), *doubts])
+
+
 _HELPS = "--help -h"
 
 COMMANDS = (
@@ -104,7 +136,8 @@ COMMANDS = (
             Subcommand(names="list, freeze, show, check, inspect", options=_PIP_LIST),
             Subcommand(names="cache list, cache dir, cache info", options="--format:"),
             Subcommand(names="config list, config get, config debug", options="--user --global --site"),
-            Subcommand(names="debug, help, hash, completion", options="-a: --algorithm: --bash --zsh --fish"),
+            Subcommand(names="hash", options="-a: --algorithm:", operands="r"),
+            Subcommand(names="debug, help, completion", options="-a: --algorithm: --bash --zsh --fish"),
             options=_PIP_GLOBAL,
             reason=_INSTALLS,
             helps=_HELPS,
@@ -170,8 +203,10 @@ COMMANDS = (
         classify=subcommands(
             # Without -C they may look for newer lists of packages.
             Subcommand(
-                names="list installed, list --installed, repoquery --installed, history", options="--all"
+                names="list installed, list --installed, repoquery --installed, history list, history info",
+                options="--all",
             ),
+            Subcommand(names="history", operands="-"),  # others undo what was installed
             options="-qC --quiet --cacheonly",
             reason=_CHANGES_INSTALLED,
         ),
@@ -181,10 +216,8 @@ COMMANDS = (
         classify=subcommands(
             Subcommand(
                 names="list, ls, leaves, config, deps, uses, desc, --prefix, --cellar, --cache, "
-                "--repository, doctor, "
-                "services list, commands, help",
-                options="-1lrt --versions --formula --cask --pinned --full-name --installed --tree "
-                "--formulae --casks",
+                "--repository, doctor, services list, commands, help",
+                classify=_shows_formulae,
             ),
             reason="installs packages",
         ),
@@ -248,6 +281,7 @@ COMMANDS = (
             helps=_HELPS,
         ),
         info_arguments="--version -V --help -h version help",
+        obeys=".venv .python-version",  # it runs the interpreter that it finds there
     ),
     CommandSpec(
         names="pipx",

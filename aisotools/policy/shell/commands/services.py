@@ -31,10 +31,14 @@ _DOCKER = (
     "--tree --human -H --dry-run"
 )
 _DOCKER_GLOBAL = "-D --debug --log-level: -l: -H:u --host:u -c:u --context:u --config:u --tls!u --tlsverify!u"
-_COMPOSE_GLOBAL = "-f:r -p: --file:r --project-name: --profile: --env-file:r --project-directory:r "
-"--compatibility --progress: --ansi:"
-_MACHINE = "--no-pager --no-ask-password -a -p: --property: --value --all --full --no-legend -o: "
-"--output: -l -n: --lines:"
+_COMPOSE_GLOBAL = (
+    "-f:r -p: --file:r --project-name: --profile: --env-file:r --project-directory:r "
+    "--compatibility --progress: --ansi:"
+)
+_MACHINE = (
+    "--no-pager --no-ask-password -a -p: --property: --value --all --full --no-legend -o: "
+    "--output: -l -n: --lines:"
+)
 
 
 _classify_compose = subcommands(
@@ -148,8 +152,13 @@ def _classify_gpg(words: Words) -> CommandVerdict:
         "--show-keys",
         "--print-md",
     )
+    takes_files = parsed.has("--list-packets", "--show-keys", "--print-md")
     return merge(
-        [option_verdict(parsed), NO_EFFECT if shows else uncertain("gpg may change keys or write files")]
+        [
+            option_verdict(parsed),
+            NO_EFFECT if shows else uncertain("gpg may change keys or write files"),
+            *(map(reads, parsed.operands) if takes_files else ()),
+        ]
     )
 
 
@@ -208,6 +217,13 @@ def _classify_service(words: Words) -> CommandVerdict:
     return NO_EFFECT if shows else uncertain("service changes services")
 
 
+def _shows_names(words: Words) -> CommandVerdict:
+    """Return the verdict on `resolvectl dns` and `domain`, which set what follows the name of a link."""
+    parsed = parse_options(words, _MACHINE)
+    sets = len(parsed.operands) > 1 or any(word.may_split for word in parsed.operands)
+    return merge([option_verdict(parsed), uncertain("it sets servers for names") if sets else NO_EFFECT])
+
+
 COMMANDS = (
     CommandSpec(
         names="docker podman",
@@ -258,9 +274,10 @@ COMMANDS = (
             Subcommand(
                 names="status, show, list-timezones, list-sessions, list-users, list-seats, "
                 "session-status, user-status, "
-                "show-session, show-user, list-locales, list-keymaps, timesync-status, list, statistics, "
-                "dns, domain",
+                "show-session, show-user, list-locales, list-keymaps, timesync-status, list, "
+                "statistics",
             ),
+            Subcommand(names="dns, domain", classify=_shows_names),
             options=_MACHINE,
             reason="changes the machine",
             alone=True,

@@ -22,6 +22,7 @@ from aisotools.policy.shell.options import (
     Classifier,
     CommandSpec,
     CommandVerdict,
+    ParsedCommand,
     Words,
     has_effect,
     merge,
@@ -34,7 +35,8 @@ from aisotools.policy.shell.options import (
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=")
 _SUDO = (
-    "-AbEeHiKklnPSsvVB -u: -g: -p: -C: -D: -h: -r: -t: -T: -U: -R: --user: --group: --preserve-env? --login "
+    "-AbEeHiKklnPSsvVB -u: -g: -p: -C: -D:r -h: -r: -t: -T: -U: -R: --chdir:r --user: --group: "
+    "--preserve-env? --login "
     "--shell"
 )
 _XARGS = (
@@ -53,6 +55,7 @@ _FIND_TESTS_WITH_VALUE = name_set(
     "-size -mtime -mmin -atime -amin -ctime -cmin -newer -anewer -cnewer -perm -user -group -uid -gid "
     "-links -inum -samefile -fstype -maxdepth -mindepth -printf -used"
 )
+_FIND_FILES = frozenset(("-newer", "-anewer", "-cnewer", "-samefile"))
 _FIND_NEWER = re.compile(r"-newer[aBcm][aBcmt]")
 _FIND_RUNNERS = frozenset(("-exec", "-execdir", "-ok", "-okdir"))
 _FIND_WRITERS = frozenset(("-fprint", "-fprint0", "-fls", "-fprintf"))
@@ -74,7 +77,8 @@ def _prefix(options: str, operands: int = 0, doubt: str = "") -> Classifier:
     def classify(words: Words) -> CommandVerdict:
         parsed = parse_options(words, options, posix=True)
         doubts = [uncertain(f"{words[0].display} {doubt}")] if doubt else []
-        return merge([option_verdict(parsed), *doubts, _runs(parsed.operands[operands:])])
+        folder = _starts_in(parsed, "-D", "--chdir")
+        return merge([option_verdict(parsed), *doubts, _runs(parsed.operands[operands:]), folder])
 
     return classify
 
@@ -95,7 +99,16 @@ def _classify_env(words: Words) -> CommandVerdict:
         if command[0].may_split or not is_harmless_for_programs(assignment[1]):
             verdicts.append(uncertain(f"it sets {assignment[1]} for a program"))
         command = command[1:]
-    return merge([*verdicts, _runs(command), CommandVerdict(changes_folder=parsed.has("-C", "--chdir"))])
+    return merge([*verdicts, _runs(command), _starts_in(parsed, "-C", "--chdir")])
+
+
+def _starts_in(parsed: ParsedCommand, *options: str) -> CommandVerdict:
+    """Return that what is run starts in the folder that one of the options names, if any does."""
+    if not parsed.has(*options):
+        return NO_EFFECT
+    value = parsed.value(*options)
+    is_known = value is not None and value.is_located and not value.may_split and value.prefix != ""
+    return CommandVerdict(folder=value.display if value is not None and is_known else None)
 
 
 def _classify_shell_program(words: Words) -> CommandVerdict:
@@ -216,6 +229,8 @@ def _classify_find(words: Words) -> CommandVerdict:
             del rest[: end + 1]
             continue
         value = rest.pop(0) if rest else None
+        if value is not None and predicate in _FIND_FILES:
+            verdicts.append(reads(value))
         if predicate in _FIND_TESTS_WITH_VALUE or _FIND_NEWER.fullmatch(predicate):
             if value is not None and value.may_split and not _becomes_no_predicate(value):
                 verdicts.append(uncertain(f"it cannot be determined how many words {value.display} becomes"))

@@ -31,7 +31,7 @@ EFFECTS = [
     ("bwa", "read_only"),
     ("bwa index a", "local_mutation?"),
     ("blastn -query a", "local_mutation?"),
-    ("singularity inspect a", "read_only"),
+    ("singularity inspect a", "local_mutation?"),
     ("singularity exec a ls", "local_mutation?"),
 ]
 

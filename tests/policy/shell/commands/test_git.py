@@ -32,7 +32,10 @@ EFFECTS = [
     ("git commit -m x", "local_mutation"),
     ("git rebase -x y z", "local_mutation?"),
     ("git rebase main", "local_mutation"),
-    ("git am a", "local_mutation"),
+    ("git am a", "local_mutation?"),
+    ("git am --abort", "local_mutation"),
+    ("git apply a", "local_mutation?"),
+    ("git apply --stat a", "read_only"),
     ("git archive HEAD", "local_mutation?"),
     ("git clean -n", "read_only"),
     ("git clean -nf", "destructive"),
@@ -125,6 +128,26 @@ EFFECTS = [
     ("git notes remove", "destructive"),
     ("git bisect log", "read_only"),
     ("git bisect run x", "local_mutation?"),
+    # Options in front of an action do not hide it.
+    ("git submodule -q", "read_only"),
+    ("git submodule --quiet status --recursive", "read_only"),
+    ("git submodule --quiet foreach x", "local_mutation?"),
+    ("git submodule -q foreach x", "local_mutation?"),
+    ("git -C . submodule -q foreach x", "local_mutation?"),
+    ("git submodule --quiet add ./x y", "local_mutation?"),
+    ("git submodule --frob status", "local_mutation?"),
+    ("git stash -q drop", "destructive"),
+    ("git stash --frob list", "local_mutation?"),
+    ("git stash -m x", "local_mutation"),
+    ("git reflog -n 3", "read_only"),
+    ("git reflog -n 3 expire", "destructive"),
+    ("git reflog --frob 3 show", "local_mutation?"),
+    ("git worktree --frob list", "local_mutation?"),
+    ("git notes --ref=x list", "read_only"),
+    ("git notes --ref x remove", "destructive"),
+    ("git remote --frob add a b", "local_mutation?"),
+    ("git bisect --frob log", "local_mutation?"),
+    ("git lfs --frob env", "local_mutation?"),
 ]
 
 
@@ -155,6 +178,39 @@ PATHS_AND_HOSTS: list[PathsAndHosts] = [
     ("git push ext::x", (), (), ("ext",)),
     ("git remote show a", (), (), ("an unknown host",)),
     ("git remote update", (), (), ("an unknown host",)),
+    # What is put into the repository can be read there by any other name.
+    ("git add a b", ("a", "b"), (), ()),
+    ("git add .", (".",), (), ()),
+    ("git add -A", (".",), (), ()),
+    ("git add '*.key'", ("*.key", "."), (), ()),
+    ("git add :/a", (":/a", "."), (), ()),
+    ("git add --pathspec-from-file=a", ("a",), (), ()),
+    ("git -C a add b", ("a/b",), (), ()),
+    ("git -C a -C b add -u", ("a/b/.",), (), ()),
+    ("git stage a", ("a",), (), ()),
+    ("git update-index --add a", ("a",), (), ()),
+    ("git hash-object -w a", ("a",), (), ()),
+    ("git commit -am x", (".",), (), ()),
+    ("git commit -qam x", (".",), (), ()),
+    ("git commit --all -m x", (".",), (), ()),
+    ("git commit -m all", (), (), ()),
+    ("git commit -mall", (), (), ()),
+    ("git commit -m x -- a", ("a",), (), ()),
+    ("git stash", (".",), (), ()),
+    ("git stash push a", ("push", "a"), (), ()),
+    ("git stash list", (), (), ()),
+    ("git stash pop", (), (), ()),
+    # The values of options that name a file.
+    ("git commit -F a", ("a",), (), ()),
+    ("git commit -Fa", ("a",), (), ()),
+    ("git commit --file=a", ("a",), (), ()),
+    ("git commit --template a", ("a",), (), ()),
+    ("git tag -F a v1", ("a",), (), ()),
+    ("git notes add -F a", ("a",), (), ()),
+    ("git merge -F a b", ("a",), (), ()),
+    ("git apply a", ("a",), (), ()),
+    ("git apply --stat a", ("a",), (), ()),
+    ("git am a b", ("a", "b"), (), ()),
 ]
 """Each command with what it reads, writes and talks to."""
 
@@ -217,3 +273,17 @@ def test_paths_and_hosts() -> None:
 )
 def test_paths_that_a_repository_has_recorded(command: str, recorded: tuple[str, ...]) -> None:
     assert verdict(COMMANDS, command).recorded == recorded
+
+
+@pytest.mark.parametrize(
+    ("command", "spelling"),
+    [
+        ("git --attr-source HEAD push", "git push"),
+        ("git --namespace x push origin", "git push origin"),
+        ("git --frob push", "git push"),
+        ("git --frob x push", "git push"),
+        ("git --frob=x push", "git push"),
+    ],
+)
+def test_options_that_may_take_a_value_hide_the_subcommand_from_no_rule(command: str, spelling: str) -> None:
+    assert spelling in verdict(COMMANDS, command).spellings

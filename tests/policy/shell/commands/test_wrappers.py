@@ -206,9 +206,12 @@ def test_the_wrapped_command_is_judged_in_its_place(command: str, expected: list
 
 
 def test_a_wrapper_may_move_elsewhere() -> None:
-    assert verdict(COMMANDS, "env -C d ls").changes_folder
-    assert verdict(COMMANDS, "env --chdir=d ls").changes_folder
-    assert not verdict(COMMANDS, "env ls").changes_folder
+    assert verdict(COMMANDS, "env -C d ls").folder == "d"
+    assert verdict(COMMANDS, "env --chdir=d ls").folder == "d"
+    assert verdict(COMMANDS, "env -C $x ls").folder is None
+    assert verdict(COMMANDS, "env ls").folder == "."
+    assert verdict(COMMANDS, "sudo --chdir=d ls").folder == "d"
+    assert verdict(COMMANDS, "sudo -D d ls").folder == "d"
 
 
 def test_words_that_xargs_adds_are_unknown() -> None:

@@ -1,0 +1,229 @@
+"""Plans of restores: what they change, what they leave, and what is contested."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aisotools.workspace.checkpoints.plan import RestorePlan
+from aisotools.workspace.checkpoints.restore import (
+    RestoreResult,
+)
+from tests.workspace.checkpoints.test_restore import TrackedFolder
+
+CHANGED = "it was changed by somebody else since"
+REMOVED = "it was removed by somebody else since"
+ADDED = "it was put there by somebody else since"
+
+
+@pytest.fixture
+def tracked(tmp_path: Path) -> Iterator[TrackedFolder]:
+    folder = TrackedFolder(tmp_path)
+    yield folder
+    folder.store.close()
+
+
+def test_plan_of_no_change_is_empty(tracked: TrackedFolder) -> None:
+    (tracked.root / "a").write_text("1")
+    root = tracked.scan()
+    assert tracked.plan(root, root) == RestorePlan()
+
+
+def test_plan_leads_back_over_several_steps(tracked: TrackedFolder) -> None:
+    (tracked.root / "a").write_text("1")
+    (tracked.root / "gone").write_text("g")
+    first = tracked.scan()
+    (tracked.root / "a").write_text("22")
+    (tracked.root / "gone").unlink()
+    second = tracked.scan()
+    (tracked.root / "a").write_text("333")
+    (tracked.root / "new").mkdir()
+    third = tracked.scan()
+    plan = tracked.plan(third, second, first)
+    assert plan.targets["new",] is None
+    for name, text in (("a", "1"), ("gone", "g")):
+        assert tracked.file(text).is_like(plan.targets[name,])
+    assert plan.touched == {("a",), ("gone",), ("new",)}
+    assert (plan.conflicts, plan.missing, plan.unrestorable) == ((), (), ())
+    (tracked.root / "a").write_text("1")  # as it should be, but for its time: no conflict
+    plan = tracked.plan(third, first)
+    assert (set(plan.targets), plan.conflicts) == ({("a",), ("gone",), ("new",)}, ())
+    node = plan.targets["a",]
+    assert node is not None
+    assert node.mtime_ns is not None
+    os.utime(tracked.root / "a", ns=(0, node.mtime_ns))  # and now there is nothing to do
+    assert set(tracked.plan(third, first).targets) == {("gone",), ("new",)}
+
+
+def test_path_that_is_neither_as_before_nor_as_after_is_contested(tracked: TrackedFolder) -> None:
+    for name in ("a", "b", "c"):
+        (tracked.root / name).write_text("before")
+    first = tracked.scan()
+    for name in ("a", "b", "new"):
+        (tracked.root / name).write_text("call")
+    (tracked.root / "c").unlink()
+    second = tracked.scan()
+    (tracked.root / "a").write_text("person")
+    (tracked.root / "b").unlink()
+    (tracked.root / "c").write_text("person")
+    (tracked.root / "new").write_text("person")
+    plan = tracked.plan(second, first)
+    assert plan.conflicts == tuple((name, CHANGED) for name in ("a", "b", "c", "new"))
+    assert plan.contested == {("a",), ("b",), ("c",), ("new",)}
+    assert set(plan.targets) == plan.contested
+    rest = plan.without_conflicts()
+    assert (rest.targets, rest.conflicts, rest.contested) == ({}, (), frozenset())
+    assert rest.touched == plan.touched
+
+
+def test_folder_that_somebody_has_removed_is_contested_and_made_again(tracked: TrackedFolder) -> None:
+    (tracked.root / "d" / "e").mkdir(parents=True)
+    (tracked.root / "d" / "e" / "f").write_text("before")
+    before = tracked.scan()
+    (tracked.root / "d" / "e" / "f").unlink()
+    after = tracked.scan()
+    (tracked.root / "d" / "e").rmdir()
+    (tracked.root / "d").rmdir()
+    plan = tracked.plan(after, before)
+    removed = "it was removed by somebody else since"
+    assert plan.conflicts == (("d", removed), ("d/e", removed))
+    assert tracked.restore(dict(plan.targets)).failed == []
+    assert (tracked.root / "d" / "e" / "f").read_text() == "before"
+
+
+def test_mode_of_a_file_that_somebody_has_changed_is_a_conflict_and_that_of_a_folder_is_none(
+    tracked: TrackedFolder,
+) -> None:
+    """A file that somebody has made private must not be readable again because a call was undone."""
+    (tracked.root / "a").write_text("1")
+    (tracked.root / "d").mkdir()
+    first = tracked.scan()
+    (tracked.root / "a").write_text("2")
+    (tracked.root / "d").chmod(0o700)
+    second = tracked.scan()
+    (tracked.root / "a").chmod(0o600)
+    (tracked.root / "d").chmod(0o711)
+    plan = tracked.plan(second, first)
+    assert plan.conflicts == (("a", "its mode or its attributes were changed by somebody else since"),)
+    assert set(plan.targets) == {("a",), ("d",)}
+    (tracked.root / "a").chmod(0o644)
+    os.utime(tracked.root / "a")
+    assert tracked.plan(second, first).conflicts == (), "its time alone is none"
+
+
+@pytest.mark.parametrize("instead", [None, "file", "folder"])
+def test_entry_of_somebody_else_in_a_folder_that_goes_is_contested(
+    tracked: TrackedFolder, instead: str | None
+) -> None:
+    if instead == "file":
+        (tracked.root / "d").write_text("1")
+    elif instead == "folder":
+        (tracked.root / "d").mkdir()
+    first = tracked.scan()
+    if instead == "file":
+        (tracked.root / "d").unlink()
+    (tracked.root / "d").mkdir(exist_ok=True)
+    (tracked.root / "d" / "ours").write_text("1")
+    second = tracked.scan()
+    (tracked.root / "d" / "mine").write_text("2")
+    plan = tracked.plan(second, first)
+    assert plan.conflicts == (() if instead == "folder" else (("d/mine", ADDED),))
+    assert ("d", "mine") not in plan.targets
+
+
+def test_plan_without_a_tree_is_refused(tracked: TrackedFolder) -> None:
+    reason = "its files were not covered: there are too many of them"
+    refusal = RestorePlan(missing=(((), reason),))
+    root = tracked.scan()
+    assert tracked.plan("", root) == tracked.plan(root, "") == tracked.plan(root, "", root) == refusal
+    tracked.track(entries=0)
+    (tracked.root / "a").touch()
+    assert tracked.plan(root, root) == refusal
+
+
+def test_unstored_files_are_reported_missing_or_left(tracked: TrackedFolder) -> None:
+    tracked.track(total_bytes=10)
+    (tracked.root / "large").write_bytes(bytes(11))
+    (tracked.root / "d").mkdir()
+    (tracked.root / "d" / "small").write_bytes(b"1")
+    os.mkfifo(tracked.root / "fifo")
+    first = tracked.scan()
+    (tracked.root / "large").unlink()
+    (tracked.root / "d" / "small").unlink()
+    (tracked.root / "d").rmdir()
+    (tracked.root / "fifo").unlink()
+    (tracked.root / "e" / "f").mkdir(parents=True)
+    (tracked.root / "e" / "f" / "log").write_bytes(bytes(12))
+    (tracked.root / "e" / "g").write_bytes(b"2")
+    second = tracked.scan()
+    plan = tracked.plan(second, first)
+    assert plan.missing == ((("large",), "it was not kept: it is too large"),)
+    assert plan.unrestorable == ((("e", "f", "log"), "it is too large"),)
+    assert set(plan.targets) == {("d",), ("d", "small"), ("fifo",), ("e",), ("e", "f"), ("e", "g")}
+    around = plan.targets_around_unrestorable()
+    assert set(around) == {("d",), ("d", "small"), ("fifo",), ("e", "g")}
+
+
+def test_socket_cannot_be_planned(tracked: TrackedFolder) -> None:
+    empty = tracked.scan()
+    socket = tracked.store.put(b"o 0 0 socket\0s")
+    assert tracked.plan(empty, socket).missing == ((("s",), "it is a socket"),)
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_restore_that_is_resumed_takes_for_its_own_only_that_nothing_is_there(
+    tracked: TrackedFolder, is_resumed: bool
+) -> None:
+    """It may have removed something and not put anything there yet. It never writes an unknown content."""
+    (tracked.root / "around").mkdir()
+    for name in ("gone", "mine", "around/f"):
+        (tracked.root / name).write_text("before")
+    before = tracked.scan()
+    for name in ("gone", "mine", "new", "around/f"):
+        (tracked.root / name).write_text("call")
+    after = tracked.scan()
+    (tracked.root / "gone").unlink()
+    (tracked.root / "around" / "f").unlink()
+    (tracked.root / "around").rmdir()
+    for name in ("mine", "new"):
+        (tracked.root / name).write_text("person")
+    always = (("mine", CHANGED), ("new", CHANGED))
+    removed = (("around", REMOVED), ("around/f", CHANGED), ("gone", CHANGED))
+    plan = tracked.plan(after, before, is_resumed=is_resumed)
+    assert plan.conflicts == (always if is_resumed else (*removed, *always))
+    assert {("around",), ("around", "f"), ("gone",)} <= plan.targets.keys()
+
+
+def test_folder_beyond_the_depth_is_sealed_only_if_it_is_to_be_removed(tracked: TrackedFolder) -> None:
+    tracked.track(depth=1)
+    (tracked.root / "d").mkdir()
+    (tracked.root / "d" / "instead").write_text("file")
+    before = tracked.scan()
+    (tracked.root / "d" / "instead").unlink()
+    for name in ("instead", "new"):
+        (tracked.root / "d" / name / "deep").mkdir(parents=True)
+    plan = tracked.plan(tracked.scan(), before)
+    assert (plan.sealed, plan.unrestorable) == ((("d", "new"),), ())
+    ((path, node),) = plan.targets.items()
+    assert path == ("d", "instead")
+    assert tracked.file("file").is_like(node)
+
+
+def test_contested_folder_beyond_the_depth_is_left_alone(tracked: TrackedFolder) -> None:
+    tracked.track(depth=1)
+    (tracked.root / "d").mkdir()
+    before = tracked.scan()
+    for name in ("mine", "ours"):
+        (tracked.root / "d" / name / "deep").mkdir(parents=True)
+    after = tracked.scan()
+    (tracked.root / "d" / "mine" / "deep" / "file").write_text("person")
+    plan = tracked.plan(after, before)
+    assert plan.contested == {("d", "mine")}
+    assert set(plan.sealed) == {("d", "mine"), ("d", "ours")}, "all that force removes"
+    rest = plan.without_conflicts()
+    assert rest.sealed == (("d", "ours"),)
+    assert tracked.carry_out(rest) == RestoreResult(removed=[("d", "ours")])
+    assert (tracked.root / "d" / "mine" / "deep" / "file").read_text() == "person"
