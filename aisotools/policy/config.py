@@ -24,9 +24,12 @@ A workspace's own file may contain neither.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -143,8 +146,14 @@ def workspace_policy(workspace: Path) -> Policy | None:
     """Return a workspace's own policy, which narrows any other; None if it has none.
 
     Raises:
-        UsageError: If the file is not a valid policy. A broken file never loosens anything.
+        UsageError: If the file is not a valid policy, or anything else is there but a folder. A broken file
+            never loosens anything.
     """
+    # A folder of that name holds no rules. One that a call makes is not taken away as a file is, and must not
+    # keep the next session from opening. Where there was a file, that has been put back.
+    with suppress(OSError):
+        if stat.S_ISDIR(os.lstat(workspace / WORKSPACE_FILE_NAME).st_mode):
+            return None
     # What lies in a workspace may be a link out of it, or a pipe that never ends.
     read = partial(Workspace(workspace).read_bytes, WORKSPACE_FILE_NAME, max_bytes=MAX_BYTES)
     policy = _load_policy(workspace / WORKSPACE_FILE_NAME, read)

@@ -17,12 +17,15 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import itertools
+import mmap
 import os
+import signal
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +62,7 @@ LOCK_FLAGS = os.O_RDWR | os.O_CREAT | _SAFE
 MOST_ENTRIES = 100_000
 """Entries of one folder that are held; those that come later by name are only counted."""
 
+_HELD_FOLDERS = 64
 _READ_BYTES = 1 << 16  # most files are smaller, and are read with one system call
 _CHUNK_BYTES = 1 << 20
 
@@ -203,6 +207,78 @@ def open_directory(directory: int, name: str) -> int:
     return os.open(name, READ_FLAGS | os.O_DIRECTORY, dir_fd=directory)
 
 
+def walk_below(root: int, visit: Callable[[int], Iterable[str]]) -> bool:
+    """Visit an open folder and all folders below it, each before what is in it. The time is linear.
+
+    Hostile code can nest folders deeper than any path may be long, and than there are descriptors. At most
+    `_HELD_FOLDERS` are open at a time; further up the walk goes back by `..`, and only into the very folder
+    that it came from, since a folder may be moved while the walk is in it. No link is followed.
+
+    Args:
+        root: Descriptor of the folder, which stays open.
+        visit: Called with the descriptor of each folder, open for reading; returns the names of the folders
+            in it that are walked through. What it raises ends the walk.
+
+    Returns:
+        Whether all of them were reached: none could not be opened, and none was moved away.
+    """
+    held: list[_HeldFolder] = []
+    is_complete = True
+    try:
+        folder = os.open(".", DIRECTORY_FLAGS, dir_fd=root)
+        while True:
+            held.append(_HeldFolder(folder))
+            held[-1].names = iter(visit(folder))
+            if len(held) > _HELD_FOLDERS:
+                held[-_HELD_FOLDERS - 1].close()
+            while held:
+                name = next(held[-1].names, None)
+                if name is None:
+                    if len(held) > 1 and not held[-2].open_from(held[-1]):
+                        return False
+                    held.pop().close()
+                    continue
+                try:
+                    folder = os.open(name, DIRECTORY_FLAGS, dir_fd=held[-1].folder)
+                except OSError:
+                    is_complete = False
+                    continue
+                break
+            if not held:
+                return is_complete
+    finally:
+        for one in held:
+            one.close()
+
+
+class _HeldFolder:
+    """A folder on the way down, and what is still to be visited in it. Its descriptor may be closed."""
+
+    def __init__(self, folder: int) -> None:
+        status = os.fstat(folder)
+        self.folder = folder
+        self._identity = status.st_dev, status.st_ino
+        self.names: Iterator[str] = iter(())
+
+    def open_from(self, inner: _HeldFolder) -> bool:
+        """Open it again as `..` of a folder in it; return whether it is open."""
+        if self.folder < 0:
+            try:
+                self.folder = os.open("..", DIRECTORY_FLAGS, dir_fd=inner.folder)
+            except OSError:
+                return False
+            # Race: the inner one was moved since, and `..` leads elsewhere, also out of the workspace.
+            status = os.fstat(self.folder)
+            return (status.st_dev, status.st_ino) == self._identity
+        return True
+
+    def close(self) -> None:
+        """Close its descriptor, if it is open."""
+        if self.folder >= 0:
+            os.close(self.folder)
+            self.folder = -1
+
+
 def change_mode(place: int, mode: int) -> None:
     """Set the permission bits of a folder that was opened with `WALK_FLAGS`."""
     # A descriptor that is good for walking alone changes no mode itself.
@@ -267,13 +343,17 @@ def read_to_end(file: int, size: int, max_bytes: int) -> bytes:
 def read_file(folder: int, name: str, max_bytes: int) -> bytes | None:
     """Read a whole regular file. Return None if it is larger than `max_bytes`, or not a regular file."""
     file = os.open(name, READ_FLAGS, dir_fd=folder)
-    with os.fdopen(file, "rb", buffering=0) as opened:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            return None
-        parts, left = [], max_bytes + 1
-        while left > 0 and (part := opened.read(min(left, _CHUNK_BYTES))):
-            parts.append(part)
-            left -= len(part)
+    try:
+        return _read_opened(file, max_bytes) if stat.S_ISREG(os.fstat(file).st_mode) else None
+    finally:
+        os.close(file)
+
+
+def _read_opened(file: int, max_bytes: int) -> bytes | None:
+    parts, left = [], max_bytes + 1
+    while left > 0 and (part := os.read(file, min(left, _CHUNK_BYTES))):
+        parts.append(part)
+        left -= len(part)
     return b"".join(parts) if left > 0 else None
 
 
@@ -284,7 +364,8 @@ class FileSnapshot:
     Attributes:
         status: Result of `lstat`.
         data: Content; the target of a link. None for a file that is too large.
-        clean: False if the file may have changed again within the clock tick in which it was read.
+        clean: False if the file may have changed since under the same change time: within the clock tick in
+            which it was read, or through a memory map.
     """
 
     status: os.stat_result
@@ -300,6 +381,46 @@ class FileSnapshot:
             status.st_size,
             status.st_mode,
         )
+
+
+def take_snapshot(folder: int, name: str, max_bytes: int, *, racy_ns: int, trusted: bool) -> FileSnapshot:
+    """Read a regular file, and say whether an unchanged status will prove unchanged content.
+
+    Args:
+        folder: Descriptor of its folder.
+        name: Its name there.
+        max_bytes: The content of a larger file is None, and so is that of anything but a regular file.
+        racy_ns: A change time from then on proves nothing.
+        trusted: Whether its file system says of maps what `MapFacts` asks; without that it is never clean.
+
+    Raises:
+        OSError: If it cannot be opened.
+    """
+    file = os.open(name, READ_FLAGS, dir_fd=folder)
+    try:
+        # The order matters: whoever could write without a new time is looked for first. One that comes later
+        # gives a time later than this status, and what one that has left by now wrote is read.
+        clean = trusted and not has_writer(file)
+        status = os.fstat(file)
+        data = _read_opened(file, max_bytes) if stat.S_ISREG(status.st_mode) else None
+        return FileSnapshot(status, data, clean and status.st_ctime_ns < racy_ns)
+    finally:
+        os.close(file)
+
+
+def holds(path: str, stamp: tuple[int, int, int], data: bytes) -> bool:
+    """Return whether the file of this inode, device and change time is at `path`, with this content.
+
+    Raises:
+        OSError: If it cannot be opened.
+    """
+    file = os.open(path, READ_FLAGS)
+    try:
+        status = os.fstat(file)
+        same = (status.st_ino, status.st_dev, status.st_ctime_ns) == stamp and status.st_size == len(data)
+        return same and _read_opened(file, len(data)) == data
+    finally:
+        os.close(file)
 
 
 def replace_file(folder: int, name: str, snapshot: FileSnapshot) -> FileSnapshot:
@@ -346,6 +467,43 @@ def _write_file(folder: int, name: str, data: bytes, status: os.stat_result) -> 
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
+@dataclass(frozen=True, slots=True)
+class MapFacts:
+    """What a file system says of files that are written through memory maps.
+
+    Attributes:
+        stamped: Whether the first store through a map, and each one after the page was written back, gives
+            the file new times.
+        leased: Whether `has_writer` knows of maps that outlive their descriptor.
+    """
+
+    stamped: bool
+    leased: bool
+
+
+def probe_maps(folder: Path) -> MapFacts | None:
+    """Try both with a file without a name in `folder`. Return None where no such file can be made."""
+    try:
+        file = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except (OSError, AttributeError):
+        return None
+    try:
+        os.write(file, b"0")
+        os.utime(file, ns=(0, 0))
+        with mmap.mmap(file, 1) as store:
+            # File systems in memory: a page that was read first is written without a word to the kernel.
+            store[0:1] = b"1" if store[0:1] == b"0" else b"2"
+            stamped = os.fstat(file).st_mtime_ns != 0
+            reader = os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)
+            os.close(file)
+            file = reader  # from here on the map alone could write
+            return MapFacts(stamped, leased=has_writer(reader))
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(file)
+
+
 def stamps_maps(path: Path) -> bool:
     """Return whether the file system at `path` updates the times of files written through memory maps."""
     try:
@@ -356,7 +514,47 @@ def stamps_maps(path: Path) -> bool:
     number = f"{os.major(device)}:{os.minor(device)}".encode()
     mounts = [line.split() for line in lines]
     kinds = {fields[fields.index(b"-") + 1] for fields in mounts if fields[2] == number}
-    return not kinds & {b"tmpfs", b"ramfs", b"devtmpfs"}
+    if kinds & {b"tmpfs", b"ramfs", b"devtmpfs"}:
+        return False
+    # Layers: the folder of a container may show one that is in memory.
+    facts = probe_maps(path)
+    return facts is None or facts.stamped
+
+
+def trusted_device(folder: Path) -> int | None:
+    """Return the device of a folder if there an unchanged time proves that a file is unchanged.
+
+    That holds for a file that nobody had open or mapped for writing when it was read; see `take_snapshot`.
+    None if the file system does not say enough for that.
+    """
+    facts = probe_maps(folder)
+    if facts is None or not facts.leased or not stamps_maps(folder):
+        return None
+    return folder.stat().st_dev
+
+
+def has_writer(file: int) -> bool:
+    """Return whether any process may still write a file: has it open for writing, or maps it so.
+
+    A store into a page that a map has written before gives no new time, so an unchanged time proves nothing
+    while there is such a map.
+
+    Args:
+        file: Descriptor, open for reading alone.
+
+    Returns:
+        True, too, where the kernel does not tell. It tells the file's owner and root.
+    """
+    # The kernel grants a lease for reading only on a file that nobody has open or mapped for writing.
+    # Race: whoever opens it during the lease is held up for these microseconds, and the kernel signals this
+    # process. Its default, SIGIO, would end it; SIGURG is ignored.
+    try:
+        fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except (OSError, AttributeError):
+        return True
+    fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return False
 
 
 def sync_file_system(root: int) -> bool:

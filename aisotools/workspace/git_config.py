@@ -1,4 +1,4 @@
-"""Decide whether settings and lists that git reads can make it run a program.
+"""Decide whether settings and lists that git reads can make it run a program, and other protected files.
 
 Threat: code in the sandbox writes `.git/config`, and the next `git status` of a person runs what it names.
 Git has hundreds of settings that name a program, an address or another file of settings, and new ones come
@@ -20,6 +20,8 @@ Failure: what is wrongly called sensitive is restored, and the call fails and sa
 from __future__ import annotations
 
 import re
+
+from aisotools.workspace.protected_names import Zone, fold_name
 
 MAX_CONFIG_BYTES = 64 << 10
 """Size of the largest file that is parsed; a larger one counts as sensitive."""
@@ -197,3 +199,54 @@ def is_plain_address(value: bytes) -> bool:
     if b"://" in value:
         return _NETWORK_ADDRESS(value) is not None
     return _SSH_ADDRESS(value) is not None or _FOLDER(value) is not None
+
+
+# ---- any protected file
+
+_COMMON_FOLDER_OF_WORKTREE = b"../.."
+_COMMANDS_OF_PYTHON = frozenset(("[console_scripts]", "[gui_scripts]"))
+
+
+def is_harmless_name(path: str, zone: Zone) -> bool:
+    """Return whether a file of this path makes nothing run, whatever is in it: a sample of a hook."""
+    name = fold_name(path).rpartition("/")[2]
+    return zone.hooks and name.endswith(".sample") and not zone.is_git_settings(name)
+
+
+def is_harmless_file(path: str, zone: Zone, data: bytes | None, known: bytes | None = None) -> bool:
+    """Return whether a protected file makes nothing run: a sample of a hook, commands, plain settings of git.
+
+    Args:
+        path: Its path, relative to the workspace.
+        zone: What the folders above it mean.
+        data: What was found in it; None if it was not read.
+        known: What was there before; None if nothing was.
+    """
+    *above, name = fold_name(path).split("/")
+    if zone.is_git_settings(name):
+        return is_harmless_config(data, known)
+    if zone.is_rebase_todo(name):
+        return is_harmless_todo(data)
+    if zone.is_merge_strategy(name):
+        return is_harmless_strategy(data)
+    if zone.is_strategy_options(name):
+        return is_harmless_strategy_options(data)
+    if zone.is_sequencer_options(name):
+        return is_harmless_sequencer_options(data)
+    if zone.is_entry_points(name):
+        return _names_only_commands(data)
+    if name == "commondir":
+        # As `git worktree add` writes it. The folder that it names is a repository, and watched as such.
+        in_worktrees = above[-3:-1] == [".git", "worktrees"]
+        return in_worktrees and (data or b"").strip() == _COMMON_FOLDER_OF_WORKTREE
+    return is_harmless_name(path, zone)
+
+
+def _names_only_commands(data: bytes | None) -> bool:
+    """Return whether these entry points of a distribution are commands, which a person calls by name."""
+    if data is None or not data.isascii():
+        return False
+    lines = [line.strip() for line in data.decode().splitlines()]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    sections = {line for line in lines if line.startswith("[")}
+    return sections <= _COMMANDS_OF_PYTHON and (not lines or lines[0] in sections)

@@ -36,6 +36,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from aisotools.workspace.dirfd import read_to_end
 from aisotools.workspace.git_config import is_harmless_setting
 
 MAX_SETTINGS_BYTES = 1 << 20
@@ -630,7 +631,12 @@ def _read_small(path: str) -> bytes:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
         return b""
-    with os.fdopen(file, "rb", buffering=0) as source:
+    try:
+        # A folder, too, can be opened so; only then is it seen what was opened.
         if not stat.S_ISREG(os.fstat(file).st_mode):
             return b""
-        return source.read(MAX_SETTINGS_BYTES) or b""
+        return read_to_end(file, MAX_SETTINGS_BYTES - 1, MAX_SETTINGS_BYTES)
+    except OSError:
+        return b""
+    finally:
+        os.close(file)

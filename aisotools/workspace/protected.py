@@ -9,6 +9,9 @@ such file, compares, and restores it. Whatever is new is removed, unless its con
 have the old one open; replaced content is kept (`aisotools.workspace.quarantine`). The folder is hostile,
 also while it is scanned: see `aisotools.workspace.candidates`.
 What a rule of the policy denies to write is restored in the same way, whatever its name and content.
+A file is read again by each comparison while its times prove nothing about its content: where somebody may
+still write through a memory map whose page is dirty already (asked of the kernel, `dirfd.has_writer`), and on
+file systems that give such a store no time at all.
 Race: between two comparisons a planted file exists. It is removed at the end of the call that wrote it, or
 soon after it was written if something was left running (`aisotools.session.protection` says when); a
 comparison is repeated while it finds anything. At level `isolated` files that exist when a worker starts are
@@ -46,18 +49,13 @@ from aisotools.workspace.candidates import (
 from aisotools.workspace.dirfd import (
     DIRECTORY_FLAGS,
     FileSnapshot,
+    holds,
     open_unlocked,
-    read_file,
     replace_file,
+    take_snapshot,
+    trusted_device,
 )
-from aisotools.workspace.git_config import (
-    MAX_CONFIG_BYTES,
-    is_harmless_config,
-    is_harmless_sequencer_options,
-    is_harmless_strategy,
-    is_harmless_strategy_options,
-    is_harmless_todo,
-)
+from aisotools.workspace.git_config import MAX_CONFIG_BYTES, is_harmless_file, is_harmless_name
 from aisotools.workspace.git_named_files import GitNamedFiles
 from aisotools.workspace.protected_names import AllowedNames, fold_name, is_candidate, zone_of
 from aisotools.workspace.quarantine import KeptContent, Quarantine, plain_name
@@ -73,8 +71,9 @@ _ROUNDS = 3  # a process of the sandbox may change files again while they are re
 _STEP_BYTES = 1 << 14  # reading this much takes about as long as another system call
 _JUDGED_STEPS = 1_000  # judging settings of git takes up to 3 ms
 _CHECKPOINTS = ".ipynb_checkpoints/"
+_REREAD_BYTES = 256 << 10  # content that one look reads again where nothing else differs: up to 0.2 ms
+_REREAD_FILES = 64
 _MAX_SHOWN_CHARS = 200  # of a path, which may have thousands
-_COMMON_FOLDER_OF_WORKTREE = b"../.."
 
 DifferenceKind = Literal["changed", "removed", "new"]
 """Difference of a protected file from its copy."""
@@ -84,19 +83,6 @@ _ACTIONS: dict[DifferenceKind, str] = {
     "removed": "put back",
     "new": "taken away",
 }
-
-
-_COMMANDS_OF_PYTHON = frozenset(("[console_scripts]", "[gui_scripts]"))
-
-
-def _names_only_commands(data: bytes | None) -> bool:
-    """Return whether these entry points of a distribution are commands, which a person calls by name."""
-    if data is None or not data.isascii():
-        return False
-    lines = [line.strip() for line in data.decode().splitlines()]
-    lines = [line for line in lines if line and not line.startswith("#")]
-    sections = {line for line in lines if line.startswith("[")}
-    return sections <= _COMMANDS_OF_PYTHON and (not lines or lines[0] in sections)
 
 
 def _is_notebook(path: str) -> bool:
@@ -208,7 +194,9 @@ class ProtectedFiles:
         self._git_differs = False  # what it has read is not what the settings are now
         self._lock = threading.Lock()
         self._copies: dict[str, FileSnapshot] = {}
-        self._judged: dict[str, FileSnapshot] = {}  # new files that were found harmless, without content
+        self._judged: dict[str, FileSnapshot] = {}
+        """New files that were found harmless, with their content if they have to be read again each time."""
+        self._trusted = trusted_device(workspace)
         self._notebooks = notebooks
         self._protected_notebooks = (
             {os.path.relpath(notebook, workspace)} if notebook and notebooks else set()
@@ -218,7 +206,7 @@ class ProtectedFiles:
         self.unwatched = ""
         self.is_all_usable = True
         self.scan_duration_s = 0.0
-        self._settled: tuple[tuple[str, Stamp], ...] = ()
+        self._settled: tuple[tuple[str, Stamp, bytes | None], ...] = ()
         """Folders and files at a time when every protected file was as its copy; see `_is_settled`."""
         scan = self._scan(Steps())
         if notebooks:
@@ -369,26 +357,35 @@ class ProtectedFiles:
         """Remember a scan that later ones may be compared with, if it is one that found nothing."""
         if differs or self.unwatched or not scan.folders or len(scan.files) > MAX_LISTED_FOLDERS:
             return
-        settled: list[tuple[str, Stamp]] = []
+        settled: list[tuple[str, Stamp, bytes | None]] = []
+        files = bytes_ = 0
         for path, status in scan.folders.items():
             stamp = status.st_ino, status.st_dev, status.st_ctime_ns
-            settled.append((f"{self._root}/{path}".rstrip("/"), stamp))
+            settled.append((f"{self._root}/{path}".rstrip("/"), stamp, None))
         for path, file in scan.files.items():
-            known = self._copies.get(path) or self._judged.get(path)
+            known = self._judged.get(path) or self._copies.get(path)
+            if known is not None and not known.matches(file.status):
+                return
+            data = None
             if known is not None and not known.clean:
-                return  # it may still change under the same change time
+                # It may still change under the same change time.
+                files, bytes_ = files + 1, bytes_ + len(known.data or b"")
+                if known.data is None or files > _REREAD_FILES or bytes_ > _REREAD_BYTES:
+                    return
+                if stat.S_ISREG(file.status.st_mode):
+                    data = known.data
             stamp = file.status.st_ino, file.status.st_dev, file.status.st_ctime_ns
-            settled.append((f"{self._root}/{path}", stamp))
+            settled.append((f"{self._root}/{path}", stamp, data))
         self._settled = tuple(settled)
 
     def _is_settled(self) -> bool:
         """Return whether no folder and no file has changed since the scan that `_settle` remembers.
 
-        This is what most calls find, and it costs one `lstat` for each of them. It may use whole paths: where
-        a folder was exchanged for another one or for a link, its inode or that of what lies in it differs,
-        and user code can set neither inode numbers nor change times. A folder that changed has a new change
-        time, so nothing can be new without being noticed. It takes no lock, since it reads one reference to
-        what nobody changes any more.
+        This is what most calls find. It costs one `lstat` for each of them, and reading those whose times
+        prove nothing. It may use whole paths: where a folder was exchanged for another one or for a link, its
+        inode or that of what lies in it differs, and user code can set neither inode numbers nor change
+        times. A folder that changed has a new change time, so nothing can be new without being noticed. It
+        takes no lock, since it reads one reference to what nobody changes any more.
         """
         # Settings of git outside the workspace are the person's own: they may be links, and need not exist.
         for path, known in self._git.stamps.items():
@@ -405,7 +402,11 @@ class ProtectedFiles:
         if not settled or self.allowed.names != self._allowed_names:
             return False
         try:
-            for path, stamp in settled:
+            for path, stamp, data in settled:
+                if data is not None:
+                    if not holds(path, stamp, data):
+                        return False
+                    continue
                 status = os.lstat(path)
                 if (status.st_ino, status.st_dev, status.st_ctime_ns) != stamp:
                     return False
@@ -505,53 +506,62 @@ class ProtectedFiles:
             # More than the copy has, or git's settings may have, need not be read: then it differs.
             limit = max(len(copy.data or b""), MAX_CONFIG_BYTES)
             now = self._read(path, file, limit, steps)
+            if not now.matches(file.status):  # Race: it was exchanged since the walk; see `_judge`
+                scan.files[path] = file = CandidateFile(now.status, file.zone)
             same = now.data == copy.data and file.status.st_mode == copy.status.st_mode
             if copy.matches(file.status) and (same or copy.data is None):
                 self._copies[path] = now
             elif same and copy.data is not None:
                 rewritten.append(path)
-            elif self._is_denied(path) or not self._is_harmless(path, file, now, copy.data):
+            elif self._is_denied(path) or not self._is_harmless(path, file, now.data, copy.data):
                 differing[path] = "changed"
+            else:
+                known[path] = now  # it is compared with its copy again as long as they differ
         for path, file in scan.files.items():
             if self._is_denied(path) and path not in self._copies:
                 differing[path] = "new"
             if path in self._copies or path in differing or _is_notebook(path):
                 continue
-            judged = self._judged.get(path)
-            if judged is None or not judged.clean or not judged.matches(file.status):
-                steps.take(_JUDGED_STEPS)
-                found = self._read(path, file, MAX_CONFIG_BYTES, steps)
-                if not self._is_harmless(path, file, found):
-                    differing[path] = "new"
-                    continue
-                judged = FileSnapshot(found.status, None, found.clean)
-            known[path] = judged
-        self._judged = known
+            judged = self._judge(path, file, scan, steps)
+            if judged is None:
+                differing[path] = "new"
+            else:
+                known[path] = judged
+        self._judged = self._limit_content(known)
         return differing, rewritten
 
+    def _judge(
+        self, path: str, file: CandidateFile, scan: CandidateScan, steps: Steps
+    ) -> FileSnapshot | None:
+        """Return a new file as it was found harmless; None if it is not."""
+        if is_harmless_name(path, file.zone) and stat.S_ISREG(file.status.st_mode):
+            return FileSnapshot(file.status, None, clean=True)
+        before = self._judged.get(path)
+        if before is not None and before.clean and before.matches(file.status):
+            return before
+        found = self._read(path, file, MAX_CONFIG_BYTES, steps)
+        if not found.matches(file.status):
+            # Race: another file was moved there since the walk. What was read is what is judged.
+            scan.files[path] = CandidateFile(found.status, file.zone)
+        if before is None or before.data is None or before.data != found.data:
+            steps.take(_JUDGED_STEPS)
+            if not self._is_harmless(path, file, found.data):
+                return None
+        return found
+
     @staticmethod
-    def _is_harmless(path: str, file: CandidateFile, found: FileSnapshot, known: bytes | None = None) -> bool:
-        """Return whether the file makes nothing run: a sample of a hook, commands, plain settings of git."""
-        if not stat.S_ISREG(found.status.st_mode):
-            return False
-        *above, name = fold_name(path).split("/")
-        if file.zone.is_git_settings(name):
-            return is_harmless_config(found.data, known)
-        if file.zone.is_rebase_todo(name):
-            return is_harmless_todo(found.data)
-        if file.zone.is_merge_strategy(name):
-            return is_harmless_strategy(found.data)
-        if file.zone.is_strategy_options(name):
-            return is_harmless_strategy_options(found.data)
-        if file.zone.is_sequencer_options(name):
-            return is_harmless_sequencer_options(found.data)
-        if file.zone.is_entry_points(name):
-            return _names_only_commands(found.data)
-        if name == "commondir":
-            # As `git worktree add` writes it. The folder that it names is a repository, and watched as such.
-            in_worktrees = above[-3:-1] == [".git", "worktrees"]
-            return in_worktrees and (found.data or b"").strip() == _COMMON_FOLDER_OF_WORKTREE
-        return file.zone.hooks and name.endswith(".sample")
+    def _is_harmless(path: str, file: CandidateFile, found: bytes | None, known: bytes | None = None) -> bool:
+        return stat.S_ISREG(file.status.st_mode) and is_harmless_file(path, file.zone, found, known)
+
+    @staticmethod
+    def _limit_content(judged: dict[str, FileSnapshot]) -> dict[str, FileSnapshot]:
+        """Forget the content of files that need not be read again, and of those that are too many."""
+        left_bytes = _REREAD_BYTES
+        for path, one in judged.items():
+            left_bytes -= 0 if one.clean else len(one.data or b"")
+            if one.clean or left_bytes < 0:
+                judged[path] = FileSnapshot(one.status, None, one.clean)
+        return judged
 
     # ---- copies
 
@@ -591,15 +601,16 @@ class ProtectedFiles:
         """Read a file; its content is None if it has more than `max_bytes` or than any copy may have."""
         status, data = file.status, None
         max_bytes = min(max_bytes, self._file_bytes)
-        clean = status.st_ctime_ns < time.time_ns() - RACY_NS
+        racy_ns = time.time_ns() - RACY_NS
         if steps is not None:
             steps.take(4 + min(status.st_size, max_bytes) // _STEP_BYTES)
         with suppress(OSError), self._parent(path) as (folder, name):
             if stat.S_ISLNK(status.st_mode):
                 data = os.fsencode(os.readlink(name, dir_fd=folder))
             elif stat.S_ISREG(status.st_mode):
-                data = read_file(folder, name, max_bytes)
-        return FileSnapshot(status, data, clean)
+                trusted = status.st_dev == self._trusted
+                return take_snapshot(folder, name, max_bytes, racy_ns=racy_ns, trusted=trusted)
+        return FileSnapshot(status, data, status.st_ctime_ns < racy_ns)
 
     # ---- restore
 

@@ -23,8 +23,12 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+from aisotools.workspace.dirfd import DIRECTORY_FLAGS, walk_below
+
 MAX_ENTRIES = 3_000
 """Files and folders that are looked at for one call; each costs some microseconds."""
+
+_FOLDER_ENTRIES = 2  # that a folder counts for beyond itself, since it is opened, listed and left
 
 MAX_PATHS = 200
 """Paths of one call that get a stamp."""
@@ -75,27 +79,38 @@ class _StampReader:
             return _of(status)
         digest = hashlib.sha256()
         is_complete = True
-        waiting = [place]
-        while waiting:
-            folder = waiting.pop()
+
+        def visit(folder: int) -> list[str]:
+            nonlocal is_complete
+            subfolders: list[str] = []
             try:
                 with os.scandir(folder) as entries:
-                    names = sorted(entry.name for entry in itertools.islice(entries, self._entries_left))
+                    names = sorted(one.name for one in itertools.islice(entries, max(self._entries_left, 0)))
             except OSError:
                 is_complete = False
-                continue
+                return subfolders
             self._entries_left -= len(names)
             is_complete = is_complete and self._entries_left > 0
             for name in names:
-                inner = f"{folder}/{name}"
                 try:
-                    status = os.lstat(inner)
+                    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 except OSError:
                     continue  # it is gone, and its folder has another change time
                 if stat.S_ISDIR(status.st_mode):
-                    waiting.append(inner)
-                text = f"{inner[len(place) :]}\0{_of(status)}\0"
-                digest.update(text.encode("utf-8", "surrogateescape"))
+                    subfolders.append(name)
+                    self._entries_left -= _FOLDER_ENTRIES
+                digest.update(f"{name}\0{_of(status)}\0".encode("utf-8", "surrogateescape"))
+            digest.update(b"/")  # the names of the folders that come next are known by now
+            return subfolders
+
+        try:
+            root = os.open(place, DIRECTORY_FLAGS)
+        except OSError:
+            return UNKNOWN
+        try:
+            is_complete = walk_below(root, visit) and is_complete
+        finally:
+            os.close(root)
         found = digest.hexdigest()
         return found if is_complete else f"{UNKNOWN} {found}"
 

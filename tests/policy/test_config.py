@@ -82,8 +82,7 @@ def test_a_broken_file_is_an_error_and_not_a_policy(tmp_path: Path) -> None:
     (tmp_path / WORKSPACE_FILE_NAME).write_text("mode =")
     with pytest.raises(UsageError, match=r"\.aisotools\.toml is not TOML"):
         workspace_policy(tmp_path)
-    (tmp_path / WORKSPACE_FILE_NAME).unlink()
-    (tmp_path / WORKSPACE_FILE_NAME).mkdir()
+    (tmp_path / WORKSPACE_FILE_NAME).write_bytes(b"\xff")
     with pytest.raises(UsageError, match="cannot be read"):
         workspace_policy(tmp_path)
 
@@ -199,4 +198,21 @@ def test_every_key_of_the_own_file_is_named_where_one_is_unknown(tmp_path: Path)
         user_policy({"JUPYTER_CONFIG_DIR": str(tmp_path)})
     (tmp_path / ".aisotools.toml").write_text("settings = 1\n")
     with pytest.raises(UsageError, match=r"unknown keys: settings\. Known: mode, rule\.$"):
+        workspace_policy(tmp_path)
+
+
+@pytest.mark.parametrize("mode", [0o700, 0])
+def test_a_folder_in_place_of_a_workspaces_policy_holds_no_rules(tmp_path: Path, mode: int) -> None:
+    (tmp_path / WORKSPACE_FILE_NAME).mkdir(mode=mode)
+    assert workspace_policy(tmp_path) is None
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link to itself", "link to a folder"])
+def test_anything_else_in_its_place_is_refused(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / WORKSPACE_FILE_NAME
+    if kind == "fifo":
+        os.mkfifo(place)
+    else:
+        place.symlink_to(place if kind == "link to itself" else ".")
+    with pytest.raises(UsageError, match=r"The policy .* cannot be read: "):
         workspace_policy(tmp_path)

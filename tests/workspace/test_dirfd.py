@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import mmap
 import os
+import signal
 import socket
 import stat
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,9 +27,12 @@ from aisotools.workspace.dirfd import (
     FileSnapshot,
     Folder,
     flush_file_system,
+    has_writer,
+    holds,
     kind_of,
     list_folder,
     open_directory,
+    probe_maps,
     read_file,
     read_to_end,
     replace_file,
@@ -33,6 +40,9 @@ from aisotools.workspace.dirfd import (
     sync_file,
     sync_file_system,
     sync_folder,
+    take_snapshot,
+    trusted_device,
+    walk_below,
 )
 
 
@@ -291,3 +301,169 @@ def test_folders_and_whole_file_systems_are_synced(tmp_path: Path, monkeypatch: 
         flush_file_system(folder)
     with pytest.raises(FileNotFoundError):
         sync_folder(tmp_path / "gone")
+
+
+def test_a_writer_of_a_file_is_found_by_its_descriptor_or_its_map(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_bytes(b"text")
+    file = os.open(place, READ_FLAGS)
+    assert not has_writer(file)
+    with place.open("r+b") as opened:
+        assert has_writer(file)
+        pages = mmap.mmap(opened.fileno(), 0)
+    assert has_writer(file)  # the map alone
+    pages.close()
+    with mmap.mmap(file, 0, prot=mmap.PROT_READ):
+        assert not has_writer(file)
+    assert fcntl.fcntl(file, fcntl.F_GETLEASE) == fcntl.F_UNLCK
+    os.close(file)
+    assert has_writer(os.open(tmp_path, WALK_FLAGS))  # nobody can tell
+
+
+def test_a_look_for_writers_asks_for_no_signal_that_ends_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(fcntl, "fcntl", lambda _, command, argument: asked.append((command, argument)))
+    (tmp_path / "file").touch()
+    with (tmp_path / "file").open("rb") as opened:
+        assert not has_writer(opened.fileno())
+    assert asked == [
+        (fcntl.F_SETSIG, signal.SIGURG),
+        (fcntl.F_SETLEASE, fcntl.F_RDLCK),
+        (fcntl.F_SETLEASE, fcntl.F_UNLCK),
+    ]
+
+
+def test_a_snapshot_says_what_an_unchanged_time_proves(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_bytes(b"text")
+    folder = os.open(tmp_path, DIRECTORY_FLAGS)
+    later_ns = place.stat().st_ctime_ns + 1
+
+    def is_clean(racy_ns: int = later_ns, *, trusted: bool = True) -> bool:
+        return take_snapshot(folder, "file", 100, racy_ns=racy_ns, trusted=trusted).clean
+
+    assert is_clean()
+    assert not is_clean(later_ns - 1)
+    assert not is_clean(trusted=False)
+    with place.open("r+b"):
+        assert not is_clean()
+    assert take_snapshot(folder, "file", 4, racy_ns=0, trusted=True).data == b"text"
+    assert take_snapshot(folder, "file", 3, racy_ns=0, trusted=True).data is None
+    os.mkfifo("fifo", dir_fd=folder)
+    assert take_snapshot(folder, "fifo", 100, racy_ns=0, trusted=True).data is None
+    os.close(folder)
+
+
+def test_a_file_is_compared_by_stamp_and_content(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_bytes(b"text")
+    status = place.stat()
+    stamp = status.st_ino, status.st_dev, status.st_ctime_ns
+    assert holds(str(place), stamp, b"text")
+    for data in (b"tex", b"texts", b"TEXT"):
+        assert not holds(str(place), stamp, data)
+    assert not holds(str(place), (*stamp[:2], stamp[2] + 1), b"text")
+    with pytest.raises(FileNotFoundError):
+        holds(str(tmp_path / "gone"), stamp, b"text")
+
+
+def test_a_file_system_says_what_its_times_prove(tmp_path: Path) -> None:
+    facts = probe_maps(tmp_path)
+    assert facts is not None
+    assert trusted_device(tmp_path) in {None, tmp_path.stat().st_dev}
+    assert (trusted_device(tmp_path) is None) == (not (facts.stamped and facts.leased))
+    assert [*tmp_path.iterdir()] == []
+    assert probe_maps(tmp_path / "gone") is None
+    assert probe_maps(Path("/proc")) is None
+    assert trusted_device(Path("/proc")) is None
+
+
+def nest(folder: Path, levels: int) -> None:
+    opened = os.open(folder, DIRECTORY_FLAGS)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=opened)
+        opened, outer = os.open("d", DIRECTORY_FLAGS, dir_fd=opened), opened
+        os.close(outer)
+    os.close(opened)
+
+
+def remove(folder: Path) -> None:
+    """Remove what a folder holds, which is deeper than `shutil` goes."""
+    subprocess.run(["rm", "-rf", *folder.iterdir()], check=True)
+
+
+def count_open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def subfolders(folder: int) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+
+
+def test_deep_folders_are_walked_with_few_descriptors(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        nest(tmp_path / name, 2_500)
+    (tmp_path / "link").symlink_to(".")
+    root = os.open(tmp_path, DIRECTORY_FLAGS)
+    before, most, visited = count_open_files(), 0, 0
+
+    def visit(folder: int) -> list[str]:
+        nonlocal most, visited
+        visited += 1
+        if visited % 100 == 0:
+            most = max(most, count_open_files())
+        return subfolders(folder)
+
+    assert walk_below(root, visit)
+    assert visited == 1 + 2 * 2_501
+    assert most < before + 70
+    assert count_open_files() == before
+    with pytest.raises(ZeroDivisionError):
+        walk_below(root, lambda folder: [*subfolders(folder), str(1 // (count_open_files() < before + 50))])
+    assert count_open_files() == before
+    os.close(root)
+    remove(tmp_path)
+
+
+def test_a_walk_says_that_it_has_left_something_out(tmp_path: Path) -> None:
+    for name in ("a/inner", "b/inner"):
+        (tmp_path / name).mkdir(parents=True)
+    root = os.open(tmp_path, DIRECTORY_FLAGS)
+    seen: list[str] = []
+
+    def visit(folder: int) -> list[str]:
+        seen.append(os.readlink(f"/proc/self/fd/{folder}").removeprefix(str(tmp_path)))  # noqa: PTH115 - a descriptor
+        return [*subfolders(folder), "gone"]
+
+    assert not walk_below(root, visit)
+    assert seen == ["", "/a", "/a/inner", "/b", "/b/inner"]
+    os.close(root)
+
+
+def test_a_walk_does_not_go_back_into_another_folder(tmp_path: Path) -> None:
+    """Race: a folder is moved while the walk is far below it; then `..` leads out of what is walked."""
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    for folder in (inside, outside):
+        folder.mkdir()
+    nest(inside, 100)
+    (inside / "late").mkdir()
+    root = os.open(inside, DIRECTORY_FLAGS)
+    visited = 0
+
+    def visit(folder: int) -> list[str]:
+        nonlocal visited
+        visited += 1
+        if visited == 101:
+            (inside / "d/d").rename(outside / "d")
+        assert os.readlink(f"/proc/self/fd/{folder}") != str(outside)  # noqa: PTH115 - a descriptor
+        return subfolders(folder)
+
+    before = count_open_files()
+    assert not walk_below(root, visit)
+    assert visited == 101
+    assert count_open_files() == before
+    os.close(root)

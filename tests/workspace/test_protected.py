@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
+import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from aisotools.workspace.candidates import MAX_PATH_BYTES
+from aisotools.workspace.candidates import MAX_PATH_BYTES, CandidateFile, CandidateScan, Steps
 from aisotools.workspace.protected import ProtectedFiles
-from aisotools.workspace.protected_names import AllowedNames, is_candidate
-from tests.waiting import file_times_advance
+from aisotools.workspace.protected_names import AllowedNames, is_candidate, zone_of
+from tests.waiting import file_times_advance, wait_until
 
 
 @pytest.fixture
@@ -165,6 +168,91 @@ def test_an_open_file_and_a_mapping_write_into_nothing(files: ProtectedFiles, ws
         held.seek(0)
         held.write(b"MODE")
     assert place.read_text() == 'mode = "safe"\n'
+
+
+@pytest.fixture(params=["disk", "memory"])
+def mapped(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """Yield a workspace on the disk and one in memory, where stores through a map give a file no time."""
+    folder = tmp_path / "mapped"
+    folder.mkdir()
+    is_mounted = request.param == "memory"
+    if is_mounted:
+        mount = subprocess.run(["mount", "-t", "tmpfs", "none", folder], check=False, capture_output=True)
+        if mount.returncode:
+            pytest.skip("a file system can be mounted by root alone")
+    (folder / ".git").mkdir()
+    (folder / "conftest.py").write_text("safe = True" + " " * 5_000)
+    yield folder
+    if is_mounted:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+PLAIN = "[core]\n\tbare = false\n" + "# plain words\n" * 20
+PROGRAM = b"[core]\n\tfsmonitor = evil\n#"
+
+
+@pytest.mark.parametrize("way", ["new", "known", "harmless change", "denied"])
+def test_a_store_into_a_page_that_is_dirty_already_is_seen(mapped: Path, tmp_path: Path, way: str) -> None:
+    """Such a store gives the file no new time, so an unchanged time proves nothing while it is mapped."""
+    name = "data.txt" if way == "denied" else ".git/config"
+    place = mapped / name
+    if way != "new":
+        place.write_text(PLAIN)
+    files = ProtectedFiles(mapped, tmp_path / "quarantine", denied=["data.txt"] if way == "denied" else [])
+    if way == "new":
+        place.write_text(PLAIN)
+    if way == "harmless change":
+        place.write_text(PLAIN.replace("false", "true"))
+    with place.open("r+b") as opened:
+        pages = mmap.mmap(opened.fileno(), 0)
+    pages[0:1] = pages[0:1]
+    dirty_ns = time.time_ns()
+    wait_until(lambda: time.time_ns() > dirty_ns + 30_000_000)
+    for _ in range(2):
+        assert files.restore() == ()
+    pages[0 : len(PROGRAM)] = PROGRAM
+    # What existed before was touched with its old content, and has been written under a new inode by now.
+    assert len(files.restore()) == (way in {"new", "harmless change"} or mapped.is_mount())
+    assert not place.exists() or PROGRAM not in place.read_bytes()
+    pages[0 : len(PROGRAM)] = PROGRAM  # once more: what was put back is another file
+    files.restore()
+    assert not place.exists() or PROGRAM not in place.read_bytes()
+    pages.close()
+
+
+def test_a_map_that_comes_and_goes_between_two_looks_is_seen(mapped: Path, tmp_path: Path) -> None:
+    place = mapped / "conftest.py"
+    files = ProtectedFiles(mapped, tmp_path / "quarantine")
+    made_ns = time.time_ns()
+    wait_until(lambda: time.time_ns() > made_ns + 30_000_000)
+    for _ in range(2):
+        assert files.restore() == ()
+    with place.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as pages:
+        assert pages[0:4] == b"safe"  # read first: then memory takes the store without a word
+        pages[0:4] = b"evil"
+    assert files.differs()
+    (change,) = files.restore()
+    assert (change.path, change.kind, change.restored) == ("conftest.py", "changed", True)
+    assert place.read_text().startswith("safe = True")
+    assert not files.differs()
+
+
+def test_a_file_that_is_exchanged_while_it_is_judged_counts_as_the_one_that_was_read(
+    ws: Path, tmp_path: Path
+) -> None:
+    """Race: the file that is judged was moved there for that moment, and the other one comes back."""
+    files = ProtectedFiles(ws, tmp_path / "quarantine")
+    good, bad = ws / ".git/config", ws / "elsewhere"
+    good.write_text(PLAIN)
+    bad.write_bytes(PROGRAM)
+    file_times_advance()
+    found = os.lstat(bad)
+    scan = CandidateScan(files={".git/config": CandidateFile(found, zone_of(".git/config"))})
+    judged = files._judge(".git/config", scan.files[".git/config"], scan, Steps())
+    assert judged is not None
+    assert not judged.matches(found)
+    assert judged.matches(good.lstat())
+    assert scan.files[".git/config"].status.st_ino == good.stat().st_ino
 
 
 def test_a_change_within_one_tick_of_the_clock_is_seen(ws: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,3 +79,29 @@ def test_more_than_is_looked_at_is_not_known(workspace: Path) -> None:
     found = stamp(workspace, "out")
     assert not is_known(found)
     assert stamp(workspace, "a\0") == UNKNOWN
+
+
+def test_folders_deeper_than_any_path_have_a_stamp(workspace: Path) -> None:
+    levels = 500
+    folder = os.open(workspace / "out", os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("n" * 20, dir_fd=folder)
+        inner = os.open("n" * 20, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    before = stamp(workspace, "out")
+    assert is_known(before)
+    os.close(os.open("file", os.O_CREAT, dir_fd=folder))
+    os.close(folder)
+    assert stamp(workspace, "out") != before
+    assert is_known(stamp(workspace, "out"))
+    subprocess.run(["rm", "-rf", workspace / "out"], check=True)  # deeper than a path goes
+
+
+def test_a_folder_counts_for_more_than_a_file(workspace: Path) -> None:
+    for number in range(MAX_ENTRIES // 3 - 10):
+        (workspace / "out" / f"n{number}").mkdir()
+    assert is_known(stamp(workspace, "out"))
+    for number in range(10):
+        (workspace / "out" / f"m{number}").mkdir()
+    assert not is_known(stamp(workspace, "out"))

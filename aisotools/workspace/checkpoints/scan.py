@@ -190,10 +190,10 @@ class Scanner:
             only: Cover only the entry of this name, with everything below it.
             progress: Called while files are read; may raise `TooSlow`.
             max_work: How many entries may be looked at; one that is new or changed counts as 20.
-            may_wait: False on an event loop, where nothing is synced.
+            may_wait: False on an event loop, where nothing is synced, nor looked at beyond the depth.
 
         Raises:
-            TooSlow: If it takes more than `max_work`, has to sync and may not, or `progress` raised it.
+            TooSlow: If it takes more than `max_work`, has to wait and may not, or `progress` raised it.
             WorkspaceError: If a content cannot be stored.
             OSError: If the folder itself cannot be read.
         """
@@ -565,6 +565,10 @@ class _Walk:
 
     def _look_through(self, folder: int) -> str:
         """Return what `digest_below` does for a folder beyond the depth, whose content is not stored."""
+        if not self.may_wait:
+            # On an event loop: while something removes a chain of thousands of folders, each look at one of
+            # them waits for that in the kernel.
+            raise TooSlow
         room = min(self.limits.entries - self.entries_beyond, self.work_left // _WORK_BEYOND + 1)
         digest, count = digest_below(folder, self.device, int(room))
         self.entries_beyond += count

@@ -18,7 +18,7 @@ from aisotools.workspace.checkpoints.contents import occupied_bytes
 from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Scanner, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import TreePath, open_below
-from aisotools.workspace.dirfd import DIRECTORY_FLAGS, stamps_maps
+from aisotools.workspace.dirfd import DIRECTORY_FLAGS, stamps_maps, walk_below
 from aisotools.workspace.paths import printable
 from aisotools.workspace.root_mode import RootMode
 
@@ -26,6 +26,10 @@ WORKSPACE_KEY = ""
 """`TrackedTree.key` of the workspace."""
 
 _OUTSIDE_BYTES = 64 << 10  # memory for the state of a tree outside the workspace; a larger one is in a file
+
+
+class _DoesNotFit(Exception):
+    """A folder holds more than a snapshot covers."""
 
 
 class TrackedTree:
@@ -140,32 +144,35 @@ class TrackedTree:
             TooSlow: If it has to look at more than `most_entries`.
         """
         left_bytes, left_entries = self._limits.total_bytes, self._limits.entries
+
+        def visit(folder: int) -> list[str]:
+            nonlocal most_entries, left_bytes, left_entries
+            folders = []
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        most_entries -= 1
+                        if most_entries < 0:
+                            raise TooSlow
+                        # Never through a link: it may lead to itself, or to where nobody may look.
+                        if entry.is_dir(follow_symlinks=False):
+                            most_entries -= 1  # it is opened
+                            folders.append(entry.name)
+                            continue
+                        left_entries -= 1
+                        with suppress(OSError):  # it is gone, or its folder allows no look at it
+                            left_bytes -= occupied_bytes(entry.stat(follow_symlinks=False))
+                        if left_bytes < 0 or left_entries < 0:
+                            raise _DoesNotFit
+            except OSError:
+                pass  # it was removed while it was listed
+            return folders
+
         with self.opened() as root:
-            paths: list[TreePath] = [()]
-            while paths:
-                path = paths.pop()
-                most_entries -= len(path)  # each folder on the way is opened
-                try:
-                    folder = open_below(root, path)
-                except OSError:
-                    continue  # what is left out is named when a snapshot is taken
-                try:
-                    with os.scandir(folder) as entries:
-                        for entry in entries:
-                            most_entries -= 1
-                            if most_entries < 0:
-                                raise TooSlow
-                            if entry.is_dir():
-                                if not entry.is_symlink():
-                                    paths.append((*path, entry.name))
-                                continue
-                            left_entries -= 1
-                            with suppress(FileNotFoundError):
-                                left_bytes -= occupied_bytes(entry.stat(follow_symlinks=False))
-                            if left_bytes < 0 or left_entries < 0:
-                                return False
-                finally:
-                    os.close(folder)
+            try:
+                walk_below(root, visit)  # what it cannot reach is named when a snapshot is taken
+            except _DoesNotFit:
+                return False
         return True
 
     def display_path(self, path: TreePath) -> str:

@@ -706,12 +706,14 @@ def test_size_is_judged_without_reading(tracked: TrackedFolder, tmp_path: Path) 
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "large").write_bytes(bytes(9_999))
     (tracked.root / "d" / "out").symlink_to(tmp_path / "outside")
+    # A link counts by its own size, wherever it leads.
+    all_bytes = 600 + 400 + 100 + len(str(tmp_path / "outside"))
     for limits, fits in [
         ({}, True),
-        ({"total_bytes": 1100}, True),
-        ({"total_bytes": 1099}, False),
-        ({"entries": 3}, True),
-        ({"entries": 2}, False),
+        ({"total_bytes": all_bytes}, True),
+        ({"total_bytes": all_bytes - 1}, False),
+        ({"entries": 4}, True),
+        ({"entries": 3}, False),
     ]:
         tracked.track(**limits)
         assert tracked.tree.fits() is fits

@@ -805,6 +805,17 @@ def test_entries_beyond_the_depth_are_limited_for_all_folders_together(
         assert sum(node is not None and node.is_sealed for node in nodes) == sealed
 
 
+def test_nothing_beyond_the_depth_is_looked_at_on_an_event_loop(tree: ScannedFolder) -> None:
+    make_beyond(tree, x=1)
+    first = tree.scan()
+    with pytest.raises(TooSlow):
+        tree.scan(may_wait=False)
+    assert tree.scan().root == first.root
+    tree.limit(depth=2)
+    first = tree.scan()
+    assert tree.scan(may_wait=False).root == first.root
+
+
 def test_each_entry_beyond_the_depth_takes_a_work_of_five(tree: ScannedFolder) -> None:
     make_beyond(tree, x=4)
     first = tree.scan()

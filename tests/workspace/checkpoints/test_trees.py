@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,54 @@ def test_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         tree.scan()
     assert tree.root == before
     store.close()
+
+
+def test_links_are_not_followed_when_sizes_are_added_up(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    folder = tmp_path / "tracked"
+    (folder / "below").mkdir(parents=True)
+    (folder / "file").touch()
+    targets = [
+        "link0",
+        "link2",
+        "link1",
+        "file/x",
+        "x" * 300,
+        "y" * 4_000,
+        "..",
+        "/",
+        "/proc/self/fd/9999/x",
+        "below",
+    ]
+    for number, target in enumerate(targets):
+        (folder / f"link{number}").symlink_to(target)
+    for number in range(50):
+        (folder / f"hop{number}").symlink_to(f"hop{number + 1}")
+    assert TrackedTree(store, folder, ScanLimits()).fits()
+    assert TrackedTree(store, folder, ScanLimits(entries=61)).fits()
+    assert not TrackedTree(store, folder, ScanLimits(entries=60)).fits()
+    store.close()
+
+
+def test_nested_folders_are_added_up_in_linear_time(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    (tmp_path / "tracked").mkdir()
+    folder, levels = os.open(tmp_path / "tracked", os.O_RDONLY), 2_100
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=folder)
+        folder, outer = os.open("d", os.O_RDONLY, dir_fd=folder), folder
+        os.close(outer)
+    os.write(file := os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=folder), b"12345")
+    for opened in (file, folder):
+        os.close(opened)
+    most_entries = 2 * levels + 1  # each folder is one entry, and is opened once
+    tree = TrackedTree(store, tmp_path / "tracked", ScanLimits(total_bytes=5))
+    assert tree.fits(most_entries)
+    with pytest.raises(TooSlow):
+        tree.fits(most_entries - 1)
+    assert not TrackedTree(store, tmp_path / "tracked", ScanLimits(total_bytes=4)).fits()
+    store.close()
+    subprocess.run(["rm", "-rf", tmp_path / "tracked"], check=True)  # deeper than `shutil` goes
 
 
 def test_folder_that_is_removed_before_it_is_entered_is_passed_over(tmp_path: Path) -> None:
