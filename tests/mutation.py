@@ -56,6 +56,7 @@ MODULES = (
     "workspace/checkpoints/moves",
     "workspace/checkpoints/plan",
     "workspace/checkpoints/recovery",
+    "workspace/checkpoints/removal",
     "workspace/checkpoints/restore",
     "workspace/checkpoints/scan",
     "workspace/checkpoints/staging",

@@ -356,7 +356,7 @@ A call has changed files and variables, and a person types `%undo`.
    `session.undo_steps.UndoChoice.plan` finds which calls that takes and whether the variables from before
    them are kept, and otherwise refuses with the nearest states that are.
 4. **workspace**: `workspace.checkpoints.timeline.Checkpoints.move` plans the restore with
-   `workspace.checkpoints.restore.plan_restore`. If somebody else has changed the same files since, nothing
+   `workspace.checkpoints.plan.plan_restore`. If somebody else has changed the same files since, nothing
    is touched and the conflicts are listed.
 5. **workspace**: The move is recorded first, so that a crash in the middle can be completed. Then
    `workspace.checkpoints.restore.carry_out` writes and removes files.

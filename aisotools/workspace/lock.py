@@ -29,8 +29,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
-import logging
 import os
 import pwd
 import re
@@ -44,32 +42,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceError, WorkspaceRefused
+from aisotools.workspace.checkouts import find_foreign, note_made
 from aisotools.workspace.dirfd import LOCK_FLAGS
 from aisotools.workspace.import_roots import refuse_import_root
 from aisotools.workspace.real_paths import find_places, follow_path, lies_to, parents
 
-_log = logging.getLogger(__name__)
-
-SCAN_DEPTH = 4
-"""Levels below a workspace that are searched for checkouts and environments."""
-
-SCAN_ENTRIES = 5_000
-"""Directory entries that the search looks at; checkouts beyond are not found."""
-
 SERVER_ROOT = "AISOTOOLS_SERVER_ROOT"
 """Environment variable with the root folder of the kernel's Jupyter server."""
 
+_MOST_CLAIMS = 5_000  # of other programs that are looked at
 _NUMBER_LIMIT = 100
 """Limit of numbered default workspaces beside one notebook."""
-
-_MADE = "made"  # in the folder of the checkpoints: checkouts and environments that sessions have made
-_MOST_MADE = 500
-_MARKS = {
-    ".git": "a git checkout",
-    "pyvenv.cfg": "a virtual environment",
-    "conda-meta": "a conda environment",
-}
-
 
 # ---- which folder
 
@@ -189,8 +172,7 @@ def refuse_workspace(
 ) -> None:
     """Raise if this folder cannot be a workspace.
 
-    Checkouts and environments inside it are searched for `SCAN_DEPTH` levels deep among the first
-    `SCAN_ENTRIES` entries, the upper levels first; one that hides deeper is not found.
+    Checkouts and environments inside it are searched for; see `checkouts`.
 
     Args:
         path: An existing folder.
@@ -225,13 +207,12 @@ def refuse_workspace(
             "Change its permissions, or use another folder.",
         )
     if level != "isolated":
-        made = _read_made(checkpoint_folder(path, state_folder))
-        found = next((one for one in _find_marks(path) if _mark_key(path, *one) not in made), None)
+        found = find_foreign(path, checkpoint_folder(path, state_folder))
         if found is not None:
-            mark, where = found
+            what, where = found
             relation = "is" if where == path else "contains"
             raise WorkspaceRefused(
-                f"{refusal}it {relation} {_MARKS[mark]} ({where}), whose files are run outside the sandbox. "
+                f"{refusal}it {relation} {what} ({where}), whose files are run outside the sandbox. "
                 f"A new folder below would do, such as {str(path / 'workspace')!r}, or level 'isolated'.",
             )
     refuse_import_root(path, environ)
@@ -287,59 +268,6 @@ def _lineage(path: Path) -> set[tuple[int, int] | None]:
     return {_identity(one) for one in (real, *real.parents)} - {None}
 
 
-def _find_marks(path: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the checkouts and environments in `path` within the search limits, the topmost first."""
-    level, entries_seen = [path], 0
-    for _ in range(SCAN_DEPTH + 1):
-        below: list[Path] = []
-        for folder in level:
-            try:
-                names = list(os.scandir(folder))
-                below += [Path(entry.path) for entry in names if entry.is_dir(follow_symlinks=False)]
-            except OSError:
-                continue  # what this user may not read, the sandbox may not either
-            yield from ((entry.name, folder) for entry in names if entry.name in _MARKS)
-            entries_seen += len(names)
-            if entries_seen > SCAN_ENTRIES:
-                return
-        level = below
-
-
-def _mark_key(workspace: Path, mark: str, folder: Path) -> str:
-    """Return a checkout or an environment with its inode, as it is noted; empty if it is gone."""
-    try:
-        return f"{(folder / mark).lstat().st_ino} {os.path.relpath(folder / mark, workspace)}"
-    except OSError:
-        return ""
-
-
-def _read_made(folder: Path) -> frozenset[str]:
-    try:
-        made = json.loads((folder / _MADE).read_text("utf-8"))
-    except (OSError, ValueError):
-        return frozenset()  # none, or a note that was cut short: what is there is refused
-    return frozenset(key for key in made if isinstance(key, str)) if isinstance(made, list) else frozenset()
-
-
-def _note_made(workspace: Path, folder: Path) -> None:
-    """Note which checkouts and environments a session has made, so that the next one opens all the same.
-
-    A session at this level does not open on others, so those that are there now came while it was open: what
-    they hold has been looked at like anything that a call has made. One that comes later, or in place of one
-    of them, has another inode and is refused.
-    """
-    keys = [key for one in _find_marks(workspace) if (key := _mark_key(workspace, *one))][:_MOST_MADE]
-    if not keys and not (folder / _MADE).exists():
-        return
-    new = folder / f"{_MADE}.new"
-    try:
-        new.write_text(json.dumps(keys, ensure_ascii=True), "utf-8")
-        new.replace(folder / _MADE)
-    except OSError as error:
-        # The next session is refused, and says why; what this one has done is not lost for that.
-        _log.warning("Which checkouts this session has made cannot be noted: %s", error)
-
-
 def checkpoint_folder(workspace: Path, state_folder: Path) -> Path:
     """Return the folder of the checkpoints of a workspace, which is given by its real path."""
     digest = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
@@ -372,7 +300,7 @@ class WorkspaceLease:
         """Release the lease. The last of several leases of one process unlocks the workspace. Blocks."""
         if self.ours:
             if self.notes is not None:
-                _note_made(self.path, self.notes)
+                note_made(self.path, self.notes)
             _LOCKS.release(self.path)
 
 
@@ -637,7 +565,7 @@ def _is_locked(file: Path, how: int) -> bool:
 def _find_inner(places: tuple[str, ...], state_folder: Path) -> tuple[str, int]:
     """Return an open workspace in one of these folders, and its process; nothing if none is found."""
     with suppress(OSError), os.scandir(state_folder / "claims") as entries:
-        for entry, _ in zip(entries, range(SCAN_ENTRIES), strict=False):
+        for entry, _ in zip(entries, range(_MOST_CLAIMS), strict=False):
             pid, path = _read_holder(Path(entry.path))
             inside = path and any(lies_to(path, place) == "lies in" for place in places)
             if inside and _is_locked(Path(entry.path), fcntl.LOCK_SH):

@@ -17,9 +17,8 @@ import pytest
 
 import aisotools
 from aisotools.core.exceptions import WorkspaceError, WorkspaceRefused
+from aisotools.workspace.checkouts import SCAN_DEPTH, SCAN_ENTRIES
 from aisotools.workspace.lock import (
-    SCAN_DEPTH,
-    SCAN_ENTRIES,
     WorkspaceLease,
     _ProcessLocks,
     checkpoint_folder,

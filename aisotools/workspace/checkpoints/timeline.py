@@ -56,7 +56,6 @@ KEPT_CONTENTS = 300_000
 """Number of these contents, which may be as small as a byte; above it the oldest steps are dropped."""
 
 _STEP_BYTES = 2_500  # memory for a step with its digests and names, and for its tree's path
-_TICK_S = 0.01  # the longest tick of the clock by which files are stamped
 _DROP_SLACK = 20  # steps above KEPT_STEPS before any is dropped: dropping rewrites the journal
 
 
