@@ -22,8 +22,8 @@ have modules of their own. Which state of the variables a call has found, and in
 noted; before an undo it is known which calls it takes and whether the variables from before them are kept.
 An undo notes what it failed at, so that it can be taken back. Its steps have a module of their own, as have
 the trees of a step.
-Whose a change is is judged when a call ends, and what undo will not bring back; attributes, plans, removals and
-transactions have modules of their own.
+Whose a change is is judged when a call ends, and what undo will not bring back; attributes, plans, removals
+and transactions have modules of their own.
 That rules are enforced as they are now is seen before each call; what a call would remove or run has a
 stamp. What a tool's facts come from is imported in a thread, and large arguments are parsed once.
 Where rules deny files, a call ends when the sandbox is at rest.

@@ -39,7 +39,7 @@ _MARKS = {
 }
 
 
-def find_foreign(workspace: Path, notes: Path) -> tuple[str, Path] | None:
+def find_unexpected(workspace: Path, notes: Path) -> tuple[str, Path] | None:
     """Return the topmost checkout or environment in a workspace that no session has made.
 
     Args:

@@ -42,7 +42,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceError, WorkspaceRefused
-from aisotools.workspace.checkouts import find_foreign, note_made
+from aisotools.workspace.checkouts import find_unexpected, note_made
 from aisotools.workspace.dirfd import LOCK_FLAGS
 from aisotools.workspace.import_roots import refuse_import_root
 from aisotools.workspace.real_paths import find_places, follow_path, lies_to, parents
@@ -207,7 +207,7 @@ def refuse_workspace(
             "Change its permissions, or use another folder.",
         )
     if level != "isolated":
-        found = find_foreign(path, checkpoint_folder(path, state_folder))
+        found = find_unexpected(path, checkpoint_folder(path, state_folder))
         if found is not None:
             what, where = found
             relation = "is" if where == path else "contains"

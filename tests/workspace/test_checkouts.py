@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.workspace.checkouts import SCAN_DEPTH, find_foreign, note_made
+from aisotools.workspace.checkouts import SCAN_DEPTH, find_unexpected, note_made
 
 
 @pytest.fixture
@@ -32,26 +32,29 @@ def notes(workspace: Path) -> Path:
     ],
 )
 def test_topmost_one_is_found(workspace: Path, notes: Path, mark: str, what: str) -> None:
-    assert find_foreign(workspace, notes) is None
+    assert find_unexpected(workspace, notes) is None
     deep = workspace.joinpath(*"d" * SCAN_DEPTH)
     (deep / mark).mkdir(parents=True)
-    assert find_foreign(workspace, notes) == (what, deep)
+    assert find_unexpected(workspace, notes) == (what, deep)
     (workspace / "d" / mark).touch()
-    assert find_foreign(workspace, notes) == (what, workspace / "d")
+    assert find_unexpected(workspace, notes) == (what, workspace / "d")
 
 
-def test_what_a_session_has_made_is_not_foreign_and_what_comes_later_is(workspace: Path, notes: Path) -> None:
+def test_checkout_of_a_session_is_expected_and_a_later_one_is_not(workspace: Path, notes: Path) -> None:
     note_made(workspace, notes)
     assert not list(notes.iterdir())  # there is nothing to note
     (workspace / ".git").mkdir()
     (workspace / "a" / "conda-meta").mkdir(parents=True)
     note_made(workspace, notes)
-    assert find_foreign(workspace, notes) is None
+    assert find_unexpected(workspace, notes) is None
     (workspace / "b" / ".git").mkdir(parents=True)
-    assert find_foreign(workspace, notes) == ("a git checkout", workspace / "b")
+    assert find_unexpected(workspace, notes) == ("a git checkout", workspace / "b")
     (workspace / "b" / ".git").rmdir()
     (workspace / "a" / "conda-meta").rename(workspace / "conda-meta")
-    assert find_foreign(workspace, notes) == ("a conda environment", workspace)  # the same at another place
+    assert find_unexpected(workspace, notes) == (
+        "a conda environment",
+        workspace,
+    )  # the same at another place
     (workspace / "conda-meta").rmdir()
     (workspace / ".git").rmdir()
     note_made(workspace, notes)
@@ -65,11 +68,11 @@ def test_note_that_cannot_be_written_is_logged_and_refuses_the_next_session(
     with caplog.at_level(logging.WARNING):
         note_made(workspace, workspace.parent / "missing")
     assert "cannot be noted: No such file" in caplog.text.replace("[Errno 2] ", "")
-    assert find_foreign(workspace, workspace.parent / "missing") is not None
+    assert find_unexpected(workspace, workspace.parent / "missing") is not None
 
 
 def test_name_that_is_no_text_is_noted_as_well(workspace: Path, notes: Path) -> None:
     folder = workspace / "a\udcff"
     (folder / ".git").mkdir(parents=True)
     note_made(workspace, notes)
-    assert find_foreign(workspace, notes) is None
+    assert find_unexpected(workspace, notes) is None

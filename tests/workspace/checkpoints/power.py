@@ -153,10 +153,9 @@ class Disk:
 
     def _write(self, real: Any, file: int, data: Any) -> int:
         inode = self._of(file)
-        at = os.lseek(file, 0, os.SEEK_CUR)
         count: int = real(file, data)
         if inode is not None:
-            at = max(at, os.lseek(file, 0, os.SEEK_CUR) - count)  # the end of a file that is appended to
+            at = os.lseek(file, 0, os.SEEK_CUR) - count  # not from before: that may be beyond a shortened end
             change = Change(inode, data=(at, bytes(data[:count])), mtime_ns=os.fstat(file).st_mtime_ns)
             self.log.append(change)
         return count
