@@ -53,6 +53,7 @@ MODULES = (
     "session/guards",
     "session/protection",
     "sandbox/host/scheduler",
+    "workspace/checkpoints/folder_state",
     "workspace/checkpoints/moves",
     "workspace/checkpoints/plan",
     "workspace/checkpoints/recovery",

@@ -54,7 +54,7 @@ def test_checkout_of_a_session_is_expected_and_a_later_one_is_not(workspace: Pat
     assert find_unexpected(workspace, notes) == (
         "a conda environment",
         workspace,
-    )  # the same at another place
+    )  # moved
     (workspace / "conda-meta").rmdir()
     (workspace / ".git").rmdir()
     note_made(workspace, notes)
