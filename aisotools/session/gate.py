@@ -202,8 +202,9 @@ class Gate:
         return rules.follow(policy) if rules and (policy.concerns_paths or rules.has_any) else policy
 
     def block(self, reason: str) -> None:
-        """Let no further call run, because what cannot be recorded must not happen; "" lets them again."""
-        self._block_reason = reason
+        """Let no further call run, for the first of these reasons; "" lets them again."""
+        # What cannot be recorded must not happen.
+        self._block_reason = reason and (self._block_reason or reason)
 
     def interrupt(self) -> None:
         """Withdraw open questions and stop what runs on the host."""

@@ -129,7 +129,7 @@ def changes_between(store: Store, before: str, after: str, uncovered: tuple[str,
     every = []
     diffs = 0
     for path, (was, now) in found.items():
-        if path in sources:
+        if path in sources or _is_unchanged(was, now):
             continue
         if path in moved:
             every.append(PathChange(path=_text(path), kind="moved", was=_text(moved[path])))
@@ -146,6 +146,13 @@ def changes_between(store: Store, before: str, after: str, uncovered: tuple[str,
             PathChange(path=_text(path), kind=kind, what=_WHAT.get(what, what), diff=diff, note=note)
         )
     return Changes(every=tuple(every), uncovered=uncovered)
+
+
+def _is_unchanged(was: Node | None, now: Node | None) -> bool:
+    """Return whether only the time of an entry differs, or which other names it has."""
+    if was is None or now is None:
+        return False
+    return was._replace(mtime_ns=now.mtime_ns, link=now.link) == now
 
 
 _WHAT = {"long_link": "link", "other": "special file", "unkept": "not kept", "fifo": "FIFO"}

@@ -6,6 +6,7 @@ out), and by code that reads what it finds. The control is the same code without
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from aisotools.session import path_rules
 from tests.conftest import OpenSession
 from tests.session.idle import idle
 from tests.session.test_path_rules import Questions, call, needs
+from tests.waiting import file_times_advance
 
 SECRET = "TOPSECRET-91c2"
 
@@ -389,9 +391,11 @@ async def test_a_hard_link_is_asked_about_where_not_all_files_can_be_looked_at(
     workspace = tmp_path / "workspace"
     crowd(workspace)
     policy = Policy(mode="auto", rules=[Rule(when={"paths": ["secrets/*"]}, decision=Decision.DENY)])
+    file_times_advance()  # else the folder may have changed since, and all is looked at anew
     session = open_session(policy=policy)
     await session.start()
-    (workspace / "pub/other").hardlink_to(workspace / "secrets/z/deep")
+    *_, last = (entry for entry in os.scandir(workspace / "secrets") if entry.is_file())
+    (workspace / "pub/other").hardlink_to(last.path)  # in whichever order they are listed
     looked = ToolCall("one", "sandbox_bash", {"command": "cat pub/other"}, origin="model")
     assert session.explain(looked).evaluation.decision is Decision.ASK
     looked = ToolCall("two", "sandbox_bash", {"command": "cat pub/p"}, origin="model")

@@ -78,7 +78,9 @@ class Model:
         self.done.append(Entry(call_id, self.now))
         texts = {name: text for name, text in {**self.now.files, **files}.items() if text is not None}
         after = State(texts, {**self.now.values, **values})
-        if may_set or after.files != self.now.files:
+        # A file that is written has another time, whatever is in it.
+        is_written = any(text is not None for text in files.values())
+        if may_set or is_written or after.files != self.now.files:
             self.undone.clear()
         self.now = after
 

@@ -301,8 +301,9 @@ async def test_change_of_the_sandbox_while_its_worker_waits_is_its_own(
     session = real_session(policy=AUTO, level=level, approver=AllowAll())
     await write(session, "a")
     folder = here(session)
-    aside = "(read line < own/aside; : > evil; read line < own/aside) & "
-    command = f"mkdir own; mkfifo own/go own/aside; {aside}{WAIT}wait; rm own/go own/aside"
+    # A FIFO for each of the two times: a reader that comes before a writer has closed it reads its end.
+    aside = "(read line < own/aside; : > evil; read line < own/end) & "
+    command = f"mkdir own; mkfifo own/go own/aside own/end; {aside}{WAIT}wait; rm own/*"
     call = asyncio.create_task(session.call("sandbox_bash", {"command": command}))
     writers = await idle_spans(session, call)
     with (folder / "own/aside").open("w") as fifo:
@@ -310,7 +311,7 @@ async def test_change_of_the_sandbox_while_its_worker_waits_is_its_own(
     await eventually((folder / "evil").exists)
     last = writers.idle_spans[-1]
     await eventually(lambda: writers.idle_spans[-1] > last)
-    for name in ("aside", "go"):
+    for name in ("end", "go"):
         with (folder / "own" / name).open("w") as fifo:
             fifo.write("\n")
     result = await call

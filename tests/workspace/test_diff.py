@@ -212,3 +212,12 @@ def test_too_many_different_lines_are_one_block() -> None:
     assert counts("\n".join(diff)) == (MAX_COMPARED_LINES, MAX_COMPARED_LINES)
     assert diff[3] == "-0"
     assert diff[3 + MAX_COMPARED_LINES] == "+x0"
+
+
+def test_file_that_was_written_again_with_the_same_content_has_not_changed(store: Store) -> None:
+    was = Node("file", 0o644, store.put(b"1"), 1, mtime_ns=1, owner=(0, 0))
+    before = tree(store, a=was)
+    assert not changes_between(store, before, tree(store, a=was._replace(mtime_ns=2, link=(7, 2))))
+    assert changes_between(store, before, tree(store, a=was._replace(mtime_ns=2, mode=0o600))).changed == (
+        "a",
+    )

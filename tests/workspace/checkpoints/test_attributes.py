@@ -13,6 +13,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -446,7 +447,10 @@ def test_owner_is_set_where_that_is_allowed(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root may become another user")
 def test_all_of_this_holds_for_a_plain_user(tmp_path: Path) -> None:
-    run_again(tmp_path, ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"])
+    del tmp_path  # another user cannot come to it
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        run_again(Path(place), ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"])
 
 
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no file system in memory")
@@ -466,9 +470,6 @@ def run_again(folder: Path, prefix: list[str]) -> None:
     top.mkdir()
     if prefix:
         os.chown(top, 65534, 65534)
-        for path in [top, *top.parents][:4]:
-            if path.stat().st_uid == OWN[0] and path != Path("/tmp"):
-                path.chmod(path.stat().st_mode | 0o755)  # each is opened on the way
     root = Path(__file__).resolve().parents[3]
     module = "tests.workspace.checkpoints.test_attributes"
     command = [*prefix, sys.executable, "-B", "-m", module, str(top)]
