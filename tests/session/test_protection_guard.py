@@ -355,8 +355,8 @@ async def test_edit_right_after_a_call_is_a_persons_where_a_rule_denies_the_file
         for guard in reversed(guards):
             await guard.after(idling.prepared, None)
     idling.end_call()
+    idling.switches = switches  # before the edit: the watch may look at any time
     idling.file.write_text("a person's")
-    idling.switches = switches
     idling.protection.prepare_close()
     await idling.protection.close()
     assert idling.file.read_text() == left
@@ -402,8 +402,8 @@ async def test_edit_before_the_end_is_accepted_if_the_sandbox_was_idle(
 ) -> None:
     await idling.run_call()
     await idling.become_idle()
+    idling.switches = switches  # before the edit: the watch may look at any time
     idling.file.write_text("a person's")
-    idling.switches = switches
     idling.protection.prepare_close()
     await idling.protection.close()
     assert idling.file.read_text() == left
