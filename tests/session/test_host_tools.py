@@ -215,7 +215,7 @@ CONTRADICTIONS: dict[str, dict[str, Any]] = {
             "gather_facts": facts(effect=Effect.READ_ONLY, reads=("a.txt",)),
             "classify": lambda _, effect=effect: effect,
         }
-        for effect in (Effect.LOCAL_MUTATION, Effect.REMOTE_ACTION, Effect.DESTRUCTIVE, "no", b"")
+        for effect in (Effect.LOCAL_MUTATION, Effect.REMOTE_ACTION, Effect.DESTRUCTIVE, "no", 2.5)
     },
     **{
         f"classify says it reads, and its effect is {effect}": {
