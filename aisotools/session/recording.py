@@ -250,6 +250,8 @@ class Recording:
             self._stopped = True
             self._redacted.clear()
             _log.error("%s", error)
+            if self._is_blocked:
+                self._on_resumed()  # this reason is for good, and takes the place of that one
             self._on_failure(error)
 
     async def park(self) -> None:
