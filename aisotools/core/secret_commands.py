@@ -25,7 +25,7 @@ _compile = functools.cache(re.compile)  # most are never needed
 
 _Program = tuple[tuple[str, str], tuple[tuple[str, str], ...], str]
 
-_LITERAL = re.compile(r"(?:[\w <:/-](?![?{]))*")  # not possessive: Python 3.11.2 forgets the look-ahead then
+_LITERAL = re.compile(r"(?:[\w <:/-](?![?{])){0,60}")  # Python 3.11.2 forgets the look-ahead in `*+`
 
 
 def _program(names: str, flag: str, value: str = _VALUE, *, sign: str = "") -> _Program:
