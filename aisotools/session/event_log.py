@@ -32,6 +32,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias, overload
@@ -92,6 +93,7 @@ Preparation = Callable[[str, Json], Awaitable[None]]
 _MEMORY_SHARE = 4
 _BLOCK_EVENTS = 256
 _BLOCK_BYTES = 1 << 20
+_LARGEST_MOVED_BYTES = 4 << 20
 _MOST_SPILLED_BYTES = 256 << 20
 
 _Stored: TypeAlias = SessionEvent | tuple[float, str, str, str]
@@ -308,33 +310,51 @@ class _RetainedEvents:
             self._results.append(last)
         self._sizes[last] += size
         self._charged_bytes += charged + size
-        if self.spill is not None and self._charged_bytes > self._budget.limit_bytes // _MEMORY_SHARE:
-            self._move_oldest(self.spill)
+        self._move_excess()
         self._budget.charge(charged + size)
+
+    def _move_excess(self) -> None:
+        """Move the oldest events to the disk, a block now and the others one by one when the loop is free."""
+        if self.spill is None or self._charged_bytes <= self._budget.limit_bytes // _MEMORY_SHARE:
+            return
+        if self._move_oldest(self.spill):
+            with suppress(RuntimeError):  # without a loop the next event moves the next block
+                asyncio.get_running_loop().call_soon(self._move_excess)
 
     def summary(self) -> Retained:
         self._charge_finished()
         return Retained(self._budget.used_bytes, self._budget.limit_bytes, self.dropped)
 
-    def _move_oldest(self, spill: SpillFile) -> None:
-        """Move the oldest events to the disk; the newest stays, whoever has caused it is about to read it."""
+    def _move_oldest(self, spill: SpillFile) -> bool:
+        """Move some of the oldest events to the disk. Return whether any was moved.
+
+        The newest stays: whoever has caused it is about to read it.
+        """
         # What is not measured yet is of calls in progress.
         pending = min((numbers[0] for numbers in self._unmeasured.values() if numbers), default=math.inf)
         numbers: list[int] = []
-        size = 0
+        size = written = 0
         for number in self._events:
-            if number >= pending or len(numbers) == _BLOCK_EVENTS or size > _BLOCK_BYTES:
+            if number >= pending or len(numbers) == _BLOCK_EVENTS or written > _BLOCK_BYTES:
                 break
+            # What events of one call have in common is charged with the last of them, and written with each.
+            parts = [*_variable_parts(_unpack(self._events[number]))]
+            weight = _EVENT_BYTES + size_of(parts, _LARGEST_MOVED_BYTES, max_containers=_MOST_CONTAINERS)
+            if weight > _LARGEST_MOVED_BYTES:
+                break  # writing it would hold up the loop: it stays until the budget needs its room
             numbers.append(number)
             size += self._sizes[number]
-        if len(numbers) < min(_BLOCK_EVENTS, len(self._events) // 2) and size <= _BLOCK_BYTES:
-            return  # a call in progress is among the oldest
+            written += weight
+        if not numbers or (
+            len(numbers) < min(_BLOCK_EVENTS, len(self._events) // 2) and written <= _BLOCK_BYTES
+        ):
+            return False  # a call in progress is among the oldest
         try:
             block = _Block(spill, [_unpack(self._events[number]) for number in numbers], size)
         except Exception as error:  # of whatever is in an event; or there is no room
             _log.warning("Events stay in memory, and are dropped beyond the budget: %r", error)
             self.spill = None
-            return
+            return False
         self._blocks.append(block)
         self._spilled_bytes += block.size
         for number in numbers:
@@ -343,6 +363,7 @@ class _RetainedEvents:
         self._listed = None
         while self._spilled_bytes > _MOST_SPILLED_BYTES:
             self._drop_block()
+        return True
 
     def _drop_block(self) -> None:
         block = self._blocks.popleft()
