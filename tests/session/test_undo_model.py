@@ -33,6 +33,7 @@ from aisotools.session.session import Session
 from aisotools.workspace.checkpoints import timeline
 from tests.conftest import OpenSession
 from tests.session.variables_fake import Act, VariablesSandbox
+from tests.waiting import file_times_advance
 
 Files = dict[str, str]
 FileChanges = Mapping[str, str | None]
@@ -346,6 +347,7 @@ class History:
         options: dict[str, Any] = {"to": to} if to is not None else {"steps": count}
         options["variables"] = "keep" if keeps else "restore"
         if self.draw.random() < 0.1:
+            file_times_advance()  # else it may be planned anew, and what fails the first time does not then
             with self.failing_move() as failed:
                 result = await ask_when_quiet(ask, **options)
             assert result.is_error or not failed, "what could not be changed is told"
