@@ -163,7 +163,6 @@ def plan_trees(
                 direction=direction,
                 authorships=authorships[key],
                 force=force,
-                keeps_set_ids=direction == "undo",
             )
             plans.append((tree, plan))
     return plans

@@ -111,7 +111,6 @@ def plan_restore(
     direction: Direction = "undo",
     authorships: Sequence[Authorship] = (),
     force: bool = False,
-    keeps_set_ids: bool = False,
 ) -> RestorePlan:
     """Plan the way from what is there now over `hops`, each from one tree to another.
 
@@ -130,7 +129,6 @@ def plan_restore(
             undo leaves what only somebody else has changed as it is, and a redo, unless it is as the undo has
             left it. What nobody can tell is contested in an undo.
         force: Whether what somebody else has changed is replaced all the same.
-        keeps_set_ids: Whether setuid and setgid bits of files may be set; see `settable_mode`.
     """
     reader = TreeReader(store)
     looked_ns = file_time()
@@ -184,7 +182,7 @@ def plan_restore(
         timed=frozenset(timed),
         groups=groups,
         anchors=anchors,
-        keeps_set_ids=keeps_set_ids,
+        keeps_set_ids=direction == "undo",
     )
 
 

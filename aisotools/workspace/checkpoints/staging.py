@@ -11,7 +11,7 @@ Race window
     stands at the path, or fails if that is a folder that holds something.
 When it fails
     Before the switch nothing has changed, and what was staged is removed. A crash leaves the folder, which
-     `aisotools.workspace.checkpoints.restore.sweep` finds by its token.
+    `aisotools.workspace.checkpoints.removal.sweep` finds by its token.
 """
 
 from __future__ import annotations

@@ -140,12 +140,7 @@ class Mover:
         for key, root in moved.origin.items():
             tree = self._trees.find(key)
             if tree is not None:
-                plans.append(
-                    (
-                        tree,
-                        plan_restore(self._store, tree, [(tree.scan().root, root)], keeps_set_ids=True),
-                    )
-                )
+                plans.append((tree, plan_restore(self._store, tree, [(tree.scan().root, root)])))
         direction: Direction = "redo" if moved.direction == "undo" else "undo"
         return self._carry_out(
             direction, moved.steps[::-1], plans, moved.token, force=True, must_succeed=True
