@@ -51,6 +51,8 @@ SERVER_ROOT = "AISOTOOLS_SERVER_ROOT"
 """Environment variable with the root folder of the kernel's Jupyter server."""
 
 _MOST_CLAIMS = 5_000  # of other programs that are looked at
+_LOOKS = 5
+"""How often a name and a lock that disagree are read. Some file systems number their files in two ways."""
 _NUMBER_LIMIT = 100
 """Limit of numbered default workspaces beside one notebook."""
 
@@ -577,7 +579,9 @@ def _find_inner(places: tuple[str, ...], state_folder: Path) -> tuple[str, int]:
 
 _CLAIM_NAME = re.compile(r".*/claims/([0-9a-f]{32})\.lock")
 _find_flocks = re.compile(rb"^\d+: FLOCK +ADVISORY +(?:READ|WRITE) +(\d+) ", re.MULTILINE).findall
-_find_lock = re.compile(rb"^lock:\t\d+: FLOCK +ADVISORY +(READ|WRITE) ", re.MULTILINE).search
+_find_lock = re.compile(
+    rb"^lock:\t\d+: FLOCK +ADVISORY +(READ|WRITE) +\d+ [0-9a-f]+:[0-9a-f]+:(\d+) ", re.MULTILINE
+).search
 _find_confined = re.compile(rb"^(?:NoNewPrivs:\t1|Seccomp:\t2)", re.MULTILINE).findall
 
 
@@ -623,12 +627,38 @@ def _list_claims() -> Iterator[tuple[int, str, bool]]:
         with suppress(OSError):
             for file in Path(f"/proc/{pid}/fd").iterdir():
                 with suppress(FileNotFoundError):  # it is closed meanwhile
-                    found = _CLAIM_NAME.fullmatch(str(file.readlink()))
-                    if found is None or _is_confined(pid) > is_confined:
+                    if not _CLAIM_NAME.fullmatch(str(file.readlink())) or _is_confined(pid) > is_confined:
                         continue
-                    lock = _find_lock(Path(f"/proc/{pid}/fdinfo/{file.name}").read_bytes())
-                    if lock is not None:
-                        yield pid, found[1], lock[1] == b"WRITE"
+                    claim = _read_claim(pid, file.name)
+                    if claim is not None:
+                        yield pid, *claim
+
+
+def _read_claim(pid: int, descriptor: str) -> tuple[str, bool] | None:
+    """Return the digest in the name of a lock file, and whether it is locked for one process alone.
+
+    None without a lock.
+
+    Race: the other process closes the file, and its next one, which it locks in another way, gets the same
+    number. The kernel tells name and lock one after the other, so they may be of two files. The lock's inode
+    says which one it is of.
+
+    Raises:
+        FileNotFoundError: It is closed.
+    """
+    link, info = Path(f"/proc/{pid}/fd/{descriptor}"), Path(f"/proc/{pid}/fdinfo/{descriptor}")
+    claim = None
+    for _ in range(_LOOKS):
+        path = str(link.readlink())
+        lock = _find_lock(info.read_bytes())
+        found = _CLAIM_NAME.fullmatch(path)
+        if found is None or lock is None:
+            return None
+        claim = found[1], lock[1] == b"WRITE"
+        with suppress(OSError):  # it may not be looked at, or is removed
+            if Path(f"/proc/{pid}/root{path}").stat().st_ino == int(lock[2]):
+                break
+    return claim
 
 
 def _is_confined(pid: int) -> bool:
