@@ -38,7 +38,7 @@ from aisotools.workspace.checkpoints.staging import (
 )
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import Node, TreePath, TreeReader, open_below
-from aisotools.workspace.dirfd import DIRECTORY_FLAGS, open_unlocked
+from aisotools.workspace.dirfd import open_unlocked
 
 
 @dataclass(slots=True)
@@ -289,7 +289,7 @@ class _Restore:
                 if not stat.S_ISDIR(status.st_mode):
                     raise
                 return
-            folder = os.open(path[-1], DIRECTORY_FLAGS, dir_fd=parent)
+            folder = open_unlocked(path[-1], parent)
             try:
                 give_to(folder, (node.owner if node is not None else None) or _owner_of(parent))
             finally:

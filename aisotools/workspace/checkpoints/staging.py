@@ -34,7 +34,7 @@ from aisotools.workspace.checkpoints.attributes import (
 from aisotools.workspace.checkpoints.contents import write_content
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import Node, TreePath, link_target, open_below
-from aisotools.workspace.dirfd import CREATE_FLAGS, DIRECTORY_FLAGS, flush_file_system
+from aisotools.workspace.dirfd import CREATE_FLAGS, flush_file_system, open_unlocked
 from aisotools.workspace.workspace import TEMPORARY
 
 Failure = tuple[TreePath, str]
@@ -147,7 +147,7 @@ class Stage:
         with writable(self._root, ()) as root:
             os.mkdir(self._name, 0o700, dir_fd=root)
             self._is_made = True
-            self._folder = os.open(self._name, DIRECTORY_FLAGS, dir_fd=root)
+            self._folder = open_unlocked(self._name, root)  # an inherited access list may have locked it
 
     def _is_there(self, path: TreePath) -> bool:
         """Return whether a folder is at a path, or may be: where nobody can look, nothing is staged."""
@@ -200,7 +200,7 @@ class Stage:
         """Make an entry. Return the attributes that it has not."""
         if node.kind == "folder":
             os.mkdir(name, 0o700, dir_fd=parent)  # its mode is set when it is filled and in its place
-            folder = os.open(name, DIRECTORY_FLAGS, dir_fd=parent)
+            folder = open_unlocked(name, parent)
             try:
                 give_to(folder, node.owner or owner)
                 # What is refused is named when the mode is set.

@@ -230,6 +230,9 @@ def test_access_control_list_comes_back(rig: Rig) -> None:
     )
     for name in ("listed", "plain"):
         (rig.root / name).write_text("x")
+    folder = rig.root / "folder"
+    folder.mkdir()
+    (folder / "within").write_text("x")
     try:
         os.setxattr(rig.root / "listed", "system.posix_acl_access", value)
         os.setxattr(rig.root, "system.posix_acl_default", value)
@@ -238,7 +241,9 @@ def test_access_control_list_comes_back(rig: Rig) -> None:
             raise
         pytest.skip("this file system has no access control lists")
     before = state_of(rig.root)
-    rig.step(*((rig.root / name).unlink for name in ("listed", "plain")))
+    files = [rig.root / "listed", rig.root / "plain", folder / "within"]
+    rig.step(*(file.unlink for file in files), folder.rmdir)
+    # A list without the right to search, as here, locks the owner out of every new folder.
     assert rig.move().missing == ()
     assert state_of(rig.root) == before
 
