@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import select
@@ -46,7 +47,13 @@ from aisotools.sandbox.host.fork_observation import (
 )
 from aisotools.sandbox.host.watches import watch
 from aisotools.sandbox.process import tree
-from aisotools.sandbox.process.descriptors import discard_socket, host_pair, receive
+from aisotools.sandbox.process.descriptors import (
+    IN_FLIGHT_PATIENCE_S,
+    IN_FLIGHT_PAUSE_S,
+    discard_socket,
+    host_pair,
+    receive,
+)
 from aisotools.sandbox.process.spawn import search_path
 
 _log = logging.getLogger(__name__)
@@ -463,13 +470,22 @@ class ForkSnapshot:
         if not self.is_alive:
             raise SandboxError(self.drop_reason or "the snapshot's process has ended")
         sock = ForkSocket(supervisor, self.socket.pid, self.socket.killed)
-        try:
-            # Race: the fork may have ended since `is_alive`; then the message is refused, and nobody holds
-            # the copies of the descriptors.
-            socket.send_fds(self.socket.sock, [encode(op, header)], [sock.peer.fileno(), *files])
-        except OSError as error:
-            sock.close(kill=False)
-            raise SandboxError(f"the snapshot's process could not be reached ({error.strerror})") from None
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + IN_FLIGHT_PATIENCE_S
+        while True:
+            try:
+                # Race: the fork may have ended since `is_alive`; then the message is refused, and nobody
+                # holds the copies of the descriptors.
+                socket.send_fds(self.socket.sock, [encode(op, header)], [sock.peer.fileno(), *files])
+                break
+            except OSError as error:
+                if error.errno == errno.ETOOMANYREFS and loop.time() < ends_s:
+                    await asyncio.sleep(IN_FLIGHT_PAUSE_S)
+                    continue
+                sock.close(kill=False)
+                raise SandboxError(
+                    f"the snapshot's process could not be reached ({error.strerror})"
+                ) from None
         sock.peer.close()
         return sock
 

@@ -47,6 +47,7 @@ from aisotools.sandbox.host.worker_limits import (
 )
 from aisotools.sandbox.limits import LIMIT, LimitExceeded, explain_failure
 from aisotools.sandbox.process import spawn, tree
+from aisotools.sandbox.process.descriptors import IN_FLIGHT_PATIENCE_S, IN_FLIGHT_PAUSE_S
 from aisotools.workspace.import_roots import refuse_import_root
 
 # How long an old tree may take to end before a new one is started all the same.
@@ -56,9 +57,6 @@ _MOST_BROKEN = 2
 # How long a call waits for what is restored after such a worker: several snapshots may have to be tried, and
 # nobody has asked to stop.
 _BROKEN_RECOVERY_S = 3.0
-# How long a start waits while too many descriptors of the user are on their way between processes.
-_IN_FLIGHT_PATIENCE_S = 2.0
-_IN_FLIGHT_PAUSE_S = 0.05
 _NO_SWEEP = contextlib.nullcontext()
 
 
@@ -655,17 +653,16 @@ class LocalSandbox:
 
     async def _spawn(self, server: spawn.ForkServerHandle) -> spawn.WorkerHandles:
         loop = asyncio.get_running_loop()
-        ends_s = loop.time() + _IN_FLIGHT_PATIENCE_S
+        ends_s = loop.time() + IN_FLIGHT_PATIENCE_S
         while True:
             if self._closed:  # meanwhile
                 raise SandboxError("The sandbox was closed.")
             try:
                 return server.spawn(self._spec)
             except spawn.TooManyOnTheirWay:
-                # Most programs receive what they are sent at once, so that is soon over.
                 if loop.time() > ends_s:
                     raise
-                await asyncio.sleep(_IN_FLIGHT_PAUSE_S)
+                await asyncio.sleep(IN_FLIGHT_PAUSE_S)
 
     async def _wait_ready(self, connection: WorkerConnection) -> None:
         try:

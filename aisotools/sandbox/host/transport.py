@@ -26,6 +26,7 @@ When it fails
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import logging
 import os
@@ -137,7 +138,11 @@ class FrameSocket:
                     # Buffered bytes go without descriptors: the worker would wait for one that never comes.
                     raise ChannelError("The worker has not read earlier messages yet.") from None
                 sent = 0
-            except OSError:
+            except OSError as error:
+                if error.errno == errno.ETOOMANYREFS:  # which only a message with descriptors can meet
+                    raise ChannelError(
+                        "Too many descriptors of this user are on their way between processes."
+                    ) from None
                 # The peer is gone. The reader reports that, after the frames that arrived before.
                 return
             if sent == len(data):

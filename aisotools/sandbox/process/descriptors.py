@@ -35,6 +35,14 @@ from aisotools.core.exceptions import ChannelError
 SO_PASSRIGHTS = 83
 """Linux's number of the option on the machines that have a system call filter; Python has no name for it."""
 
+IN_FLIGHT_PATIENCE_S = 2.0
+"""How long a host that sends descriptors waits while the kernel refuses them with ETOOMANYREFS.
+
+The kernel counts those that are on their way per user, so another program may have caused this. Most programs
+receive what they are sent at once, so it is soon over.
+"""
+IN_FLIGHT_PAUSE_S = 0.05
+
 _log = logging.getLogger(__name__)
 
 # What the kernel attaches to one message at most.

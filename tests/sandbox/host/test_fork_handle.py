@@ -17,6 +17,7 @@ from aisotools.sandbox.host import fork_handle
 from aisotools.sandbox.host.fork_handle import ForkSnapshot, ForkSocket, wait_until_ended
 from aisotools.sandbox.host.fork_observation import ProcessCounts, TooMuchToRead
 from aisotools.sandbox.process.tree import is_below
+from tests.sandbox.host.test_transport_socket import FullSocket
 from tests.waiting import HANG_S
 
 SPEAKER = "import os, sys, time; os.write(int(sys.argv[1]), bytes.fromhex(sys.argv[2])); time.sleep(1000)"
@@ -257,6 +258,27 @@ async def test_a_snapshot_that_ended_cannot_be_restored(sock: ForkSocket) -> Non
     child.wait()
     with pytest.raises(SandboxError, match="the snapshot's process has ended"):
         await taken.wake(os.getpid, within_s=50)
+
+
+async def test_a_fork_is_asked_again_while_too_many_descriptors_are_on_their_way(
+    sock: ForkSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel counts them per user, so another program may have caused that."""
+    monkeypatch.setattr(fork_handle, "IN_FLIGHT_PAUSE_S", 0.001)
+    child = speaker(sock, encode("parked"))
+    taken = snapshot(sock)
+    await taken.settled
+    full = FullSocket(fileno=sock.sock.detach())
+    sock.sock, full.refusals = full, 3
+    asked = await taken._request("copy", os.getpid, {})
+    assert full.refusals == -1, "refused three times, and then sent"
+    asked.close(kill=False)
+    full.refusals = 1 << 30
+    monkeypatch.setattr(fork_handle, "IN_FLIGHT_PATIENCE_S", 0.01)
+    with pytest.raises(SandboxError, match="Too many references"):
+        await taken._request("copy", os.getpid, {})
+    taken.drop("done")
+    assert child.wait() == -9
 
 
 @pytest.mark.parametrize("value", [None, "text", 3, {"a": 1}])

@@ -153,8 +153,10 @@ async def test_a_start_that_is_cancelled_leaves_nothing(r: Rig, stage: str) -> N
     start = asyncio.create_task(r.kernel.start())
     await reach(r, stage)
     start.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await start
+    (outcome,) = await asyncio.gather(start, return_exceptions=True)
+    # The rest may have come in the same turn of the loop.
+    came = SandboxStatus if stage == "its supervisor is there" else asyncio.CancelledError
+    assert isinstance(outcome, asyncio.CancelledError | came)
     assert await r.value("1") == 1
     assert r.kernel.status().generation == 1
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +57,30 @@ async def test_a_socket_that_refuses_them_reads_and_sends_them() -> None:
     channel.close()
     assert theirs.recv(1) == b""
     theirs.close()
+
+
+class FullSocket(socket.socket):
+    """Answers as the kernel does to a user who has as many descriptors on their way as one may have."""
+
+    refusals = 1
+
+    def sendmsg(self, *arguments: Any, **options: Any) -> int:
+        self.refusals -= 1
+        if self.refusals < 0:
+            return super().sendmsg(*arguments, **options)
+        raise OSError(errno.ETOOMANYREFS, os.strerror(errno.ETOOMANYREFS))
+
+
+async def test_descriptors_that_cannot_go_are_an_error_and_the_channel_stays() -> None:
+    pair = socket.socketpair()
+    with FullSocket(fileno=pair[0].detach()) as ours, pair[1] as theirs:
+        ours.setblocking(False)
+        channel = frame_socket(ours)
+        with pytest.raises(ChannelError, match="on their way between processes"):
+            channel.write(b"frame", [theirs.fileno()])
+        channel.write(b"bytes")
+        assert theirs.recv(10) == b"bytes", "nothing of the first one was sent"
+        channel.close()
 
 
 async def test_little_is_read_behind_a_large_frame() -> None:

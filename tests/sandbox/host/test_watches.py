@@ -32,16 +32,22 @@ class FullSelector(selectors.EpollSelector):
     left: int | None = None
     code = errno.ENOSPC
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._counted: set[Any] = set()  # what is watched from before may end meanwhile, and gives nothing
+
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         if self.left is not None:
             if not self.left:
                 raise OSError(self.code, os.strerror(self.code))
             self.left -= 1
+            self._counted.add(fileobj)
         return super().register(fileobj, events, data)
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        if self.left is not None:
+        if self.left is not None and fileobj in self._counted:
             self.left += 1
+        self._counted.discard(fileobj)
         return super().unregister(fileobj)
 
 
