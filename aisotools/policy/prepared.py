@@ -7,7 +7,6 @@ shown is what runs.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import re
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from aisotools.core.protocols import Tool, ToolPayload
-from aisotools.core.types import Decision, Effect, Facts, Json, RunsIn, ToolCall, ToolResult
+from aisotools.core.types import Decision, Effect, Facts, Json, RunsIn, ToolCall, ToolResult, with_changes
 from aisotools.policy.quoted import quoted_texts
 from aisotools.policy.rules import Evaluation, Policy, assumed_effect
 from aisotools.tools.adapter import (
@@ -188,7 +187,7 @@ def prepare_call(
             facts, flaw = _declared_facts(tool, call, encoded, on_host=payload is None)
         # That a tool reaches files through the path guard is known of our own tools alone.
         is_guarded = facts.path_guarded and builtin is not None
-        facts = dataclasses.replace(
+        facts = with_changes(
             facts,
             basis="analysis" if is_ours else facts.basis,
             runs_in=runs_in,
@@ -207,18 +206,18 @@ def prepare_call(
                 facts, look_again = look(), look
         runs_held_command = builtin is not None and builtin.keeps_to_reading and not facts.background
         if runs_held_command and facts.commands and facts.certain and facts.effect is Effect.READ_ONLY:
-            facts = dataclasses.replace(facts, enforced=facts.enforced | enforced_for_reading)
+            facts = with_changes(facts, enforced=facts.enforced | enforced_for_reading)
         keeps_to_reading = is_guarded or (builtin is not None and builtin.keeps_to_reading)
         is_believed = payload is not None and not keeps_to_reading
         is_unenforced = is_believed and not has_readers and assumed_effect(facts) is Effect.READ_ONLY
         if is_unenforced:
-            facts = dataclasses.replace(facts, effect=Effect.LOCAL_MUTATION)
+            facts = with_changes(facts, effect=Effect.LOCAL_MUTATION)
         effect = assumed_effect(facts)
         # A call that only reads leaves nothing to undo, and finding out takes time. What the tool itself says
         # about undo does not count.
         undoable = can_undo is not None and effect is not Effect.READ_ONLY and can_undo(facts)
         if facts.undoable is not undoable:
-            facts = dataclasses.replace(facts, undoable=undoable)
+            facts = with_changes(facts, undoable=undoable)
     except Exception as error:
         effect = Effect.DESTRUCTIVE
         facts = Facts(effect=effect, certain=False, runs_in=runs_in, level=level)
@@ -228,7 +227,7 @@ def prepare_call(
         evaluation = policy.check(_with_arguments(call, fresh_arguments(encoded)), facts)
         if resolve_paths is not None and not is_resolved and evaluation.decision is Decision.ASK:
             found, look_again = look(), look
-            facts = dataclasses.replace(found, effect=facts.effect, undoable=facts.undoable)
+            facts = with_changes(found, effect=facts.effect, undoable=facts.undoable)
             effect = assumed_effect(facts)  # what cannot be resolved is uncertain
         if digest_code is not None and evaluation.decision is Decision.ASK:
             facts = _with_code(facts, fresh_arguments(encoded), digest_code)
@@ -242,7 +241,7 @@ def prepare_call(
         if flaw and evaluation.decision is not Decision.ALLOW:
             more.append(flaw)
         if more:
-            evaluation = dataclasses.replace(evaluation, reasons=(*evaluation.reasons, *more))
+            evaluation = with_changes(evaluation, reasons=(*evaluation.reasons, *more))
     only_touches_files = builtin is not None and facts.path_guarded
     return PreparedCall(
         tool=tool,
@@ -280,7 +279,7 @@ def _declared_facts(tool: Tool, call: ToolCall, encoded: bytes, *, on_host: bool
     # No tool says what code does that it is given to run; what it names is seen all the same.
     code = call.arguments.get(_CODE_ARGUMENT)
     if isinstance(code, str):
-        facts = dataclasses.replace(
+        facts = with_changes(
             facts,
             named=tuple(quoted_texts(code)),
             scripts=tuple((name, "") for name in loaded_names(code)),
@@ -303,7 +302,7 @@ def _with_code(facts: Facts, arguments: Mapping[str, Json], digest_code: CodeDig
     if not is_given_code and not (runs_unknown and (facts.commands or facts.runs_in == "sandbox")):
         return facts
     texts = [value for value in arguments.values() if isinstance(value, str)]
-    return dataclasses.replace(facts, code=digest_code(texts, [path for path, _ in facts.scripts]))
+    return with_changes(facts, code=digest_code(texts, [path for path, _ in facts.scripts]))
 
 
 def _with_commands(facts: Facts) -> Facts:
@@ -313,12 +312,12 @@ def _with_commands(facts: Facts) -> Facts:
 
     commands = facts.commands
     if len(commands) > _MAX_COMMANDS or sum(map(len, commands)) > _MAX_COMMAND_CHARS:
-        return dataclasses.replace(facts, certain=False)
+        return with_changes(facts, certain=False)
     for command in commands:
         found = shell_facts(command)
         # A program alone stands for whatever it may be given: only what it does with any argument counts.
         with_argument = shell_facts(f"{command} ./x") if " " not in command.strip() else found
-        facts = dataclasses.replace(
+        facts = with_changes(
             facts,
             effect=max(facts.effect, found.effect, with_argument.effect),
             writes=unite_names(facts.writes, found.writes),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import dataclasses
 import functools
 import logging
 import time
@@ -33,7 +32,7 @@ from aisotools.core.exceptions import (
 from aisotools.core.protocols import Approver, OutputCaps, Tool, ToolContext
 from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.truncation import ResultStore, RetentionBudget, truncate_result
-from aisotools.core.types import Decision, Effect, Json, Origin, ToolCall, ToolResult
+from aisotools.core.types import Decision, Effect, Json, Origin, ToolCall, ToolResult, with_changes
 from aisotools.policy.grants import Grants, names_to_allow
 from aisotools.policy.prepared import CallDecision, PreparedCall, call_digest, denial_result, prepare_call
 from aisotools.policy.rules import Evaluation, Policy
@@ -197,7 +196,7 @@ class Gate:
         bounds = self._narrowing if bound is None else [bound, *self._narrowing]
         policy, allowed = self.policy, self._approvals.allowed.names
         if policy.allow_protected != allowed:
-            policy = dataclasses.replace(policy, allow_protected=allowed)
+            policy = with_changes(policy, allow_protected=allowed)
         policy = functools.reduce(Policy.narrowed, bounds, policy)
         return rules.follow(policy) if rules and (policy.concerns_paths or rules.has_any) else policy
 
@@ -280,7 +279,7 @@ class Gate:
             size = check_size(call.name, call.arguments)
         except ArgumentError as flaw:
             # Neither copied nor recorded.
-            self._event_log.add(CallRequested, call.id, call=dataclasses.replace(call, arguments={}))
+            self._event_log.add(CallRequested, call.id, call=with_changes(call, arguments={}))
             return _Request(call=call, tool=tool, flaw=flaw, started_s=time.monotonic())
         if size >= _LARGE_ARGUMENTS:
             self._turns.spend()
@@ -293,7 +292,7 @@ class Gate:
                 await self._event_log.prepare(call.id, arguments)
                 # Several may be ready in the same turn, and adding the event has its share as well.
                 await self._take_turn(size)
-        call = dataclasses.replace(call, arguments=arguments)
+        call = with_changes(call, arguments=arguments)
         self._event_log.add(CallRequested, call.id, call=call)
         return _Request(call=call, tool=tool, size=size, started_s=time.monotonic())
 
@@ -316,7 +315,7 @@ class Gate:
                 tools=self.registry,
             )
             metadata = {**truncated.metadata, "tool": call.name, "call_id": call.id}
-            result = dataclasses.replace(truncated, metadata=metadata)
+            result = with_changes(truncated, metadata=metadata)
             if len(result.content) >= _LARGE_EVENT:
                 # To its end: what a call has done is recorded, whoever is cancelled meanwhile.
                 await run_to_completion(self._event_log.prepare(call.id, result.content))
@@ -383,7 +382,7 @@ class Gate:
         )
         if env is None or env.trials is None or not prepared.facts.unknown:
             return prepared
-        return dataclasses.replace(prepared, is_tried=not why_not_tried(prepared, policy, env.trials))
+        return with_changes(prepared, is_tried=not why_not_tried(prepared, policy, env.trials))
 
     def _decide(
         self,
@@ -508,7 +507,7 @@ class Gate:
                 return CallDecision(prepared, Decision.ALLOW, decision.decided_by, evaluation.reasons)
             changed = Evaluation(Decision.ASK, reasons=(*differences, *evaluation.reasons))
             question = CallDecision(
-                dataclasses.replace(prepared, evaluation=changed), Decision.ASK, "policy", changed.reasons
+                with_changes(prepared, evaluation=changed), Decision.ASK, "policy", changed.reasons
             )
             (decision,) = await self._ask([question], env, approver)
         reason = (
@@ -628,7 +627,7 @@ class Gate:
             done = await rules.enforce(call.name) if rules is not None and rules.has_any else ""
             result = await env.sandbox.call(request)
             if done:
-                result = dataclasses.replace(result, content=f"{result.content}\n{done}".lstrip("\n"))
+                result = with_changes(result, content=f"{result.content}\n{done}".lstrip("\n"))
         result = _validated(prepared.tool, result)
         return result if session_tool is None else await session_tool.receive(result)
 
@@ -669,7 +668,7 @@ def _validated(tool: Tool, result: ToolResult) -> ToolResult:
     except Exception as error:  # tools are written by strangers too
         failed = host_exception_result(error)
         message = f"{tool.name} ran, but its validate_value failed. This is a bug in the tool.\n"
-        return dataclasses.replace(failed, content=message + failed.content, recoverable=False)
+        return with_changes(failed, content=message + failed.content, recoverable=False)
     return result
 
 

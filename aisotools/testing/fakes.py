@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from aisotools.core.exceptions import SandboxError, ToolError
-from aisotools.core.protocols import Cancellation, Tool, ToolContext, ToolPayload
+from aisotools.core.protocols import Cancellation, Declaration, Tool, ToolContext, ToolPayload
 from aisotools.core.sandboxes import SandboxCall, SandboxListener, SandboxStatus
 from aisotools.core.types import Effect, Facts, Json, RunsIn, ToolResult
 from aisotools.sandbox.confinement.detect import Detection
@@ -35,8 +35,8 @@ _NEEDS_A_WORKER = ("aisotools.builtin.python:", "aisotools.builtin.shell:")
 class MockTool:
     """A tool that returns prepared results and records its calls.
 
-    It has an optional member of a tool only if the matching argument is passed: `classify` for `effect`,
-    `shipment` for `runs_in="sandbox"`.
+    It has an optional member of a tool only if the matching argument is passed: `classify` and `declaration`
+    for `effect`, `shipment` for `runs_in="sandbox"`.
 
     Attributes:
         name: Its name.
@@ -47,6 +47,7 @@ class MockTool:
     """
 
     classify: Callable[[Mapping[str, Json]], Effect]
+    declaration: Declaration
     gather_facts: Callable[[Mapping[str, Json]], Facts]
     extract_undo_path: Callable[[Mapping[str, Json]], Path | None]
     shipment: Callable[[], ToolPayload]
@@ -97,6 +98,8 @@ class MockTool:
         self.contexts: list[ToolContext] = []
         if effect is not None:
             self.classify = lambda _: effect
+            if facts is None:
+                self.declaration = "constant"
         if facts is not None:
             self.gather_facts = lambda _: facts
         if undo_path is not None:

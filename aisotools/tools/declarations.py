@@ -34,6 +34,7 @@ from aisotools.core.types import (
     with_changes,
 )
 from aisotools.tools.adapter import supports
+from aisotools.tools.function import FunctionTool
 from aisotools.tools.validation import fresh_arguments, short_repr
 
 ANSWER_S: Final = 2.0
@@ -54,6 +55,9 @@ _HOST = re.compile(r"(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}\.?(?::\d{1,5})?", r
 _BRACKETED = re.compile(r"\[([^\[\]]*)\](?::\d{1,5})?", re.ASCII)
 _ELSEWHERE = re.compile(r"[^/]*[:\\]")
 _FOREIGN_VARIABLE = re.compile(r"%\w+%|\$\{?\w|\$\(|`")
+
+# Members by which an object may say something else about its calls than its class does.
+_OVERRIDDEN = frozenset({"classify", "gather_facts"})
 
 _Answer = TypeVar("_Answer")
 
@@ -98,11 +102,26 @@ def declared_facts(
         Exception: Whatever the tool's own code raises.
     """
     declaration = declaration_of(tool)
+    if declaration != "computed" and type(tool) is FunctionTool and _OVERRIDDEN.isdisjoint(vars(tool)):
+        effect: object = tool.classify({})
+        if type(effect) is Effect:  # a program may assign anything to the tool
+            return _constant_facts(effect, declaration, on_host)
     if declaration == "computed":
         answers = _asker.ask(tool, lambda: _read_twice(tool, encoded_arguments), timeout_s)
         declared = _agreed(*answers)
     else:
         declared = _read(tool, fresh_arguments(encoded_arguments))
+    return _conclude(declared, declaration, on_host)
+
+
+@functools.cache
+def _constant_facts(effect: Effect, declaration: Declaration, on_host: bool) -> DeclaredFacts:
+    """Return the facts of a tool of our own class for which an effect is declared and nothing more."""
+    return _conclude(DeclaredFacts(Facts(effect=effect)), declaration, on_host)
+
+
+def _conclude(declared: DeclaredFacts, declaration: Declaration, on_host: bool) -> DeclaredFacts:
+    """Return what is known of a call by its declaration; see `declared_facts`."""
     facts = declared.facts
     names_change = facts.writes or facts.hosts or facts.commands
     if on_host and not declared.flaw and facts.effect > Effect.READ_ONLY and facts.reads and not names_change:

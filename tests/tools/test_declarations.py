@@ -50,7 +50,8 @@ def computed() -> None:
     ("made", "wanted"),
     [
         (MockTool(), "none"),
-        (MockTool(effect=Effect.READ_ONLY), "computed"),
+        (MockTool(effect=Effect.READ_ONLY), "constant"),
+        (MockTool(effect=Effect.READ_ONLY, facts=Facts()), "computed"),
         (MockTool(facts=Facts()), "computed"),
         (declaring(effect=Effect.READ_ONLY), "computed"),
         (declaring(classify=None, gather_facts=None), "none"),
@@ -102,6 +103,33 @@ def test_a_flaw_keeps_what_a_rule_may_deny() -> None:
     assert (facts.basis, facts.certain, facts.outside) == ("nothing", False, True)
     one: Any = Facts(writes="conftest.py")  # type: ignore[arg-type]  # the same
     assert declared_facts(MockTool(facts=one), b"{}", on_host=True).facts.writes == ("conftest.py",)
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+@pytest.mark.parametrize("effect", [None, *Effect])
+def test_a_constant_effect_is_the_same_as_one_that_is_computed(effect: Effect | None, on_host: bool) -> None:
+    def change() -> None:
+        """Change something."""
+
+    short = tool(runs_in="host", effect=effect)(change)
+    looked_up = tool(runs_in="host", effect=effect)(change)
+    vars(looked_up)["gather_facts"] = looked_up.gather_facts
+    for _ in range(2):
+        facts = declared_facts(short, b"{}", on_host=on_host)
+        assert facts == declared_facts(looked_up, b"{}", on_host=on_host)
+    short.effect = Effect.DESTRUCTIVE
+    assert declared_facts(short, b"{}", on_host=on_host).facts.effect is Effect.DESTRUCTIVE
+    short.effect = "read_only"  # type: ignore[assignment]  # a program may do that
+    assert "which is no Effect" in declared_facts(short, b"{}", on_host=on_host).flaw
+
+
+def test_a_constant_tool_that_is_given_other_members_is_asked_them() -> None:
+    @tool(runs_in="host", effect=Effect.READ_ONLY)
+    def look() -> None:
+        """Look at something."""
+
+    vars(look)["gather_facts"] = lambda _: Facts(effect=Effect.DESTRUCTIVE, writes=("a",))
+    assert declared_facts(look, b"{}", on_host=True).facts.writes == ("a",)
 
 
 def test_flawed_facts_in_the_sandbox_are_uncertain() -> None:
