@@ -250,6 +250,7 @@ class WorkspaceHistory:
         if prepared.changes_variables:
             self._states.note_changed()
         try:
+            was_small = self._is_small
             end = functools.partial(self._checkpoints.end, call.id, evidence=writers.evidence)
             step = await self._scan(end, call.id)
             if self._checkpoints.is_due:
@@ -262,7 +263,7 @@ class WorkspaceHistory:
                 await asyncio.to_thread(self._checkpoints.drop_old)
                 self._forget_states()
             if result is not None and step.changed:
-                result = writers.name_others(step, result)
+                result = await writers.name_others(step, result, inline=was_small and self._is_small)
             latest = self._checkpoints.latest
             limited = call.id in self._limited or latest is None or _is_limited(latest)
             if result is not None and step.changed and limited:
@@ -304,6 +305,12 @@ class WorkspaceHistory:
             undone = plan
         return explain_taken_back(result, paths, undone)
 
+    @property
+    def _is_small(self) -> bool:
+        """True if the workspace had so few entries at the last look that the event loop can look itself."""
+        latest = self._checkpoints.latest
+        return latest is not None and latest.entries <= _INLINE_ENTRIES
+
     def _forget_states(self) -> None:
         """Forget which states calls have found that can be neither undone nor redone any more."""
         steps = [*self._checkpoints.steps, *self._checkpoints.undone]
@@ -323,11 +330,9 @@ class WorkspaceHistory:
             inline: Whether it may run on the loop at all.
             frozen: Whether the sandbox's processes are stopped meanwhile.
         """
-        latest = self._checkpoints.latest
         hold: Callable[..., AbstractContextManager[object]] = self._shared.freeze if frozen else nullcontext
-        is_small = latest is not None and latest.entries <= _INLINE_ENTRIES
         try:
-            if inline and is_small and not self._checkpoints.is_busy:
+            if inline and self._is_small and not self._checkpoints.is_busy:
                 try:
                     with hold(_INLINE_THREADS):
                         return scan(progress=_refuse_large, max_work=_INLINE_ENTRIES, may_wait=False)

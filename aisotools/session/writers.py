@@ -24,6 +24,9 @@ from aisotools.workspace.checkpoints.tree import TreePath
 _LOOK_INTERVAL_S = 0.1
 """How often it is looked whether anything runs in the sandboxes, during a call."""
 
+_MOST_NAMED_INLINE = 100
+"""Paths that a call may name for its changes to be compared on the event loop."""
+
 LONG_CALL_S = 1.0
 """A call that takes so long names what it has changed: a person may well have saved a file meanwhile."""
 
@@ -109,13 +112,21 @@ class CallWriters:
         """Look no more. Doing so again has no effect."""
         self._next.cancel()
 
-    def name_others(self, step: Checkpoint, result: ToolResult) -> ToolResult:
-        """Return a result that says what else has changed, as far as anybody can tell or nobody can."""
+    async def name_others(self, step: Checkpoint, result: ToolResult, *, inline: bool) -> ToolResult:
+        """Return a result that says what else has changed, as far as anybody can tell or nobody can.
+
+        Args:
+            step: What the call has changed.
+            result: The call's result.
+            inline: Whether there are so few files that the event loop can compare them itself.
+        """
         authorship = step.authorship
         took_long = time.monotonic() - self._began_s >= LONG_CALL_S
         # One that timed out names what it has changed in any case.
         is_open = authorship.named is None and took_long and result.metadata.get("timed_out") is not True
         if authorship.named is None and not authorship.seen and not is_open:
             return result
-        changes = self._shared.checkpoints.changes_by_author(step)
+        compare = self._shared.checkpoints.changes_by_author
+        is_quick = inline and len(authorship.named or ()) <= _MOST_NAMED_INLINE
+        changes = compare(step) if is_quick else await asyncio.to_thread(compare, step)
         return explain_others(result, changes, names_all=is_open)

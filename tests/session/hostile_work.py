@@ -725,6 +725,8 @@ async def measure(name: str, folder: Path, retained_bytes: int, stalled: stalls.
         if scenario.follow_up is not None:
             await scenario.follow_up(session)
         works = (await session.run_cell("1 + 1", origin="person")).content
+        if "2" in works.splitlines():  # processes of the scenario may print meanwhile
+            works = "2"
         retained = session.status().retained  # measures what was not measured yet
         assert retained is not None
         found = {

@@ -28,6 +28,7 @@ When it fails
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -47,11 +48,18 @@ from aisotools.workspace.workspace import TEMPORARY
 MOST_PATHS = 1_000
 """Changed paths of a call that are judged; with more there is no evidence."""
 
+# Bytes of two listings that are compared at once.
+_FIRST_COMPARED = 64
+_MOST_COMPARED = 1 << 20
+
 Author = Literal["call", "others", "unclear"]
 """Whose a change is. `unclear`: somebody else has written there, and the call may have as well."""
 
 TimeSpan = tuple[int, int]
 """Begin and end, in nanoseconds since the epoch."""
+
+
+_Differences = Iterator[tuple[str, Node | None, Node | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +104,14 @@ class Authorship:
         if self.named is None or (path[-1:] and path[-1].startswith(TEMPORARY)):
             return "call"
         # A folder above what is named is made for it.
-        if any(path[: len(one)] == one or one[: len(path)] == path for one in self.named):
+        if path in _with_parents(self.named) or any(path[:end] in self.named for end in range(len(path))):
             return "call"
         return "others" if self.is_certain else "unclear"
+
+
+@functools.lru_cache(maxsize=4)  # each path of a call is asked for
+def _with_parents(paths: frozenset[TreePath]) -> frozenset[TreePath]:
+    return frozenset(path[:end] for path in paths for end in range(len(path) + 1))
 
 
 UNKNOWN = Authorship()
@@ -162,69 +175,91 @@ def changed_nodes(
 
 
 def _walk_changes(store: ContentStore, before: str, after: str) -> Iterator[tuple[TreePath, Node | None]]:
-    todo: list[tuple[TreePath, str, str]] = [((), before, after)]
-    while todo:
-        path, before, after = todo.pop()
-        left, right = _differing_entries(
-            store.get(before) if before else b"", store.get(after) if after else b""
-        )
-        for name in sorted({*left, *right}):
-            old, new = left.get(name), right.get(name)
-            if old == new:
-                continue
+    # Depth first: each folder that differs has a path to return, however many of them there are.
+    stack: list[tuple[TreePath, _Differences]] = [((), _compare_listings(store, before, after))]
+    while stack:
+        path, differing = stack[-1]
+        for name, old, new in differing:
+            below = (*path, name)
             inner = [
                 node.content if node is not None and node.kind == "folder" else "" for node in (old, new)
             ]
             if not all(inner) or (old and old.mode) != (new and new.mode):
-                yield (*path, name), new
+                yield below, new
             if inner[0] != inner[1]:
-                todo.append(((*path, name), inner[0], inner[1]))
+                stack.append((below, _compare_listings(store, *inner)))
+                break
+        else:
+            stack.pop()
 
 
-def _differing_entries(left: bytes, right: bytes) -> tuple[dict[str, Node], dict[str, Node]]:
-    """Return the entries of each of two listings that are not in the other one."""
-    # What is equal at the begin and at the end is cut off before anything is split: mostly that is all.
-    shorter = min(len(left), len(right))
-    same = _common_start(left, right, shorter)
-    # An entry is a header and a name, and zero bytes are between all of them: two for each whole entry.
-    start = left.rfind(b"\0", 0, same) + 1
-    if left.count(b"\0", 0, start) % 2:
-        start = left.rfind(b"\0", 0, start - 1) + 1
-    same = _common_end(left, right, shorter - start)
-    zeros = left.count(b"\0", len(left) - same)
-    end = 0
-    if zeros >= 2:
-        at = left.find(b"\0", len(left) - same)
-        end = len(left) - (left.find(b"\0", at + 1) if zeros % 2 else at)
-    parts = [_split_entries(listing[start : len(listing) - end]) for listing in (left, right)]
-    return _decode(parts[0] - parts[1]), _decode(parts[1] - parts[0])
+def _compare_listings(store: ContentStore, before: str, after: str) -> _Differences:
+    """Yield name, earlier and later node of the entries at which two listings differ, in their order.
+
+    What is equal is compared as bytes and not decoded. A call changes a few of perhaps 100,000 entries, and
+    whoever wants no more than some of the differences stops: no step takes longer than a comparison of a
+    megabyte, so that another thread can go on.
+    """
+    # A zero byte after the last entry, too: then each entry ends with one, and has one in the middle.
+    listings = (store.get(content) if content else b"" for content in (before, after))
+    left, right = (listing + b"\0" if listing else b"" for listing in listings)
+    at = other = 0
+    while at < len(left) or other < len(right):
+        equal = _whole_entries(left, at, _equal_length(left, at, right, other))
+        at, other = at + equal, other + equal
+        name, old, past = _entry_at(left, at)
+        other_name, new, other_past = _entry_at(right, other)
+        if old is None and new is None:
+            return
+        if new is None or (old is not None and name < other_name):
+            yield name, old, None
+            at = past
+        elif old is None or other_name < name:
+            yield other_name, None, new
+            other = other_past
+        else:
+            yield name, old, new
+            at, other = past, other_past
 
 
-def _split_entries(listing: bytes) -> set[tuple[bytes, bytes]]:
-    pieces = listing.split(b"\0")
-    return set(zip(pieces[::2], pieces[1::2], strict=False))
+def _entry_at(listing: bytes, at: int) -> tuple[str, Node | None, int]:
+    """Return name and node of the entry that begins there, and where the next one does; None at the end."""
+    if at >= len(listing):
+        return "", None, at
+    end = listing.find(b"\0", listing.find(b"\0", at) + 1)
+    ((name, node),) = decode_folder(listing[at:end]).items()
+    return name, node, end + 1
 
 
-def _decode(entries: Iterable[tuple[bytes, bytes]]) -> dict[str, Node]:
-    return decode_folder(b"\0".join(b"\0".join(entry) for entry in entries))
+def _whole_entries(listing: bytes, at: int, length: int) -> int:
+    """Return how many of the bytes from there on belong to entries that are within them as a whole."""
+    end = listing.rfind(b"\0", at, at + length) + 1
+    if end and listing.count(b"\0", at, end) % 2:
+        end = listing.rfind(b"\0", at, end - 1) + 1
+    return max(end - at, 0)
 
 
-def _common_start(left: bytes, right: bytes, most: int) -> int:
-    low, high = 0, most
+def _equal_length(left: bytes, at: int, right: bytes, other: int) -> int:
+    """Return how many bytes are equal from these places on."""
+    most = min(len(left) - at, len(right) - other)
+    equal, size = 0, _FIRST_COMPARED
+    while equal < most:
+        parts = (
+            left[at + equal : min(at + equal + size, at + most)],
+            right[other + equal : min(other + equal + size, other + most)],
+        )
+        if parts[0] != parts[1]:
+            return equal + _common_start(*parts)
+        equal += len(parts[0])
+        size = min(2 * size, _MOST_COMPARED)
+    return equal
+
+
+def _common_start(left: bytes, right: bytes) -> int:
+    low, high = 0, len(left)
     while low < high:
         middle = (low + high + 1) // 2
         if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _common_end(left: bytes, right: bytes, most: int) -> int:
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if left[len(left) - middle : len(left) - low] == right[len(right) - middle : len(right) - low]:
             low = middle
         else:
             high = middle - 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import string
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, strategies as st
@@ -13,12 +14,13 @@ from aisotools.workspace.checkpoints.authorship import (
     MOST_PATHS,
     UNKNOWN,
     Authorship,
+    changed_nodes,
     changed_paths,
     find_seen,
     parse_names,
 )
 from aisotools.workspace.checkpoints.store import Store, content_digest
-from aisotools.workspace.checkpoints.tree import Node, TreeReader, encode_folder
+from aisotools.workspace.checkpoints.tree import Node, TreeReader, decode_folder, encode_folder
 from aisotools.workspace.dirfd import DIRECTORY_FLAGS
 from aisotools.workspace.workspace import TEMPORARY
 
@@ -104,6 +106,63 @@ def test_changed_paths_are_those_of_a_whole_comparison(
         assert set(changed_paths(store, *roots)) == set(TreeReader(store).differences(*roots))
     finally:
         store.close()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_few_changes_among_many_entries_are_found(tmp_path: Path, seed: int) -> None:
+    """At the begin and at the end, side by side, with names that sort differently as bytes."""
+    random, store = Random(seed), Store(tmp_path / "store")
+    letters = "ab0\u00e9\uffff\U0001f600\udc80"
+    names = {"".join(random.choices(letters, k=random.randint(1, 9))) for _ in range(3_000)}
+    before: dict[str, object] = dict.fromkeys(names, "x")
+    after = dict(before)
+    ordered = sorted(names)
+    touched = {*ordered[:2], *ordered[-2:], *random.sample(ordered, 12)}
+    for name in touched:
+        match random.randrange(3):
+            case 0:
+                del after[name]
+            case 1:
+                after[name] = "y"
+            case _:
+                after[name + "\u00e9!"] = "new"
+    roots = put(store, before), put(store, after)
+    found = changed_nodes(store, *roots)
+    expected = {(name,) for name in {*before, *after} if before.get(name) != after.get(name)}
+    assert set(found) == expected
+    assert all((found[path] is None) == (path[0] not in after) for path in found)
+    store.close()
+
+
+def test_of_very_many_changes_only_the_first_are_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole listings of 99,000 files, which a worker can make, took the event loop half a second."""
+    store, decoded = Store(tmp_path / "store"), []
+
+    def decode(data: bytes) -> dict[str, Node]:
+        decoded.append(len(data))
+        return decode_folder(data)
+
+    monkeypatch.setattr("aisotools.workspace.checkpoints.authorship.decode_folder", decode)
+    folders = {f"{number:04}": {"deep": {"x": "x"}} for number in range(5_000)}
+    others: dict[str, object] = {f"{number:04}": {"deep": {"x": "y"}} for number in range(5_000)}
+    flat: dict[str, object] = {f"{number:06}": "x" for number in range(30_000)}
+    for one, other in ((dict(folders), others), (flat, dict.fromkeys(flat, "y")), ({}, flat), (flat, {})):
+        decoded.clear()
+        assert len(changed_paths(store, put(store, one), put(store, other))) == MOST_PATHS + 1
+        assert len(decoded) <= 6 * (MOST_PATHS + 1)
+        assert max(decoded) < 500, "one entry"
+    store.close()
+
+
+def test_writer_of_a_path_is_found_among_many_names() -> None:
+    names = frozenset((str(number), "a", "b") for number in range(3_000))
+    authorship = Authorship(named=names, is_certain=True)
+    for path in ((), ("7",), ("7", "a"), ("7", "a", "b"), ("7", "a", "b", "c", "d")):
+        assert authorship.author_of(path) == "call"
+    for path in (("x",), ("7", "b"), ("7", "a", "c")):
+        assert authorship.author_of(path) == "others"
 
 
 def test_no_more_paths_are_listed_than_are_judged(tmp_path: Path) -> None:
