@@ -8,7 +8,8 @@ Mechanism
     All sessions share one file, which vanishes with the process however it ends. A content that comes back is
     compared with its digest, under a key that only this process has.
 Race window
-    None: parts of the file are taken and given back under a lock.
+    None: parts of the file are taken and given back under a lock. What is written to a part is written before
+    anybody else knows of it.
 When it fails
     A content that cannot be written is an error, and one that comes back as another as well.
 """
@@ -73,15 +74,17 @@ class SpillFile:
             elif self._process != os.getpid():
                 # Fork: the parent goes on to use the same file.
                 raise OSError("this file belongs to the process that has forked this one")
-            offset = self._take(len(data))
-            try:
-                view, position = memoryview(data), offset
-                while view:
-                    written = os.pwrite(self._file, view, position)
-                    view, position = view[written:], position + written
-            except OSError:
+            offset, file = self._take(len(data)), self._file
+        # Without the lock, since a disk may be slow: this part is nobody else's, and keeps the file open.
+        try:
+            view, position = memoryview(data), offset
+            while view:
+                written = os.pwrite(file, view, position)
+                view, position = view[written:], position + written
+        except OSError:
+            with self._lock:
                 self._give_back(offset, len(data))
-                raise
+            raise
         return Extent(offset, len(data), digest)
 
     def get(self, extent: Extent) -> bytes:

@@ -27,7 +27,6 @@ import dataclasses
 import logging
 import math
 import pickle
-import re
 import time
 import weakref
 from collections import deque
@@ -55,7 +54,7 @@ from aisotools.core.sandboxes import SandboxStatus
 from aisotools.core.spill import SpillFile, spill_file
 from aisotools.core.truncation import Retained, RetentionBudget, size_of
 from aisotools.core.types import Json, ToolResult
-from aisotools.policy.prompts import visible
+from aisotools.session.progress import ProgressTracker
 
 _log = logging.getLogger(__name__)
 
@@ -114,13 +113,19 @@ def _unpack(stored: _Stored) -> SessionEvent:
 class _Block(Sequence[SessionEvent]):
     """Events on the disk."""
 
-    def __init__(self, spill: SpillFile, events: Sequence[SessionEvent], charged_bytes: int) -> None:
+    def __init__(
+        self,
+        spill: SpillFile,
+        events: Sequence[SessionEvent],
+        charged_bytes: int,
+        dump: Callable[[object], bytes] = pickle.dumps,
+    ) -> None:
         """Move events to the disk.
 
         Raises:
             Exception: If they cannot be written.
         """
-        self._extent = spill.put(pickle.dumps(list(events), pickle.HIGHEST_PROTOCOL))
+        self._extent = spill.put(dump(list(events)))
         self._count = len(events)
         self.size = self._extent.size
         self.charged_bytes = charged_bytes
@@ -164,6 +169,22 @@ class _Block(Sequence[SessionEvent]):
 def _read_block(block: _Block) -> Sequence[SessionEvent]:
     """Return the events of a block. Who reads one after the other reads each block once."""
     return block.read()
+
+
+def _dump_in_pieces(value: object) -> bytes:
+    """Return `value` pickled, in a thread beside the event loop.
+
+    `pickle.dumps` holds the interpreter's lock until it has all of it. A file that is written in Python gets
+    pieces of 64 KiB, and the lock is free for others between these.
+    """
+    pieces: list[bytes] = []
+
+    class Pieces:
+        def write(self, piece: bytes) -> None:
+            pieces.append(bytes(piece))  # the pickler uses its memory again
+
+    pickle.Pickler(Pieces(), pickle.HIGHEST_PROTOCOL).dump(value)
+    return b"".join(pieces)
 
 
 class EventView(Sequence[SessionEvent]):
@@ -243,10 +264,12 @@ class _RetainedEvents:
         self._charged_bytes = 0
         self._blocks: deque[_Block] = deque()
         self._spilled_bytes = 0
+        self._is_moving = False
         self.spill: SpillFile | None = None
         budget.on_excess(self._reclaim)
 
     def add(self, event: SessionEvent) -> None:
+        """Retain an event, charged now or a little later."""
         self._last_number = number = self._last_number + 1
         self._events[number] = _pack(event) if isinstance(event, CallOutput) else event
         self._sizes[number] = 0
@@ -322,6 +345,7 @@ class _RetainedEvents:
                 asyncio.get_running_loop().call_soon(self._move_excess)
 
     def summary(self) -> Retained:
+        """Return what is retained right now, with what was not charged yet."""
         self._charge_finished()
         return Retained(self._budget.used_bytes, self._budget.limit_bytes, self.dropped)
 
@@ -330,6 +354,8 @@ class _RetainedEvents:
 
         The newest stays: whoever has caused it is about to read it.
         """
+        if self._is_moving:
+            return False  # those after it have to wait: blocks are in order
         # What is not measured yet is of calls in progress.
         pending = min((numbers[0] for numbers in self._unmeasured.values() if numbers), default=math.inf)
         numbers: list[int] = []
@@ -341,7 +367,9 @@ class _RetainedEvents:
             parts = [*_variable_parts(_unpack(self._events[number]))]
             weight = _EVENT_BYTES + size_of(parts, _LARGEST_MOVED_BYTES, max_containers=_MOST_CONTAINERS)
             if weight > _LARGEST_MOVED_BYTES:
-                break  # writing it would hold up the loop: it stays until the budget needs its room
+                if not numbers:
+                    self._move_large(spill, number)
+                break  # writing it would hold up the loop
             numbers.append(number)
             size += self._sizes[number]
             written += weight
@@ -352,9 +380,45 @@ class _RetainedEvents:
         try:
             block = _Block(spill, [_unpack(self._events[number]) for number in numbers], size)
         except Exception as error:  # of whatever is in an event; or there is no room
-            _log.warning("Events stay in memory, and are dropped beyond the budget: %r", error)
-            self.spill = None
+            self._stay_in_memory(error)
             return False
+        self._replace(numbers, block)
+        return True
+
+    def _move_large(self, spill: SpillFile, number: int) -> None:
+        """Move the oldest event to the disk in a thread, unless there is no loop to be held up."""
+        stored, size = self._events[number], self._sizes[number]
+        if len(self._events) == 1:
+            return  # the newest
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # it stays until the budget needs its room
+
+        def move() -> _Block:
+            return _Block(spill, [_unpack(stored)], size, _dump_in_pieces)
+
+        def on_moved(moving: asyncio.Future[_Block]) -> None:
+            self._is_moving = False
+            if moving.cancelled():
+                return
+            if (error := moving.exception()) is not None:
+                self._stay_in_memory(error)
+            # Race: it was dropped or emptied meanwhile, since the budget was exceeded. Then nobody holds the
+            # block, and its room is free again.
+            elif self._events.get(number) is stored:
+                self._replace([number], moving.result())
+                self._move_excess()
+
+        self._is_moving = True
+        loop.run_in_executor(None, move).add_done_callback(on_moved)
+
+    def _stay_in_memory(self, error: BaseException) -> None:
+        _log.warning("Events stay in memory, and are dropped beyond the budget: %r", error)
+        self.spill = None
+
+    def _replace(self, numbers: Sequence[int], block: _Block) -> None:
+        """Put a block in the place of the oldest events, which it holds."""
         self._blocks.append(block)
         self._spilled_bytes += block.size
         for number in numbers:
@@ -363,7 +427,6 @@ class _RetainedEvents:
         self._listed = None
         while self._spilled_bytes > _MOST_SPILLED_BYTES:
             self._drop_block()
-        return True
 
     def _drop_block(self) -> None:
         block = self._blocks.popleft()
@@ -586,110 +649,3 @@ class EventLog:
     def variables_dropped(self, call_ids: Sequence[str], reason: str) -> None:
         """Record that variables from before these calls are not kept, or no longer."""
         self.add(VariablesDropped, call_ids=tuple(call_ids), reason=reason)
-
-
-# ---- progress bars
-
-_MAX_LINE_CHARS = 500
-"""Longer lines are not read as bars."""
-
-_MAX_STREAMS = 32
-"""Streams watched at once; the one watched for longest is dropped."""
-
-_MIN_INTERVAL_S = 0.1
-"""Time between two reports of one stream; a bar that is complete is reported at once."""
-
-_NUMBER = r"\d{1,15}(?:\.\d{1,6})?[kMGTPE]?"
-# Every repetition is bounded and no text can match in two ways, so hostile output cannot make this slow.
-_BAR = re.compile(
-    rf"(?:(?P<label>[^|\r\n]{{0,100}}?):\s{{1,4}})?\s{{0,4}}(?P<percent>\d{{1,3}})%\|[^|]{{0,300}}\|\s{{0,4}}"
-    rf"(?P<done>{_NUMBER})[A-Za-z]{{0,12}}/(?P<total>{_NUMBER})[A-Za-z]{{0,12}}"
-    r"\s\[(?P<times>[^\],]{0,40})(?:,\s{0,12}(?P<rate>[^\],]{1,40}))?[^\]]{0,100}\]"
-)
-_RATE = re.compile(rf"(?P<number>{_NUMBER})\s?(?P<over>[A-Za-z ]{{1,20}})/(?P<under>[A-Za-z ]{{1,20}})")
-_FACTORS = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
-
-Progress = dict[str, Json]
-"""`done` and `total`; where the bar shows them, `label`, `unit` and `rate` in units per second."""
-
-
-def parse_bar(line: str) -> Progress | None:
-    """Return the numbers of the progress bar that `line` draws, or None if it draws none."""
-    if "%|" not in line or len(line) > _MAX_LINE_CHARS:
-        return None
-    match = _BAR.fullmatch(line.strip())
-    if match is None:
-        return None
-    progress: Progress = {"done": _parse_number(match["done"]), "total": _parse_number(match["total"])}
-    if match["label"]:
-        progress["label"] = visible(match["label"], "")
-    rate = _RATE.fullmatch((match["rate"] or "").strip())
-    if rate is not None:
-        number = _parse_number(rate["number"])
-        inverse = rate["over"] == "s"  # seconds per item, which tqdm shows for slow loops
-        progress["unit"] = (rate["under"] if inverse else rate["over"]).strip()
-        if not inverse:
-            progress["rate"] = number
-        elif number:
-            progress["rate"] = round(1 / number, 6)
-    return progress
-
-
-def _parse_number(text: str) -> float | int:
-    factor = _FACTORS.get(text[-1])
-    if factor is not None:
-        return float(text[:-1]) * factor
-    return float(text) if "." in text else int(text)
-
-
-class BarReader:
-    """Reads the progress bars of one stream of one call."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start at the beginning of a line. `clock` returns the time in seconds."""
-        self._clock = clock
-        self._line = ""
-        self._reported: Progress | None = None
-        self._reported_s = float("-inf")
-
-    def feed(self, text: str) -> Progress | None:
-        """Read printed text. Return the progress of the newest bar if a report of it is due."""
-        if not self._line and "\r" not in text and "%|" not in text:
-            return None
-        lines = re.split(r"[\r\n]+", (self._line + text)[-4 * _MAX_LINE_CHARS :])
-        self._line = "" if text.endswith("\n") else lines[-1][-_MAX_LINE_CHARS:]
-        progress = next((parsed for line in reversed(lines) if (parsed := parse_bar(line))), None)
-        if progress is None or progress == self._reported:
-            return None
-        complete = progress["done"] == progress["total"]
-        if not complete and self._clock() - self._reported_s < _MIN_INTERVAL_S:
-            return None
-        self._reported, self._reported_s = progress, self._clock()
-        return progress
-
-
-class ProgressTracker:
-    """Reads the progress bars of all calls of a session, as numbers.
-
-    tqdm and similar libraries draw one line again and again behind a carriage return, in the worker's
-    interpreter or in a program that it started. The host reads the bars from the printed text, which is
-    hostile input like all output: patterns, line lengths and the number of watched streams are bounded.
-    """
-
-    def __init__(self) -> None:
-        """Start without streams."""
-        self._readers: dict[tuple[str, str], BarReader] = {}
-
-    def __len__(self) -> int:
-        return len(self._readers)
-
-    def feed(self, call_id: str, stream: str, text: str) -> Progress | None:
-        """Read what a call printed to one of its streams. Return its progress if a report of it is due."""
-        reader = self._readers.get((call_id, stream))
-        if reader is None:
-            if "%|" not in text:
-                return None
-            while len(self._readers) >= _MAX_STREAMS:
-                del self._readers[next(iter(self._readers))]
-            reader = self._readers[call_id, stream] = BarReader()
-        return reader.feed(text)

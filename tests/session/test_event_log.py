@@ -3,11 +3,9 @@ from __future__ import annotations
 import dataclasses
 import gc
 import logging
-import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -303,52 +301,3 @@ async def test_preparations_are_awaited_in_order_and_what_one_raises_is_raised()
         await log.prepare("c1", {"a": 1})
     assert seen == [("first", "c1", {"a": 1}), ("second", "c1", {"a": 1})]
     assert not log.events
-
-
-def test_events_beyond_a_share_of_the_budget_move_to_the_disk_and_are_all_there(tmp_path: Path) -> None:
-    event_log = EventLog(RetentionBudget(400_000))
-    event_log.write_files_to(tmp_path)
-    for number in range(3_000):
-        event_log.output(f"c{number}", "stdout", f"{number} " * 20)
-        event_log.lost(number, "reason")
-    events = event_log.events
-    assert len(events) == 6_000
-    assert event_log.retained.dropped_events == 0
-    assert event_log.retained.used_bytes <= 400_000 // 4 + 50_000
-    assert [event.call_id for event in events if isinstance(event, CallOutput)] == [
-        f"c{number}" for number in range(3_000)
-    ]
-    first, last = events[0], events[-1]
-    assert isinstance(first, CallOutput)
-    assert (first.text, last.kind) == ("0 " * 20, "sandbox_lost")
-    assert [event.kind for event in events[2_998:3_002]] == ["call_output", "sandbox_lost"] * 2
-    assert isinstance(events[4_000], CallOutput)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_events_on_the_disk_are_bounded_and_those_changed_there_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aisotools.session.event_log._MOST_SPILLED_BYTES", 60_000)
-    event_log = EventLog(RetentionBudget(200_000))
-    event_log.write_files_to(tmp_path)
-    for number in range(3_000):
-        event_log.lost(number, f"reason {number} " * 5)
-    dropped = event_log.events[0]
-    assert isinstance(dropped, EventsDropped)
-    assert dropped.count + len(event_log.events) - 1 == 3_000
-    assert dropped.kinds == ("sandbox_lost",)
-    spill: Any = event_log._retained.spill
-    os.pwrite(spill._file, bytes(100_000), 0)
-    lost = list(event_log.events)[1]
-    assert isinstance(lost, EventsDropped)
-    assert "cannot be read from the disk again" in lost.reason
-
-
-def test_events_without_room_on_the_disk_are_dropped_beyond_the_budget(tmp_path: Path) -> None:
-    event_log = EventLog(RetentionBudget(100_000))
-    event_log.write_files_to(tmp_path / "missing")
-    for number in range(3_000):
-        event_log.lost(number, f"reason {number}")
-    assert isinstance(event_log.events[0], EventsDropped)
-    assert event_log.retained.used_bytes <= 100_000

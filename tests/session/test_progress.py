@@ -9,7 +9,8 @@ import pytest
 from tqdm import tqdm
 
 from aisotools.core.events import CallEmitted
-from aisotools.session.event_log import BarReader, EventLog, ProgressTracker, parse_bar
+from aisotools.session.event_log import EventLog
+from aisotools.session.progress import BarReader, ProgressTracker, parse_bar
 from tests.conftest import OpenSession
 
 TQDM = """
