@@ -33,6 +33,7 @@ from aisotools.workspace.loaded_names import loaded_names
 _CODE_ARGUMENT = "code"
 """The argument in which tools get code to run, as `python` does."""
 
+_MAX_PATH_CHARS = 4_096
 _CODE_SIGNS = re.compile(r"[()=\n\"';]|\bimport\b|%")
 
 _MAX_COMMANDS = 20
@@ -290,7 +291,8 @@ def _declared_facts(tool: Tool, call: ToolCall, encoded: bytes, *, on_host: bool
 def _resolve_with_arguments(resolve_paths: PathsResolver, facts: Facts, encoded: bytes) -> Facts:
     """Return the facts with their paths resolved, and those that the arguments name."""
     arguments = fresh_arguments(encoded)
-    if isinstance(code := arguments.get(_CODE_ARGUMENT), str) and _CODE_SIGNS.search(code):
+    code = arguments.get(_CODE_ARGUMENT)
+    if isinstance(code, str) and (len(code) > _MAX_PATH_CHARS or _CODE_SIGNS.search(code)):
         del arguments[_CODE_ARGUMENT]  # of code, what stands in quotes counts
     return resolve_paths(facts, arguments)
 

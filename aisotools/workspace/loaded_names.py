@@ -27,10 +27,11 @@ from collections.abc import Iterator
 MAX_NAMES = 400
 """Names that are yielded of one text."""
 
-MAX_SIGN_CHARS = 1 << 15
-"""Characters that are read for signs of what else code runs; some 20 ms at worst."""
+MAX_SIGN_CHARS = 1 << 14
+"""Characters that are read for signs of what else code runs; some 25 ms at worst."""
 
-_MAX_CHARS = 1 << 18
+# Characters that are read for names; some 15 ms at worst. An approval of longer code is not remembered.
+_MAX_CHARS = 1 << 15
 _NAME = r"[A-Za-z_]\w*(?:\.\w+)*"
 _find_imports = re.compile(
     rf"\bimport[ \t]+({_NAME}(?:[ \t]+as[ \t]+\w+)?(?:[ \t]*,[ \t]*{_NAME})*)"

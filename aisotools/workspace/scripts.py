@@ -228,11 +228,12 @@ def digest_of_code(workspace: Path, texts: Iterable[str], scripts: Iterable[str]
             same content again is the same code.
 
     Returns:
-        The digest, of names and stamps; `UNREADABLE` if not all files can be looked at, or the call may run
-        some that lie beside the workspace.
+        The digest, of names and stamps; `UNREADABLE` if not all files can be looked at, the call may run
+        some that lie beside the workspace, or it is given more than `MAX_SIGN_CHARS` characters to run.
     """
     own = list(texts)
-    if any(map(may_run_elsewhere, own)):
+    # Longer texts are not read for signs: it would hold up the event loop.
+    if sum(map(len, own)) > MAX_SIGN_CHARS or any(map(may_run_elsewhere, own)):
         return UNREADABLE
     is_any = any(map(may_run_any_file, own))
     look = Workspace(workspace)

@@ -518,6 +518,8 @@ def test_of_code_what_stands_in_quotes_is_looked_at_and_the_rest_of_the_argument
     assert looked == {"path": "b"}
     _, plain = looked_at(MockTool(), code="secrets/key", path="b")
     assert plain == {"code": "secrets/key", "path": "b"}, "it may as well be the name of a file"
+    _, longer = looked_at(MockTool(), code="#" * 5_000)
+    assert longer == {}, "no path is so long, and to look through megabytes for signs of code takes long"
     _, number = looked_at(MockTool(), code=7)
     assert number == {"code": 7}
     _, other = looked_at(MockTool(), text=code)

@@ -57,6 +57,14 @@ def test_other_texts_load_nothing(text: str) -> None:
     assert list(loaded_names(text)) == []
 
 
+def test_work_on_hostile_text_is_bounded_for_names() -> None:
+    """Of megabytes of code no more is read than takes the event loop some milliseconds."""
+    before = "\n" * (1 << 14)
+    assert "late.py" in list(loaded_names(f"{before}import late"))
+    assert list(loaded_names(f"{before * 2}import late")) == []
+    assert may_run_any_file("x" * (MAX_SIGN_CHARS + 1))
+
+
 def test_names_are_bounded() -> None:
     assert len(list(loaded_names("".join(f"import m{number}\n" for number in range(1_000))))) == MAX_NAMES
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from aisotools.workspace.loaded_names import MAX_SIGN_CHARS
 from aisotools.workspace.scripts import (
     FOLDER,
     MAX_HASHED_BYTES,
@@ -190,6 +191,16 @@ def test_a_script_that_runs_any_file_binds_all(tmp_path: Path) -> None:
     assert code_digest(tmp_path, scripts=("x.sh",)) != before
     (tmp_path / "x.sh").write_text("bash $TMPDIR/$F")
     assert code_digest(tmp_path, scripts=("x.sh",)) == UNREADABLE
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_call_that_is_given_more_code_than_is_read_for_signs_has_no_digest(
+    tmp_path: Path, parts: int
+) -> None:
+    """To look through 256 KiB took the event loop 0.2 s."""
+    texts = ["x" * (MAX_SIGN_CHARS // parts)] * parts
+    assert digest_of_code(tmp_path, texts, []) != UNREADABLE
+    assert digest_of_code(tmp_path, [*texts, "y" * parts], []) == UNREADABLE
 
 
 def test_links_count_with_what_they_lead_to(tmp_path: Path) -> None:
