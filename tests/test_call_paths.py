@@ -11,13 +11,13 @@ ROOM = (0, 2, 8) if os.geteuid() == 0 else (1, 8, 16)
 """Modules, functions and crossings beyond two thirds of the first version: a busy machine polls more often,
 and a user who is not root passes some functions more."""
 
-ADDED = {"read-only call": (5, 24, 3), "asked write": (20, 140, 75), "undo": (16, 126, 8)}
+ADDED = {"read-only call": (5, 24, 3), "asked write": (21, 140, 75), "undo": (16, 126, 8)}
 """The same for what the first version did not do. Protected files are looked at between calls as well, and
 before an undo; the paths of a call that changes something are resolved, and compared once more before it runs
 with what was shown; a record is escaped where it has to be; a disk is waited for in a thread.
 Whether a call is tried first is decided, and where links lead is recorded. Which parts of a frame are kept is
 decided before they come, and names are sorted in runs. The monitor of the limits hears of each call, so that
-none runs unseen for as long as an idle sandbox does. Displays, and the reading of frames one after the other,
+none runs unseen for as long as an idle sandbox does. Displays, progress bars, and the reading of frames one after the other,
 have modules of their own. Which state of the variables a call has found, and in which call it was made, is
 noted; before an undo it is known which calls it takes and whether the variables from before them are kept.
 Copies of facts are made by a function of ours, which takes half of the time.

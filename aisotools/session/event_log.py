@@ -360,6 +360,7 @@ class _RetainedEvents:
         pending = min((numbers[0] for numbers in self._unmeasured.values() if numbers), default=math.inf)
         numbers: list[int] = []
         size = written = 0
+        precedes_large = False
         for number in self._events:
             if number >= pending or len(numbers) == _BLOCK_EVENTS or written > _BLOCK_BYTES:
                 break
@@ -369,13 +370,13 @@ class _RetainedEvents:
             if weight > _LARGEST_MOVED_BYTES:
                 if not numbers:
                     self._move_large(spill, number)
+                precedes_large = True
                 break  # writing it would hold up the loop
             numbers.append(number)
             size += self._sizes[number]
             written += weight
-        if not numbers or (
-            len(numbers) < min(_BLOCK_EVENTS, len(self._events) // 2) and written <= _BLOCK_BYTES
-        ):
+        is_enough = len(numbers) >= min(_BLOCK_EVENTS, len(self._events) // 2) or written > _BLOCK_BYTES
+        if not numbers or not (is_enough or precedes_large):
             return False  # a call in progress is among the oldest
         try:
             block = _Block(spill, [_unpack(self._events[number]) for number in numbers], size)

@@ -125,6 +125,19 @@ def test_large_events_move_in_a_thread_in_order_and_the_loop_goes_on(
     stalls.run(add_all)
 
 
+async def test_a_large_event_behind_a_few_small_ones_moves_as_well(tmp_path: Path) -> None:
+    event_log = large_log(tmp_path)
+    retained = event_log._retained
+    for number in range(12):
+        for _ in range(3):
+            event_log.lost(number, "small")
+        add_large(event_log, number)
+        await eventually(lambda: not retained._is_moving)
+    assert event_log.retained.used_bytes < (64 << 20) // 4 + 3 * LARGE_BYTES
+    assert event_log.retained.dropped_events == 0
+    assert [number_of(event) for event in event_log.events if event.kind != "sandbox_lost"] == list(range(12))
+
+
 class HeldSpill(SpillFile):
     """Writes when it is told to, or fails."""
 
