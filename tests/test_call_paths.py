@@ -17,9 +17,9 @@ before an undo; the paths of a call that changes something are resolved, and com
 with what was shown; a record is escaped where it has to be; a disk is waited for in a thread.
 Whether a call is tried first is decided, and where links lead is recorded. Which parts of a frame are kept is
 decided before they come, and names are sorted in runs. The monitor of the limits hears of each call, so that
-none runs unseen for as long as an idle sandbox does. Displays, progress bars, and the reading of frames one after the other,
-have modules of their own. Which state of the variables a call has found, and in which call it was made, is
-noted; before an undo it is known which calls it takes and whether the variables from before them are kept.
+none runs unseen for as long as an idle sandbox does. Displays, progress bars, and the reading of frames one
+after the other, have modules of their own. Which state of the variables a call has found, and in which call it
+was made, is noted; before an undo it is known which calls it takes and whether the variables from before them are kept.
 Copies of facts are made by a function of ours, which takes half of the time.
 An undo notes what it failed at, so that it can be taken back. Its steps have a module of their own, as have
 the trees of a step.

@@ -31,7 +31,7 @@ from aisotools.core.exceptions import (
 )
 from aisotools.core.protocols import Approver, OutputCaps, Tool, ToolContext
 from aisotools.core.sandboxes import SandboxCall
-from aisotools.core.truncation import ResultStore, RetentionBudget, truncate_result
+from aisotools.core.truncation import ResultStore, RetentionBudget, escape_surrogates, truncate_result
 from aisotools.core.types import Decision, Effect, Json, Origin, ToolCall, ToolResult, with_changes
 from aisotools.policy.grants import Grants, names_to_allow
 from aisotools.policy.prepared import CallDecision, PreparedCall, call_digest, denial_result, prepare_call
@@ -91,7 +91,8 @@ def make_call(name: object, arguments: object = None, *, origin: str, call_id: o
     if call_id is not None and not isinstance(call_id, str):
         raise TypeError(f"A call's id is text, not {type(call_id).__name__}; leave it out to have one made.")
     checked: Any = {} if arguments is None else arguments
-    return ToolCall(call_id or uuid.uuid4().hex, name, checked, origin=cast("Origin", origin))
+    call_id = escape_surrogates(call_id) if call_id else uuid.uuid4().hex
+    return ToolCall(call_id, name, checked, origin=cast("Origin", origin))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

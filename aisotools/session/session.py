@@ -20,7 +20,7 @@ from aisotools.core.events import CallEmitted, SessionEnded, SessionEvent
 from aisotools.core.exceptions import SessionClosed, ToolError, UsageError
 from aisotools.core.protocols import Approver, OutputCaps, StoredText
 from aisotools.core.sandboxes import Sandbox
-from aisotools.core.truncation import DEFAULT_RETAINED_BYTES, RetentionBudget
+from aisotools.core.truncation import DEFAULT_RETAINED_BYTES, RetentionBudget, escape_surrogates
 from aisotools.core.types import Json, Origin, ToolCall, ToolResult
 from aisotools.policy.config import user_allowed_names, user_policy
 from aisotools.policy.grants import Grants
@@ -136,7 +136,7 @@ class Session:
         require_type(limits, Limits, "limits", "Limits(...)")
         require_approver(approver)
         self.limits = limits if limits is not None else Limits()
-        self.session_key = session_key or uuid.uuid4().hex[:12]
+        self.session_key = escape_surrogates(session_key) if session_key else uuid.uuid4().hex[:12]
         self.retention = RetentionBudget(check_retained_bytes(retained_bytes))
         self._event_log = EventLog(self.retention)
         self.events = self._event_log.events

@@ -690,3 +690,20 @@ async def test_at_limited_the_other_built_in_tools_ask(
 ) -> None:
     session = open_session(sandbox=Limited, level="limited", approver=ScriptedApprover())
     assert (await session.call(name, arguments, origin="model")).error_kind == "denied"
+
+
+@pytest.mark.parametrize("number", [0xD800, 0xDCFF, 0])
+async def test_key_and_ids_may_be_any_text(
+    number: int, tmp_path: Path, environ: Mapping[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """They come from strangers, too: half characters can stand in no file and no message."""
+    workspace, key = tmp_path / "w", chr(number)
+    for _ in range(2):  # the second one reads what the first one has recorded
+        async with Session(workspace, environ=environ, approver=AllowAll(), session_key=key) as session:
+            call = {"code": "open('made', 'w').close(); 1 + 1"}
+            result = await session.call("python", call, call_id=f"{key}1")
+            assert (result.content, result.is_error) == ("2", False)
+            undone = await session.undo()
+            assert not undone.is_error
+    assert [path.name for path in workspace.iterdir()] == []
+    assert not caplog.records

@@ -28,16 +28,17 @@ import errno
 import fcntl
 import hashlib
 import itertools
+import json
 import os
 import stat
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Never
 
-from pydantic_core import from_json, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.dirfd import (
@@ -63,6 +64,22 @@ _SYNCED_ONE_BY_ONE = 32
 def content_digest(data: bytes) -> str:
     """Return the name under which a content is stored."""
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _encode_record(record: Mapping[str, Any]) -> bytes:
+    try:
+        return to_json(record) + b"\n"
+    except PydanticSerializationError:
+        # A name of a file that is not UTF-8, or what a person calls a conversation: with half characters.
+        return json.dumps(record).encode() + b"\n"
+
+
+def _decode_record(line: bytes) -> object:
+    """Return a record, or None if the line is damaged."""
+    for decode in (from_json, json.loads):  # the second one for half characters, which the first one refuses
+        with suppress(ValueError, RecursionError):
+            return decode(line)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,10 +503,7 @@ class Store:
         # The part after the last line feed is empty, or a record that a crash cut short.
         lines = (self.folder / _JOURNAL).read_bytes().split(b"\n")[:-1]
         for number, line in enumerate(lines):
-            try:
-                record = from_json(line)
-            except ValueError:
-                record = None
+            record = _decode_record(line)
             if not isinstance(record, dict):
                 self.damage = f"{len(lines) - number:,} of its {len(lines):,} lines, from {number + 1:,} on"
                 break
@@ -502,7 +516,7 @@ class Store:
         Raises:
             WorkspaceError: If it cannot be written. The action that it announces must not be done then.
         """
-        line = to_json(fields) + b"\n"
+        line = _encode_record(fields)
         try:
             self._has_unsynced_records = True
             self._last_bytes = 0
@@ -547,7 +561,7 @@ class Store:
             journal = os.open(new, APPEND_FLAGS | os.O_CREAT | os.O_TRUNC, 0o600)
             try:
                 os.fchmod(journal, 0o600)
-                _write_all(journal, b"".join(to_json(record) + b"\n" for record in records))
+                _write_all(journal, b"".join(map(_encode_record, records)))
                 # Or the power may fail with the new name on the disk and without what it names.
                 os.fdatasync(journal)
                 # A crash before this leaves the old journal and a file that nobody reads; after it, the new

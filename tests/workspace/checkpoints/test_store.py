@@ -311,6 +311,15 @@ def test_records_come_back_in_order(store: Store) -> None:
     again.close()
 
 
+@pytest.mark.parametrize("text", ["\ud800", "a\udcffb", "\udfff\ud800", "\u2028 \0"])
+def test_records_hold_any_text(store: Store, text: str) -> None:
+    """Of names of files that are not UTF-8, and of what a person calls a conversation."""
+    store.record(op="begin", id=text, named=[[text, "b"]])
+    store.record(op="end")
+    assert store.records() == [{"op": "begin", "id": text, "named": [[text, "b"]]}, {"op": "end"}]
+    store.close()
+
+
 @pytest.mark.parametrize(
     "tail", [b'{"op":"b"', b'{"op":"b"}', b"nonsense\n", b"[]\n", b'\n{"op":"b"}\n', b"3\n"]
 )
