@@ -14,22 +14,20 @@ and a user who is not root passes some functions more."""
 ADDED = {"read-only call": (5, 24, 3), "asked write": (21, 140, 75), "undo": (16, 126, 8)}
 """The same for what the first version did not do. Protected files are looked at between calls as well, and
 before an undo; the paths of a call that changes something are resolved, and compared once more before it runs
-with what was shown; a record is escaped where it has to be; a disk is waited for in a thread.
-Whether a call is tried first is decided, and where links lead is recorded. Which parts of a frame are kept is
-decided before they come, and names are sorted in runs. The monitor of the limits hears of each call, so that
-none runs unseen for as long as an idle sandbox does. Displays, progress bars, and the reading of frames one
-after the other, have modules of their own. Which state of the variables a call has found, and in which call it
-was made, is noted; before an undo it is known which calls it takes and whether the variables from before them are kept.
-Copies of facts are made by a function of ours, which takes half of the time.
-An undo notes what it failed at, so that it can be taken back. Its steps have a module of their own, as have
-the trees of a step.
+with what was shown; a record is escaped where it has to be; a disk is waited for in a thread. Whether a call
+is tried first is decided, and where links lead is recorded. Which parts of a frame are kept is decided before
+they come, and names are sorted in runs. The monitor of the limits hears of each call, so that none runs
+unseen for as long as an idle sandbox does. Displays, progress bars, and the reading of frames one after the
+other, have modules of their own. Which state of the variables a call has found, and in which call it was
+made, is noted; before an undo it is known which calls it takes and whether the variables from before them are
+kept. Copies of facts are made by a function of ours, which takes half of the time. An undo notes what it
+failed at, so that it can be taken back. Its steps have a module of their own, as have the trees of a step.
 Whose a change is is judged when a call ends, and what undo will not bring back; attributes, plans, removals
-and transactions have modules of their own.
-That rules are enforced as they are now is seen before each call; what a call would remove or run has a
-stamp. What a tool's facts come from is imported in a thread, and large arguments are parsed once.
-Where rules deny files, a call ends when the sandbox is at rest.
-Contents and records are written through to the disk, in a thread, before a call that has changed something is
-answered, and a content that is there is compared; an undo is staged and synced, and only then switched."""
+and transactions have modules of their own. That rules are enforced as they are now is seen before each call;
+what a call would remove or run has a stamp. What a tool's facts come from is imported in a thread, and large
+arguments are parsed once. Where rules deny files, a call ends when the sandbox is at rest. Contents and
+records are written through to the disk, in a thread, before a call that has changed something is answered,
+and a content that is there is compared; an undo is staged and synced, and only then switched."""
 
 
 def test_the_path_of_a_call_is_two_thirds_of_the_first_version() -> None:

@@ -59,11 +59,6 @@ def strip_controls(text: str) -> str:
     return _CONTROLS.sub(lambda found: "\n" if found[0][0] == "\r" else "", text)
 
 
-def escape_surrogates(text: str) -> str:
-    """Return text that can be encoded: halves of characters, which no file can hold, are given as numbers."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
 def looks_binary(text: str) -> bool:
     """Return whether `text` is decoded binary data, judged by its first 4,096 characters."""
     probe = text[:_BINARY_PROBE_CHARS]

@@ -31,13 +31,14 @@ from aisotools.core.exceptions import (
 )
 from aisotools.core.protocols import Approver, OutputCaps, Tool, ToolContext
 from aisotools.core.sandboxes import SandboxCall
-from aisotools.core.truncation import ResultStore, RetentionBudget, escape_surrogates, truncate_result
+from aisotools.core.truncation import ResultStore, RetentionBudget, truncate_result
 from aisotools.core.types import Decision, Effect, Json, Origin, ToolCall, ToolResult, with_changes
 from aisotools.policy.grants import Grants, names_to_allow
 from aisotools.policy.prepared import CallDecision, PreparedCall, call_digest, denial_result, prepare_call
 from aisotools.policy.rules import Evaluation, Policy
 from aisotools.policy.trials import why_not_tried
 from aisotools.sandbox.results import VALUE_DROPPED
+from aisotools.sandbox.worker.output import escape_surrogates
 from aisotools.session.approvals import DEFAULT_ANSWER_TIMEOUT_S, ApprovalManager
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment, Guard, leave_guards

@@ -20,7 +20,7 @@ from aisotools.core.events import CallEmitted, SessionEnded, SessionEvent
 from aisotools.core.exceptions import SessionClosed, ToolError, UsageError
 from aisotools.core.protocols import Approver, OutputCaps, StoredText
 from aisotools.core.sandboxes import Sandbox
-from aisotools.core.truncation import DEFAULT_RETAINED_BYTES, RetentionBudget, escape_surrogates
+from aisotools.core.truncation import DEFAULT_RETAINED_BYTES, RetentionBudget
 from aisotools.core.types import Json, Origin, ToolCall, ToolResult
 from aisotools.policy.config import user_allowed_names, user_policy
 from aisotools.policy.grants import Grants
@@ -30,6 +30,7 @@ from aisotools.sandbox.data import unpack
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
+from aisotools.sandbox.worker.output import escape_surrogates
 from aisotools.session.event_log import EventLog, Listener
 from aisotools.session.gate import Gate, make_call
 from aisotools.session.options import (
@@ -669,11 +670,9 @@ class Session:
             SandboxError: If the variables cannot be copied.
         """
         async with self._settled() as parts:
-            env = parts.env
-            folder = None
-            if workspace is not None:
-                folder = real_workspace(parse_workspace(workspace), state_place(self._environ))
-            copy = await branch_off(parts.history, env.sandbox, env.workspace, folder)
+            env, state = parts.env, state_place(self._environ)
+            folder = None if workspace is None else real_workspace(parse_workspace(workspace), state)
+            copy = await branch_off(parts.history, env.sandbox, env.workspace, folder, state)
             branch = Session(
                 copy.folder,
                 ToolRegistry(self.registry),
@@ -692,6 +691,7 @@ class Session:
                 lost = await copy.load_variables(branch.sandbox)
             except BaseException:
                 await branch.close()
+                await copy.remove()
                 raise
             finally:
                 copy.close()

@@ -13,9 +13,11 @@ import io
 import keyword
 import os
 import pickle
+import shutil
 import uuid
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,9 +29,11 @@ from aisotools.core.types import Effect, Json, ToolResult
 from aisotools.sandbox.data import MAX_BYTES, PAYLOAD_KINDS, Payload, pack, unpack
 from aisotools.session.undo_history import UndoHistory
 from aisotools.session.undo_results import list_uncovered
+from aisotools.workspace.checkouts import note_made
 from aisotools.workspace.checkpoints.restore import restore
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import TreeReader, encode_folder
+from aisotools.workspace.lock import checkpoint_folder
 from aisotools.workspace.paths import printable
 
 _MAX_BRANCHES = 999
@@ -44,11 +48,13 @@ class StateCopy:
         folder: The copy of its workspace.
         variables: The copy of its variables; None if its sandbox cannot copy variables.
         missing: Paths of the workspace that are not in the copy, each with the reason.
+        is_new: Whether the folder was made for it.
     """
 
     folder: Path
     variables: VariableCopy | None
     missing: tuple[str, ...]
+    is_new: bool = True
 
     async def load_variables(self, sandbox: object) -> tuple[str, ...]:
         """Give the variables to the sandbox of the branch. Return what was lost of them."""
@@ -61,17 +67,24 @@ class StateCopy:
         if self.variables is not None:
             self.variables.close()
 
+    async def remove(self) -> None:
+        """Remove the copy of the workspace, for which no branch was opened."""
+        await asyncio.to_thread(_remove_copy, self.folder, self.is_new)
+
 
 async def branch_off(
-    history: UndoHistory, sandbox: Sandbox, workspace: Path, folder: Path | None
+    history: UndoHistory, sandbox: Sandbox, workspace: Path, folder: Path | None, state_folder: Path
 ) -> StateCopy:
     """Copy workspace and variables as they are now, while no call changes them.
+
+    Checkouts and environments that sessions have made there count as made in the copy, which opens like it.
 
     Args:
         history: The history of the workspace.
         sandbox: The sandbox that has the variables.
         workspace: The folder to copy.
         folder: The target folder, empty or missing; None creates one beside the workspace.
+        state_folder: Where aisotools keeps its state.
 
     Raises:
         UsageError: If `folder` holds anything.
@@ -81,15 +94,36 @@ async def branch_off(
     async with history.exclusive() as snapshot:
         if not snapshot.root:
             raise WorkspaceError(f"The workspace cannot be copied: {'; '.join(list_uncovered(snapshot))}.")
-        target = _make_folder(workspace, folder)
-        variables = await sandbox.variables.branch() if isinstance(sandbox, SupportsSnapshots) else None
+        target, is_new = _make_folder(workspace, folder)
+        copy = StateCopy(folder=target, variables=None, missing=(), is_new=is_new)
         try:
+            if isinstance(sandbox, SupportsSnapshots):
+                copy = replace(copy, variables=await sandbox.variables.branch())
             missing = await asyncio.to_thread(extract_tree, history.store, snapshot.root, target)
+            notes = checkpoint_folder(target, state_folder)
+            notes.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # The session that is copied has opened on no others, or at a level at which they do not matter.
+            await asyncio.to_thread(note_made, target, notes)
         except BaseException:
-            if variables is not None:
-                variables.close()
+            copy.close()
+            await copy.remove()
             raise
-    return StateCopy(folder=target, variables=variables, missing=missing)
+    return replace(copy, missing=missing)
+
+
+def _remove_copy(folder: Path, is_new: bool) -> None:
+    if is_new:
+        # Race: a person may have changed it meanwhile. What cannot be removed stays, and the caller's own error
+        # is the one that counts.
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            # Race: the same.
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                entry.unlink()
 
 
 def extract_tree(store: Store, root: str, folder: Path) -> tuple[str, ...]:
@@ -112,16 +146,18 @@ def extract_tree(store: Store, root: str, folder: Path) -> tuple[str, ...]:
     return tuple(f"{printable('/'.join(path))} ({reason})" for path, reason in missing)
 
 
-def _make_folder(workspace: Path, folder: Path | None) -> Path:
+def _make_folder(workspace: Path, folder: Path | None) -> tuple[Path, bool]:
+    """Return the folder for a copy, and whether it is a new one."""
     if folder is None:
-        return _make_sibling(workspace)
+        return _make_sibling(workspace), True
     try:
+        is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise UsageError(f"workspace={str(folder)!r} is not empty. Give a new folder, or leave it out.")
     except OSError as error:
         raise WorkspaceError(f"{str(folder)!r} cannot hold the copy: {error.strerror}.") from None
-    return folder
+    return folder, is_new
 
 
 def _make_sibling(workspace: Path) -> Path:

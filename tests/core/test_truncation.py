@@ -10,7 +10,6 @@ from hypothesis import example, given, strategies as st
 
 from aisotools.core.truncation import (
     HeadTailBuffer,
-    escape_surrogates,
     looks_binary,
     strip_controls,
     summarize_names,
@@ -216,12 +215,3 @@ def test_names_in_a_line_are_bounded_and_the_others_counted() -> None:
     many = [f"n{number}" for number in range(5_020)]
     assert summarize_names(many[:20]).endswith("n18, n19")
     assert summarize_names(many).endswith("n18, n19 and 5,000 more")
-
-
-@pytest.mark.parametrize(
-    ("text", "escaped"),
-    [("a", "a"), ("\u00e9\U0001f600", "\u00e9\U0001f600"), ("a\ud800\udcff", "a\\ud800\\udcff")],
-)
-def test_half_characters_are_escaped_and_told_apart(text: str, escaped: str) -> None:
-    assert escape_surrogates(text) == escaped
-    assert escape_surrogates(text).encode()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.builtin import builtin_tools
-from aisotools.core.exceptions import UsageError, WorkspaceError
+from aisotools.core.exceptions import UsageError, WorkspaceError, WorkspaceRefused
 from aisotools.core.protocols import OutputCaps, ToolContext
 from aisotools.core.sandboxes import SandboxListener
 from aisotools.core.types import Decision, Json, ToolResult
@@ -107,6 +107,48 @@ async def test_a_folder_that_cannot_be(real_session: OpenSession, tmp_path: Path
     with pytest.raises(WorkspaceError, match="cannot hold the copy"):
         await session.branch(workspace=tmp_path / "file" / "sub")
     assert await value(session, "1") == "1"
+
+
+@pytest.mark.parametrize("command", ["git init -q .", "git init -q sub", "mkdir .git", "mkdir conda-meta"])
+async def test_a_checkout_that_a_session_has_made_is_no_reason_to_refuse_a_branch(
+    real_session: OpenSession, tmp_path: Path, command: str
+) -> None:
+    session = real_session(policy=ALLOW, level="confined")
+    made = await session.call("sandbox_bash", {"command": command})
+    assert not made.is_error, made.content
+    for folder in (None, tmp_path / "elsewhere"):
+        branch = await session.branch(workspace=folder)
+        assert await value(branch, "1 + 1") == "2"
+        inner = await branch.branch()
+        await inner.close()
+        await branch.close()
+
+
+async def test_a_branch_that_cannot_be_opened_leaves_no_files(
+    real_session: OpenSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = real_session(policy=ALLOW)
+    await value(session, "import os; os.makedirs('d/e'); open('d/e/f', 'w').close(); os.symlink('d', 'l')")
+    assert session.workspace is not None
+
+    async def refuse(branch: Session) -> None:
+        assert branch.workspace is not None
+        assert (branch.workspace / "d" / "e" / "f").exists()
+        raise WorkspaceRefused("not there")
+
+    own = tmp_path / "own"
+    own.mkdir()
+    before = sorted(path.name for path in session.workspace.parent.iterdir())
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "start", refuse)
+        for folder in (None, own, tmp_path / "new"):
+            with pytest.raises(WorkspaceRefused, match="not there"):
+                await session.branch(workspace=folder)
+    assert sorted(path.name for path in session.workspace.parent.iterdir()) == before
+    assert list(own.iterdir()) == []
+    assert not (tmp_path / "new").exists()
+    branch = await session.branch(workspace=own)
+    await branch.close()
 
 
 def options_of(session: Session) -> dict[str, object]:
