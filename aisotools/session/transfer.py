@@ -113,8 +113,8 @@ async def branch_off(
 
 def _remove_copy(folder: Path, is_new: bool) -> None:
     if is_new:
-        # Race: a person may have changed it meanwhile. What cannot be removed stays; the caller raises its own
-        # error.
+        # Race: a person may have changed it meanwhile. What cannot be removed stays; its caller raises the
+        # error that counts.
         shutil.rmtree(folder, ignore_errors=True)
         return
     for entry in folder.iterdir():
