@@ -44,6 +44,7 @@ from aisotools.policy.rules import normalize_path
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import ImportRootWatch
 from aisotools.workspace.candidates import OutOfSteps
+from aisotools.workspace.import_roots import is_package_mark
 from aisotools.workspace.protected import ProtectedFileChange, ProtectedFiles
 
 _log = logging.getLogger(__name__)
@@ -507,10 +508,18 @@ def _build_denial(
     """Build the error that replaces `result`; it contains its text."""
     lines = []
     if protected := [change for change in changes if not change.denied]:
+        advice = (
+            "Ask the user to make such changes, or to allow the name with Session(allow_protected=[...])."
+        )
+        if any(is_package_mark(change.path) for change in protected):
+            advice = (
+                "The workspace lies directly in a folder that modules are imported from, so it cannot be a "
+                "package itself: make the package in a folder of the workspace, or ask the user for a "
+                "workspace elsewhere."
+            )
         lines.append(
             f"{name} changed protected files, which programs outside the sandbox would run or obey: "
-            f"{_summarize_changes(protected)}. Everything else it did stays. Ask the user to make such "
-            "changes, or to allow the name with Session(allow_protected=[...])."
+            f"{_summarize_changes(protected)}. Everything else it did stays. {advice}"
         )
     if by_rule := [change for change in changes if change.denied]:
         lines.append(

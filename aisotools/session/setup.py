@@ -40,6 +40,7 @@ from aisotools.session.remote_history import NoUndoHistory
 from aisotools.session.sharing import share_in_thread
 from aisotools.session.trials import trial_lookups
 from aisotools.session.undo_history import TimeoutChoice, UndoHistory
+from aisotools.workspace.import_roots import package_marks
 from aisotools.workspace.lock import state_folder
 from aisotools.workspace.path_facts import PathResolver
 from aisotools.workspace.protected import ProtectedFiles
@@ -286,6 +287,7 @@ def _read_workspace(
         environ=environ,
         denied=enforced.put_back,
         unreadable=enforced.unreadable,
+        package_marks=package_marks(workspace, environ),
     )
     return narrowing, files
 

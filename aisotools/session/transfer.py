@@ -112,18 +112,17 @@ async def branch_off(
 
 
 def _remove_copy(folder: Path, is_new: bool) -> None:
-    if is_new:
-        # Race: a person may have changed it meanwhile. What cannot be removed stays; its caller raises the
-        # error that counts.
-        shutil.rmtree(folder, ignore_errors=True)
-        return
+    """Remove a copy, as far as that can be done: the caller has an error of its own to raise."""
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
-            # Race: the same.
+            # Race: a person may have changed it meanwhile. What cannot be removed stays.
             shutil.rmtree(entry, ignore_errors=True)
         else:
             with suppress(OSError):
                 entry.unlink()
+    if is_new:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def extract_tree(store: Store, root: str, folder: Path) -> tuple[str, ...]:

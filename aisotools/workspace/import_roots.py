@@ -45,7 +45,7 @@ from typing import Any, NamedTuple
 from aisotools.core.exceptions import WorkspaceRefused
 from aisotools.workspace.host_files import refuse_host_files
 from aisotools.workspace.real_paths import RealPaths, leads_into, lies_to, list_links, parents
-from aisotools.workspace.search_path import find_odd_entry, text_of_entry
+from aisotools.workspace.search_path import find_odd_entry, list_import_roots
 
 OWN_IMPORTS = frozenset(
     {
@@ -130,7 +130,7 @@ def refuse_import_root(workspace: Path, environ: Mapping[str, str] | None = None
                 "import. Use a folder made for this, such as ./workspace/mine."
             )
     environ = dict(os.environ if environ is None else environ)  # hundreds of names are looked up
-    roots = list(_import_roots(environ))
+    roots = list(list_import_roots(environ))
     for root, description in roots:
         relation = lies_to(real, root)
         if relation not in {"is", "contains"}:
@@ -155,6 +155,21 @@ def refuse_import_root(workspace: Path, environ: Mapping[str, str] | None = None
     paths = RealPaths()
     _refuse_search_folders(real, loaded.packages, around, refusal, paths)
     refuse_host_files(workspace, environ, loaded=loaded.files, roots=around, paths=paths)
+
+
+def package_marks(workspace: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of files that would make the workspace a package which programs of yours can import.
+
+    None unless it lies directly in a folder that modules are imported from. Such a file would end all work
+    there, so a session puts it back like the other files that programs outside run.
+    """
+    parent = os.path.dirname(os.path.realpath(workspace))  # noqa: PTH120 - as text, like the roots
+    return _INITS if any(root == parent for root, _ in list_import_roots(environ)) else ()
+
+
+def is_package_mark(path: str) -> bool:
+    """Return whether a path in a workspace is one of `package_marks`."""
+    return path in _INITS
 
 
 def _refuse_search_folders(
@@ -253,59 +268,6 @@ def _links_in(root: str) -> Iterator[tuple[str, str]]:
 def _first_below(folder: str, path: str) -> str:
     """Return the first component of `path` below `folder`, in which it lies."""
     return path[len(folder.rstrip("/")) + 1 :].partition("/")[0]
-
-
-def _import_roots(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the real paths that modules are imported from, each with what it is."""
-    entries = filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
-    candidates: list[tuple[str, str]] = [("", "the current folder")]
-    candidates += [(entry, "an entry of PYTHONPATH") for entry in entries]
-    candidates += [(text_of_entry(entry), "an entry of sys.path") for entry in sys.path]
-    if base := environ.get("PYTHONUSERBASE") or (environ.get("HOME") and f"{environ['HOME']}/.local"):
-        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        candidates.append((f"{base}/lib/python{version}/site-packages", "the folder of your own packages"))
-    for home in filter(None, environ.get("PYTHONHOME", "").split(os.pathsep)):
-        candidates += [(library, "the standard library of PYTHONHOME") for library in _list_libraries(home)]
-    candidates += [
-        (line, f"a line of {file}")
-        for folder in dict.fromkeys(entry for entry, _ in candidates if entry.endswith("-packages"))
-        for file, line in _list_path_lines(folder)
-    ]
-    seen = set()
-    for entry, description in candidates:
-        try:
-            root = os.path.realpath(entry)
-        except (OSError, ValueError):  # the current folder is gone, or the entry is no path
-            continue
-        if root not in seen:
-            seen.add(root)
-            yield root, description
-
-
-def _list_libraries(home: str) -> list[str]:
-    """Return where the Python of this version would look for its standard library, given its home."""
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    return [f"{home}/{sys.platlibdir}/python{version}", f"{home}/lib/python{version.replace('.', '')}.zip"]
-
-
-def _list_path_lines(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield the folders that files `.pth` in a folder of packages name, each after its file.
-
-    Python adds them to `sys.path` when it starts, if they exist by then.
-    """
-    try:
-        names = [name for name in os.listdir(folder) if name.endswith(".pth")]  # noqa: PTH208 - one for each look
-    except OSError:
-        return
-    for name in names:
-        file = Path(folder, name)
-        try:
-            lines = file.read_text("utf-8", "surrogateescape").splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            if line.strip() and not line.startswith(("#", "import ", "import\t")):
-                yield str(file), f"{folder}/{line.rstrip()}" if not line.startswith("/") else line.rstrip()
 
 
 def _mapped_names(editable_finders: Sequence[object]) -> Iterator[tuple[str, str]]:
@@ -463,7 +425,7 @@ def list_package_files(workspace: Path, environ: Mapping[str, str]) -> list[str]
     """
     real = os.path.realpath(workspace)
     files: list[str] = []
-    for root, _ in _import_roots(environ):
+    for root, _ in list_import_roots(environ):
         if lies_to(real, root) == "lies in":
             files += [f"{root}/{_first_below(root, real)}/{init}" for init in _INITS]
         for link, target in _links_in(root):

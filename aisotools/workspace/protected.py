@@ -165,30 +165,31 @@ class ProtectedFiles:
         file_bytes: int = FILE_BYTES,
         denied: Collection[str] = (),
         unreadable: Collection[str] = (),
+        package_marks: Collection[str] = (),
     ) -> None:
         """Copy the protected files as they are now.
 
         Args:
             workspace: Real path of the workspace.
-            quarantine: Folder for content found in the place of a protected file; created when needed.
+            quarantine: Folder for content found in the place of protected files; made when needed.
             allowed: Protected names that a person has allowed; none without it.
             notebook: Path of the notebook that is open here, if it is known.
-            notebooks: Whether to protect notebooks at all. Not where Jupyter writes them all the time, as in
-                the folder of the notebook that this session is the kernel of.
-            environ: Says where a person's own settings of git are, which may name files in the workspace;
-                without it they are not read.
+            notebooks: Whether to protect notebooks; not where Jupyter writes them all the time.
+            environ: Says where a person's settings of git are, which may name files here; None reads none.
             most_folders: Folders that are scanned.
             file_bytes: Size of the largest file that is copied.
             denied: Paths relative to the workspace that no call may write, with all that is in them.
             unreadable: The same for reading: what is found there never gets another name in the workspace.
+            package_marks: Further ones, which would make the workspace part of a package.
         """
         self.allowed = allowed or AllowedNames()
         self._root = str(workspace)
         self._file_bytes = file_bytes
         self._quarantine = Quarantine(quarantine, self._set_aside)
-        self._denied = tuple(denied)
+        self._package_marks = package_marks
+        self._denied = (*package_marks, *denied)
         self._unreadable = tuple(unreadable)
-        self.has_denied = bool(self._denied or self._unreadable)
+        self.has_denied = bool(denied or unreadable)
         self._scanner = CandidateScanner(self._root, max_folders=most_folders, denied=self._denied)
         self._git = GitNamedFiles(self._root, environ or {})
         self._git_differs = False  # what it has read is not what the settings are now
@@ -234,8 +235,8 @@ class ProtectedFiles:
         """
         with self._limit(float("inf")) as steps:
             self._unreadable = tuple(unreadable)
-            before, self._denied = self._denied, tuple(denied)
-            self.has_denied = bool(self._denied or self._unreadable)
+            before, self._denied = self._denied, (*self._package_marks, *denied)
+            self.has_denied = bool(denied or unreadable)
             self._scanner.deny(self._denied)
             scan = self._scan(steps)
 
@@ -350,8 +351,6 @@ class ProtectedFiles:
             yield Steps(most_steps)
         finally:
             self._lock.release()
-
-    # ---- nothing has changed
 
     def _settle(self, scan: CandidateScan, *, differs: bool) -> None:
         """Remember a scan that later ones may be compared with, if it is one that found nothing."""
@@ -616,13 +615,14 @@ class ProtectedFiles:
 
     def _restore_file(self, path: str, kind: DifferenceKind) -> ProtectedFileChange:
         found, restored, denied = KeptContent(), True, self._is_denied(path)
+        by_rule = denied and path not in self._package_marks
         copy = self._copies.get(path)
         in_the_way: list[KeptContent] = []
         try:
             with self._parent(path, in_the_way if copy is not None else None) as (folder, name):
                 if copy is not None and copy.data is None:
                     # Too large to have been copied. Removing what is there would lose the file altogether.
-                    return ProtectedFileChange(path=path, kind=kind, restored=False, denied=denied)
+                    return ProtectedFileChange(path=path, kind=kind, restored=False, denied=by_rule)
                 # "Removed" files may be there all the same, where they count as protected no longer.
                 with suppress(FileNotFoundError, IsADirectoryError):
                     found = self._quarantine.take(
@@ -640,7 +640,7 @@ class ProtectedFiles:
         if not found and in_the_way:
             found = in_the_way[-1]
         return ProtectedFileChange(
-            path=path, kind=kind, restored=restored, saved_as=found.place, lost=found.lost, denied=denied
+            path=path, kind=kind, restored=restored, saved_as=found.place, lost=found.lost, denied=by_rule
         )
 
     def _set_aside(self, folder: int, name: str) -> str:

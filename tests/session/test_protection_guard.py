@@ -460,3 +460,30 @@ async def test_this_process_imports_nothing_from_the_workspace_of_an_open_sessio
     await session.close()
     importlib.import_module("written_by_a_model")  # the control: a person may use it afterwards
     del sys.modules["written_by_a_model"]
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "__init__.pyc", "__init__.abi3.so"])
+async def test_a_workspace_below_a_folder_of_modules_does_not_become_a_package(
+    real_session: OpenSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Else each later call would be refused, also one that takes the file away."""
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        session = real_session(policy=Policy(mode="auto"), level="confined")
+        result = await session.call("python", {"code": f"open({name!r}, 'w').close()"}, origin="person")
+        assert result.is_error
+        assert f"{name!r} (new; taken away)" in result.content
+        assert "make the package in a folder of the workspace" in result.content
+        inside = await session.call(
+            "sandbox_write", {"path": "pkg/__init__.py", "content": ""}, origin="person"
+        )
+        assert not inside.is_error, inside.content
+        assert (await session.call("python", {"code": "1 + 1"}, origin="person")).content == "2"
+        await session.restart()
+        await session.close()
+
+
+async def test_a_package_may_be_made_in_a_workspace_elsewhere(session: Session, tmp_path: Path) -> None:
+    result = await session.call("python", {"code": "open('__init__.py', 'w').close()"}, origin="person")
+    assert not result.is_error, result.content
+    assert (tmp_path / "workspace" / "__init__.py").exists()
