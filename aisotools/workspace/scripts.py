@@ -56,8 +56,14 @@ FOLDER = "folder"
 UNREADABLE = ""
 """In place of the digest of what cannot be compared."""
 
-MAX_ENTRIES = 20_000
-"""Files and folders that are listed to find all code: some 20 ms."""
+MAX_WORK = 60_000
+"""What may be done to find all code, in units of an entry of a folder: some 30 ms."""
+
+# Opening a folder, and so many names on the way to it; looking at a file in it, and where a link leads.
+_FOLDER_WORK = 20
+_PARTS_FOR_ONE = 8
+_STAMP_WORK = 6
+_LINK_WORK = 40
 
 MAX_STAMPED = 4_000
 """Files of which the stamps are bound: some 15 ms. With more, a call that may run any is not remembered."""
@@ -275,28 +281,33 @@ def _stamps_of_code(root: str, known: frozenset[str], *, is_any: bool) -> list[t
         is_any: Whether any file counts.
     """
     stamps: list[tuple[object, ...]] = []
-    entries = 0
+    work = 0
     waiting = [""]
     while waiting:
         folder = waiting.pop()
+        work += _FOLDER_WORK + folder.count("/") // _PARTS_FOR_ONE
+        is_git = posixpath.basename(folder.rstrip("/")) == _GIT_FOLDER
         try:
             with os.scandir(f"{root}/{folder}") as listing:
                 for entry in listing:
-                    entries += 1
-                    if entries > MAX_ENTRIES or len(stamps) > MAX_STAMPED:
+                    work += 1
+                    if work > MAX_WORK or len(stamps) > MAX_STAMPED:
                         return None
                     path = f"{folder}{entry.name}"
-                    if posixpath.basename(folder.rstrip("/")) == _GIT_FOLDER and entry.name not in _GIT_CODE:
+                    if is_git and entry.name not in _GIT_CODE:
                         continue  # what git keeps: objects, and names of them
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(f"{path}/")
                     elif path not in known and (is_any or _may_be_code(entry)):
+                        work += _LINK_WORK if entry.is_symlink() else _STAMP_WORK
                         stamp = _stamp(root, path)
                         if stamp is None:
                             return None
                         stamps.append(stamp)
         except OSError:
             return None  # a folder that cannot be listed may hold code
+        if work > MAX_WORK:
+            return None
     return stamps
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -220,6 +221,35 @@ def test_links_count_with_what_they_lead_to(tmp_path: Path) -> None:
 def test_more_files_than_are_looked_at_have_no_digest(tmp_path: Path) -> None:
     for number in range(MAX_STAMPED + 2):
         (tmp_path / f"{number}.py").touch()
+    assert code_digest(tmp_path) == UNREADABLE
+
+
+def links(folder: Path) -> None:
+    for number in range(1_600):
+        (folder / f"{number}.sh").symlink_to("/usr/bin/env")
+
+
+def folders(folder: Path) -> None:
+    for number in range(3_000):
+        (folder / str(number)).mkdir()
+
+
+def chain(folder: Path) -> None:
+    place = os.open(folder, os.O_RDONLY)
+    for _ in range(900):
+        os.mkdir("d", dir_fd=place)
+        inner = os.open("d", os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = inner
+    os.close(place)
+
+
+@pytest.mark.parametrize("make", [links, folders, chain])
+def test_work_to_find_all_code_is_bounded(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """A worker makes tens of thousands of folders in a second, and looking at them held up the event loop."""
+    (tmp_path / "few").mkdir()
+    assert code_digest(tmp_path) != UNREADABLE
+    make(tmp_path)
     assert code_digest(tmp_path) == UNREADABLE
 
 
