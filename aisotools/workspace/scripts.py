@@ -56,8 +56,8 @@ FOLDER = "folder"
 UNREADABLE = ""
 """In place of the digest of what cannot be compared."""
 
-MAX_WORK = 60_000
-"""What may be done to find all code, in units of an entry of a folder: some 30 ms."""
+MAX_WORK = 40_000
+"""What may be done to find all code, in units of an entry of a folder: some 15 ms."""
 
 # Opening a folder, and so many names on the way to it; looking at a file in it, and where a link leads.
 _FOLDER_WORK = 20

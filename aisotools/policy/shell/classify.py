@@ -77,7 +77,7 @@ MAX_COMMAND_BYTES = 64 << 10
 # A text may run texts (`bash -c`, `eval`) that run others. These bound the work on hostile input.
 _MAX_TEXTS = 100
 _MAX_COMMANDS = 500
-_MAX_NESTED_COMMANDS = 100
+_MAX_NESTED_COMMANDS = 20
 _MAX_NAMED_WORDS = 200
 _MAX_NAMED_FOLDERS = 4
 _MAX_GRAMMAR_LOOKS = 300

@@ -25,7 +25,7 @@ from aisotools.policy.shell.expansion import (
 
 # A word, a blank and an operator are a step each, and so is a line in which the end of a here-document is
 # looked for once more. The event loop waits meanwhile.
-_MAX_STEPS = 6_000
+_MAX_STEPS = 4_000
 MAX_DEPTH = 100
 """Levels of nesting that are parsed; people write less than ten."""
 
