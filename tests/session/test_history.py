@@ -334,6 +334,37 @@ async def test_background_processes_are_named_and_stopped_only_by_force(
     assert not here(session).exists()
 
 
+POOL = """
+from concurrent.futures import ProcessPoolExecutor
+pool = ProcessPoolExecutor(2)
+print(list(pool.map(abs, [-1, -2])))
+open('made', 'w').close()
+"""
+FORKED_POOL = """
+import multiprocessing
+pool = multiprocessing.get_context('fork').Pool(2)
+print(pool.map(abs, [-1, -2]))
+open('made', 'w').close()
+"""
+
+
+@pytest.mark.parametrize("code", [POOL, FORKED_POOL])
+async def test_idle_pool_of_forks_is_no_obstacle_to_an_undo(real_session: OpenSession, code: str) -> None:
+    session = real_session(policy=AUTO)
+    await session.call("python", {"code": "before = 1"})
+    if session.level != "isolated":
+        pytest.skip("multiprocessing has no locks below isolated")
+    result = await session.call("python", {"code": code})
+    assert "[1, 2]" in result.content, result.content
+    history = session.history
+    assert isinstance(history, WorkspaceHistory)
+    await eventually(lambda: len(history._shared.find_idle_helpers()) == 2)
+    undone = await session.undo()
+    assert not undone.is_error, undone.content
+    assert "processes of multiprocessing" in undone.content
+    assert "Removed: made" in undone.content
+
+
 async def test_idle_helpers_do_not_keep_an_undo_from_what_it_does(real_session: OpenSession) -> None:
     session = real_session(policy=AUTO)
     await write(session, "first", "1")

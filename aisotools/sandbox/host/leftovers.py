@@ -38,6 +38,7 @@ from dataclasses import dataclass, field
 
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import ToolResult
+from aisotools.sandbox.confinement import syscalls
 from aisotools.sandbox.host.failures import add_note
 from aisotools.sandbox.host.monitor import count_switches
 from aisotools.sandbox.process import tree
@@ -224,9 +225,10 @@ def describe_leftovers(leftovers: Sequence[Leftovers]) -> str:
 def find_idle_helpers(pids: Iterable[int], worker: int) -> dict[int, str]:
     """Return which processes only wait for work from a library in the worker, each with that library.
 
-    Such a helper is a child of the worker, says in its command line whose it is, did not run while it was
-    looked at, and has no file open for writing: to end it loses no change of a file. A process can pretend to
-    be one, and is ended for it; what has a file open, runs, or cannot be looked at is none.
+    Such a helper is a child of the worker, did not run while it was looked at, and has no file open for
+    writing: to end it loses no change of a file. It says in its command line whose it is; or it is a fork of
+    the worker with a single thread, which waits for a pipe or a lock, as those of a pool do. A process can
+    pretend to be one, and is ended for it; what has a file open, runs, or cannot be looked at is none.
 
     Args:
         pids: The processes to look at.
@@ -235,7 +237,7 @@ def find_idle_helpers(pids: Iterable[int], worker: int) -> dict[int, str]:
     found: dict[int, str] = {}
     before = count_switches(pids := [*pids])
     for pid in pids:
-        library = _library_of(pid)
+        library = _library_of(pid, worker)
         if library and tree.parent_of(pid) == worker and not _may_write(f"/proc/{pid}"):
             found[pid] = library
     # What runs at the moment of both looks has counts that are never equal.
@@ -248,14 +250,38 @@ def find_idle_helpers(pids: Iterable[int], worker: int) -> dict[int, str]:
     }
 
 
-def _library_of(pid: int) -> str:
+def _library_of(pid: int, worker: int) -> str:
+    line = _command_line(pid)
+    found = _find_helper(line)
+    if found is not None:
+        return "multiprocessing" if found[1] else "joblib"
+    is_fork = bool(line) and line == _command_line(worker)
+    return "multiprocessing" if is_fork and _waits_for_others(pid) else ""
+
+
+def _command_line(pid: int) -> bytes:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            line = file.read(_LIST_BYTES)
+            return file.read(_LIST_BYTES)
     except OSError:
-        return ""
-    found = _find_helper(line)
-    return "" if found is None else "multiprocessing" if found[1] else "joblib"
+        return b""
+
+
+def _waits_for_others(pid: int) -> bool:
+    """Return whether the only thread of a process waits to read something, or for a lock, with no end set."""
+    try:
+        if os.listdir(f"/proc/{pid}/task") != [str(pid)]:
+            return False
+        with open(f"/proc/{pid}/syscall", "rb") as file:
+            number, *arguments = file.read(_LIST_BYTES).split()
+    except (OSError, ValueError):
+        return False  # it may not be looked at, or has ended
+    numbers = syscalls.NUMBERS.get(syscalls.architecture() or "")
+    if numbers is None or not number.isdigit():
+        return False  # its system calls have numbers that nobody here knows; or it runs
+    # The fourth argument of futex is how long it waits: a lock that is waited for so long is a sleep.
+    waits_for_lock = int(number) == numbers["futex"] and arguments[3] == b"0x0"
+    return int(number) == numbers["read"] or waits_for_lock
 
 
 def _may_write(folder: str) -> bool:

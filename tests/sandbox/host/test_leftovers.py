@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Effect, ToolResult
+from aisotools.sandbox.confinement import syscalls
 from aisotools.sandbox.host import leftovers
 from aisotools.sandbox.host.leftovers import (
     CallTimes,
@@ -420,16 +422,19 @@ if os.fork() == 0:
 """
 
 
+def wait_for_next_tick() -> None:
+    began = leftovers._now()
+    wait_until(lambda: leftovers._now() > began)
+
+
 @pytest.mark.parametrize("code", [LEAVE_THREADS, LEAVE_ORPHANS, LEAVE_BELOW])
 async def test_processes_and_threads_that_a_call_has_left_are_found(
     tmp_path: Path, level: str, code: str
 ) -> None:
     async with rig(tmp_path, level=level) as r:
-        await r.python("x = 1", call_id="first")
-        began = leftovers._now()
-        wait_until(lambda: leftovers._now() > began)  # what begins in the same tick may count for either
-        await r.python(code, call_id="culprit")
-        await r.python("x = 2", call_id="last")
+        for call_id, cell in (("first", "x = 1"), ("culprit", code), ("last", "x = 2")):
+            wait_for_next_tick()  # what begins in the same tick may count for either
+            await r.python(cell, call_id=call_id)
         await r.bash("sleep 1000 & echo", call_id="small")
         await r.kernel.variables.settled()
         supervisor, worker = r.kernel.supervisor, r.kernel.worker_pid
@@ -562,3 +567,51 @@ def test_helper_that_runs_is_not_idle() -> None:
         child.stdout.readline()
         assert not find_idle_helpers([child.pid], os.getpid())
         child.kill()
+
+
+FORKS = """
+import multiprocessing, os, sys, threading, time
+reading, writing = os.pipe()
+lock = multiprocessing.get_context('fork').Lock()
+lock.acquire()
+def fork(act):
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        act()
+        os._exit(0)
+    return pid
+def sleep_with_file():
+    file = open('file', 'a')
+    os.read(reading, 1)
+def read_beside_a_thread():
+    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+    os.read(reading, 1)
+def spin():
+    while True:
+        pass
+acts = [lambda: os.read(reading, 1), lock.acquire, lambda: lock.acquire(timeout=1000),
+        lambda: time.sleep(1000), sleep_with_file, read_beside_a_thread, spin]
+print(*map(fork, acts), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_fork_of_the_worker_that_waits_for_work_is_a_helper_and_one_that_does_something_is_none(
+    tmp_path: Path,
+) -> None:
+    if syscalls.architecture() is None:
+        pytest.skip("nobody here knows the system calls of this machine")
+    program = [sys.executable, "-c", FORKS]
+    with subprocess.Popen(program, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, cwd=tmp_path) as worker:
+        assert worker.stdout is not None
+        pids = [*map(int, worker.stdout.readline().split())]
+        try:
+            waiting = dict.fromkeys(pids[:2], "multiprocessing")
+            wait_until(lambda: all(process_state(pid) == "S" for pid in pids[:-1]))
+            wait_until(lambda: find_idle_helpers(pids, worker.pid) == waiting)
+            assert not find_idle_helpers(pids, os.getpid()), "they are no children of that worker"
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            worker.kill()
