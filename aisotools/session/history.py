@@ -53,9 +53,11 @@ from aisotools.session.undo_results import (
     describe_unsupported,
     explain_helpers,
     explain_kept,
+    explain_passed_over,
     explain_taken_back,
     explain_unrestored,
     failed_result,
+    find_passed_over,
     list_partly_covered,
     list_uncovered,
     move_result,
@@ -539,8 +541,13 @@ class WorkspaceHistory:
                 )
             # Cancelled half way, it would leave the files of one state with the variables of another.
             ended = running | helpers
+            passed_over: list[str] = []
+            if direction == "undo":
+                undone = {step.call_id for step in self._checkpoints.undone}
+                passed_over = find_passed_over(self._event_log.events, plan, undone)
             moving = self._carry_out(plan, ended, force=force, keeps=variables == "keep")
-            return explain_helpers(await run_to_completion(moving), helpers)
+            result = explain_helpers(await run_to_completion(moving), helpers)
+            return explain_passed_over(result, passed_over)
         finally:
             self._shared.lock.leave(token)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from aisotools.core.events import CallFinished, CallStarted, SessionEvent
 from aisotools.core.sandboxes import VariablePoint
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Json, ToolResult
@@ -18,6 +19,7 @@ from aisotools.workspace.checkpoints.steps import Checkpoint
 from aisotools.workspace.paths import printable
 from aisotools.workspace.root_mode import RootMode
 
+_MOST_EVENTS = 2_000
 _MAX_LISTED = 20
 """Conflicts in one message; the rest is counted."""
 
@@ -55,6 +57,40 @@ def explain_helpers(result: ToolResult, helpers: Mapping[int, str]) -> ToolResul
     names = summarize_names([f"{library} ({pid})" for pid, library in sorted(helpers.items())])
     line = f"Ended, since they only waited for work and had no file open for writing: processes of {names}."
     return _add_line(result, line).with_metadata(ended_helpers=sorted(helpers))
+
+
+def find_passed_over(events: Sequence[SessionEvent], plan: UndoPlan, undone: Collection[str]) -> list[str]:
+    """Return the calls of a session that an undo passes over, since they only read, in their order.
+
+    Args:
+        events: The session's events. Only the latest are looked at.
+        plan: The undo. Its steps may be calls of another session, after which nothing is known here.
+        undone: Ids of the calls that were undone before. What was read before them was named then.
+    """
+    own = [step.call_id for step in plan.checkpoints]
+    found: list[str] = []
+    finished: dict[str, str] = {}
+    for number in range(len(events) - 1, max(len(events) - _MOST_EVENTS, 0) - 1, -1):
+        event = events[number]
+        if event.call_id in undone:
+            found.clear()
+            finished.clear()
+        elif event.call_id == own[-1] and isinstance(event, CallStarted):
+            return found[::-1]
+        elif isinstance(event, CallFinished) and event.call_id not in own:
+            finished[event.call_id] = event.name
+        elif isinstance(event, CallStarted) and event.call_id in finished:
+            found.append(f"{finished.pop(event.call_id)} ({event.call_id})")
+    return []
+
+
+def explain_passed_over(result: ToolResult, passed_over: Sequence[str]) -> ToolResult:
+    """Add to the result of an undo which calls it has passed over."""
+    if result.is_error or not passed_over:
+        return result
+    noun = "call" if len(passed_over) == 1 else "calls"
+    listed = summarize_names(passed_over)
+    return _add_line(result, f"Passed over {len(passed_over)} {noun} that only read: {listed}.")
 
 
 def explain_others(

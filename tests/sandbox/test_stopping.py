@@ -205,6 +205,41 @@ async def test_the_result_of_a_timeout_names_the_threads_that_the_call_has_start
     assert "thread" not in (await r.bash("sleep 1000", timeout_s=DEADLINE_S)).content
 
 
+TIMER = """
+import signal
+def note(*_): open('late', 'w').close()
+_ = signal.signal(signal.SIGALRM, note)
+_ = signal.setitimer(signal.ITIMER_REAL, 2)
+open('began', 'w').close()
+"""
+TASK = """
+import asyncio
+async def note():
+    await asyncio.sleep(2)
+    open('late', 'w').close()
+kept = asyncio.ensure_future(note())
+open('began', 'w').close()
+"""
+
+
+@pytest.mark.parametrize("code", [TIMER, TASK])
+async def test_timers_and_tasks_outlive_a_timeout_and_end_with_a_restart(r: Rig, code: str) -> None:
+    for restarts in (False, True):
+        call = asyncio.create_task(r.python(code + "import asyncio\nawait asyncio.sleep(1000)"))
+        await eventually((r.workspace / "began").exists)
+        await r.kernel.interrupt()
+        assert (await call).metadata["stopped"] is True
+        if restarts:
+            await r.kernel.restart()
+            # The time in which it would have come, and more, by the same clock.
+            await r.python("import time; time.sleep(2.5)")
+            assert not (r.workspace / "late").exists()
+        else:
+            await eventually((r.workspace / "late").exists)
+            (r.workspace / "late").unlink()
+        (r.workspace / "began").unlink()
+
+
 async def test_no_call_begins_before_the_sweep_after_a_stopped_one(tmp_path: Path) -> None:
     """A sweep spares the calls that run when it begins: one that began meanwhile would be killed."""
     async with rig(tmp_path, stop_timeouts=StopTimeouts()) as r:

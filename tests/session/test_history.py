@@ -1027,3 +1027,22 @@ async def test_one_session_never_collects_what_another_on_the_same_workspace_nee
     await one.close()
     history: Any = other.history
     assert len(history._checkpoints._pinned) == 1, "what only a closed session needed is collected"
+
+
+async def test_undo_names_the_calls_that_it_passes_over(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    session.registry.register(MockTool("look", effect=Effect.READ_ONLY))
+    for path in ("a", "b"):
+        await write(session, path, "1")
+        await session.call("look", {}, call_id=f"look-{path}")
+        await session.call("sandbox_write", {"path": 7}, call_id=f"wrong-{path}")  # never ran
+    await session.call("look", {}, call_id="last")
+    first = await session.undo()
+    assert "Removed: b." in first.content
+    assert "[Passed over 2 calls that only read: look (look-b), look (last).]" in first.content
+    second = await session.undo()
+    assert "Removed: a." in second.content
+    assert "[Passed over 1 call that only read: look (look-a).]" in second.content
+    assert "Passed over" not in (await session.redo(2)).content
+    both = await session.undo(2)
+    assert "Passed over 3 calls that only read: look (look-a), look (look-b), look (last)." in both.content

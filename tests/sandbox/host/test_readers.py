@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import errno
+import json
 import os
 import signal
 from pathlib import Path
@@ -590,3 +591,33 @@ reader.give_up_rights = lambda *_, **__: seccomp.load_filter(allowed) or []
         # A worker that replaces it has the functions as they were.
         await r.kernel.restart()
         assert (await read(r, work, code=_WRITE)).is_error
+
+
+SOCKETS = """[
+    (kind, attempt(lambda: socket.socket(getattr(socket, kind)).close()))
+    for kind in ('AF_UNIX', 'AF_INET', 'AF_INET6', 'AF_NETLINK', 'AF_VSOCK', 'AF_PACKET', 'AF_ALG')
+] + [('pair', attempt(lambda: [end.close() for end in socket.socketpair()]))]"""
+
+
+DEFINE_ATTEMPT = """
+import socket
+def attempt(act):
+    try:
+        act()
+        return True
+    except OSError:
+        return False
+"""
+
+
+@pytest.mark.parametrize("level", ["isolated", "confined"])
+async def test_a_pair_of_sockets_is_the_only_kind_that_a_reader_makes(tmp_path: Path, level: str) -> None:
+    async with rig(tmp_path, level=level) as r:
+        if not r.kernel.has_readers:
+            pytest.skip("no level here has readers")
+        await r.python(DEFINE_ATTEMPT)
+        result = await read(r, evaluate, code=SOCKETS)
+        assert not result.is_error, result.content
+        made = dict(json.loads(result.content))
+        assert made.pop("pair") is True
+        assert set(made.values()) == {False}
