@@ -216,7 +216,9 @@ def observe(
                 continue
             if target.startswith("/"):
                 if not target.startswith(("/dev/", "/memfd:")) and _is_writable(pid, number):
-                    written.append(os.path.basename(target))
+                    # A file without a name is listed by its number, which says nothing to anybody.
+                    is_nameless = target.endswith(" (deleted)") and os.path.basename(target).startswith("#")
+                    written.append("a temporary file" if is_nameless else os.path.basename(target))
             elif kind := _descriptor_kind(target):
                 kinds[kind] = kinds.get(kind, 0) + 1
     except (OSError, ValueError):

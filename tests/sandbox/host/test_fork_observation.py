@@ -8,6 +8,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -251,6 +252,16 @@ def test_names_of_open_files_become_text(tmp_path: Path) -> None:
     assert "a\ufffd\rb" in seen.written_files
     assert "a\ufffd\rb" in seen.shared_mappings
     to_json(label_snapshot(seen)[1])
+
+
+def test_file_without_a_name_is_not_given_one(tmp_path: Path) -> None:
+    with tempfile.TemporaryFile(dir=tmp_path) as nameless, (tmp_path / "gone").open("w") as gone:
+        (tmp_path / "gone").unlink()
+        seen = observe(os.getpid(), ProcessCounts(), {})
+        assert nameless.fileno() > 2 < gone.fileno()
+    assert "gone (deleted)" in seen.written_files
+    assert "a temporary file" in seen.written_files
+    assert not any(name.startswith("#") for name in seen.written_files)
 
 
 def test_too_many_open_files_count_as_not_complete() -> None:
