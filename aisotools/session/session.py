@@ -667,7 +667,7 @@ class Session:
         Raises:
             UsageError: If `workspace` holds anything, or from within a call.
             WorkspaceError: If the workspace cannot be copied.
-            SandboxError: If the variables cannot be copied within 30 s. Delete those that take long to pickle.
+            SandboxError: If the variables cannot be copied within 30 s. Delete what takes long to pickle.
         """
         async with self._settled() as parts:
             env, state = parts.env, state_place(self._environ)
