@@ -268,7 +268,7 @@ class Store:
     def put_chunks(self, chunks: Iterable[bytes], *, max_bytes: int) -> StoredFile | None:
         """Store a content in pieces. Return None if it is more than `max_bytes`.
 
-        The digest is known only at the end, so the content is always written.
+        The digest is known only at the end, so the content is always written. What is stored already stays.
 
         Raises:
             OSError: If a piece cannot be read.
@@ -290,10 +290,36 @@ class Store:
                 # Race: it has grown since it was looked at. No record names this name yet.
                 os.unlink(name, dir_fd=self._objects)
                 return None
-            self._commit(name, hashed.hexdigest(), size)
+            digest = hashed.hexdigest()
+            if self._is_whole(digest, size):
+                # Power loss: the new copy may not be on the disk when its name is, and the one that it would
+                # replace is needed by steps that were acknowledged.
+                os.unlink(name, dir_fd=self._objects)
+                with self._lock:
+                    self._note_unsynced(digest, is_new=False)
+            else:
+                self._commit(name, digest, size)
         except OSError as error:
             self._abort(name, error)
-        return StoredFile(hashed.hexdigest(), size)
+        return StoredFile(digest, size)
+
+    def _is_whole(self, digest: str, size: int) -> bool:
+        """Return whether a content of so many bytes is stored, undamaged."""
+        if self.size_of(digest) != size:
+            return False
+        try:
+            file = os.open(digest, READ_FLAGS, dir_fd=self._objects)
+        except OSError:
+            return False
+        hashed = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        try:
+            for chunk in _read_chunks(file, size):
+                hashed.update(chunk)
+        except OSError:
+            return False  # the disk does not give it back
+        finally:
+            os.close(file)
+        return hashed.hexdigest() == digest
 
     def get(self, digest: str) -> bytes:
         """Return a content.

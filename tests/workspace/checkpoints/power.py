@@ -1,7 +1,8 @@
 """A disk that loses what was not synced: system calls are recorded, and played back up to any of them.
 
 The model is stricter than real file systems. A content is on the disk once its file was synced, a name once
-its folder was; of all else any part may be lost, in any order. Only a rename is one change.
+its folder was; of all else any part may be lost, in any order. Only a rename is one change. Links and FIFOs
+cannot be synced: what was set of one is on the disk once the folder was in which it then is.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ ROOT = 0
 
 @dataclass
 class Inode:
-    """A file, folder, link or FIFO: its kind, mode, and a link's target."""
+    """A file, folder, link or FIFO: its kind, mode, a link's target, and the time of a new link or FIFO."""
 
     kind: Literal["file", "folder", "link", "fifo"]
     mode: int
     target: str = ""
+    mtime_ns: int | None = None
 
 
 @dataclass
@@ -43,6 +45,7 @@ class Change:
         removes: The folder and the name that leads nowhere from then on.
         mtime_ns: The time of the inode from then on.
         mode: Its mode from then on.
+        owner: Its user and group from then on.
         xattr: The name and the value of an extended attribute from then on; None for none.
     """
 
@@ -53,6 +56,7 @@ class Change:
     removes: tuple[int, str] | None = None
     mtime_ns: int | None = None
     mode: int | None = None
+    owner: tuple[int, int] | None = None
     xattr: tuple[str, bytes | None] | None = None
 
     @property
@@ -67,6 +71,8 @@ class Sync:
 
     inode: int | None
     with_attributes: bool = True
+    within: frozenset[int] = frozenset()
+    """Links and FIFOs in a folder."""
 
 
 @dataclass
@@ -89,6 +95,7 @@ class Disk:
         for name in (
             *("open", "write", "ftruncate", "fchmod", "fsync", "fdatasync", "mkdir", "symlink", "mkfifo"),
             *("rename", "replace", "unlink", "rmdir", "link", "utime", "setxattr", "removexattr"),
+            *("chmod", "fchown", "chown"),
         ):
             patch.setattr(os, name, self._recording(getattr(self, f"_{name}"), getattr(os, name)))
         for module in ("store", "staging"):
@@ -170,6 +177,25 @@ class Disk:
         if (inode := self._of(file)) is not None:
             self.log.append(Change(inode, mode=mode))
 
+    def _chmod(self, real: Any, path: Any, mode: int, **options: Any) -> None:
+        real(path, mode, **options)
+        if (inode := self._numbers.get(Path(path).stat().st_ino)) is not None:
+            self.log.append(Change(inode, mode=mode))
+
+    def _fchown(self, real: Any, file: int, uid: int, gid: int) -> None:
+        real(file, uid, gid)
+        self._log_owner(os.fstat(file))
+
+    def _chown(self, real: Any, path: Any, uid: int, gid: int, **options: Any) -> None:
+        real(path, uid, gid, **options)
+        self._log_owner(os.stat(path, **options))  # noqa: PTH116 - it may be below a descriptor
+
+    def _log_owner(self, status: os.stat_result) -> None:
+        # The system takes the bits away that lend rights, and may give others.
+        if (inode := self._numbers.get(status.st_ino)) is not None:
+            owner, mode = (status.st_uid, status.st_gid), stat.S_IMODE(status.st_mode)
+            self.log.append(Change(inode, owner=owner, mode=mode))
+
     def _utime(
         self,
         real: Any,
@@ -205,8 +231,14 @@ class Disk:
 
     def _fsync(self, real: Any, file: int) -> None:
         del real  # nobody has to wait for the real disk
-        if (inode := self._of(file)) is not None:
-            self.log.append(Sync(inode))
+        if (inode := self._of(file)) is None:
+            return
+        within: set[int] = set()
+        if self.inodes[inode].kind == "folder":
+            with os.scandir(file) as entries:
+                within = {self._numbers[entry.inode()] for entry in entries}
+        special = {number for number in within if self.inodes[number].kind in {"link", "fifo"}}
+        self.log.append(Sync(inode, within=frozenset(special)))
 
     def _fdatasync(self, real: Any, file: int) -> None:
         del real
@@ -220,19 +252,24 @@ class Disk:
             number = os.stat(path, dir_fd=dir_fd).st_ino
             self._made(place, Inode("folder", mode), number, self._around(path, dir_fd))
 
-    def _symlink(self, real: Any, target: str, path: Any, *, dir_fd: int | None = None) -> None:
+    def _symlink(
+        self, real: Any, target: str, path: Any, is_folder: bool = False, *, dir_fd: int | None = None
+    ) -> None:
+        del is_folder
         place = self._place(path, dir_fd)
         real(target, path, dir_fd=dir_fd)
         if place is not None:
-            number = os.stat(path, dir_fd=dir_fd, follow_symlinks=False).st_ino
-            self._made(place, Inode("link", 0, target), number, self._around(path, dir_fd))
+            status = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+            inode = Inode("link", 0, target, status.st_mtime_ns)
+            self._made(place, inode, status.st_ino, self._around(path, dir_fd))
 
     def _mkfifo(self, real: Any, path: Any, mode: int = 0o666, *, dir_fd: int | None = None) -> None:
         place = self._place(path, dir_fd)
         real(path, mode, dir_fd=dir_fd)
         if place is not None:
-            number = os.stat(path, dir_fd=dir_fd).st_ino
-            self._made(place, Inode("fifo", mode), number, self._around(path, dir_fd))
+            status = os.stat(path, dir_fd=dir_fd)
+            inode = Inode("fifo", stat.S_IMODE(status.st_mode), mtime_ns=status.st_mtime_ns)
+            self._made(place, inode, status.st_ino, self._around(path, dir_fd))
 
     def _rename(
         self, real: Any, old: Any, new: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None
@@ -259,19 +296,16 @@ class Disk:
     def write_to(self, folder: Path, cut: int, loss: Loss, draw: random.Random) -> None:
         """Write what is on the disk after so many calls to an empty folder."""
         names: dict[int, dict[str, int]] = {}
-        contents: dict[int, bytearray] = {}
+        contents: dict[int, Content] = {}
+        owners: dict[int, tuple[int, int]] = {}
         modes = {number: inode.mode for number, inode in self.inodes.items()}
         times: dict[int, int] = {}
         xattrs: dict[int, dict[str, bytes | None]] = {}
         for change in self._surviving(cut, loss, draw):
             if change.data is not None:
-                at, data = change.data
-                content = contents.setdefault(change.inode, bytearray())
-                content.extend(bytes(max(at - len(content), 0)))  # a part before it was lost
-                content[at : at + len(data)] = data
+                contents.setdefault(change.inode, Content()).write(*change.data)
             if change.size is not None:
-                content = contents.setdefault(change.inode, bytearray())
-                del content[change.size :]
+                contents.setdefault(change.inode, Content()).cut(change.size)
             if change.removes is not None:
                 names.setdefault(change.removes[0], {}).pop(change.removes[1], None)
             if change.adds is not None:
@@ -280,9 +314,11 @@ class Disk:
                 times[change.inode] = change.mtime_ns
             if change.mode is not None:
                 modes[change.inode] = change.mode
+            if change.owner is not None:
+                owners[change.inode] = change.owner
             if change.xattr is not None:
                 xattrs.setdefault(change.inode, {})[change.xattr[0]] = change.xattr[1]
-        _Filling(self.inodes, names, contents, modes, times, xattrs).fill(folder, ROOT)
+        _Filling(self.inodes, names, contents, modes, owners, times, xattrs).fill(folder, ROOT)
 
     def _surviving(self, cut: int, loss: Loss, draw: random.Random) -> list[Change]:
         survivors: list[Change] = []
@@ -294,7 +330,7 @@ class Disk:
         for number in range(len(log) - 1, -1, -1):
             entry = log[number]
             if isinstance(entry, Sync):
-                inodes = set(self.inodes) if entry.inode is None else {entry.inode}
+                inodes = set(self.inodes) if entry.inode is None else {entry.inode, *entry.within}
                 synced |= inodes
                 complete |= inodes if entry.with_attributes else set()
                 continue
@@ -306,14 +342,44 @@ class Disk:
         return survivors[::-1]
 
 
+BLOCK_BYTES = 4096
+
+
+class Content:
+    """Bytes of a file, and which blocks of it were written: the others are holes."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.blocks: set[int] = set()
+
+    def write(self, at: int, data: bytes) -> None:
+        self.data.extend(bytes(max(at - len(self.data), 0)))  # a part before it was lost, or is a hole
+        self.data[at : at + len(data)] = data
+        self.blocks.update(range(at // BLOCK_BYTES, -(-(at + len(data)) // BLOCK_BYTES)))
+
+    def cut(self, size: int) -> None:
+        del self.data[size:]
+        self.data.extend(bytes(size - len(self.data)))
+        self.blocks = {block for block in self.blocks if block * BLOCK_BYTES < size}
+
+    def write_to(self, path: Path) -> None:
+        """Write it to an empty file."""
+        with path.open("r+b", buffering=0) as file:
+            for block in sorted(self.blocks):
+                start = block * BLOCK_BYTES
+                os.pwrite(file.fileno(), self.data[start : start + BLOCK_BYTES], start)
+            file.truncate(len(self.data))
+
+
 @dataclass
 class _Filling:
     """What is on a disk, to be written to an empty folder."""
 
     inodes: dict[int, Inode]
     names: dict[int, dict[str, int]]
-    contents: dict[int, bytearray]
+    contents: dict[int, Content]
     modes: dict[int, int]
+    owners: dict[int, tuple[int, int]]
     times: dict[int, int]
     xattrs: dict[int, dict[str, bytes | None]]
     made: dict[int, Path] = field(default_factory=dict)
@@ -330,7 +396,9 @@ class _Filling:
                     path.mkdir()
                     self.fill(path, number)
                 case "file":
-                    path.write_bytes(self.contents.get(number, b""))
+                    path.touch()
+                    if number in self.contents:
+                        self.contents[number].write_to(path)
                 case "link":
                     path.symlink_to(entry.target)
                 case "fifo":
@@ -338,7 +406,10 @@ class _Filling:
             for attribute, value in self.xattrs.get(number, {}).items():
                 if value is not None:
                     os.setxattr(path, attribute, value)
+            if number in self.owners:
+                os.chown(path, *self.owners[number], follow_symlinks=False)
             if entry.kind != "link":
                 path.chmod(stat.S_IMODE(self.modes[number]))
-            if number in self.times:
-                os.utime(path, ns=(0, self.times[number]), follow_symlinks=False)
+            mtime_ns = self.times.get(number, entry.mtime_ns)
+            if mtime_ns is not None:
+                os.utime(path, ns=(0, mtime_ns), follow_symlinks=False)

@@ -145,16 +145,15 @@ def test_put_stores_each_content_once(store: Store) -> None:
     assert content_digest(b"two") not in store
 
 
-def test_small_file_that_is_known_is_not_written_again(store: Store, tmp_path: Path) -> None:
-    """A large one is: its digest is known only when all of it was read."""
-    for size, is_written in [(1000, False), (CHUNK - 1, False), (CHUNK, True)]:
+def test_file_that_is_known_takes_no_place_of_the_stored_one(store: Store, tmp_path: Path) -> None:
+    for size in (1000, CHUNK - 1, CHUNK, 3 * CHUNK):
         data = bytes(size)
         (tmp_path / "file").write_bytes(data)
         content = store.folder / "objects" / store.put(data)
         inode = content.stat().st_ino
         with opened(tmp_path / "file") as file:
             assert store.put_file(file, max_bytes=size) == StoredFile(content.name, size)
-        assert (content.stat().st_ino != inode) is is_written
+        assert content.stat().st_ino == inode
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 2 * CHUNK + 3])
@@ -456,6 +455,31 @@ def test_damaged_content_is_healed_by_the_same_bytes(store: Store) -> None:
         assert store.put(b"good") == digest
         assert store.get(digest) == b"good"
     assert (store.size_of(digest), store.size_of("0" * 64)) == (4, -1)
+
+
+@pytest.mark.parametrize("damage", [None, "another", "shorter"])
+def test_large_content_that_is_there_stays_and_is_synced_and_a_damaged_one_is_replaced(
+    store: Store, damage: str | None
+) -> None:
+    """Power loss: a copy that is not synced must not take the place of one that a step needs."""
+    pieces = [b"x" * (1 << 20), b"y" * 5]
+    stored = store.put_chunks(pieces, max_bytes=1 << 30)
+    assert stored is not None
+    store.sync()
+    place = store.folder / "objects" / stored.digest
+    before = place.stat().st_ino
+    match damage:
+        case "another":
+            with place.open("r+b") as file:
+                file.write(b"z")
+        case "shorter":
+            os.truncate(place, 1 << 20)
+    assert store.put_chunks(pieces, max_bytes=1 << 30) == stored
+    assert (place.stat().st_ino == before) == (damage is None)
+    assert store.get(stored.digest) == b"".join(pieces)
+    assert not store.is_synced
+    assert [path.name for path in place.parent.iterdir()] == [stored.digest]
+    assert (store.size, store.count) == (stored.size, 1)
 
 
 def test_last_record_is_taken_back_without_space(store: Store) -> None:

@@ -14,6 +14,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,17 @@ from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.timeline import Checkpoints
 from aisotools.workspace.workspace import TEMPORARY
-from tests.workspace.checkpoints.test_timeline_stateful import State, state_of
+from tests.sandbox.inside import command_of, user_of
+from tests.workspace.checkpoints.test_timeline_stateful import (
+    ACCESS,
+    DEFAULT,
+    IS_ROOT,
+    State,
+    access_list,
+    has_access_lists,
+    make_holes,
+    state_of,
+)
 
 Act = Literal["undo", "redo", "revert"]
 Kind = Literal["once", "from then on", "full", "killed"]
@@ -95,9 +106,28 @@ def fill(root: Path) -> None:
     os.utime(root / "twin", ns=(0, 1_000_000_007))
     os.setxattr(root / "tree", "user.mark", b"of a folder")
     (root / "tree").chmod(0o3750)
-    with (root / "holes").open("wb") as file:
-        file.truncate(1 << 20)
-        os.pwrite(file.fileno(), b"x", 1 << 19)
+    make_holes(root / "holes", 1 << 17)
+    (root / "holes in a tree").mkdir()
+    make_holes(root / "holes in a tree" / "file", 0)
+    os.link(root / "holes in a tree" / "file", root / "holes in a tree" / "twin")
+    if IS_ROOT:
+        # As root a file never gets a bit back that lends rights; without it nobody may give files away.
+        for number, name in enumerate(("gone", "tree/deep/file", "tree", "modes", "link", "fifo", "given")):
+            (root / "given").touch()
+            os.chown(root / name, 12345 + number, 23456, follow_symlinks=False)
+    else:
+        (root / "lends").write_text("old")
+        (root / "lends").chmod(0o6755)
+    (root / "sticky").mkdir()
+    (root / "sticky").chmod(0o1777)
+    if has_access_lists(root):
+        (root / "listed").write_text("listed")
+        os.setxattr(root / "listed", ACCESS, access_list(7))
+        os.setxattr(root / "gone", ACCESS, access_list(8))
+        (root / "lists").mkdir()
+        os.setxattr(root / "lists", ACCESS, access_list(9, 7, owner=7))
+        os.setxattr(root / "lists", DEFAULT, access_list(10))
+        (root / "lists" / "inherits").write_text("inherits")
     os.utime(root / "modes", ns=(0, 2_000_000_007))
     (root / "temporary").mkdir()
 
@@ -112,6 +142,20 @@ def work(root: Path) -> None:
     os.link(root / "twin", root / "third")
     os.utime(root / "edited", ns=(0, 3_000_000_007))
     (root / "holes").write_text("none")
+    shutil.rmtree(root / "holes in a tree")
+    make_holes(root / "new holes", 0, 1 << 16)
+    if IS_ROOT:
+        os.chown(root / "given", 0, 5)
+        os.chown(root / "modes", 4, 0)
+    else:
+        (root / "lends").write_text("no longer")
+        (root / "lends").chmod(0o755)
+    (root / "sticky").chmod(0o2775)
+    if (root / "lists").exists():
+        os.removexattr(root / "listed", ACCESS)
+        (root / "lists" / "inherits").unlink()
+        os.setxattr(root / "lists", ACCESS, access_list(11, owner=7))
+        os.removexattr(root / "lists", DEFAULT)
     (root / "temporary" / "file").touch()
     (root / "temporary" / "file").unlink()
     (root / "link").unlink()
@@ -313,23 +357,31 @@ def check_untouched(tmp_path: Path, act: Act) -> None:
     assert given_up > 10, "what is staged takes many calls"
 
 
-def check_alone(tmp_path: Path, act: Act, kind: Kind | Literal["untouched"], code: int) -> None:
-    """Have an interpreter of its own check all cases."""
-    command = [
+def check_alone(
+    folder: Path, act: Act, kind: Kind | Literal["untouched"], code: int, *, uid: int | None = None
+) -> None:
+    """Have an interpreter of its own check all cases, as another user if there is a `uid`."""
+    argv = [
         sys.executable,
+        "-B",
         "-m",
         "tests.workspace.checkpoints.test_timeline_faults",
-        str(tmp_path),
+        str(folder),
         act,
         kind,
         str(code),
     ]
     root = Path(__file__).resolve().parents[3]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=250, check=False)
+    command, options = command_of(argv, uid)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=root, timeout=550, check=False, **options
+    )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
 ACTS: list[Act] = ["undo", "redo", "revert"]
+
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.sample(1)
@@ -359,6 +411,34 @@ def test_a_call_that_fails_changes_nothing_or_is_named(
 @pytest.mark.parametrize("act", ["undo", "redo"])
 def test_a_full_disk_is_met_before_the_first_change(tmp_path: Path, act: Act) -> None:
     check_alone(tmp_path, act, "untouched", 0)
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="the tests above are run as a plain user already")
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(("kind", "code"), [("killed", 0), ("once", errno.EIO), ("full", errno.ENOSPC)])
+@pytest.mark.parametrize("act", ["undo", "revert", "redo"])
+def test_all_of_this_holds_for_a_plain_user_whose_bits_lend_rights(act: Act, kind: Kind, code: int) -> None:
+    """As root such a bit of a file never comes back."""
+    uid = user_of("plain")
+    with tempfile.TemporaryDirectory() as place:  # another user cannot come to the usual one
+        os.chown(place, uid or 0, -1)
+        check_alone(Path(place), act, kind, code, uid=uid)
+
+
+def test_table_has_each_kind_of_attribute(tmp_path: Path) -> None:
+    """What this machine cannot make is skipped with the reason."""
+    fill(tmp_path)
+    state = state_of(tmp_path)
+    entries = state.values()
+    assert any(entry.has_holes for entry in entries)
+    assert any(entry.first_name != path for path, entry in state.items())
+    assert any(name == "user.mark" for entry in entries for name, _ in entry.xattrs)
+    assert {entry.mode & 0o7000 for entry in entries} >= {0o1000, 0o3000} | (set() if IS_ROOT else {0o6000})
+    if IS_ROOT:
+        assert len({entry.owner for entry in entries}) > 5
+    if not has_access_lists(tmp_path):
+        pytest.skip("this file system has no access control lists")
+    assert {name for entry in entries for name, _ in entry.xattrs} == {"user.mark", ACCESS, DEFAULT}
 
 
 def main(folder: Path, act: Act, fault: str, code: int) -> None:

@@ -9,20 +9,41 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import subprocess
+import sys
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from aisotools.workspace.checkpoints.timeline import Checkpoints
+from tests.sandbox.inside import command_of, user_of
 from tests.workspace.checkpoints.power import Change, Disk, Loss, Sync
-from tests.workspace.checkpoints.test_timeline_stateful import State, state_of
+from tests.workspace.checkpoints.test_timeline_stateful import (
+    ACCESS,
+    DEFAULT,
+    IS_ROOT,
+    State,
+    access_list,
+    has_access_lists,
+    state_of,
+)
 
 
 def put(path: Path, text: str) -> None:
     """Write a file as a program does: in place, and synced by nobody."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.write(file, text.encode())
+    os.close(file)
+
+
+def put_holes(path: Path, place: int) -> None:
+    """Write a file of holes with one block of data, as a program does."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.lseek(file, place, os.SEEK_SET)
+    os.write(file, b"data" * 1024)
+    os.ftruncate(file, 1 << 16)
     os.close(file)
 
 
@@ -42,6 +63,7 @@ class Story:
     """A few calls, an undo and a redo on a recorded disk."""
 
     disk: Disk
+    has_access_lists: bool
     chain: Checkpoints = field(init=False)
     points: list[Point] = field(default_factory=list)
     after: dict[str, State] = field(default_factory=dict)
@@ -75,22 +97,40 @@ class Story:
         self.note(call_id)
 
     def attributes(self, call_id: str) -> None:
-        """Make a call that changes everything but contents."""
-        self.touched[call_id] = {"edited", "other", "third", "sub"}
+        """Make a call that changes everything but contents, and one content that has holes."""
+        before = state_of(self.root)
         self.chain.begin(call_id, "tool", "s")
         for name in ("edited", "other"):
             file = os.open(self.root / name, os.O_RDWR)
             os.fchmod(file, 0o600)
             os.setxattr(file, "user.mark", name.encode())
+            if self.has_access_lists:
+                os.setxattr(file, ACCESS, access_list(7))
+            if IS_ROOT:
+                os.fchown(file, 12345, 23456)
             os.utime(file, ns=(1, 1_000_000_007))
             os.close(file)
         os.link(self.root / "other", self.root / "third")
         folder = os.open(self.root / "sub", os.O_RDONLY)
-        os.fchmod(folder, 0o1750)
+        os.fchmod(folder, 0o3750)
+        if self.has_access_lists:
+            os.setxattr(folder, DEFAULT, access_list(8))
+        if IS_ROOT:
+            os.fchown(folder, 4, 5)
+            os.chown(self.root / "fifo", 6, 7)
+            os.chown(self.root / "link", 8, 9, follow_symlinks=False)
+        else:
+            # As root such a bit never comes back.
+            (self.root / "lends").chmod(0o755)
+        (self.root / "fifo").chmod(0o666)
         os.utime(folder, ns=(1, 2_000_000_007))
         os.close(folder)
+        put_holes(self.root / "holes", 1 << 14)
+        (self.root / "old holes").unlink()
         self.chain.end(call_id)
-        self.after[call_id] = state_of(self.root)
+        after = self.after[call_id] = state_of(self.root)
+        names = before.keys() | after.keys()
+        self.touched[call_id] = {name for name in names if before.get(name) != after.get(name)}
         self.note(call_id)
 
     def move(self, way: str, count: int) -> None:
@@ -105,11 +145,17 @@ class Story:
 def tell(top: Path, patch: pytest.MonkeyPatch) -> Story:
     """Make the calls. What is there before the first of them has been on the disk for long."""
     disk = Disk(top)
+    story = Story(disk, has_access_lists(top))
     disk.record(patch)
-    story = Story(disk)
     story.root.mkdir(0o755)
     for name in ("edited", "gone", "other"):
         put(story.root / name, f"old {name}")
+    put_holes(story.root / "old holes", 1 << 15)
+    os.mkfifo(story.root / "fifo", 0o600)
+    (story.root / "link").symlink_to("edited")
+    if not IS_ROOT:
+        put(story.root / "lends", "rights")
+        (story.root / "lends").chmod(0o6755)
     disk.log.append(Sync(None))
     story.chain = Checkpoints(story.root, top / "state" / "store")
     story.note()
@@ -127,6 +173,9 @@ def tell(top: Path, patch: pytest.MonkeyPatch) -> Story:
     story.attributes("c6")
     story.move("undo", 1)
     story.move("redo", 1)
+    # What is removed is made again, with all that it had.
+    story.call("c7", edited=None, third=None, other=None)
+    story.move("undo", 1)
     story.move("undo", 2)
     story.chain.close()
     return story
@@ -151,12 +200,12 @@ def check(story: Story, top: Path, cut: int) -> None:
         loose = story.touched.get(begun, set()) if begun not in done else set()
         while chain.steps:
             moved = chain.move("undo", chain.steps[-1:], force=True)
-            assert moved.missing == (), notes
+            assert moved.missing == (), (moved, notes)
         assert without(state_of(top / "workspace"), loose) == without(story.after[""], loose), notes
         while chain.undone:
             call_id = chain.undone[-1].call_id
             moved = chain.move("redo", chain.undone[-1:], force=True)
-            assert moved.missing == (), notes
+            assert moved.missing == (), (moved, notes)
             if f"({call_id}) was cut short" in notes:
                 break  # it ended with whatever the power has left
             after = story.after[call_id]
@@ -182,6 +231,27 @@ def without(state: State, paths: set[str]) -> State:
 def test_power_that_fails_after_any_call_takes_nothing_that_was_answered(
     tmp_path: Path, loss: Loss, seeds: int
 ) -> None:
+    check_each_cut(tmp_path, loss, seeds)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not IS_ROOT, reason="the tests above are run as a plain user already")
+def test_bits_that_lend_rights_are_back_after_the_power_failed(tmp_path: Path) -> None:
+    """Of a plain user: as root such a bit of a file never comes back."""
+    del tmp_path  # another user cannot come to it
+    uid = user_of("plain")
+    argv = [sys.executable, "-B", "-m", "tests.workspace.checkpoints.test_timeline_power"]
+    with tempfile.TemporaryDirectory() as place:
+        os.chown(place, uid or 0, -1)
+        command, options = command_of([*argv, place], uid)
+        root = Path(__file__).resolve().parents[3]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False, **options)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+def check_each_cut(tmp_path: Path, loss: Loss, seeds: int) -> None:
+    """Let the power fail after each system call."""
     (tmp_path / "told").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         story = tell(tmp_path / "told", patch)
@@ -215,3 +285,7 @@ def test_records_that_were_not_synced_would_be_lost(tmp_path: Path) -> None:
     assert story.points[-1].done == ()
     assert (chain.steps, chain.undone) == ((), ())
     chain.close()
+
+
+if __name__ == "__main__":
+    check_each_cut(Path(sys.argv[1]), "some", 1)

@@ -6,10 +6,12 @@ Work goes through links, too. The one that leads out of the workspace leads to a
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import shutil
 import stat
+import struct
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -55,9 +57,41 @@ class Entry:
     xattrs: tuple[tuple[str, bytes], ...]
     first_name: str
     """Of a file with several names the first one."""
+    has_holes: bool
 
 
 State = dict[str, Entry]
+
+IS_ROOT = os.geteuid() == 0
+ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
+
+
+def access_list(reader: int, rights: int = 4, *, owner: int = 6) -> bytes:
+    """Return a list by which the owner and a further user have some rights, and others none."""
+    nobody = 0xFFFFFFFF
+    entries = [(0x01, owner, nobody), (0x02, rights, reader), (0x04, 4, nobody), (0x10, 7, nobody)]
+    entries.append((0x20, 0, nobody))
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+def has_access_lists(folder: Path) -> bool:
+    """Return whether the file system of a folder has access control lists."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        try:
+            os.setxattr(file.fileno(), ACCESS, access_list(1))
+        except OSError as error:
+            if error.errno != errno.ENOTSUP:
+                raise
+            return False
+        return True
+
+
+def make_holes(path: Path, *data: int, size: int = 1 << 18) -> None:
+    """Write a file of holes with a block of data at some places."""
+    with path.open("wb") as file:
+        file.truncate(size)
+        for place in data:
+            os.pwrite(file.fileno(), b"data" * 1024, place)
 
 
 def state_of(root: Path) -> State:
@@ -69,13 +103,15 @@ def state_of(root: Path) -> State:
         for name in sorted([*names, *files]):
             path = Path(folder, name)
             key, status = str(path.relative_to(root)), path.lstat()
-            data, xattrs, first = b"", [], key
+            data, xattrs, first, has_holes = b"", [], key, False
             if path.is_symlink():
                 data = os.fsencode(path.readlink())
             elif path.is_file() or path.is_dir():
                 xattrs = [(one, os.getxattr(path, one)) for one in sorted(os.listxattr(path))]
             if path.is_file() and not path.is_symlink():
-                data = path.read_bytes()
+                with path.open("rb") as file:
+                    data = file.read()
+                    has_holes = bool(data) and os.lseek(file.fileno(), 0, os.SEEK_HOLE) < len(data)
                 first = names_of_files.setdefault(status.st_ino, key)
             found[key] = Entry(
                 stat.S_IFMT(status.st_mode),
@@ -85,6 +121,7 @@ def state_of(root: Path) -> State:
                 (status.st_uid, status.st_gid),
                 tuple(xattrs),
                 first,
+                has_holes,
             )
     return found
 
@@ -99,6 +136,7 @@ class Work(RuleBasedStateMachine):
         self.outside.write_text("nobody:x:65534\n")
         self.chain = Checkpoints(self.root, self.top / "store")
         self.number = 0
+        self.has_access_lists = has_access_lists(self.top)
         self.past: list[State] = []
         self.future: list[State] = []
 
@@ -149,6 +187,39 @@ class Work(RuleBasedStateMachine):
         path = self.root / name
         if not path.is_symlink():
             self.step(lambda: os.setxattr(path, "user.mark", value))
+
+    @rule(
+        name=NAMES, names=st.sampled_from([(ACCESS,), (DEFAULT,), (ACCESS, DEFAULT)]), who=st.integers(1, 3)
+    )
+    def set_access_list(self, name: str, names: tuple[str, ...], who: int) -> None:
+        path = self.root / name
+        if self.has_access_lists and not path.is_symlink():
+            # A default list is of folders only.
+            self.step(lambda: [os.setxattr(path, one, access_list(who, owner=7)) for one in names])
+
+    @rule(name=NAMES, mode=st.sampled_from([0o1777, 0o2755, 0o2070, 0o3700, 0o4755, 0o6750, 0o600]))
+    def set_mode(self, name: str, mode: int) -> None:
+        path = self.root / name
+        # Bits that lend rights to who runs a file come back as a plain user only, and by undo only.
+        if path.is_file():
+            mode &= 0o1777
+        if path.exists() and not path.is_symlink():
+            self.step(lambda: path.chmod(mode))
+
+    @rule(name=NAMES, owner=st.sampled_from([(0, 0), (7, 0), (0, 8), (12345, 23456)]))
+    def give(self, name: str, owner: tuple[int, int]) -> None:
+        if IS_ROOT:
+            self.step(lambda: os.chown(self.root / name, *owner, follow_symlinks=False))
+
+    @rule(name=NAMES, data=st.sampled_from([(), (0,), (1 << 16,), (0, 1 << 17), ((1 << 18) - 4096,)]))
+    def write_holes(self, name: str, data: tuple[int, ...]) -> None:
+        path = self.root / name
+        if not path.is_symlink():
+            self.step(lambda: make_holes(path, *data))
+
+    @rule(name=NAMES, new=NAMES)
+    def add_name(self, name: str, new: str) -> None:
+        self.step(lambda: os.link(self.root / name, self.root / new, follow_symlinks=False))
 
     @rule(name=NAMES, new=NAMES)
     def move(self, name: str, new: str) -> None:
