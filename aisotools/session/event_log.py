@@ -110,6 +110,10 @@ def _unpack(stored: _Stored) -> SessionEvent:
     return stored
 
 
+def _dump_at_once(value: object) -> tuple[bytes]:
+    return (pickle.dumps(value, pickle.HIGHEST_PROTOCOL),)
+
+
 class _Block(Sequence[SessionEvent]):
     """Events on the disk."""
 
@@ -118,7 +122,7 @@ class _Block(Sequence[SessionEvent]):
         spill: SpillFile,
         events: Sequence[SessionEvent],
         charged_bytes: int,
-        dump: Callable[[object], Sequence[bytes]] = lambda value: (pickle.dumps(value),),
+        dump: Callable[[object], Sequence[bytes]] = _dump_at_once,
     ) -> None:
         """Move events to the disk.
 
