@@ -40,7 +40,8 @@ from aisotools.workspace.dirfd import (
 from aisotools.workspace.paths import ResolvedPath
 
 TEMPORARY = ".aisotools-write-"
-"""Prefix of partial files. One remains only if a process was killed while it was writing."""
+"""Prefix of partial files. One remains only if a process was killed while it was writing, and
+`aisotools.workspace.checkpoints.recovery` removes it at the next start."""
 
 _UMASK_LOCK = threading.Lock()
 

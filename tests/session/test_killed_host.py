@@ -6,6 +6,7 @@ system calls. The next one opens the same session.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -22,6 +23,7 @@ from aisotools.policy.rules import Policy
 from aisotools.session.ledger import read, verify
 from aisotools.session.session import Session
 from aisotools.testing.fakes import FakeSandbox
+from aisotools.workspace.workspace import TEMPORARY
 from tests.conftest import OpenSession
 
 AUTO = Policy(mode="auto")
@@ -73,6 +75,25 @@ async def main():
 asyncio.run(main())
 """
 
+CUT_WRITE = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from aisotools.policy.rules import Policy
+from aisotools.session.session import Session
+from aisotools.testing.fakes import FakeSandbox
+
+async def main():
+    top = Path(sys.argv[1])
+    environ = {"HOME": str(top), "XDG_STATE_HOME": str(top / "state")}
+    session = Session(top / "workspace", sandbox=FakeSandbox, environ=environ, policy=Policy(mode="auto"),
+                      session_key="killed")
+    await session.call("sandbox_write", {"path": "a", "content": "old"}, call_id="c1")
+    os.replace = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+    await session.call("sandbox_write", {"path": "a", "content": "new"}, call_id="c2")
+
+asyncio.run(main())
+"""
+
 Files = dict[str, str]
 
 
@@ -113,6 +134,22 @@ def is_whole(content: str) -> bool:
     return content == f"{content.partition(' ')[0]} " * 20
 
 
+async def test_a_write_that_is_cut_leaves_nothing_beside_the_file_and_is_said(tmp_path: Path) -> None:
+    """The host is killed when all of the new content is in a file that does not have its name yet."""
+    environ = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
+    workspace = tmp_path / "workspace"
+    host = await asyncio.create_subprocess_exec(sys.executable, "-c", CUT_WRITE, str(tmp_path))
+    assert await host.wait() == -signal.SIGKILL
+    (partial,) = workspace.glob(f"{TEMPORARY}*")
+    assert partial.read_text() == "new"
+    session = Session(workspace, sandbox=FakeSandbox, environ=environ, policy=AUTO, session_key="killed")
+    await session.start()
+    assert {path.name: path.read_text() for path in workspace.iterdir()} == {"a": "old"}
+    removed = f"Removed what sandbox_write (c2) has left half written: {partial.name}."
+    assert removed in session.status().recovered
+    await session.close()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 async def test_three_hundred_kills_lose_nothing_and_raise_no_alarm(tmp_path: Path) -> None:
@@ -123,7 +160,7 @@ async def test_three_hundred_kills_lose_nothing_and_raise_no_alarm(tmp_path: Pat
     workspace = tmp_path / "workspace"
     acknowledged: set[str] = set()
     last: Files = {}
-    ended = 0
+    ended = halves = 0
     for number in range(count):
         moments = draw.randint(0, 250) if number % 2 else -1
         files, doing, calls = run_host(tmp_path, number, moments, draw.uniform(0, 0.2))
@@ -135,6 +172,8 @@ async def test_three_hundred_kills_lose_nothing_and_raise_no_alarm(tmp_path: Pat
         assert session.log_path is not None
         assert session.log_path.name == "killed.jsonl"
         now = read_files(workspace)
+        halves += " ".join(session.status().recovered).count("half written")
+        assert not [path.name for path in workspace.iterdir() if path.name not in now], "nothing half written"
         differing = {name for name in {*last, *now} if last.get(name) != now.get(name)}
         if isinstance(doing, dict):
             assert differing <= {doing["path"]}, (number, differing, doing)
@@ -155,7 +194,8 @@ async def test_three_hundred_kills_lose_nothing_and_raise_no_alarm(tmp_path: Pat
     assert acknowledged <= finished
     print(
         f"\n{count} kills, seed {seed}: {len(acknowledged)} acknowledged calls, all in the ledger; "
-        f"{ended} times something was completed or ended at the next start; no false alarm"
+        f"{ended} times something was completed or ended at the next start, {halves} times what was half "
+        "written was removed; no false alarm"
     )
 
 

@@ -5,29 +5,41 @@ Threat
     state that nobody ever had.
 Mechanism
     Steps whose contents are not there are dropped, with all that undo would have to pass them for. Every cut
-    and everything that was completed is a sentence, which the next session shows.
+    and everything that was completed is a sentence, which the next session shows. A partial file is removed
+    only if it is certain that a call that was cut short has left it; see `remove_partial`.
 Race window
-    None: one process has the store at a time.
+    One process has the store at a time. A worker that outlives its host for a moment may still finish a file
+    that is about to be removed: one that it has open stays, and to rename one that is gone is its error, with
+    the file at the old name as it was.
 When it fails
     Of steps that have ended, only the listings are looked at here; other contents are compared with their
-    digests when they are needed, before anything is changed.
+    digests when they are needed, before anything is changed. A partial file that stays is named.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import stat
 from collections.abc import Sequence
 
 from aisotools.core.truncation import summarize_names
 from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.steps import Checkpoint, Timeline
 from aisotools.workspace.checkpoints.store import Store
-from aisotools.workspace.checkpoints.tree import is_whole
+from aisotools.workspace.checkpoints.tree import Node, TreeReader, is_whole, open_below
+from aisotools.workspace.checkpoints.trees import WORKSPACE_KEY, TrackedTree
+from aisotools.workspace.dirfd import READ_FLAGS, has_writer
+from aisotools.workspace.workspace import TEMPORARY
 
 UNCERTAIN = (
     "that nothing was changed cannot be recorded; if this process ends before that is possible, the next "
     "session completes it"
 )
 """What is said of an undo or redo that was given up on a disk that takes no record of that."""
+
+_PARTIAL = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}")
+"""Names of files that are being written. Those of a restore are longer, and `sweep` removes them."""
 
 
 def drop_lost(timeline: Timeline, store: Store) -> list[str]:
@@ -63,6 +75,78 @@ def drop_lost(timeline: Timeline, store: Store) -> list[str]:
             "changed cannot be undone."
         )
     return notes
+
+
+def remove_partial(store: Store, tree: TrackedTree, step: Checkpoint) -> list[str]:
+    """Remove what a call that was cut short has left of files that it was writing.
+
+    Such a file has the name that nothing but our writers gives, is in the workspace now and was not before
+    the call, has no other name, and no process has it open for writing. Whatever is not certain stays.
+
+    Args:
+        store: Holds the state before the call.
+        tree: The workspace.
+        step: The call. The process that ran it has ended.
+
+    Returns:
+        What was removed, and what looks like a partial file and was not, in sentences.
+
+    Raises:
+        WorkspaceError: If the workspace cannot be read.
+    """
+    removed, left = [], []
+    for path, (before, after) in (
+        TreeReader(store).differences(step.before[WORKSPACE_KEY], tree.scan().root).items()
+    ):
+        if before is None and after is not None and _PARTIAL.fullmatch(path[-1]):
+            try:
+                with tree.opened() as root:
+                    folder = open_below(root, path[:-1])
+                try:
+                    reason = _remove_partial(folder, path[-1], after)
+                finally:
+                    os.close(folder)
+            except OSError as error:
+                reason = error.strerror or str(error)
+            if reason:
+                left.append(f"{tree.display_path(path)} ({reason})")
+            else:
+                removed.append(tree.display_path(path))
+    notes = []
+    if removed:
+        notes.append(f"Removed what {name_step(step)} has left half written: {summarize_names(removed)}.")
+    if left:
+        names = summarize_names(left)
+        notes.append(
+            f"{name_step(step)} may have left these half written: {names}. Remove them if nobody needs them."
+        )
+    return notes
+
+
+def _remove_partial(folder: int, name: str, node: Node) -> str:
+    """Remove a partial file from an open folder. Return why it stays; empty if it is gone.
+
+    Raises:
+        OSError: If the system refuses it.
+    """
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISREG(status.st_mode):
+        if status.st_nlink > 1:
+            return "it has another name"
+        file = os.open(name, READ_FLAGS, dir_fd=folder)
+        try:
+            if has_writer(file):
+                return "a process may still be writing it"
+        finally:
+            os.close(file)
+    elif not stat.S_ISLNK(status.st_mode):
+        return "it is no file"
+    if status.st_mtime_ns != node.mtime_ns:
+        return "it was changed a moment ago"
+    # Race: a worker that outlives its host may give the file its name before this line, which then fails, or
+    # after it: then its own rename fails, and the file at that name is as before the call.
+    os.unlink(name, dir_fd=folder)
+    return ""
 
 
 def describe_completed(moved: UndoResult) -> str:

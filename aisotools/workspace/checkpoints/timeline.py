@@ -26,6 +26,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from aisotools.core.exceptions import WorkspaceError
@@ -37,7 +38,12 @@ from aisotools.workspace.checkpoints.moves import (
     list_changed,
     list_unrestored,
 )
-from aisotools.workspace.checkpoints.recovery import describe_completed, describe_ended, drop_lost
+from aisotools.workspace.checkpoints.recovery import (
+    describe_completed,
+    describe_ended,
+    drop_lost,
+    remove_partial,
+)
 from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline
 from aisotools.workspace.checkpoints.store import RecordQueue, Store
@@ -449,7 +455,11 @@ class Checkpoints:
         if timeline.moving is not None:
             moved = self._mover.complete(timeline.moving)
             self.notes.append(describe_completed(moved))
-        # Crash during a call: whatever it has done by now is its result.
+        # Crash during a call: whatever it has done by now is its result, but for files that it had half
+        # written beside their places.
+        for step in timeline.running.values():
+            with suppress(WorkspaceError):  # what is there cannot be read: the end of the step says so
+                self.notes += remove_partial(self._store, self._trees.workspace, step)
         for call_id in list(timeline.running):
             self.notes.append(describe_ended(self.end(call_id)))
         self._mover.sweep_left()
