@@ -61,31 +61,36 @@ class SpillFile:
     def __repr__(self) -> str:
         return f"<SpillFile in {str(self._folder)!r}: {self._used_bytes:,} of {self._end:,} bytes>"
 
-    def put(self, data: bytes) -> Extent:
-        """Write a content.
+    def put(self, *pieces: bytes) -> Extent:
+        """Write a content, which is all these pieces.
 
         Raises:
             OSError: If it cannot be written.
         """
-        digest = hashlib.blake2b(data, key=_KEY, digest_size=_DIGEST_BYTES).digest()
+        digest = hashlib.blake2b(key=_KEY, digest_size=_DIGEST_BYTES)
+        for piece in pieces:
+            digest.update(piece)
+        size = sum(map(len, pieces))
         with self._lock:
             if self._file < 0:
                 self._open()
             elif self._process != os.getpid():
                 # Fork: the parent goes on to use the same file.
                 raise OSError("this file belongs to the process that has forked this one")
-            offset, file = self._take(len(data)), self._file
+            offset, file = self._take(size), self._file
         # Without the lock, since a disk may be slow: this part is nobody else's, and keeps the file open.
         try:
-            view, position = memoryview(data), offset
-            while view:
-                written = os.pwrite(file, view, position)
-                view, position = view[written:], position + written
+            position = offset
+            for piece in pieces:
+                view = memoryview(piece)
+                while view:
+                    written = os.pwrite(file, view, position)
+                    view, position = view[written:], position + written
         except OSError:
             with self._lock:
-                self._give_back(offset, len(data))
+                self._give_back(offset, size)
             raise
-        return Extent(offset, len(data), digest)
+        return Extent(offset, size, digest.digest())
 
     def get(self, extent: Extent) -> bytes:
         """Return a content.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -102,9 +103,13 @@ async def request_approval(approver: Approver | None, request: ApprovalRequest) 
     """Ask `approver` within `request.timeout_s` seconds.
 
     Whatever goes wrong is an answer that does not approve. Only cancellation passes through.
+
+    Race: an approver that holds up the event loop, or that does not end when it is cancelled, may answer when
+    its time is up, or when nobody asks any more. Such an answer counts for nothing.
     """
     if approver is None:
         return Approval("deny", reason=NO_APPROVER_REASON)
+    clock = _Deadline(request.timeout_s)
     try:
         async with asyncio.timeout(request.timeout_s) as limit:
             answer = await approver.ask(request)
@@ -113,7 +118,8 @@ async def request_approval(approver: Approver | None, request: ApprovalRequest) 
         if isinstance(error, TimeoutError) and limit.expired():
             return timeout_approval(request.timeout_s)
         return _failure(error)
-    return _check(answer)
+    clock.refuse_when_cancelled()
+    return timeout_approval(request.timeout_s) if clock.is_over() else _check(answer)
 
 
 async def request_approvals(approver: Approver | None, requests: Sequence[ApprovalRequest]) -> list[Approval]:
@@ -130,13 +136,39 @@ async def request_approvals(approver: Approver | None, requests: Sequence[Approv
     timeout_s = min(
         (request.timeout_s for request in requests if request.timeout_s is not None), default=None
     )
+    clock = _Deadline(timeout_s)
     try:
         async with asyncio.timeout(timeout_s) as limit:
             answers = await approver.ask_many(requests)
     except Exception as error:
         expired = isinstance(error, TimeoutError) and limit.expired()
         return [timeout_approval(timeout_s) if expired else _failure(error) for _ in requests]
+    clock.refuse_when_cancelled()
+    if clock.is_over():
+        return [timeout_approval(timeout_s) for _ in requests]
     return _check_batch(answers, len(requests))
+
+
+class _Deadline:
+    """When an answer comes too late, and whether anybody still waits for it."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._ends_s = None if timeout_s is None else time.monotonic() + timeout_s
+        task = asyncio.current_task()
+        self._cancel_requests = 0 if task is None else task.cancelling()
+
+    def is_over(self) -> bool:
+        return self._ends_s is not None and time.monotonic() >= self._ends_s
+
+    def refuse_when_cancelled(self) -> None:
+        """Raise what an approver has swallowed.
+
+        Raises:
+            CancelledError: The task that asks was cancelled since.
+        """
+        task = asyncio.current_task()
+        if task is not None and task.cancelling() > self._cancel_requests:
+            raise asyncio.CancelledError
 
 
 @runtime_checkable

@@ -1,7 +1,8 @@
 """Grants: approvals that are remembered until the session ends, never wider than what was shown.
 
 A grant covers one exact call, calls of the same shape, or a whole tool. A shape is what a person can read on
-a card: the commands with their subcommand, the folders that are read and written, the hosts. A shape or a
+a card: the commands with their subcommand and the options that make another thing of them (the method of a
+request, rights, whether the original stays), the folders that are read and written, the hosts. A shape or a
 tool covers a call only up to the effect that was shown, and only if everything about it is known beforehand.
 A grant for a call that is not certain holds while the files that it reads have the content they had: a script
 that was changed is asked about again (see `workspace.scripts`; not where the files are on another machine).
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aisotools.core.truncation import summarize_names
@@ -80,6 +81,45 @@ _CHANGES_THE_TREE = frozenset(
     )
 )
 """Commands that change files of the workspace without naming them."""
+
+# Options that make another thing of a command: the method of a request and what is sent with it, rights of
+# new files, and whether the original stays. Letters of short options, of which several may stand in one word,
+# and beginnings of long ones; those with a colon take a value.
+_PACKING = (
+    "kcdrS:",
+    ("keep", "stdout", "to-stdout", "decompress", "uncompress", "recursive", "suffix:", "rm"),
+)
+_SENT = (
+    "request:",
+    "data:",
+    "form:",
+    "json:",
+    "upload:",
+    "url-query:",
+    "config:",
+    "header:",
+    "user:",
+    "oauth:",
+)
+_RIGHTS = ("m:o:g:Z", ("mode:", "owner:", "group:", "context:"))
+_OPTIONS_THAT_TELL: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("bzip2", "bunzip2", "gzip", "gunzip", "lzma", "xz", "unxz", "zstd", "unzstd"), _PACKING),
+    "curl": ("X:d:F:T:K:H:u:G", (*_SENT, "get")),
+    "install": (f"{_RIGHTS[0]}sbS:", (*_RIGHTS[1], "backup", "suffix:", "strip")),
+    "mkdir": _RIGHTS,
+    "mkfifo": _RIGHTS,
+    "rsync": ("", ("del", "remove-source-files", "inplace", "chmod:", "chown:")),
+    "wget": (
+        "i:mre:",
+        ("method:", "post:", "body:", "input-file:", "mirror", "recursive", "delete-after", "execute:"),
+    ),
+}
+_MODE_COMES_FIRST = frozenset(("7z", "7za", "ar", "tar"))
+"""Programs whose first word says what they do: pack, unpack or remove."""
+_PROGRAMS_OF_RIGHTS = frozenset(
+    ("chattr", "chgrp", "chmod", "chown", "chcon", "setfacl", "setfattr", "umask")
+)
+"""Programs of which every word but the last says what becomes of the rights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +331,14 @@ def _command_prefix(command: str) -> str:
     Where an option precedes the subcommand, it is unknown which word that is. Then the whole command counts.
     """
     program, _, rest = command.partition(" ")
+    if program in _PROGRAMS_OF_RIGHTS:
+        # All options and the first other word: `chmod 644 a` is another thing than `chmod 777 a`.
+        options = sum(1 for _ in itertools.takewhile(lambda word: word.startswith("-"), rest.split()))
+        return " ".join([program, *rest.split()[: options + 1]])
+    if program in _MODE_COMES_FIRST:
+        return " ".join([program, *rest.split()[:1]])
+    if program in _OPTIONS_THAT_TELL:
+        return " ".join([program, *_telling_words(rest.split(), *_OPTIONS_THAT_TELL[program])])
     if program not in _PROGRAMS_WITH_SUBCOMMANDS:
         return program
     words = rest.split(maxsplit=2)
@@ -301,6 +349,30 @@ def _command_prefix(command: str) -> str:
         # `git remote add` is another thing than `git remote remove`.
         return command if words[1].startswith("-") else f"{program} {subcommand} {words[1]}"
     return f"{program} {subcommand}".strip()
+
+
+def _telling_words(words: Sequence[str], letters: str, names: Sequence[str]) -> list[str]:
+    """Return those options among some words that a table lists, with their values."""
+    telling: list[str] = []
+    is_value = False
+    for word in words:
+        takes_value = False
+        if word.startswith("--"):
+            option, _, value = word[2:].partition("=")
+            # Either may be shorter: an option may be abbreviated, and a name is a beginning.
+            meant = [
+                name
+                for name in names
+                if option and (name.startswith(option) or option.startswith(name.rstrip(":")))
+            ]
+            is_telling, takes_value = bool(meant), any(name.endswith(":") for name in meant) and not value
+        else:
+            is_telling = word.startswith("-") and not set(letters.replace(":", "")).isdisjoint(word[1:])
+            takes_value = is_telling and f"{word[-1]}:" in letters
+        if is_telling or is_value:
+            telling.append(word)
+        is_value = takes_value
+    return telling
 
 
 def _folders_of(paths: Sequence[str], whole: Sequence[str]) -> frozenset[str]:

@@ -52,7 +52,7 @@ from aisotools.core.events import (
 )
 from aisotools.core.sandboxes import SandboxStatus
 from aisotools.core.spill import SpillFile, spill_file
-from aisotools.core.truncation import Retained, RetentionBudget, size_of
+from aisotools.core.truncation import Retained, RetentionBudget, return_free_memory, size_of
 from aisotools.core.types import Json, ToolResult
 from aisotools.session.progress import ProgressTracker
 
@@ -110,6 +110,10 @@ def _unpack(stored: _Stored) -> SessionEvent:
     return stored
 
 
+def _dump_at_once(value: object) -> tuple[bytes]:
+    return (pickle.dumps(value, pickle.HIGHEST_PROTOCOL),)
+
+
 class _Block(Sequence[SessionEvent]):
     """Events on the disk."""
 
@@ -118,14 +122,14 @@ class _Block(Sequence[SessionEvent]):
         spill: SpillFile,
         events: Sequence[SessionEvent],
         charged_bytes: int,
-        dump: Callable[[object], bytes] = pickle.dumps,
+        dump: Callable[[object], Sequence[bytes]] = _dump_at_once,
     ) -> None:
         """Move events to the disk.
 
         Raises:
             Exception: If they cannot be written.
         """
-        self._extent = spill.put(dump(list(events)))
+        self._extent = spill.put(*dump(list(events)))
         self._count = len(events)
         self.size = self._extent.size
         self.charged_bytes = charged_bytes
@@ -171,8 +175,8 @@ def _read_block(block: _Block) -> Sequence[SessionEvent]:
     return block.read()
 
 
-def _dump_in_pieces(value: object) -> bytes:
-    """Return `value` pickled, in a thread beside the event loop.
+def _dump_in_pieces(value: object) -> list[bytes]:
+    """Return `value` pickled, in pieces, in a thread beside the event loop.
 
     `pickle.dumps` holds the interpreter's lock until it has all of it. A file that is written in Python gets
     pieces of 64 KiB, and the lock is free for others between these.
@@ -181,10 +185,12 @@ def _dump_in_pieces(value: object) -> bytes:
 
     class Pieces:
         def write(self, piece: bytes) -> None:
-            pieces.append(bytes(piece))  # the pickler uses its memory again
+            pieces.append(
+                bytes(piece)
+            )  # a long text as it is; of a short piece the pickler uses the memory again
 
     pickle.Pickler(Pieces(), pickle.HIGHEST_PROTOCOL).dump(value)
-    return b"".join(pieces)
+    return pieces
 
 
 class EventView(Sequence[SessionEvent]):
@@ -397,7 +403,9 @@ class _RetainedEvents:
             return  # it stays until the budget needs its room
 
         def move() -> _Block:
-            return _Block(spill, [_unpack(stored)], size, _dump_in_pieces)
+            block = _Block(spill, [_unpack(stored)], size, _dump_in_pieces)
+            return_free_memory()  # what a thread has used stays with it otherwise
+            return block
 
         def on_moved(moving: asyncio.Future[_Block]) -> None:
             self._is_moving = False

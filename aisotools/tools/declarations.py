@@ -78,9 +78,12 @@ def declaration_of(tool: Tool) -> Declaration:
     """Return how the effects of the tool's calls are declared. What it says itself can only lower that."""
     declares = any(supports(tool, one) for one in (SupportsFacts, SupportsClassification, SupportsEffect))
     declaration: object = tool.declaration if supports(tool, SupportsDeclaration) else "computed"
-    if not declares or declaration == "none":
+    if not declares:
         return "none"
-    return "constant" if declaration == "constant" else "computed"
+    # By its type first: an object of a class of its own could equal anything.
+    if type(declaration) is str and declaration in {"constant", "computed"}:
+        return "constant" if declaration == "constant" else "computed"
+    return "none"  # also for what is no declaration at all
 
 
 def declared_facts(

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -260,3 +262,46 @@ async def test_an_approver_with_the_former_name_of_the_method_answers() -> None:
     assert await ask_question(BothApprover(), question) == "new Which?"
     limited = UserQuestion(id="q1", text="Which?", choices=("x", "y"))
     assert await ask_question(FormerApprover(), limited) is None, "its answer is checked like any other"
+
+
+def hold_up() -> None:
+    time.sleep(0.02)  # as `input()` does
+
+
+class Late:
+    """Answers when its time is up: it holds up the loop, or goes on when it is cancelled."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+        self.is_asked = asyncio.Event()
+
+    async def ask(self, request: ApprovalRequest) -> Approval:
+        (answer,) = await self.ask_many([request])
+        return answer
+
+    async def ask_many(self, requests: Sequence[ApprovalRequest]) -> list[Approval]:
+        self.is_asked.set()
+        if self.how == "blocks":
+            hold_up()
+        else:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        return [Approval("approve") for _ in requests]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("how", ["blocks", "goes on"])
+async def test_an_answer_after_the_time_is_none(how: str, count: int) -> None:
+    requests = [a_request(timeout_s=0.01) for _ in range(count)]
+    answers = await request_approvals(Late(how), requests)
+    assert [answer.outcome for answer in answers] == ["timeout"] * count
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_an_answer_to_a_question_that_was_cancelled_is_none(count: int) -> None:
+    late = Late("goes on")
+    (asking,) = [asyncio.ensure_future(request_approvals(late, [a_request() for _ in range(count)]))]
+    await late.is_asked.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking

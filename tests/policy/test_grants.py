@@ -476,3 +476,51 @@ def test_a_command_that_does_not_name_its_losses_has_no_shape(command: str) -> N
 @pytest.mark.parametrize("command", ["rm out/a", "cp a b", "sort a > b", "git add a", "git commit -m x"])
 def test_a_command_that_names_them_has_one(command: str) -> None:
     assert shape_of(shell_facts(command)) is not None
+
+
+@pytest.mark.parametrize(
+    ("shown", "asked", "covered"),
+    [
+        ("chmod 644 out/a", "chmod 644 out/b", True),
+        ("chmod 644 out/a", "chmod 777 out/b", False),
+        ("chmod 644 out/a", "chmod u+s out/b", False),
+        ("chmod 644 out/a", "chmod -R 644 out/b", False),
+        ("chmod u+x out/a", "chmod --reference=out/c out/b", False),
+        ("install out/x out/a", "install out/x out/b", True),
+        ("install out/x out/a", "install -m 4755 out/x out/b", False),
+        ("install -m 644 out/x out/a", "install -m 4755 out/x out/b", False),
+        ("install -m 644 out/x out/a", "install -D -m644 out/x out/b", False),
+        ("install out/x out/a", "install --mo=4755 out/x out/b", False),
+        ("mkdir -p out/a", "mkdir out/b", True),
+        ("mkdir -m 755 out/a", "mkdir -m 777 out/b", False),
+        ("mkdir out/a", "mkdir --mode=777 out/b", False),
+        ("gzip -k out/a", "gzip -k out/b", True),
+        ("gzip -k out/a", "gzip out/b", False),
+        ("gzip out/a", "gzip -d out/b.gz", False),
+        ("xz -k out/a", "xz --keep out/b", False),  # the same, spelled in another way: it is asked
+        ("tar -cf out/a.tar out/x", "tar -xf out/a.tar", False),
+        ("curl -s https://a.example/x", "curl -s https://a.example/y", True),
+        ("curl https://a.example/x", "curl -X DELETE https://a.example/y", False),
+        ("curl https://a.example/x", "curl -sXDELETE https://a.example/y", False),
+        ("curl https://a.example/x", "curl --req DELETE https://a.example/y", False),
+        ("curl https://a.example/x", "curl --request=DELETE https://a.example/y", False),
+        ("curl -X POST https://a.example/x", "curl -X DELETE https://a.example/x", False),
+        ("curl https://a.example/x", "curl -d a=1 https://a.example/y", False),
+        ("curl https://a.example/x", "curl --data-raw a=1 https://a.example/y", False),
+        ("curl https://a.example/x", "curl -F a=1 https://a.example/y", False),
+        ("curl https://a.example/x", "curl --json '{}' https://a.example/y", False),
+        ("curl https://a.example/x", "curl -H 'X-HTTP-Method-Override: DELETE' https://a.example/y", False),
+        ("wget https://a.example/x", "wget https://a.example/y", True),
+        ("wget https://a.example/x", "wget --method=DELETE https://a.example/y", False),
+        ("wget https://a.example/x", "wget --post-data=a https://a.example/y", False),
+        ("wget https://a.example/x", "wget -r https://a.example/y", False),
+    ],
+)
+def test_grant_by_shape_covers_no_other_method_rights_or_removal(
+    shown: str, asked: str, covered: bool
+) -> None:
+    grants = Grants()
+    if grants.add("shape", prepare(shell_facts(shown))) is None:
+        assert not covered, "a shape is offered"
+        return
+    assert (grants.find(prepare(shell_facts(asked))) is not None) is covered

@@ -86,6 +86,8 @@ def test_unknown_programs_are_tried(command: str, mode: Mode) -> None:
         ("~/frob", "outside the workspace"),
         ("frobnicate", "not installed"),
         ("octave-cli a", "runs code that it finds"),
+        ("prove .", "runs code that it finds"),
+        ("bats t", "runs code that it finds"),
         ("cwltool a.cwl", "runs code that it finds"),
         ("frob x.py", "is a script"),
         ("frob --script=x.py", "is a script"),

@@ -146,11 +146,11 @@ class HeldSpill(SpillFile):
         self.may_write = threading.Event()
         self.error: OSError | None = None
 
-    def put(self, data: bytes) -> Any:
+    def put(self, *pieces: bytes) -> Any:
         self.may_write.wait(50)
         if self.error is not None:
             raise self.error
-        return super().put(data)
+        return super().put(*pieces)
 
 
 async def test_a_large_event_that_is_dropped_while_it_is_written_leaves_nothing(tmp_path: Path) -> None:

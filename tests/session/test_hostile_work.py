@@ -83,7 +83,7 @@ def test_the_host_grows_by_no_more_than_the_default_budget(name: str, tmp_path: 
     """These retain what a session holds by default; the slack is the same, and no part of the budget."""
     found = run_calmest(name, tmp_path, DEFAULT_RETAINED_BYTES)
     # Events take a quarter of it in memory, and are on the disk beyond that.
-    assert DEFAULT_RETAINED_BYTES // 6 < found["charged"] <= DEFAULT_RETAINED_BYTES
+    assert DEFAULT_RETAINED_BYTES // 8 < found["charged"] <= DEFAULT_RETAINED_BYTES
     assert found["after"] - found["before"] <= DEFAULT_RETAINED_BYTES + SLACK
     assert found["works"] == "2"
     assert found["stall_s"] <= MAX_STALL_S

@@ -60,7 +60,9 @@ def computed() -> None:
         (computed, "computed"),
         (declaring(declaration="constant"), "none"),
         (declaring(declaration="none", effect=Effect.READ_ONLY), "none"),
-        (declaring(declaration=5, effect=Effect.READ_ONLY), "computed"),
+        (declaring(declaration=5, effect=Effect.READ_ONLY), "none"),
+        (declaring(declaration="trust me", effect=Effect.READ_ONLY), "none"),
+        (declaring(declaration="computed", effect=Effect.READ_ONLY), "computed"),
     ],
 )
 def test_declaration_of_a_tool(made: Any, wanted: str) -> None:
