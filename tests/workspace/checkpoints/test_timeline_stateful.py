@@ -195,7 +195,11 @@ class Work(RuleBasedStateMachine):
         path = self.root / name
         if self.has_access_lists and not path.is_symlink():
             # A default list is of folders only.
-            self.step(lambda: [os.setxattr(path, one, access_list(who, owner=7)) for one in names])
+            def act() -> None:
+                for one in names:
+                    os.setxattr(path, one, access_list(who, owner=7))
+
+            self.step(act)
 
     @rule(name=NAMES, mode=st.sampled_from([0o1777, 0o2755, 0o2070, 0o3700, 0o4755, 0o6750, 0o600]))
     def set_mode(self, name: str, mode: int) -> None:
