@@ -330,7 +330,7 @@ COMMANDS = (
         "--print-provides --print-variables --atleast-version: --exact-version: --max-version: "
         "--short-errors "
         "--list-package-names --silence-errors --path --define-variable:",
-        operands=".",
+        operands="r",  # a module, or the path of its file
         allow_dynamic=True,
     ),
 )
