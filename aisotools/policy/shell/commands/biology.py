@@ -53,6 +53,10 @@ _SAM_SHOWS = {
     "quickcheck": "-vqu",
     "head": "-h: -n: --headers: --records:",
     "samples": "-hidX -T: -o:w -f:u -F:u",
+    "dict": "-AH -a: -l:r -o:w -s: -u: --alias --alternative-name --no-header --assembly: --alt:r --output:w "
+    "--species: --uri:",
+    "fasta, fastq": "-nNOti -0:w -1:w -2:w -o:w -s:w -f: -F: -G: -T: -v: -c: --i1:w --i2:w --barcode-tag: "
+    "--quality-tag: --index-format:",
     "bedcov": "-Xjc -Q: -g: -G: -d: --min-MQ:",
 }
 _BCF_COMMON = (
@@ -79,6 +83,19 @@ _BCF_SHOWS = {
     "head": "-h: -n: -s: --headers: --records: --samples:",
     "gtcheck": "-H -g:i -p: -P:r -s: -S:r -u: --homs-only --genotypes:i --pairs: --pairs-file:r "
     "--samples: --samples-file:r --use: --n-matches: --no-HWE-prob --dry-run --error-probability: -E:",
+    "norm": f"{_BCF_WRITER} -aDNs -c: -d: -f:u -m: -w: --atomize --atom-overlaps: --check-ref: "
+    "--remove-duplicates --rm-dup: --fasta-ref:u --force --keep-sum: --multiallelics: --do-not-normalize "
+    "--old-rec-tag: --strict-filter --site-win:",
+    "concat": f"{_BCF_WRITER} -aclnD -d: -f:L -q: -v: --allow-overlaps --compact-PS --rm-dups: "
+    "--remove-duplicates --file-list:L --ligate --ligate-force --ligate-warn --naive --naive-force --min-PQ: "
+    "--verbose:",
+    "merge": f"{_BCF_WRITER} -0 -f: -F: -g:u -i: -l:L -L: -m: --force-samples --print-header --use-header:r "
+    "--missing-to-ref --apply-filters: --filter-logic: --gvcf:u --info-rules: --file-list:L "
+    "--local-alleles: --merge: --no-index",
+    "annotate": f"{_BCF_WRITER} -k -a:i -c: -C:r -h:r -H: -I: -l: -m: -s: -S:r -x: --annotations:i "
+    "--columns: --columns-file:r --force --header-line: --header-lines:r --set-id: --keep-sites "
+    "--merge-logic: --mark-sites: --min-overlap: --pair-logic: --rename-annots:r --rename-chrs:r "
+    "--samples: --samples-file:r --single-overlaps --remove:",
     "isec": f"{_BCF_WRITER} -C -c: -f: -n: -l:L -p:w -w: --complement --collapse: --apply-filters: "
     "--nfiles: --file-list:L --prefix:w --write:",
 }
@@ -111,7 +128,7 @@ def _alignment(word: Word) -> CommandVerdict:
 
 
 def _classify_each_alignment(words: Words) -> CommandVerdict:
-    options = _SAM_SHOWS[words[0].text or ""]
+    options = next(o for names, o in _SAM_SHOWS.items() if words[0].text in names.split(", "))
     parsed = parse_options(words, f"{_SAM_COMMON} {options}", allow_dynamic=True)
     return merge([option_verdict(parsed), *map(_alignment, parsed.operands)])
 
@@ -428,5 +445,62 @@ COMMANDS = (
             helps="--help -h",
         ),
         info_arguments="--version --help -h version",
+    ),
+    CommandSpec(
+        names="kallisto",
+        classify=subcommands(
+            Subcommand(
+                names="inspect",
+                options="-G:w -g:r -b:w --gfa:w --gtf:r --bed:w -t: --threads:",
+                allow_dynamic=False,
+                operands="r",
+            ),
+            Subcommand(names="version, cite", operands="-"),
+            alone=True,
+            reason="writes files",
+        ),
+        info_arguments="--version --help version cite",
+    ),
+    CommandSpec(
+        names="bamtools",
+        classify=subcommands(
+            Subcommand(
+                names="count, stats, header, coverage",
+                options="-in:i -list:L -region: -insert -out:w",
+                one_dash=True,
+                operands="-",
+            ),
+            alone=True,
+            reason="writes files",
+        ),
+        info_arguments="--version --help -h",
+    ),
+    CommandSpec(
+        names="bedmap bedops closest-features unstarch",
+        options="*",  # they print all that they find, and know no file to write
+        operands="r",
+        info_arguments="--version --help -h",
+    ),
+    CommandSpec(
+        names="esl-sfetch hmmfetch cmfetch",
+        options="-fcr -o:w -O!w -n: -c: --index!w --informat: -h",
+        operands="r",
+        info_arguments="-h",
+    ),
+    CommandSpec(
+        names="mash",
+        classify=subcommands(
+            Subcommand(names="info", options="-Htcd", operands="r", allow_dynamic=False),
+            Subcommand(
+                names="dist",
+                options="-tiarn -l!L -p: -v: -d: -k: -s: -S: -w: -b: -m: -c: -g:",
+                operands="r",
+                allow_dynamic=False,
+            ),
+            Subcommand(names="bounds", options="-k: -p:", operands="-"),
+            alone=True,
+            reason="writes files",
+        ),
+        info_arguments="--version --help -h",
     ),
 )
