@@ -166,7 +166,19 @@ def _classify_text_runner(words: Words) -> CommandVerdict:
     """Return the verdict on watch, su -c and similar: they take a command in one word or in several."""
     text = " ".join(word.text or "" for word in words[1:] if not word.prefix.startswith("-"))
     doubt = uncertain(f"{words[0].display} runs a command in its own way")
-    return merge([doubt, CommandVerdict(scripts=(text,))])
+    return merge([doubt, CommandVerdict(scripts=(text,), spellings=_possible_commands(words))])
+
+
+def _possible_commands(words: Words) -> tuple[str, ...]:
+    """Return what may be the command that a program runs, for rules: all from one of its first words on.
+
+    Which of the options before the command have a value is not known.
+    """
+    starts = [at for at, word in enumerate(words) if at and not word.prefix.startswith("-")]
+    return tuple(" ".join(word.display for word in words[at:]) for at in starts[:_MAX_STARTS])
+
+
+_MAX_STARTS = 5
 
 
 def _classify_coproc(words: Words) -> CommandVerdict:
@@ -296,7 +308,10 @@ def _classify_runner(words: Words) -> CommandVerdict:
             return NO_EFFECT
     if name == "ionice":
         return _prefix("-c: -n: -t")(words)
-    return _prefix("*", 0, "runs a program in its own way")(words)
+    likely = parse_options(words, "*").operands
+    command = next((words[at:] for at, word in enumerate(words) if likely and word is likely[0]), ())
+    doubt = uncertain(f"{words[0].display} runs a program in its own way")
+    return merge([doubt, _runs(command), CommandVerdict(spellings=_possible_commands(words))])
 
 
 # ---- fd

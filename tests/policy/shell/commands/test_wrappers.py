@@ -270,3 +270,20 @@ def test_paths_that_find_adds_begin_like_its_folders() -> None:
 def test_names_that_fd_finds_begin_as_their_folder_does(command: str, is_option: bool) -> None:
     (words,) = verdict(COMMANDS, command).commands
     assert words[1].may_be_option is is_option
+
+
+@pytest.mark.parametrize(
+    ("command", "spelling"),
+    [
+        ("strace -f rm -r a", "rm -r a"),
+        ("strace -o x rm -r a", "rm -r a"),
+        ("busybox rm -r a", "rm -r a"),
+        ("taskset -c 1 nice rm -r a", "nice rm -r a"),
+        ("watch -n 1 rm -r a", "rm -r a"),
+        ("su -c 'rm -r a' me", "rm -r a me"),
+    ],
+)
+def test_rules_see_a_command_behind_options_that_may_have_values(command: str, spelling: str) -> None:
+    found = verdict(COMMANDS, command)
+    assert spelling in found.spellings
+    assert not found.certain
