@@ -18,12 +18,15 @@ from typing import Any
 import pytest
 
 from aisotools.agent.agent import Agent
+from aisotools.core.types import Decision, ToolCall
 from aisotools.notebook.current import AisoTools
 from aisotools.notebook.extension import _MAGICS
 from aisotools.notebook.magics.agent import parse_agent
 from aisotools.notebook.magics.arguments import parse_call
 from aisotools.policy.approvers import ScriptedApprover
 from aisotools.policy.config import policy_from_toml, user_allowed_names, user_file
+from aisotools.policy.rules import Policy, Rule
+from aisotools.policy.shell.classify import shell_facts
 from aisotools.sandbox.confinement import levels
 from aisotools.sandbox.confinement.detect import PROTECTS
 from aisotools.sandbox.limits import Limits
@@ -380,3 +383,19 @@ async def test_the_sandbox_in_a_session(open_session: OpenSession) -> None:
 def test_the_levels_of_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     found = example("detect_in_subprocess()")["detection"]
     assert f"{found.level} protects: " in capsys.readouterr().out
+
+
+def test_rules_about_commands_mean_what_readme_says() -> None:
+    (section,) = re.findall(r"^## Rules about commands\n(.*?)^## ", README, re.MULTILINE | re.DOTALL)
+    meant = re.findall(r"(`[^`]+`) means ((?:`[^`]+`(?:, | and )?)+)", section)
+    pairs = [
+        (glob.strip("`"), one) for glob, all_of_them in meant for one in re.findall(r"`([^`]+)`", all_of_them)
+    ]
+    asked = re.findall(r"`([^`]+)`", section.partition("is asked about:")[2].partition("\n")[0])
+    assert len(pairs) >= 12
+    assert len(asked) >= 3
+    for glob, command in [*pairs, *(("rm -r*", command) for command in asked)]:
+        policy = Policy(mode="auto", rules=[Rule(when={"commands": [glob]}, decision=Decision.DENY)])
+        call = ToolCall("1", "sandbox_bash", {"command": command}, origin="model")
+        decision = policy.check(call, shell_facts(command)).decision
+        assert decision is (Decision.ASK if command in asked else Decision.DENY), command

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from aisotools.core.types import AbsentNames, Effect, MadeName
 from aisotools.policy.shell.expansion import Word, literal
-from aisotools.policy.shell.folders import START, join
+from aisotools.policy.shell.folders import START
 
 UNKNOWN_WORDS = "…"
 """Displayed for arguments that another program adds at run time."""
@@ -340,6 +340,7 @@ class ParsedCommand(NamedTuple):
 
 _OPTION = re.compile(r"(-#|-[^-\s:?!]+|--[^\s:?!]+)(?:([:?])(\w?)|!(\w))?")
 _ROLES_WORST_FIRST = "xusdDwWmcnhiLr"
+_DOES_MORE = frozenset("xusdDwWmcnh")
 _ABBREVIATED_CHARS = 3  # after the dashes, at least
 
 
@@ -371,6 +372,7 @@ def parse_options(
     posix: bool = False,
     separate_values: bool = False,
     one_dash: bool = False,
+    is_shared: bool = False,
 ) -> ParsedCommand:
     """Return the options and operands of a command, and the doubts about them. Raises nothing.
 
@@ -382,6 +384,7 @@ def parse_options(
         posix: See `CommandSpec`.
         separate_values: See `CommandSpec`.
         one_dash: See `CommandSpec`.
+        is_shared: Whether programs share the table, so that an option of it may have no value.
     """
     if options == "*":
         return ParsedCommand([], _likely_operands(words), [])
@@ -402,7 +405,9 @@ def parse_options(
         elif text.startswith("--"):
             _parse_long_option(word, table, rest, parsed)
         elif text.startswith("-") and len(text) > 1:
-            _parse_short_options(text, table, rest, parsed, separate_values=separate_values)
+            _parse_short_options(
+                text, table, rest, parsed, separate_values=separate_values, is_shared=is_shared
+            )
         else:
             parsed.operands.append(word)
         if posix and parsed.operands:
@@ -438,19 +443,17 @@ def _parse_one_dash_option(
 ) -> None:
     name, equals, value = word.display.partition("=")
     name = name[1:] if name.startswith("--") and name not in table else name
-    option = table.get(name)
-    if option is None:
+    if name not in table:
         parsed.doubts.append(f"the option {name} is unknown")
         return
-    _add_option(name, option, literal(value) if equals else None, rest, parsed, has_value=bool(equals))
+    _add_option(name, table, literal(value) if equals else None, rest, parsed, has_value=bool(equals))
 
 
 def _parse_long_option(
     word: Word, table: Mapping[str, OptionSpec], rest: Iterator[Word], parsed: ParsedCommand
 ) -> None:
     name, equals, value = word.display.partition("=")
-    option = table.get(name)
-    if option is None:
+    if name not in table:
         # Programs accept abbreviated long options. Assume the worst of those that this one may stand for.
         candidates = [other for other in table if other.startswith(name) and other.startswith("--")]
         if not candidates:
@@ -459,13 +462,12 @@ def _parse_long_option(
         if not _abbreviates(name, candidates, table):
             parsed.doubts.append(f"the option {name} is abbreviated")
         name = min(candidates, key=lambda other: _severity_rank(table[other].role))
-        option = table[name]
-    _add_option(name, option, literal(value) if equals else None, rest, parsed, has_value=bool(equals))
+    _add_option(name, table, literal(value) if equals else None, rest, parsed, has_value=bool(equals))
 
 
 def _add_option(
     name: str,
-    option: OptionSpec,
+    table: Mapping[str, OptionSpec],
     argument: Word | None,
     rest: Iterator[Word],
     parsed: ParsedCommand,
@@ -473,11 +475,12 @@ def _add_option(
     has_value: bool,
 ) -> None:
     """Add an option whose value, if it has one, stands in the same word; else the next word is taken."""
-    if option.arity == ":" and not has_value:
-        argument = _next_value(rest, parsed)
-    elif has_value and not option.arity:
+    arity, role = table[name]
+    if arity == ":" and not has_value:
+        argument = _next_value(name, table, rest, parsed)
+    elif has_value and not arity:
         parsed.doubts.append(f"the option {name} takes no value")
-    parsed.options.append(ParsedOption(name, option.role, argument))
+    parsed.options.append(ParsedOption(name, role, argument))
 
 
 def _abbreviates(name: str, candidates: Sequence[str], table: Mapping[str, OptionSpec]) -> bool:
@@ -502,6 +505,7 @@ def _parse_short_options(
     parsed: ParsedCommand,
     *,
     separate_values: bool,
+    is_shared: bool,
 ) -> None:
     if "-#" in table and text[1:].isdecimal():
         return
@@ -518,16 +522,34 @@ def _parse_short_options(
             return
         value = literal(text[end:]) if text[end:] else None
         if value is None and option.arity == ":":
-            value = _next_value(rest, parsed)
+            value = _next_value(f"-{letter}", table, rest, parsed)
+        elif value is not None and is_shared and _has_letter_that_does_more(text[end:], table):
+            parsed.doubts.append(f"the options in {text} are joined")
         parsed.options.append(ParsedOption(f"-{letter}", option.role, value))
         return
 
 
-def _next_value(rest: Iterator[Word], parsed: ParsedCommand) -> Word | None:
+def _next_value(
+    name: str, table: Mapping[str, OptionSpec], rest: Iterator[Word], parsed: ParsedCommand
+) -> Word | None:
     value = next(rest, None)
     if value is not None and value.may_split:
         parsed.doubts.append(f"it cannot be determined how many words {value.display} becomes")
+    # Case: another subcommand or version knows `-r` without a value, and the `-o` after it writes a file.
+    if value is not None and len(value.prefix) > 1 and value.prefix[0] == "-" and _does_more(value, table):
+        parsed.doubts.append(f"{value.display} may be an option, and not the value of {name}")
     return value
+
+
+def _does_more(word: Word, table: Mapping[str, OptionSpec]) -> bool:
+    """Return whether a word is an option that does more than read, if it is one."""
+    name = word.prefix.partition("=")[0]
+    is_joined = not name.startswith("--") and _has_letter_that_does_more(name[1:], table)
+    return is_joined or any(o.startswith(name) and table[o].role in _DOES_MORE for o in table)
+
+
+def _has_letter_that_does_more(text: str, table: Mapping[str, OptionSpec]) -> bool:
+    return any(table[f"-{letter}"].role in _DOES_MORE for letter in text if f"-{letter}" in table)
 
 
 # ---- verdicts by specification
@@ -550,6 +572,7 @@ def classify_by_spec(spec: CommandSpec, words: Words) -> CommandVerdict:
         posix=spec.posix,
         separate_values=spec.separate_values,
         one_dash=spec.one_dash,
+        is_shared=" " in spec.names,
     )
     verdicts = [option_verdict(parsed, program=words[0].display), operand_verdict(spec, parsed)]
     if spec.effect is not Effect.READ_ONLY or not spec.certain:
@@ -660,29 +683,6 @@ def copy_operands(parsed: ParsedCommand) -> tuple[list[Word], Word, bool]:
     display = destination.display
     is_folder = folder is not None or len(sources) > 1 or display.endswith("/") or display in {".", ".."}
     return sources, destination, is_folder
-
-
-def made_names(parsed: ParsedCommand, *, is_link: bool = False) -> tuple[MadeName, ...]:
-    """Return the names that a copy, a move or a link makes.
-
-    A destination that is a folder, as the text need not tell, gets a name in it.
-
-    Args:
-        parsed: The command.
-        is_link: Whether the names become symbolic links, whose texts are meant from where they are.
-    """
-    sources, destination, is_folder = copy_operands(parsed)
-    folder = destination.display.rstrip("/") or "/"
-    made = []
-    for source in sources:
-        path = source.display.rstrip("/") or "/"
-        inside = [path.rpartition("/")[2], *([path.lstrip("/")] if parsed.has("--parents") else [])]
-        names = [f"{folder.rstrip('/')}/{name}" for name in inside]
-        for name in names if is_folder else [folder, *names]:
-            is_meant_from_link = is_link and not path.startswith(("/", "~", "$"))
-            target = join(name.rpartition("/")[0] or START, path) if is_meant_from_link else path
-            made.append(MadeName(name, target, is_link=is_link))
-    return tuple(made)
 
 
 def _path_in(folder: Word, file: Word) -> Word:

@@ -173,6 +173,43 @@ def test_ambiguous_options_are_doubted(command: str, doubt: str) -> None:
     assert parse_options(words(command), "-x -k: --key: --flag").doubts == [doubt]
 
 
+@pytest.mark.parametrize("value", ["-o", "-xo", "-xof", "--out", "--out=f", "--ou"])
+def test_a_value_that_may_be_an_option_which_does_more_is_doubted(value: str) -> None:
+    """Another subcommand, or another version, may know the option before it without a value."""
+    for option in ("-k", "-xk", "--key"):
+        assert parse_options(words(f"p {option} {value} f a"), "-x -k: --key: -o:w --out:w").doubts
+    assert parse_options(words(f"p --key={value} a"), "-x -k: --key: -o:w --out:w").doubts == []
+
+
+@pytest.mark.parametrize("value", ["-", "-1", "-x", "--flag", "x-o"])
+def test_a_value_that_is_no_such_option_is_plain(value: str) -> None:
+    assert parse_options(words(f"p -k {value} a"), "-x -k: --flag -o:w").doubts == []
+
+
+def test_letters_joined_to_an_option_of_a_shared_table_may_be_options() -> None:
+    options = "-x -k: -o:w"
+    assert parse_options(words("p -kof a"), options, is_shared=True).doubts
+    assert parse_options(words("p -k9 -kx a"), options, is_shared=True).doubts == []
+    assert parse_options(words("p -kof a"), options).doubts == []
+
+
+def test_no_value_in_any_table_hides_an_option_that_does_more() -> None:
+    hidden = []
+    count = 0
+    for spec in all_specs():
+        if spec.options == "*" or spec.classify is not None:
+            continue
+        table = parse_option_table(spec.options, one_dash=spec.one_dash)
+        harmful = [name for name, option in table.items() if option.role in {*"xusdDwWmcnh"}]
+        for name in (name for name, option in table.items() if option.arity == ":" and not option.role):
+            for other in harmful:
+                count += 1
+                verdict = classify_by_spec(spec, words(f"p {name} {other} f a"))
+                hidden += [f"{spec.names}: {name} {other}"] if verdict.only_reads else []
+    assert count > 5000
+    assert hidden == []
+
+
 def test_an_abbreviation_stands_for_the_worst_it_may_mean() -> None:
     parsed = parse_options(words("p --o"), "--one --output:w --overrule:x --other!d")
     assert [option.name for option in parsed.options] == ["--overrule"]

@@ -14,7 +14,7 @@ from aisotools.policy.shell.languages.awk import read_awk
 from aisotools.policy.shell.languages.jq import read_jq
 from aisotools.policy.shell.languages.reading import MAX_PROGRAM_CHARS
 from aisotools.policy.shell.languages.sed import read_sed
-from aisotools.policy.shell.languages.sql import read_sql
+from aisotools.policy.shell.languages.sql import read_duckdb, read_sql
 from aisotools.sandbox.confinement import landlock
 from tests.policy.shell.small_programs import (
     AWK,
@@ -171,7 +171,7 @@ def test_many_programs_read_as_harmless_change_no_file(language: Language, tmp_p
     assert caught == []
 
 
-@pytest.mark.parametrize("read", [read_awk, read_sed, read_sql, read_jq])
+@pytest.mark.parametrize("read", [read_awk, read_sed, read_sql, read_duckdb, read_jq])
 @pytest.mark.parametrize(
     "part",
     [

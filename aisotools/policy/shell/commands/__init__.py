@@ -60,7 +60,7 @@ UNSPECIFIED = name_set(
 
 _ANSWER_QUESTIONS = name_set(
     # bioinformatics
-    "fastqc multiqc STAR hisat2 hisat2-build bowtie bowtie2 bowtie2-build minimap2 salmon kallisto gatk "
+    "fastqc multiqc STAR hisat2 hisat2-build bowtie bowtie2 bowtie2-build minimap2 salmon gatk "
     "picard cutadapt fastp "
     "trimmomatic trim_galore featureCounts htseq-count stringtie cufflinks tophat mosdepth vep snpEff "
     "snpSift quast "
@@ -69,7 +69,7 @@ _ANSWER_QUESTIONS = name_set(
     "hmmsearch hmmscan hmmbuild plink plink2 nf-core infer_experiment.py deeptools bamCoverage macs2 "
     "macs3 spades.py "
     "megahit flye canu medaka guppy dorado whatshap sniffles freebayes varscan bam-readcount umi_tools "
-    "cellranger sourmash mash skani diamond mmseqs foldseek prodigal racon nanoplot NanoPlot "
+    "cellranger sourmash skani diamond mmseqs foldseek prodigal racon nanoplot NanoPlot "
     "porechop "
     "pairix filtlong seqfu sambamba vg truvari glnexus nextalign nextclade pangolin bcl2fastq bcl-convert "
     "rsem-calculate-expression gffread gffcompare agat TransDecoder.LongOrfs interproscan.sh orthofinder "
@@ -90,12 +90,16 @@ _ANSWER_QUESTIONS = name_set(
     "qpdf pdftk "
     "pdftoppm pdfimages pdfunite wkhtmltopdf weasyprint asciidoctor rst2html dvipng lilypond graphviz "
     "optipng pngquant jpegtran "
+    "pipdeptree quarto diffoscope patool git-lfs svn fossil jj glances tcpdump tshark exiv2 vault consul "
+    "nomad crane dive trivy qemu-img glow gron dasel htmlq pup octosql usql litecli pixi virtualenv cd-hit "
+    "cd-hit-est "
     "cwebp ffplay mpv restic borg duplicity rdiff-backup syncthing unison stow chezmoi"
 )
 """More of them, of science and development."""
 _ANSWER_SHORT_QUESTIONS = name_set(
-    "fastqc trim_galore busco quast quast.py spades.py kallisto salmon featureCounts htseq-count muscle "
+    "fastqc trim_galore busco quast quast.py spades.py salmon featureCounts htseq-count muscle "
     "canu trimmomatic "
+    "cd-hit cd-hit-est gffread "
     "snpEff gatk picard plink plink2 hmmsearch hmmscan hmmbuild minimap2 hisat2 bowtie2 STAR cutadapt "
     "stringtie iqtree "
     "nginx lazygit tig blender fzf nim wrk restic delta adb kraken2 mafft fasttree prokka"
@@ -106,10 +110,11 @@ _SHORT_QUESTIONS = frozenset(("-help", "-version", "-h", "-V", "-v", "version"))
 
 _TAKES_ARGUMENTS_FROM_FILES = name_set(
     "nm size objdump readelf strings ar addr2line c++filt gprof ranlib strip objcopy as ld gcc g++ cc c++ "
-    "clang clang++ gfortran javac java javap javadoc jar otool rustc protoc tsc swiftc windres elfedit"
+    "clang clang++ gfortran llvm-nm llvm-size llvm-objdump "
+    "javac java javap javadoc jar otool rustc protoc tsc swiftc windres elfedit"
 )
 """Programs for which `@file` stands for arguments that are in the file."""
-_LOADS_PLUGINS = name_set("nm objdump ar")
+_LOADS_PLUGINS = name_set("nm objdump ar llvm-nm llvm-objdump")
 """Of those that only read, the ones that such arguments can make load code."""
 
 _SYSTEM_FOLDERS = frozenset(

@@ -25,7 +25,8 @@ from aisotools.policy.shell.options import (
 )
 from aisotools.policy.shell.subcommands import Subcommand, subcommands
 
-_SAM_GLOBAL = "-@: --threads: --verbosity: --no-PG --input-fmt: --input-fmt-option: --reference:u -T:u"
+_SAM_COMMON = "-@: --threads: --verbosity: --input-fmt: --input-fmt-option: --reference:u"
+_SAM_GLOBAL = f"{_SAM_COMMON} --no-PG -T:u"
 _SAM_VIEW = (
     "-bCSuh1HcBMnpPX -t:r -L:i -r: -R:r -N:i -q: -l: -m: -f: -F: -G: -s: -d: -D:r -e: -x: -O: -o:W -U:w "
     "--rf: --incl-flags: --ff: --excl-flags: --expr: --with-header --header-only --no-header --count "
@@ -37,35 +38,67 @@ _SAM_VIEW = (
     "--remove-tag: --qname-file:i --add-flags: --remove-flags: --write-index!c --save-counts:w --fetch-pairs "
     "--customized-index"
 )
-_SAM_SHOW = (
-    "-aAbdHJsxXmDgGw -r: -q: -Q: -l: -m: -f: -b:i -d: -o:W -O: -c: -i: -p: -t:r -S:c -I: -n: --region: "
-    "--min-MQ: "
-    "--histogram --ascii --n-bins: --rf: --ff: --incl-flags: --excl-flags: --coverage: --depth: "
-    "--no-header --bins: "
-    "--split:c -P:c --split-prefix:c "
-    "-M -v -u --output:W --min-read-len: --ref-seq:u --remove-dups --GC-depth: --sparse -V"
+_SAM_SHOWS = {
+    "flagstat": "-O: --output-fmt:",
+    "idxstats": "-X",
+    "stats": "-c: -d -X -f: -F: -i: -I: -l: -m: -P:c -q: -r:u -s -S:c -t:r -x -p -g: --coverage: "
+    "--remove-dups --customized-index-file --required-flag: --filtering-flag: --GC-depth: --insert-size: "
+    "--id: --read-length: --most-inserts: --split-prefix:c --trim-quality: --ref-seq:u --sam --split:c "
+    "--target-regions:r --sparse --remove-overlaps --cov-threshold:",
+    "depth": "-aXHJs -r: -b:r -f:L -g: -G: -l: -o:w -q: -Q: -d: -m: --min-BQ: --min-MQ: --incl-flags: "
+    "--excl-flags: --require-flags:",
+    "coverage": "-b:L -l: -q: -Q: -d: -m -A -D -o:w -H -w: -r: -h --bam-list:L --min-read-len: --min-MQ: "
+    "--min-BQ: --rf: --ff: --depth: --histogram --ascii --plot-depth --output:w --no-header --n-bins: "
+    "--region: --incl-flags: --excl-flags:",
+    "quickcheck": "-vqu",
+    "head": "-h: -n: --headers: --records:",
+    "samples": "-hidX -T: -o:w -f:u -F:u",
+    "dict": "-AH -a: -l:r -o:w -s: -u: --alias --alternative-name --no-header --assembly: --alt:r --output:w "
+    "--species: --uri:",
+    "fasta, fastq": "-nNOti -0:w -1:w -2:w -o:w -s:w -f: -F: -G: -T: -v: -c: --i1:w --i2:w --barcode-tag: "
+    "--quality-tag: --index-format:",
+    "bedcov": "-Xjc -Q: -g: -G: -d: --min-MQ:",
+}
+_BCF_COMMON = (
+    "-i: -e: -r: -R:r -t: -T:r --include: --exclude: --regions: --regions-file:r --targets: "
+    "--targets-file:r --regions-overlap: --targets-overlap: --threads: --verbosity:"
 )
-_BCF_VIEW = (
-    "-hHGaIPpkKuUl -i: -e: -r: -R:r -t: -T:r -f: -s: -S:r -v: -V: -m: -M: -c: -C: -q: -Q: -g: -x -X -n "
-    "-O: -o:W -l: -A -k "
-    "-N -L --header-only --no-header --include: --exclude: --regions: --regions-file:r --targets: "
-    "--targets-file:r "
-    "--apply-filters: --samples: --samples-file:r --types: --exclude-types: --min-alleles: "
-    "--max-alleles: --min-ac: "
-    "--max-ac: --min-af: --max-af: --genotype: --drop-genotypes --known --novel --phased --uncalled "
-    "--output-type: "
-    "--output:W --output-file:W --threads: --trim-alt-alleles --no-update --no-version --force-samples "
-    "--private "
-    "--compression-level: --with-header --write-index?c -W?c --regions-overlap: --targets-overlap: "
-    "--soft-filter: --mode: "
-    "--set-GTs: --SnpGap: --IndelGap: --format: --list-samples --print-header --allow-undef-tags "
-    "--print-filtered: "
-    "--collapse: --nfiles: --complement --prefix:w -p:w --apply-filters --depth: --samples-list: -d: "
-    "--fasta-ref:u "
-    "-F:u --af-bins: --af-tag: --1st-allele-only --split-by-ID --exons:r -E:r --user-tstv: --verbose "
-    "--allow-no-header "
-    "--stats --nrecords -s --all"
-)
+_BCF_WRITER = "-O: -o:W --output-type: --output:W --output-file:W -W?c --write-index?c --no-version"
+_BCF_SHOWS = {
+    # An option such as `-l` takes a value for some of them, and none for others.
+    "view": f"{_BCF_WRITER} -hHGIakpPnuUxXA -c: -C: -f: -g: -l: -m: -M: -q: -Q: -s: -S:r -v: -V: "
+    "--header-only --no-header --with-header --drop-genotypes --no-update --trim-alt-alleles "
+    "--trim-unseen-allele --force-samples --known --novel --phased --exclude-phased --uncalled "
+    "--exclude-uncalled --private --exclude-private --min-ac: --max-ac: --min-af: --max-af: "
+    "--min-alleles: --max-alleles: --apply-filters: --genotype: --compression-level: --samples: "
+    "--samples-file:r --types: --exclude-types:",
+    "query": "-HluN -f: -F: -o:W -s: -S:r -v:L --format: --output:W --samples: --samples-file:r "
+    "--vcf-list:L --print-header --list-samples --allow-undef-tags --force-samples --print-filtered: "
+    "--disable-automatic-newline",
+    "filter": f"{_BCF_WRITER} -g: -G: -m: -s: -S: -M:r --SnpGap: --IndelGap: --mode: --soft-filter: "
+    "--set-GTs: --mask: --mask-file:r --mask-overlap:",
+    "stats": "-1Iv -c: -d: -f: -s: -S:r -u: -E:r -F:u --1st-allele-only --split-by-ID --verbose "
+    "--collapse: --depth: --apply-filters: --samples: --samples-file:r --user-tstv: --exons:r "
+    "--fasta-ref:u --af-bins: --af-tag:",
+    "head": "-h: -n: -s: --headers: --records: --samples:",
+    "gtcheck": "-H -g:i -p: -P:r -s: -S:r -u: --homs-only --genotypes:i --pairs: --pairs-file:r "
+    "--samples: --samples-file:r --use: --n-matches: --no-HWE-prob --dry-run --error-probability: -E:",
+    "norm": f"{_BCF_WRITER} -aDNs -c: -d: -f:u -m: -w: --atomize --atom-overlaps: --check-ref: "
+    "--remove-duplicates --rm-dup: --fasta-ref:u --force --keep-sum: --multiallelics: --do-not-normalize "
+    "--old-rec-tag: --strict-filter --site-win:",
+    "concat": f"{_BCF_WRITER} -aclnD -d: -f:L -q: -v: --allow-overlaps --compact-PS --rm-dups: "
+    "--remove-duplicates --file-list:L --ligate --ligate-force --ligate-warn --naive --naive-force --min-PQ: "
+    "--verbose:",
+    "merge": f"{_BCF_WRITER} -0 -f: -F: -g:u -i: -l:L -L: -m: --force-samples --print-header --use-header:r "
+    "--missing-to-ref --apply-filters: --filter-logic: --gvcf:u --info-rules: --file-list:L "
+    "--local-alleles: --merge: --no-index",
+    "annotate": f"{_BCF_WRITER} -k -a:i -c: -C:r -h:r -H: -I: -l: -m: -s: -S:r -x: --annotations:i "
+    "--columns: --columns-file:r --force --header-line: --header-lines:r --set-id: --keep-sites "
+    "--merge-logic: --mark-sites: --min-overlap: --pair-logic: --rename-annots:r --rename-chrs:r "
+    "--samples: --samples-file:r --single-overlaps --remove:",
+    "isec": f"{_BCF_WRITER} -C -c: -f: -n: -l:L -p:w -w: --complement --collapse: --apply-filters: "
+    "--nfiles: --file-list:L --prefix:w --write:",
+}
 _BED = (
     "-a:i -b:i -i:i -g:r -f: -F: -r -e -s -S -u -c: -v -wa -wb -wo -wao -loj -bed -header -split -sorted "
     "-d? -D: -t: -N -io -iu "
@@ -95,11 +128,8 @@ def _alignment(word: Word) -> CommandVerdict:
 
 
 def _classify_each_alignment(words: Words) -> CommandVerdict:
-    parsed = parse_options(words, f"{_SAM_GLOBAL} {_SAM_SHOW}", allow_dynamic=True)
-    if words[0].text == "depth" and (listed := parsed.value("-f")) is not None:
-        return merge(
-            [option_verdict(parsed), role_verdict("L", listed, ""), *map(_alignment, parsed.operands)]
-        )
+    options = next(o for names, o in _SAM_SHOWS.items() if words[0].text in names.split(", "))
+    parsed = parse_options(words, f"{_SAM_COMMON} {options}", allow_dynamic=True)
     return merge([option_verdict(parsed), *map(_alignment, parsed.operands)])
 
 
@@ -125,8 +155,7 @@ _BCF_FILE = re.compile(r"@([^\s&|()'\"]+)")
 
 def _classify_bcftools(words: Words) -> CommandVerdict:
     """Return the verdict on a subcommand of bcftools: its expressions may name files, or a script of Perl."""
-    counts = " -n:" if words[0].text == "isec" else ""
-    parsed = parse_options(words, _BCF_VIEW + counts)
+    parsed = parse_options(words, f"{_BCF_COMMON} {_BCF_SHOWS[words[0].text or '']}")
     verdicts = [option_verdict(parsed), *map(reads_or_contacts, parsed.operands)]
     for option in parsed.options:
         if option.name not in {"-i", "-e", "--include", "--exclude"} or option.value is None:
@@ -180,25 +209,70 @@ def _classify_usage(words: Words) -> CommandVerdict:
 
 
 _SEQKIT = (
-    "-aTbenNilsqrRvpgGuFIPQdDBCHJtXjkKwWmMyS1 -p: -f:r -n: -j: -o:W -w: -t: -r: -s: "
-    "-m: -M: -l: -g: -k: -c: -R: "
-    "--pattern: --pattern-file:r --by-name --by-seq --number: --threads: --out-file:W "
-    "--line-width: --seq-type: "
-    "--all --tabular --name --only-id --region: --bed:r --gtf:r --min-len: --max-len: "
-    "--reverse --complement --seq "
-    "--qual --ignore-case --use-regexp --invert-match --gc --length --header-line "
-    "--rand-seed: --proportion: --quiet "
-    "--id-regexp: --infile-list:r --basename --skip-err --remove-gaps --upper-case "
-    "--lower-case --validate-seq "
-    "--rna2dna --dna2rna --only-name --delete-matched --degenerate --max-mismatch: --count "
-    "--by-length --two-pass!c "
-    "--update-faidx!c --N50: --fq-encoding: --gap-letters: --stdin-label: --compress-level:"
+    "--alphabet-guess-seq-length: --compress-level: --id-ncbi --id-regexp: --infile-list:L -X:L -w: "
+    "--line-width: -o:W --out-file:W --quiet --skip-file-check -t: --seq-type: -j: --threads:"
+)
+_SEQKIT_OPTIONS = {
+    # An option such as `-r` takes a value for some of them, and none for others.
+    "stats, stat": "-abeT --all --basename -E: --fq-encoding: -G: --gap-letters: --skip-err -i: "
+    "--stdin-label: --tabular -N: --N: -S",
+    "fx2tab": "-aqIgGHlnQis --alphabet --avg-qual -B: --base-content: -C: --base-count: "
+    "--case-sensitive --gc --gc-skew --header-line --length --name --no-qual --only-id -b: "
+    "--qual-ascii-base: --seq-hash",
+    "tab2fx": "-b: --buffer-size: -p: --comment-line-prefix:",
+    "grep": "-nscCdiIvPr --by-name --by-seq --circular --count --degenerate --delete-matched "
+    "--ignore-case --immediate-output --invert-match -m: --max-mismatch: "
+    "--only-positive-strand -p: --pattern: -f:r --pattern-file:r -R: --region: "
+    "--use-regexp",
+    "seq": "-kplniqgrsuv --color --complement --dna2rna -G: --gap-letters: --lower-case -M: "
+    "--max-len: -R: --max-qual: -m: --min-len: -Q: --min-qual: --name --only-id --qual -b: "
+    "--qual-ascii-base: --remove-gaps --reverse --rna2dna --seq --upper-case "
+    "--validate-seq -V: --validate-seq-length:",
+    "head": "-n: --number:",
+    "head-genome": "-m: --mini-common-words:",
+    "locate": "-cdMiIGPFr --bed --circular --degenerate --gtf --hide-matched --ignore-case "
+    "--immediate-output -m: --max-mismatch: --non-greedy --only-positive-strand -p: "
+    "--pattern: -f:r --pattern-file:r --use-fmi --use-regexp -V: --validate-seq-length:",
+    "sample": "-2 -n: --number: -p: --proportion: -s: --rand-seed: --two-pass",
+    "sort": "-blnsiNr --by-bases --by-length --by-name --by-seq -G: --gap-letters: --ignore-case "
+    "-k!c --keep-temp!c --natural-order --reverse -L: --seq-prefix-length: -2!c "
+    "--two-pass!c",
+    "rmdup": "-nsiP --by-name --by-seq -D:w --dup-num-file:w -d:w --dup-seqs-file:w --ignore-case "
+    "--only-positive-strand",
+    "range": "-r: --range:",
+    "sliding": "-cCg --circular --circular-genome --greedy -s: --step: -W: --window:",
+    "translate": "-xFM --allow-unknown-codon --append-frame --clean -f: --frame: --init-codon-as-M -l: "
+    "--list-transl-table: -L: --list-transl-table-with-amb-codons: -T: --transl-table: "
+    "--trim",
+    "fq2fa": "",
+    "duplicate": "-n: --times:",
+    "common": "-nsiP --by-name --by-seq --ignore-case --only-positive-strand",
+    "rename": "-n --by-name -f!c --force!c -m!c --multiple-outfiles!c -O:w --out-dir:w",
+    "replace": "-siKU --by-seq --ignore-case --keep-key --keep-untouch -I: --key-capt-idx: -m: "
+    "--key-miss-repl: -k:r --kv-file:r --nr-width: -p: --pattern: -r: --replacement:",
+    "restart": "-i: --new-start:",
+    "shuffle": "-k!c --keep-temp!c -s: --rand-seed: -2!c --two-pass!c",
+    "concat": "-f --full -s: --separator:",
+    "amplicon": "-fIPMus --bed --flanking-region -F: --forward: --immediate-output -m: --max-mismatch: "
+    "--only-positive-strand --output-mismatches -p:r --primer-file:r -r: --region: -R: "
+    "--reverse: --save-unmatched --strict-mode",
+    "sum": "-abcgs --all --basename --circular -G: --gap-letters: -k: --kmer-size: --remove-gaps "
+    "--rna2dna --single-strand",
+    "fish": "-aixgDsv --all -p: --aln-params: --invert -q: --min-qual: -b:w --out-bam:w --pass "
+    "--print-aln --print-desc -f:r --query-fastx:r -F: --query-sequences: -r: --ranges: "
+    "--stranded --validate-seq -V: --validate-seq-length:",
+    "convert": "-df --dry-run --force --from: -n: --nrecords: -N: --thresh-B-in-n-most-common: -F: "
+    "--thresh-illumina1.5-frac: --to:",
+}
+_SEQKIT_SUBSEQ = (
+    "-f --bed:r --chr: -d: --down-stream: --feature: --gtf:r --gtf-tag: --only-flank -r: "
+    "--region: -u: --up-stream:"
 )
 
 
 def _classify_seqkit_subseq(words: Words) -> CommandVerdict:
     """Return the verdict on `seqkit subseq`, which writes an index beside each file."""
-    parsed = parse_options(words, _SEQKIT)
+    parsed = parse_options(words, f"{_SEQKIT} {_SEQKIT_SUBSEQ}")
     verdicts = [option_verdict(parsed), *map(reads_or_contacts, parsed.operands)]
     if parsed.operands:
         verdicts.append(has_effect(Effect.LOCAL_MUTATION, "seqkit subseq writes an index beside the file"))
@@ -210,10 +284,7 @@ COMMANDS = (
         names="samtools",
         classify=subcommands(
             Subcommand(names="view", classify=_classify_samtools_view),
-            Subcommand(
-                names="flagstat, idxstats, stats, depth, coverage, quickcheck, head, samples, bedcov",
-                classify=_classify_each_alignment,
-            ),
+            Subcommand(names=", ".join(_SAM_SHOWS), classify=_classify_each_alignment),
             Subcommand(names="flags, help, version"),
             reason="writes files",
             alone=True,
@@ -223,7 +294,7 @@ COMMANDS = (
     CommandSpec(
         names="bcftools",
         classify=subcommands(
-            Subcommand(names="view, query, filter, stats, head, gtcheck, isec", classify=_classify_bcftools),
+            Subcommand(names=", ".join(_BCF_SHOWS), classify=_classify_bcftools),
             Subcommand(
                 names="index --nrecords, index -n, index -s, index --stats, index --all",
                 options="-nsa --nrecords --stats --all",
@@ -258,17 +329,13 @@ COMMANDS = (
     CommandSpec(
         names="seqkit",
         classify=subcommands(
-            Subcommand(
-                names="stats, stat, fx2tab, tab2fx, grep, seq, head, head-genome, locate, "
-                "sample, sort, rmdup, range, "
-                "sliding, translate, fq2fa, watch-stdin, duplicate, common, rename, replace, restart, "
-                "shuffle, concat, amplicon, "
-                "sum, fish, merge-slides, convert, version, bam --help",
-                options=_SEQKIT,
-                operands="i",
-                allow_dynamic=False,
+            *(
+                Subcommand(names=names, options=options, operands="i", allow_dynamic=False)
+                for names, options in _SEQKIT_OPTIONS.items()
             ),
+            Subcommand(names="version, merge-slides", operands="i"),
             Subcommand(names="subseq", classify=_classify_seqkit_subseq),
+            options=_SEQKIT,
             reason="writes files",
             helps="--help -h",
         ),
@@ -330,7 +397,7 @@ COMMANDS = (
     ),
     CommandSpec(
         names="blastdbcmd",
-        options="-db: -dbtype: -entry: -entry_batch:r -info -list:r -recursive -outfmt: -range: -strand: "
+        options="-db:r -dbtype: -entry: -entry_batch:r -info -list:r -recursive -outfmt: -range: -strand: "
         "-target_only -taxids: -tax_info "
         "-line_length: -show_blastdb_search_path -metadata -version -help -h -out:w -logfile:w",
         one_dash=True,
@@ -348,7 +415,7 @@ COMMANDS = (
     ),
     CommandSpec(
         names="kraken2-inspect",
-        options="--db: --skip-counts --use-mpa-style --report-zero-counts --threads: --memory-mapping",
+        options="--db:r --skip-counts --use-mpa-style --report-zero-counts --threads: --memory-mapping",
         operands=".",
     ),
     CommandSpec(
@@ -378,5 +445,62 @@ COMMANDS = (
             helps="--help -h",
         ),
         info_arguments="--version --help -h version",
+    ),
+    CommandSpec(
+        names="kallisto",
+        classify=subcommands(
+            Subcommand(
+                names="inspect",
+                options="-G:w -g:r -b:w --gfa:w --gtf:r --bed:w -t: --threads:",
+                allow_dynamic=False,
+                operands="r",
+            ),
+            Subcommand(names="version, cite", operands="-"),
+            alone=True,
+            reason="writes files",
+        ),
+        info_arguments="--version --help version cite",
+    ),
+    CommandSpec(
+        names="bamtools",
+        classify=subcommands(
+            Subcommand(
+                names="count, stats, header, coverage",
+                options="-in:i -list:L -region: -insert -out:w",
+                one_dash=True,
+                operands="-",
+            ),
+            alone=True,
+            reason="writes files",
+        ),
+        info_arguments="--version --help -h",
+    ),
+    CommandSpec(
+        names="bedmap bedops closest-features unstarch",
+        options="*",  # they print all that they find, and know no file to write
+        operands="r",
+        info_arguments="--version --help -h",
+    ),
+    CommandSpec(
+        names="esl-sfetch hmmfetch cmfetch",
+        options="-fcr -o:w -O!w -n: -c: --index!w --informat: -h",
+        operands="r",
+        info_arguments="-h",
+    ),
+    CommandSpec(
+        names="mash",
+        classify=subcommands(
+            Subcommand(names="info", options="-Htcd", operands="r", allow_dynamic=False),
+            Subcommand(
+                names="dist",
+                options="-tiarn -l!L -p: -v: -d: -k: -s: -S: -w: -b: -m: -c: -g:",
+                operands="r",
+                allow_dynamic=False,
+            ),
+            Subcommand(names="bounds", options="-k: -p:", operands="-"),
+            alone=True,
+            reason="writes files",
+        ),
+        info_arguments="--version --help -h",
     ),
 )

@@ -171,17 +171,13 @@ def _classify_nvidia(words: Words) -> CommandVerdict:
     if len(words) > 1 and words[1].text == "topo":
         plain = all(word.text in {"topo", "-m", "-h", "-i", "0"} for word in words[1:])
         return NO_EFFECT if plain else uncertain("nvidia-smi may change a card")
-    shows = [word.text for word in parsed.operands if not (word.text or "").isdecimal()]
-    sets = parsed.has("-c", "-o") and not shows
-    doubt = (
-        uncertain("nvidia-smi may change a card")
-        if sets or shows[1:] or not set(shows) <= _NVIDIA_SHOWS
-        else NO_EFFECT
-    )
-    return merge([option_verdict(parsed), doubt])
+    if len(words) > 1 and words[1].text in {"dmon", "pmon"}:
+        return option_verdict(parse_options(words[1:], _NVIDIA_MONITOR, one_dash=True))
+    sets = parsed.has("-c", "-o") or any(not (word.text or "").isdecimal() for word in parsed.operands)
+    return merge([option_verdict(parsed), uncertain("nvidia-smi may change a card") if sets else NO_EFFECT])
 
 
-_NVIDIA_SHOWS = frozenset(("pmon", "dmon"))
+_NVIDIA_MONITOR = "-i: -d: -c: -s: -o: -f:w --filename:w --format: --gpm-metrics: -h --help"
 
 
 def _classify_compgen(words: Words) -> CommandVerdict:
@@ -287,7 +283,12 @@ COMMANDS = (
         "--glob: --iglob: --max-count: --max-depth: --max-columns: --max-filesize: --after-context: "
         "--before-context: --context: --regexp: --file:r --color: --colors: --replace: --passthru "
         "--threads: --encoding: --engine: --debug --trace --null --no-messages --no-config "
-        "--one-file-system --pre:x --pre-glob: --hostname-bin:x --search-zip!x",
+        "--one-file-system --type-add: --type-clear: --ignore-file:r --binary --block-buffered "
+        "--line-buffered --byte-offset --context-separator: --field-match-separator: --crlf --null-data "
+        "--glob-case-insensitive --max-columns-preview --no-ignore-parent --no-ignore-global "
+        "--no-ignore-files --no-ignore-dot --no-ignore-exclude --no-unicode --path-separator: "
+        "--stop-on-nonmatch --unrestricted --include-zero --pre:x --pre-glob: "
+        "--hostname-bin:x --search-zip!x",
         operands="pr",
     ),
     CommandSpec(
@@ -449,7 +450,7 @@ COMMANDS = (
         info_arguments="-version --version --help -help",
     ),
     CommandSpec(
-        names="nm size objdump",
+        names="nm size objdump llvm-nm llvm-size llvm-objdump",
         options="-aACDdgnuprhtTxsflBovP -S!L -j: -M: -m: -b: --demangle? --no-demangle --defined-only "
         "--undefined-only --dynamic --disassemble? "
         "--syms --plugin:x --extern-only --print-size --size-sort --numeric-sort --reverse-sort "
@@ -459,15 +460,6 @@ COMMANDS = (
         "--no-show-raw-insn --reloc --dynamic-syms --dynamic-reloc --start-address: --stop-address: "
         "--no-sort --common -k",
         allow_patterns=True,
-    ),
-    CommandSpec(
-        names="fd fdfind",
-        options="-HIusiFgapL0q1 -d: -t: -e: -E: -c: -j: -S: -o: -x:x -X:x -l!x --hidden --no-ignore "
-        "--unrestricted --case-sensitive --ignore-case --glob --regex --fixed-strings --absolute-path "
-        "--full-path --follow --max-depth: --min-depth: --exact-depth: --type: --extension: --exclude: "
-        "--color: --threads: --size: --changed-within: --changed-before: --owner: --print0 --max-results: "
-        "--quiet --base-directory:r --exec:x --exec-batch:x --list-details!x",
-        operands="pr",
     ),
     # ---- the state of the machine
     CommandSpec(
@@ -494,6 +486,13 @@ COMMANDS = (
     ),
     CommandSpec(
         names="modinfo", options="-adlpn0 -F: -k: -b:r --author --description --field:", operands="r"
+    ),
+    CommandSpec(names="atq", options="-V -q: -o:", operands="."),
+    CommandSpec(
+        names="fuser",
+        options="-acflmMsuvVI46 -n: -kiw!d --kill!d --all --ismountpoint --mount --namespace: --silent "
+        "--user --verbose --ipv4 --ipv6 --inode --list-signals",
+        operands=".",
     ),
     CommandSpec(names="lastlog", options="-b: -t: -u: --before: --time: --user:", operands="-"),
     CommandSpec(names="top", classify=_classify_top),

@@ -6,6 +6,7 @@ Many of them write a file of their own unless they are to print, and some take a
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from aisotools.core.types import Effect
 from aisotools.policy.shell.expansion import Word, name_set, without_beginning
@@ -423,8 +424,19 @@ def _classify_mlr(words: Words) -> CommandVerdict:
     ends = [*(start - 1 for start in starts[1:]), len(rest)]
     if not all(_is_plain_verb(rest[start:end]) for start, end in zip(starts, ends, strict=True)):
         return doubt
-    last = rest[-1]
-    return merge([*verdicts, role_verdict("i", last, "") if len(rest) > 1 else NO_EFFECT])
+    verdicts += [reads(word) for before, word in pairwise(rest) if before.text == "-t"]  # of `template`
+    return merge([*verdicts, *(role_verdict("i", word, "") for word in _last_operands(rest[starts[-1] :]))])
+
+
+def _last_operands(words: Words) -> Words:
+    """Return what may be a file among the words of the last verb: those behind its options and program."""
+    first = len(words)
+    while first > 1 and not words[first - 1].prefix.startswith("-"):
+        first -= 1
+    if words[0].text in {"put", "filter"}:
+        programs = (at for at, word in enumerate(words) if at and not word.prefix.startswith("-"))
+        first = max(first, next(programs, 0) + 1)
+    return words[first:]
 
 
 def _is_plain_verb(words: Words) -> bool:

@@ -191,7 +191,25 @@ def _classify_ldd(words: Words) -> CommandVerdict:
     return merge(verdicts)
 
 
+_COMPILER_SHOWS = re.compile(
+    r"-dump(?:version|machine|fullversion|specs)|--?print-[a-z-]+(?:=[\w.+/-]+)?|--help(?:=[\w,^-]+)?|--version|-v",
+    re.ASCII,
+)
+
+
+def _classify_compiler(words: Words) -> CommandVerdict:
+    """Return the verdict on a compiler, which only prints when it gets nothing but options that show."""
+    if len(words) > 1 and all(word.text and _COMPILER_SHOWS.fullmatch(word.text) for word in words[1:]):
+        return NO_EFFECT
+    return merge([uncertain(f"{words[0].display} {_RUNS_CODE}"), *map(reads, _likely_files(words))])
+
+
 COMMANDS = (
+    CommandSpec(
+        names="gcc cc g++ c++ clang clang++ gfortran",
+        classify=_classify_compiler,
+        info_arguments="--version --help -v",
+    ),
     CommandSpec(
         names="python pypy",
         classify=_classify_python,
@@ -208,11 +226,11 @@ COMMANDS = (
         info_arguments="--version --help",
     ),
     CommandSpec(
-        names="deno bun ruby perl php lua luajit tclsh Rscript R ghci java javac gcc cc g++ "
-        "c++ clang clang++ tsc ocaml guile make gmake cmake ninja meson mypy gnuplot dc octave matlab "
-        "julia gfortran nvcc ghc erl elixir racket sage nasm as ld pdflatex xelatex lualatex "
+        names="deno bun ruby perl php lua luajit tclsh Rscript R ghci java javac "
+        "tsc ocaml guile make gmake cmake ninja meson mypy gnuplot dc octave matlab "
+        "julia nvcc ghc erl elixir racket sage nasm as ld pdflatex xelatex lualatex "
         "bibtex biber dot neato "
-        "duckdb sqlplus eslint prettier jest vitest bandit nbstripout jupytext papermill "
+        "sqlplus eslint prettier jest vitest bandit nbstripout jupytext papermill "
         "pydoc pydoc3 "
         "hyperfine shfmt protoc swig bison flex m4 ctest cpack autoconf automake bear gcov",
         options="*",
@@ -342,7 +360,7 @@ COMMANDS = (
         "--ignore: --ignore-dir: --no-ignore-dir: --python --js --cpp --cc --java --ruby --go --rust "
         "--html --css --json --yaml "
         "--type: --depth: --max-count: --color --nocolor --no-color --column --group --nogroup --heading "
-        "--noheading --numbers "
+        "--noheading --numbers --stats-only "
         "--no-numbers --no-filename --with-filename --only-matching --silent --stats --all-types "
         "--search-binary --file-search-regex: "
         "--print-long-lines --follow --list-file-types --help-types --perl --php --sh --sql --xml --md "

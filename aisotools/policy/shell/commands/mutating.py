@@ -6,14 +6,15 @@ import dataclasses
 
 from aisotools.core.types import Effect, MadeName
 from aisotools.policy.shell.expansion import Word
-from aisotools.policy.shell.folders import START
+from aisotools.policy.shell.folders import START, join
 from aisotools.policy.shell.options import (
     CommandSpec,
     CommandVerdict,
+    ParsedCommand,
     Words,
+    copy_operands,
     copy_targets,
     has_effect,
-    made_names,
     merge,
     option_verdict,
     parse_options,
@@ -40,12 +41,35 @@ _MOVE = (
 )
 
 
+def _made_names(parsed: ParsedCommand, *, is_link: bool = False) -> tuple[MadeName, ...]:
+    """Return the names that a copy, a move or a link makes.
+
+    A destination that is a folder, as the text need not tell, gets a name in it.
+
+    Args:
+        parsed: The command.
+        is_link: Whether the names become symbolic links, whose texts are meant from where they are.
+    """
+    sources, destination, is_folder = copy_operands(parsed)
+    folder = destination.display.rstrip("/") or "/"
+    made = []
+    for source in sources:
+        path = source.display.rstrip("/") or "/"
+        inside = [path.rpartition("/")[2], *([path.lstrip("/")] if parsed.has("--parents") else [])]
+        names = [f"{folder.rstrip('/')}/{name}" for name in inside]
+        for name in names if is_folder else [folder, *names]:
+            is_meant_from_link = is_link and not path.startswith(("/", "~", "$"))
+            target = join(name.rpartition("/")[0] or START, path) if is_meant_from_link else path
+            made.append(MadeName(name, target, is_link=is_link))
+    return tuple(made)
+
+
 def _classify_cp(words: Words) -> CommandVerdict:
     """Return the verdict on cp and install: copies of links are links, below a folder as well."""
     parsed = parse_options(words, _COPY)
     sources, targets = copy_targets(parsed)
     is_link = words[0].display.endswith("cp") and parsed.has("-s", "--symbolic-link")
-    made = CommandVerdict(made=made_names(parsed, is_link=is_link))
+    made = CommandVerdict(made=_made_names(parsed, is_link=is_link))
     verdicts = [_writes_files(words), option_verdict(parsed), *map(reads, sources), *targets, made]
     if parsed.has("-L", "--dereference", "-H") and parsed.has("-r", "-R", "-a", "--recursive", "--archive"):
         # What links below a folder lead to is copied as well.
@@ -60,7 +84,7 @@ def _classify_ln(words: Words) -> CommandVerdict:
     is_symbolic = parsed.has("-s", "--symbolic")
     # With --relative ln works out itself how the target lies to the link.
     is_link = is_symbolic and not parsed.has("-r", "--relative")
-    made = made_names(parsed, is_link=is_link)
+    made = _made_names(parsed, is_link=is_link)
     if is_symbolic and not is_link:
         made = tuple(dataclasses.replace(name, is_link=True) for name in made)
     leads_to = [CommandVerdict(reads=(name.source,)) for name in made] if is_link else map(reads, sources)
@@ -91,7 +115,7 @@ def _classify_mv(words: Words) -> CommandVerdict:
     if any(operand.display == "/dev/null" for operand in parsed.operands[-1:]):
         verdicts.append(has_effect(Effect.DESTRUCTIVE, "a file moved to /dev/null is gone"))
     # How `rename` makes new names of old ones is a program of its own.
-    made = (MadeName(START),) if words[0].display.endswith("rename") else made_names(parsed)
+    made = (MadeName(START),) if words[0].display.endswith("rename") else _made_names(parsed)
     if parsed.has("--exchange"):
         made += tuple(MadeName(name.source, name.name) for name in made)
     return merge([*verdicts, CommandVerdict(made=made)])

@@ -330,7 +330,25 @@ COMMANDS = (
         "--print-provides --print-variables --atleast-version: --exact-version: --max-version: "
         "--short-errors "
         "--list-package-names --silence-errors --path --define-variable:",
-        operands=".",
+        operands="r",  # a module, or the path of its file
         allow_dynamic=True,
     ),
+    CommandSpec(
+        names="apt-file",
+        classify=subcommands(
+            Subcommand(
+                names="search, find, list, show", options="-ilxFDN --regexp --fixed-string --package-only"
+            ),
+            reason="fetches lists",
+        ),
+        info_arguments="--help -h",
+    ),
+    CommandSpec(
+        names="patchelf",
+        options="--print-interpreter --print-rpath --print-soname --print-needed --print-os-abi "
+        "--print-execstack",
+        operands="r",
+        info_arguments="--version --help -h",
+    ),
+    CommandSpec(names="chrpath", options="-lv --list --version", operands="r", info_arguments="-v -h"),
 )

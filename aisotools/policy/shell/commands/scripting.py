@@ -1,4 +1,4 @@
-"""Programs that take a program in a small language: awk, sed, jq, yq and sqlite3.
+"""Programs that take a program in a small language: awk, sed, jq, yq, sqlite3 and duckdb.
 
 A module of `aisotools.policy.shell.languages` reads each of those programs whole. What it cannot read is
 uncertain.
@@ -13,9 +13,10 @@ from aisotools.policy.shell.languages.awk import read_awk
 from aisotools.policy.shell.languages.jq import read_jq
 from aisotools.policy.shell.languages.reading import ProgramReading
 from aisotools.policy.shell.languages.sed import read_sed
-from aisotools.policy.shell.languages.sql import read_sql
+from aisotools.policy.shell.languages.sql import read_duckdb, read_sql
 from aisotools.policy.shell.options import (
     NO_EFFECT,
+    UNKNOWN_WORDS,
     CommandSpec,
     CommandVerdict,
     Words,
@@ -51,15 +52,21 @@ _AWK = (
 )
 
 
+_BIOAWK = "-F: -v: -f:u -c: -tH"
+_BIOAWK_FUNCTIONS = name_set("gc meanqual qualcount reverse revcomp translate trimq")
+
+
 def _classify_awk(words: Words) -> CommandVerdict:
-    parsed = parse_options(words, _AWK, posix=True)
+    is_bioawk = words[0].display.endswith("bioawk")
+    functions = _BIOAWK_FUNCTIONS if is_bioawk else frozenset()
+    parsed = parse_options(words, _BIOAWK if is_bioawk else _AWK, posix=True)
     if not parsed.operands or parsed.operands[0].text is None:
         return merge([option_verdict(parsed), uncertain("an awk program that is only known at run time")])
     program, *files = parsed.operands
     return merge(
         [
             option_verdict(parsed),
-            _program_verdict("awk", read_awk(program.text or "")),
+            _program_verdict("awk", read_awk(program.text or "", functions)),
             *map(_awk_file_verdict, files),
         ]
     )
@@ -236,12 +243,54 @@ def _statement_verdict(word: Word | None) -> CommandVerdict:
     return _program_verdict("sqlite3", read_sql(word.text))
 
 
+# ---- duckdb
+
+_DUCKDB = (
+    "-readonly -c: -s: -cmd:u -csv -json -jsonlines -line -list -column -box -table -markdown -html -ascii "
+    "-quote -latex -header -noheader -bail -batch -echo -safe -no-stdin -separator: -nullvalue: -newline: "
+    "-version -help -interactive!u -init:u -unsigned!u -f:u -ui!u"
+)
+
+
+def _classify_duckdb(words: Words) -> CommandVerdict:
+    """Return the verdict on duckdb: a database that is opened for reading alone, or none, and statements."""
+    parsed = parse_options(words, _DUCKDB, one_dash=True)
+    statements = [option.value for option in parsed.options if option.name in {"-c", "-s"}]
+    verdicts = [option_verdict(parsed), *map(_duckdb_verdict, statements)]
+    databases = [word for word in parsed.operands if word.text != ":memory:"]
+    for word in databases:
+        # A table of a database may be a view of any other file.
+        verdicts.append(role_verdict("L", word, ""))
+        if word.text is None or ":" in word.text:
+            verdicts.append(uncertain(f"it cannot be determined what duckdb opens as {word.display}"))
+    if databases and not parsed.has("-readonly"):
+        verdicts.append(uncertain("duckdb may write to a database that is not opened with -readonly"))
+    if not statements or len(parsed.operands) > 1:
+        verdicts.append(uncertain("duckdb runs what is typed, or comes from elsewhere"))
+    return merge(verdicts)
+
+
+def _duckdb_verdict(word: Word | None) -> CommandVerdict:
+    if word is None or word.text is None:
+        return uncertain("a statement that is only known at run time")
+    if word.text.lstrip().startswith("."):
+        is_plain = word.text.strip(" \t") in {".tables", ".schema", ".databases", ".help", ".version"}
+        return NO_EFFECT if is_plain else uncertain("duckdb: a command that may write files or run programs")
+    reading = read_duckdb(word.text)
+    are_patterns = any(character in path for path in reading.reads for character in "*?[{")
+    found = CommandVerdict(unresolved=(UNKNOWN_WORDS,)) if are_patterns else NO_EFFECT
+    return merge([_program_verdict("duckdb", reading), found])
+
+
 COMMANDS = (
     CommandSpec(
-        names="awk gawk mawk nawk original-awk", classify=_classify_awk, info_arguments="--help --version -V"
+        names="awk gawk mawk nawk original-awk bioawk",
+        classify=_classify_awk,
+        info_arguments="--help --version -V",
     ),
     CommandSpec(names="sed gsed", classify=_classify_sed),
     CommandSpec(names="jq gojq", classify=_classify_jq, info_arguments="--help --version -h -V"),
-    CommandSpec(names="yq", classify=_classify_yq, info_arguments="--help --version -h -V"),
+    CommandSpec(names="yq tomlq", classify=_classify_yq, info_arguments="--help --version -h -V"),
     CommandSpec(names="sqlite3", classify=_classify_sqlite, info_arguments="-version -help --version --help"),
+    CommandSpec(names="duckdb", classify=_classify_duckdb, info_arguments="-version -help --version --help"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 from aisotools.core.types import Effect
@@ -182,10 +183,15 @@ _TMUX = subcommands(
 )
 
 
+_TMUX_VALUE = re.compile(r"#\{[a-z_]+\}")
+"""What stands for a plain value, which is not expanded again."""
+_TMUX_TEXT = re.compile(r"(?!.*#[({]).*", re.DOTALL)
+
+
 def _classify_tmux(words: Words) -> CommandVerdict:
     """Return the verdict on tmux, for which a semicolon begins another command, and `#()` runs one."""
     if any(
-        ";" in word.display or "#(" in word.display or "#{" in word.display or word.text is None
+        word.text is None or ";" in word.text or not _TMUX_TEXT.fullmatch(_TMUX_VALUE.sub("", word.text))
         for word in words
     ):
         return merge([uncertain("tmux may run another command"), _TMUX(words)])
@@ -357,5 +363,90 @@ COMMANDS = (
             helps="--help -h",
         ),
         info_arguments="--version --help -h version env",
+    ),
+    # ---- the state of the machine, as its services tell it
+    CommandSpec(
+        names="lfs",
+        classify=subcommands(
+            Subcommand(
+                names="quota, df, getstripe, getdirstripe, getname, osts, mdts, check, pool_list, path2fid, "
+                "hsm_state",
+                options="-h -i -q -v -r -d -L -l -y -u: -g: -p: -t: -o: -c: -s: --lazy --pool: --all "
+                "--verbose --quiet --recursive --maxdepth:",
+                operands="r",
+                one_dash=True,
+            ),
+            Subcommand(names="help, version"),
+            reason="changes how files are stored",
+            alone=True,
+        ),
+        info_arguments="--version --help help version",
+    ),
+    CommandSpec(
+        names="mmlsquota mmlsfs mmlsfileset mmdf lquota pwdx systemd-cgls systemd-detect-virt systemd-path "
+        "systemd-escape",
+        options="*",  # none of them changes anything
+        operands=".",
+    ),
+    CommandSpec(
+        names="systemd-analyze",
+        classify=subcommands(
+            Subcommand(
+                names="time, blame, critical-chain, dump, plot, dot, unit-paths, calendar, timestamp, "
+                "timespan, exit-status, capability, syscall-filter, filesystems",
+                options="--user --system --no-pager --order --require --fuzz: --from-pattern: --to-pattern: "
+                "--iterations: --base-time: --quiet -q",
+            ),
+            options="--user --system --no-pager",
+            reason="may change services",
+            alone=True,
+        ),
+    ),
+    CommandSpec(
+        names="busctl coredumpctl bootctl machinectl udevadm",
+        classify=subcommands(
+            Subcommand(
+                names="list, list-images, image-status, info",
+                options="--no-pager --no-legend -a -p: --all --property: --name: --path: --query: -q: -n: "
+                "--attribute-walk --export-db -e -x --acquired --activatable --unique -r --reverse --since: "
+                "--until: -S: -U: -1",
+            ),
+            reason="may change services",
+        ),
+        info_arguments="--version --help -h",
+    ),
+    CommandSpec(
+        names="nmcli",
+        classify=subcommands(
+            Subcommand(
+                names="device status, device show, dev status, dev show, d status, d show, "
+                "connection show, con show, c show, c s, general status",
+                operands="-",
+            ),
+            Subcommand(names="device, dev, d, connection, con, c, general, g", operands="-"),
+            options="-tpo -f: -g: -m: -c: -e: -w: --terse --pretty --overview --fields: --get-values: "
+            "--mode: --colors: --escape: --wait:",
+            reason="changes the network",
+            alone=True,
+        ),
+        info_arguments="--version --help -v -h",
+    ),
+    CommandSpec(
+        names="ethtool",
+        options="-i -k -g -a -c -l -S -T -P --driver --show-features --show-offload --show-ring --show-pause "
+        "--show-coalesce --show-channels --statistics --show-time-stamping --show-permaddr",
+        one_dash=True,
+        operands=".",
+    ),
+    CommandSpec(names="arp", options="-anve -i:", operands="."),
+    CommandSpec(names="upower", options="-ebd -i: --enumerate --dump --battery --show-info:", operands="-"),
+    CommandSpec(names="getcap", options="-vrn", operands="r"),
+    CommandSpec(
+        names="lstopo lstopo-no-graphics hwloc-ls",
+        options="-lpcvs --logical --physical --cpuset --verbose --silent --no-io --no-bridges --whole-io "
+        "--whole-system --merge --no-caches --no-icaches --no-useless-caches --only: --of: --output-format: "
+        "--disallowed --no-legend --restrict:",
+        operands="-",
+        info_arguments="--version --help -h",
     ),
 )

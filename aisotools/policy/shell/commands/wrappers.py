@@ -166,7 +166,19 @@ def _classify_text_runner(words: Words) -> CommandVerdict:
     """Return the verdict on watch, su -c and similar: they take a command in one word or in several."""
     text = " ".join(word.text or "" for word in words[1:] if not word.prefix.startswith("-"))
     doubt = uncertain(f"{words[0].display} runs a command in its own way")
-    return merge([doubt, CommandVerdict(scripts=(text,))])
+    return merge([doubt, CommandVerdict(scripts=(text,), spellings=_possible_commands(words))])
+
+
+def _possible_commands(words: Words) -> tuple[str, ...]:
+    """Return what may be the command that a program runs, for rules: all from one of its first words on.
+
+    Which of the options before the command have a value is not known.
+    """
+    starts = [at for at, word in enumerate(words) if at and not word.prefix.startswith("-")]
+    return tuple(" ".join(word.display for word in words[at:]) for at in starts[:_MAX_STARTS])
+
+
+_MAX_STARTS = 5
 
 
 def _classify_coproc(words: Words) -> CommandVerdict:
@@ -259,12 +271,103 @@ def _end_of_find_command(words: Words) -> int:
     return len(words)
 
 
+# ---- programs that run another in their own way, or show a state
+
+_PRLIMIT = (
+    "-p: -o: --pid: --output: -c -d -e -f -i -l -m -n -q -r -s -t -u -v -x -y --core --data --nice --fsize "
+    "--sigpending --memlock --rss --nofile --msgqueue --rtprio --stack --cpu --nproc --as --locks --rttime "
+    "--noheadings --raw --verbose"
+)
+_SHOWS: dict[str, tuple[str, tuple[str, ...], int]] = {
+    # What each knows when it runs nothing, the options of which it then has one, and how many operands.
+    "taskset": (
+        "-a -c -p -ac -ap -cp -pc --all-tasks --cpu-list --pid",
+        ("-p", "-ap", "-cp", "-pc", "--pid"),
+        1,
+    ),
+    "chrt": ("-a -p -v --all-tasks --pid --verbose", ("-p", "--pid"), 1),
+    "ionice": ("-p: --pid:", ("-p", "--pid"), 0),
+    "prlimit": (_PRLIMIT, (), 0),
+    "choom": ("-p: --pid:", ("-p", "--pid"), 0),
+    "numactl": ("-H -s --hardware --show", ("-H", "-s", "--hardware", "--show"), 0),
+    "setarch": ("--list", ("--list",), 0),
+    "setpriv": ("-d --dump", ("-d", "--dump"), 0),
+    "capsh": ("--print", ("--print",), 0),
+}
+
+
+def _classify_runner(words: Words) -> CommandVerdict:
+    name = words[0].display.rpartition("/")[2]
+    if name in _SHOWS:
+        options, needed, operands = _SHOWS[name]
+        # Case: `-cunlimited` of prlimit is no group of letters, but sets a limit.
+        parsed = parse_options(words, options, posix=True, one_dash=True)
+        are_plain = not any(word.may_split or word.may_be_option for word in parsed.operands)
+        has_needed = parsed.has(*needed) or not needed
+        if not parsed.doubts and has_needed and are_plain and len(parsed.operands) == operands:
+            return NO_EFFECT
+    if name == "ionice":
+        return _prefix("-c: -n: -t")(words)
+    likely = parse_options(words, "*").operands
+    command = next((words[at:] for at, word in enumerate(words) if likely and word is likely[0]), ())
+    doubt = uncertain(f"{words[0].display} runs a program in its own way")
+    return merge([doubt, _runs(command), CommandVerdict(spellings=_possible_commands(words))])
+
+
+# ---- fd
+
+_FD = (
+    "-HIusiFgapL0q1hV -d: -t: -e: -E: -c: -j: -S: -o: -x:x -X:x -l!x --hidden --no-ignore --no-ignore-vcs "
+    "--no-ignore-parent --unrestricted --case-sensitive --ignore-case --glob --regex --fixed-strings --and: "
+    "--absolute-path --full-path --follow --max-depth: --min-depth: --exact-depth: --prune --type: "
+    "--extension: --exclude: --color: --threads: --size: --changed-within: --changed-before: "
+    "--change-newer-than: --newer: --changed-after: --change-older-than: --older: --owner: --print0 "
+    "--max-results: --quiet --show-errors --batch-size: --ignore-file:r --base-directory:r --search-path:r "
+    "--path-separator: --strip-cwd-prefix --one-file-system --exec:x --exec-batch:x --list-details!x"
+)
+_FD_RUNNERS = frozenset(("-x", "--exec", "-X", "--exec-batch"))
+_FD_PLACEHOLDERS = {"{}": True, "{/}": False, "{//}": True, "{.}": True, "{/.}": False}
+"""Each with whether it begins as the folder does in which it was found."""
+
+
+def _classify_fd(words: Words) -> CommandVerdict:
+    """Return the verdict on fd, for which all from `-x` to `;` is a command, run with what was found."""
+    rest, commands = [words[0]], []
+    ahead = list(words[1:])
+    while ahead:
+        word = ahead.pop(0)
+        if word.text not in _FD_RUNNERS:
+            rest.append(word)
+            continue
+        end = next((at for at, one in enumerate(ahead) if one.text == ";"), len(ahead))
+        commands.append(ahead[:end])
+        del ahead[: end + 1]
+    parsed = parse_options(rest, _FD)
+    starts = parsed.operands[1:]
+    # What is found begins as the folder does. Without one, old versions put nothing before a name.
+    beginnings = {start.prefix[:1] for start in starts} | ({""} if parsed.has("--search-path") else set())
+    beginning = beginnings.pop() if len(beginnings) == 1 else ""
+    verdicts = [option_verdict(parsed), *map(reads, starts)]
+    verdicts += [_runs(_filled_by_fd(command, beginning)) for command in commands]
+    if commands and parsed.has("--base-directory"):
+        verdicts.append(CommandVerdict(folder=None))
+    return merge(verdicts)
+
+
+def _filled_by_fd(command: Words, beginning: str) -> Words:
+    """Return a command with something unknown in place of each placeholder, or behind it if it has none."""
+    filled = list(command)
+    for placeholder, has_folder in _FD_PLACEHOLDERS.items():
+        filled = [_fill(word, placeholder, beginning if has_folder else "") for word in filled]
+    return filled if filled != list(command) else [*filled, unknown_words(UNKNOWN_WORDS)]
+
+
 COMMANDS = (
+    CommandSpec(names="fd fdfind", classify=_classify_fd, info_arguments="--help --version -h -V"),
     CommandSpec(names="find", classify=_classify_find),
     CommandSpec(names="xargs", classify=_classify_xargs),
     CommandSpec(names="env", classify=_classify_env),
     CommandSpec(names="nice", classify=_prefix("-n: -# --adjustment:")),
-    CommandSpec(names="ionice", classify=_prefix("-c: -n: -t")),
     CommandSpec(
         names="timeout",
         classify=_prefix("-k: -s: -v --kill-after: --signal: --foreground --preserve-status --verbose", 1),
@@ -280,12 +383,12 @@ COMMANDS = (
     CommandSpec(names="nohup", classify=_prefix("", 0, "may write nohup.out")),
     CommandSpec(names="sudo doas", classify=_prefix(_SUDO, 0, "runs it with the rights of another user")),
     CommandSpec(
-        names="chroot taskset chrt setarch prlimit numactl busybox toybox strace ltrace perf valgrind gdb "
-        "script unshare nsenter systemd-run firejail bwrap fakeroot proot unbuffer rlwrap expect xvfb-run "
-        "dbus-run-session parallel entr torify proxychains caffeinate cpulimit start-stop-daemon runcon "
-        "setpriv capsh faketime ld.so rush sem pv-run runuser pkexec catchsegv lldb rr heaptrack linux32 "
-        "linux64 i386 x86_64",
-        classify=_prefix("*", 0, "runs a program in its own way"),
+        names="chroot taskset chrt ionice choom setarch prlimit numactl busybox toybox strace ltrace perf "
+        "valgrind gdb script unshare nsenter systemd-run firejail bwrap fakeroot proot unbuffer rlwrap "
+        "expect xvfb-run dbus-run-session parallel entr torify proxychains caffeinate cpulimit "
+        "start-stop-daemon runcon setpriv capsh faketime ld.so rush sem pv-run runuser pkexec catchsegv "
+        "lldb rr heaptrack linux32 linux64 i386 x86_64",
+        classify=_classify_runner,
     ),
     CommandSpec(
         names="flock",

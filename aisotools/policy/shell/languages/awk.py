@@ -69,11 +69,16 @@ class _AwkToken(NamedTuple):
     text: str
 
 
-def read_awk(program: str) -> ProgramReading:
-    """Return what an awk program does. Raises nothing."""
+def read_awk(program: str, functions: frozenset[str] = frozenset()) -> ProgramReading:
+    """Return what an awk program does. Raises nothing.
+
+    Args:
+        program: The program.
+        functions: Names of further functions that only compute.
+    """
     if len(program) > MAX_PROGRAM_CHARS:
         return ProgramReading("a program that is too long to read")
-    reader = _AwkReader(program)
+    reader = _AwkReader(program, functions)
     try:
         reader.read()
     except NotPlain as reason:
@@ -89,7 +94,8 @@ class _AwkReader:
         reads: Files that it reads by name.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, functions: frozenset[str]) -> None:
+        self._functions = _FUNCTIONS | functions
         self.scripts: list[str] = []
         self.reads: list[str] = []
         self._text = text
@@ -167,7 +173,7 @@ class _AwkReader:
             self._take_getline()
         elif name in _KEYWORDS:
             self._take_keyword(name)
-        elif name in _FUNCTIONS:
+        elif name in self._functions:
             self._take_operand()
             if opening := _OPENS_CALL.match(self._text, self._position):
                 self._open_call(opening.end())

@@ -1,8 +1,11 @@
-"""The SQL statements that certainly only read, as the sqlite3 program reads them.
+"""The SQL statements that certainly only read, as the sqlite3 program reads them, and those of DuckDB.
 
 A text is taken apart into tokens as SQLite does it: a name in quotes of any kind is the same name, also that
 of a function. Statements must begin as queries do, hold no word that begins another kind, and call no
 function that is not listed.
+
+DuckDB reads the texts of a smaller grammar alike: without names in brackets, texts with escapes, comments in
+comments, or statements that change a setting. There a name or a text may be a file that it reads.
 """
 
 from __future__ import annotations
@@ -55,6 +58,31 @@ _FUNCTIONS = name_set(
     "pragma_table_xinfo pragma_index_list pragma_index_info pragma_foreign_key_list pragma_database_list "
     "pragma_function_list pragma_compile_options stddev variance"
 )
+_READS_FILES = name_set(
+    "read_csv read_csv_auto read_parquet parquet_scan read_json read_json_auto read_ndjson"
+)
+_DUCKDB_FUNCTIONS = (
+    _FUNCTIONS
+    - name_set("glob changes total_changes last_insert_rowid randomblob zeroblob")
+    - frozenset(name for name in _FUNCTIONS if name.startswith(("pragma_", "sqlite_")))
+) | (
+    _READS_FILES
+    | name_set(
+        "approx_count_distinct approx_quantile arg_max arg_min argmax argmin bool_and bool_or contains corr "
+        "covar_pop covar_samp date_diff date_part date_trunc datediff datepart datetrunc day dayofweek "
+        "decode ends_with entropy epoch extract first greatest histogram hour isnan kurtosis last least "
+        "len levenshtein list mad md5 median minute mode month monthname now quantile quantile_cont "
+        "quantile_disc quarter range regexp_extract regexp_matches regexp_replace regr_slope repeat reverse "
+        "row second skewness split_part starts_with stddev_pop stddev_samp string_split strlen strptime "
+        "struct_pack to_timestamp today try_cast unnest var_pop var_samp week year"
+    )
+)
+_BEFORE_TEXT = name_set(
+    "select from join in and or not like ilike between when then else case where having on by as is values "
+    "limit offset glob similar to escape interval date timestamp time distinct all union except intersect "
+    "with using set describe summarize table"
+)
+_SCHEME = re.compile(r"^[a-z][a-z0-9+]+:|://", re.IGNORECASE)
 _PRAGMAS_WITH_VALUE = name_set(
     "table_info table_xinfo index_list index_info index_xinfo foreign_key_list foreign_key_check "
     "integrity_check "
@@ -99,7 +127,79 @@ def read_sql(text: str, functions: frozenset[str] = frozenset()) -> ProgramReadi
     return ProgramReading()
 
 
-def _statements(text: str) -> Iterator[list[_SqlToken]]:
+def read_duckdb(text: str) -> ProgramReading:
+    """Return what SQL statements do in DuckDB. Raises nothing.
+
+    Args:
+        text: One or more statements.
+    """
+    files: list[str] = []
+    try:
+        for statement in _statements(text, has_comments=False):
+            tokens = _without_description(statement)
+            files += _files_of(tokens)
+            if tokens and tokens[0].word == "pragma":
+                raise NotPlain("pragma, which may change a setting")
+            _check_statement(tokens, _DUCKDB_FUNCTIONS)
+    except NotPlain as reason:
+        return ProgramReading(str(reason))
+    return ProgramReading(reads=tuple(dict.fromkeys(files)))
+
+
+def _without_description(statement: Sequence[_SqlToken]) -> Sequence[_SqlToken]:
+    """Return the query in a statement that describes one, or that begins with `from`."""
+    words = [token.word for token in statement[:2]]
+    if words[:1] == ["show"] and words[1:] in (["tables"], ["databases"], []):
+        return ()
+    if words[:1] in (["describe"], ["summarize"]):
+        statement = statement[1:]
+        if words[1:] and words[1] not in _QUERY:
+            return [_SqlToken("name", "select"), _SqlToken("name", "from"), *statement]
+    elif words[:1] == ["from"]:
+        return [_SqlToken("name", "select"), *statement]
+    return statement
+
+
+def _files_of(tokens: Sequence[_SqlToken]) -> Iterator[str]:
+    """Yield what may be a file among the texts and names of a statement: DuckDB reads `from data.csv`.
+
+    Raises:
+        NotPlain: The text may be another for DuckDB, or what it opens lies elsewhere, or is computed.
+    """
+    chain: list[str] = []  # names with dots between them
+    for index, token in enumerate(tokens):
+        following = tokens[index + 1] if index + 1 < len(tokens) else _SqlToken("", "")
+        if token.text[0] in "[`" or (token.kind == "string" and token.text[0] != "'"):
+            raise NotPlain(f"{token.text[:10]!r}, which is another text for DuckDB")
+        if token.kind == "name" and following.kind == "string" and token.word not in _BEFORE_TEXT:
+            raise NotPlain(f"{token.text[:10]!r} before a text, which may have escapes")
+        if token.kind in _NAMES:
+            chain.append(token.text if token.kind == "name" else token.text[1:-1].replace('""', '"'))
+            if token.name in _READS_FILES and following.text == "(":
+                yield _only_file(token.name, tokens[index + 2 : index + 4])
+        elif token.kind == "string":
+            chain = [token.text[1:-1].replace("''", "'")]
+        if following.text == "." or (token.text == "." and following.kind in _NAMES):
+            continue
+        text, chain = ".".join(chain), []
+        if _SCHEME.search(text):
+            raise NotPlain(f"{text[:40]}, which lies elsewhere")
+        if "." in text or "/" in text:
+            yield text
+
+
+def _only_file(function: str, arguments: Sequence[_SqlToken]) -> str:
+    """Return the first argument of a function that reads a file.
+
+    Raises:
+        NotPlain: It is not a text alone.
+    """
+    if len(arguments) < 2 or arguments[0].kind != "string" or arguments[1].text not in {")", ","}:
+        raise NotPlain(f"{function}() of a file that is computed")
+    return arguments[0].text[1:-1].replace("''", "'")
+
+
+def _statements(text: str, *, has_comments: bool = True) -> Iterator[list[_SqlToken]]:
     """Yield the tokens of each statement.
 
     Raises:
@@ -115,6 +215,9 @@ def _statements(text: str) -> Iterator[list[_SqlToken]]:
             raise NotPlain(f"{text[position : position + 10]!r}, which is not plain SQL")
         position = match.end()
         token = _SqlToken(match.lastgroup or "", match[0])
+        # Case: `/* /* */ ' */` is a whole comment for DuckDB, but not for SQLite, and would hide a quote.
+        if token.text.startswith("/*") and not has_comments:
+            raise NotPlain("a comment that may have others in it")
         if token.text == ";":
             yield statement
             statement = []

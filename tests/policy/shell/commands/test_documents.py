@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aisotools.policy.shell.commands.documents import COMMANDS
-from tests.policy.shell.commands.verdicts import wrong_effects
+from tests.policy.shell.commands.verdicts import PathsAndHosts, wrong_effects, wrong_paths_and_hosts
 
 EFFECTS = [
     ("less a", "read_only"),
@@ -48,3 +48,17 @@ EFFECTS = [
 
 def test_effect_and_certainty() -> None:
     assert wrong_effects(COMMANDS, EFFECTS) == {}
+
+
+PATHS_AND_HOSTS: list[PathsAndHosts] = [
+    ("mlr --csv cat a b", ("a", "b"), (), ()),
+    ("mlr --csv cat then head -n 1 a b", ("1", "a", "b"), (), ()),
+    ("mlr --csv put -q '$x = 1' a b", ("a", "b"), (), ()),
+    ("mlr --csv filter '$x > 1' then template -t a b", ("a", "a", "b"), (), ()),
+    ("mlr --csv template -t a then cat b", ("a", "b"), (), ()),
+]
+"""Each command with what it reads, writes and talks to."""
+
+
+def test_paths_and_hosts() -> None:
+    assert wrong_paths_and_hosts(COMMANDS, PATHS_AND_HOSTS) == {}

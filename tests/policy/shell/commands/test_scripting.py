@@ -1,4 +1,4 @@
-"""The languages of awk, sed and sqlite3: what is plainly harmless, and what is not."""
+"""The languages of awk, sed, sqlite3 and duckdb: what is plainly harmless, and what is not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import pytest
 from aisotools.policy.shell.commands.scripting import COMMANDS
 from aisotools.policy.shell.languages.awk import read_awk
 from aisotools.policy.shell.languages.sed import read_sed
-from tests.policy.shell.commands.verdicts import PathsAndHosts, wrong_effects, wrong_paths_and_hosts
+from tests.policy.shell.commands.verdicts import (
+    PathsAndHosts,
+    verdict,
+    wrong_effects,
+    wrong_paths_and_hosts,
+)
 
 EFFECTS = [
     ("awk '{print $1}' a", "read_only"),
@@ -38,6 +43,25 @@ EFFECTS = [
     ("awk '{print a[1]/2}'", "read_only"),
     ("awk '#system\n1'", "read_only"),
     ("awk '`x`'", "local_mutation?"),
+    ("bioawk -c fastx '{print gc($seq)}' a", "read_only"),
+    ("bioawk -c fastx '{print > \"x\"}' a", "local_mutation?"),
+    ("bioawk -f x a", "local_mutation?"),
+    ("awk '{print gc($1)}' a", "local_mutation?"),
+    ("tomlq -r .a a", "read_only"),
+    ("tomlq -i .a=1 a", "local_mutation?"),
+    ("duckdb -c 'select 1'", "read_only"),
+    ("duckdb :memory: -c 'select 1'", "read_only"),
+    ("duckdb -readonly a -c 'select 1'", "read_only"),
+    ("duckdb a -c 'select 1'", "local_mutation?"),
+    ("duckdb -readonly a", "local_mutation?"),
+    ("duckdb -readonly a b -c 'select 1'", "local_mutation?"),
+    ("duckdb -readonly $x -c 'select 1'", "local_mutation?"),
+    ('duckdb -c "$x"', "local_mutation?"),
+    ("duckdb -c .tables", "read_only"),
+    ("duckdb -c '.shell x'", "local_mutation?"),
+    ("duckdb -c \"copy t to 'x'\"", "local_mutation?"),
+    ("duckdb -unsigned -c 'select 1'", "local_mutation?"),
+    ("duckdb -init x -c 'select 1'", "local_mutation?"),
     ("sed p a", "read_only"),
     ("sed -n 1,5p a", "read_only"),
     ("sed s/a/b/ a", "read_only"),
@@ -184,3 +208,18 @@ def test_reasons_why_an_awk_program_may_do_more(program: str, doubt: str) -> Non
 )
 def test_reasons_why_a_sed_script_may_do_more(script: str, doubt: str) -> None:
     assert read_sed(script).doubt == doubt
+
+
+@pytest.mark.parametrize(
+    ("command", "reads", "unresolved"),
+    [
+        ("duckdb -c \"select * from 'a.csv'\"", ("a.csv",), ()),
+        ("duckdb -c \"select * from 'd/*.csv'\"", ("d/*.csv",), ("…",)),  # `**` reaches below folders
+        ("duckdb -readonly a.db -c 'select * from t'", ("a.db",), ("…",)),  # `t` may be a view of any file
+    ],
+)
+def test_files_that_duckdb_may_read_are_named_or_unresolved(
+    command: str, reads: tuple[str, ...], unresolved: tuple[str, ...]
+) -> None:
+    found = verdict(COMMANDS, command)
+    assert (found.reads, found.unresolved) == (reads, unresolved)

@@ -69,6 +69,24 @@ EFFECTS = [
     ("xargs -p ls", "local_mutation?"),
     ("xargs -a f ls", "read_only"),
     ("xargs --replace=X cat X", "read_only"),
+    ("fd x", "read_only"),
+    ("fd x -x ls", "read_only"),
+    ("fd -Hx rm", "local_mutation?"),
+    ("fd --exec=rm", "local_mutation?"),
+    ("fd -l", "local_mutation?"),
+    ("taskset -p 5", "read_only"),
+    ("taskset -p 3 5", "local_mutation?"),
+    ("taskset -p $x", "local_mutation?"),
+    ("chrt -p 5", "read_only"),
+    ("chrt -p 1 5", "local_mutation?"),
+    ("numactl -H", "read_only"),
+    ("numactl -H ls", "local_mutation?"),
+    ("prlimit -p 5", "read_only"),
+    ("prlimit -cunlimited -p 5", "local_mutation?"),
+    ("prlimit -n=1 -p 5", "local_mutation?"),
+    ("ionice -p 5", "read_only"),
+    ("ionice -c 3 ls", "read_only"),
+    ("ionice -c 3 -p 5", "local_mutation?"),
     ("find", "read_only"),
     ("find a -name b", "read_only"),
     ("find $x", "local_mutation?"),
@@ -127,6 +145,10 @@ def test_paths_and_hosts() -> None:
     ("command", "expected"),
     [
         ("env", []),
+        ("fd x -x wc -l", ["wc -l …"]),
+        ("fd x -x wc {} -l", ["wc {} -l"]),
+        ("fd x -x cat {} \\; -H -X rm", ["cat {}", "rm …"]),
+        ("fd -e -x rm", ["rm …"]),
         ("env ls", ["ls"]),
         ("env LC_ALL=C ls", ["ls"]),
         ("env PATH=. ls", ["ls"]),
@@ -231,3 +253,37 @@ def test_paths_that_find_adds_begin_like_its_folders() -> None:
     assert not any(word.may_be_option for word in words[1:])
     (words,) = verdict(COMMANDS, 'find "$x" -exec cat {} +').commands
     assert any(word.may_be_option for word in words[1:])
+
+
+@pytest.mark.parametrize(
+    ("command", "is_option"),
+    [
+        ("fd x -x file {}", True),  # old versions put nothing before a name
+        ("fd x src -x file {}", False),
+        ("fd x src sub -x file {.}", False),
+        ("fd x src a -x file {}", True),
+        ("fd x src -x file {/}", True),
+        ("fd x src --search-path a -x file {}", True),
+        ("fd x $d -x file {}", True),
+    ],
+)
+def test_names_that_fd_finds_begin_as_their_folder_does(command: str, is_option: bool) -> None:
+    (words,) = verdict(COMMANDS, command).commands
+    assert words[1].may_be_option is is_option
+
+
+@pytest.mark.parametrize(
+    ("command", "spelling"),
+    [
+        ("strace -f rm -r a", "rm -r a"),
+        ("strace -o x rm -r a", "rm -r a"),
+        ("busybox rm -r a", "rm -r a"),
+        ("taskset -c 1 nice rm -r a", "nice rm -r a"),
+        ("watch -n 1 rm -r a", "rm -r a"),
+        ("su -c 'rm -r a' me", "rm -r a me"),
+    ],
+)
+def test_rules_see_a_command_behind_options_that_may_have_values(command: str, spelling: str) -> None:
+    found = verdict(COMMANDS, command)
+    assert spelling in found.spellings
+    assert not found.certain

@@ -70,3 +70,9 @@ def test_a_program_that_may_do_more_is_doubted(program: str) -> None:
 def test_commands_and_files_of_a_program_are_named() -> None:
     assert read_awk('{print $1 | "sort -u"}').scripts == ("sort -u",)
     assert read_awk('{while ((getline l < "ids") > 0) n++}').reads == ("ids",)
+
+
+def test_functions_of_other_implementations_are_unknown_unless_they_are_given() -> None:
+    assert read_awk("{print gc($2)}").doubt
+    assert read_awk("{print gc($2)}", frozenset(("gc",))).doubt == ""
+    assert read_awk('{print system("x")}', frozenset(("system",))).doubt
