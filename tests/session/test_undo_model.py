@@ -12,6 +12,7 @@ import copy
 import errno
 import os
 import random
+import stat
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,14 @@ from aisotools.workspace.checkpoints import timeline
 from tests.conftest import OpenSession
 from tests.session.variables_fake import Act, VariablesSandbox
 from tests.waiting import file_times_advance
+from tests.workspace.checkpoints.test_timeline_stateful import (
+    ACCESS,
+    IS_ROOT,
+    access_list,
+    has_access_lists,
+)
+
+HOLE_BYTES = 1 << 16
 
 Files = dict[str, str]
 FileChanges = Mapping[str, str | None]
@@ -111,8 +120,75 @@ class Model:
         return next((entry.before for entry in (*self.done, *self.undone)), self.now)
 
 
+WRITE = f"""
+import os
+
+def write(path, text):
+    # A new file with what its text names after an `@`: another name of the one that has the same text, or
+    # attributes.
+    folder, name = os.path.split(os.fspath(path))
+    if os.path.lexists(path):
+        os.unlink(path)
+    traits = text.partition("@")[2].split(",")
+    if "link" in traits:
+        for other in "ab":
+            place = os.path.join(folder, other)
+            if other != name and os.path.exists(place):
+                with open(place) as file:
+                    is_same = file.read().rstrip(chr(0)) == text
+                if is_same:
+                    os.link(place, path)
+                    return
+    with open(path, "w") as file:
+        file.write(text)
+        file.flush()
+        if "holes" in traits:
+            os.ftruncate(file.fileno(), {HOLE_BYTES})
+        if "mark" in traits:
+            os.setxattr(file.fileno(), "user.mark", text.encode())
+        if "list" in traits:
+            os.setxattr(file.fileno(), {ACCESS!r}, {access_list(7)!r})
+        if "owner" in traits:
+            os.fchown(file.fileno(), 12345, 23456)
+        if "mode" in traits:
+            os.fchmod(file.fileno(), 0o1640)
+        if "lends" in traits:
+            os.fchmod(file.fileno(), 0o6755)
+    if "time" in traits:
+        os.utime(path, ns=(1, 1_000_000_007))
+"""
+"""The function by which calls write a file."""
+
+
+def make_writer() -> Callable[[Path, str], object]:
+    """Return the function of `WRITE`."""
+    found: dict[str, Any] = {}
+    exec(WRITE, found)  # it is ours, and is run in a sandbox as well
+    write: Callable[[Path, str], object] = found["write"]
+    return write
+
+
 def read_files(folder: Path) -> Files:
-    return {path.name: path.read_text() for path in folder.iterdir()}
+    """Return the texts of all files. A trait that a file should have by its text and has not is in it."""
+    files = {}
+    texts: dict[str, int] = {}
+    for path in sorted(folder.iterdir()):
+        text, status = path.read_text().rstrip("\0"), path.stat()
+        traits = set(filter(None, text.partition("@")[2].split(",")))
+        with path.open("rb") as file:
+            has_holes = bool(status.st_size) and os.lseek(file.fileno(), 0, os.SEEK_HOLE) < status.st_size
+        has = {
+            "link": texts.setdefault(text, status.st_ino) == status.st_ino,
+            "holes": has_holes and status.st_size == HOLE_BYTES,
+            "mark": "user.mark" in os.listxattr(path) and os.getxattr(path, "user.mark") == text.encode(),
+            "list": ACCESS in os.listxattr(path) and os.getxattr(path, ACCESS) == access_list(7),
+            "owner": (status.st_uid, status.st_gid) == (12345, 23456),
+            "mode": stat.S_IMODE(status.st_mode) == 0o1640,
+            "lends": stat.S_IMODE(status.st_mode) == 0o6755,
+            "time": status.st_mtime_ns == 1_000_000_007,
+        }
+        files[path.name] = text + "".join(f" without {trait}" for trait in sorted(traits) if not has[trait])
+    return files
 
 
 async def ask_when_quiet(ask: Callable[..., Awaitable[ToolResult]], **options: Any) -> ToolResult:
@@ -124,6 +200,10 @@ async def ask_when_quiet(ask: Callable[..., Awaitable[ToolResult]], **options: A
 
 class Place(Protocol):
     """How a kind of sandbox is used."""
+
+    @property
+    def traits(self) -> Sequence[str]:
+        """What files may be beside their contents."""
 
     @property
     def endings(self) -> Sequence[str]:
@@ -216,14 +296,22 @@ class History:
         name, content = self.draw.choice("ab"), f"{self.prefix}{self.calls}"
         files: dict[str, str | None] = {name: content} if kind in {"file", "both", "write"} else {}
         values = {self.draw.choice("xy"): self.calls} if kind in {"variable", "both"} else {}
+        if kind in {"file", "both"} and self.draw.random() < 0.5:
+            traits = sorted(self.draw.sample(self.place.traits, self.draw.randint(1, 2)))
+            files[name] = f"{content}@{','.join(traits)}"
+            if "link" in traits:
+                files = dict.fromkeys("ab", files[name])
         if kind == "remove":
             files = {name: None}
         ending = self.draw.choice([*self.place.endings, *[""] * 8])
         with self.failing_disk(is_due=self.draw.random() < 0.05) as disk:
             if kind in {"write", "same"}:
                 ending = ""
-                if kind == "same":
+                # A file that is written by a tool has no attribute of the one before but its mode.
+                if kind == "same" and "@" not in self.model.now.files.get(name, content):
                     files = {name: self.model.now.files.get(name, content)}
+                elif kind == "same":
+                    files = {name: content}
                 result = await self.session.call(
                     "sandbox_write", {"path": name, "content": files[name]}, call_id=call_id
                 )
@@ -422,9 +510,13 @@ class FakePlace:
     endings = ("raises",)
 
     def __init__(self) -> None:
-        self.acting = Act()
+        self.acting = Act(write=make_writer())
+        self.traits = ["link", "holes", "mark", "mode", "time", "owner" if IS_ROOT else "lends"]
 
     def connect(self, session: Session) -> None:
+        assert session.workspace is not None
+        if "list" not in self.traits and has_access_lists(session.workspace.parent):
+            self.traits.append("list")
         sandbox: Any = session.sandbox
         self.acting.sandboxes[str(session.workspace)] = sandbox
         if self.acting.tool.name not in session.registry:
@@ -515,6 +607,7 @@ class RealPlace:
     """The real sandbox."""
 
     endings = ("raises", "dies")
+    traits = ("link", "holes", "time")  # the sandbox sets no modes and no extended attributes
 
     def connect(self, session: Session) -> None:
         assert isinstance(session.sandbox, LocalSandbox)
@@ -522,12 +615,12 @@ class RealPlace:
     async def act(
         self, session: Session, call_id: str, values: Values, files: FileChanges, ending: str
     ) -> ToolResult:
-        lines = [f"{name} = {value}" for name, value in values.items()]
+        lines = [WRITE, *(f"{name} = {value}" for name, value in values.items())]
         for name, content in files.items():
             lines.append(
                 f"import os; os.path.exists({name!r}) and os.unlink({name!r})"
                 if content is None
-                else f"_ = open({name!r}, 'w').write({content!r})"
+                else f"write({name!r}, {content!r})"
             )
         lines.append({"raises": "1 / 0", "dies": "import os; os.kill(os.getpid(), 9)"}.get(ending, "pass"))
         return await session.call("python", {"code": "\n".join(lines)}, call_id=call_id)

@@ -6,7 +6,7 @@ Its variables are a dictionary, and a snapshot is a copy of it instead of a fork
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -168,10 +168,12 @@ class Act:
     Attributes:
         sandbox: Whose variables it sets.
         sandboxes: The same by workspace, where there are several.
+        write: Writes a text to a path.
     """
 
     sandbox: VariablesSandbox | None = None
     sandboxes: dict[str, VariablesSandbox] = field(default_factory=dict)
+    write: Callable[[Path, str], object] = Path.write_text
     tool: MockTool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -188,7 +190,7 @@ class Act:
             if content is None:
                 path.unlink(missing_ok=True)
             else:
-                path.write_text(content)
+                self.write(path, content)
         if arguments.get("raises"):
             return ToolResult.error("It failed half way.")
         return ToolResult.text("done")

@@ -227,7 +227,7 @@ def without(state: State, paths: set[str]) -> State:
         pytest.param("some", 12, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 def test_power_that_fails_after_any_call_takes_nothing_that_was_answered(
     tmp_path: Path, loss: Loss, seeds: int
 ) -> None:

@@ -182,38 +182,48 @@ class Work(RuleBasedStateMachine):
 
         self.step(act)
 
-    @rule(name=NAMES, value=st.sampled_from([b"", b"1", b"two"]))
-    def set_attribute(self, name: str, value: bytes) -> None:
-        path = self.root / name
+    def find(self, number: int) -> Path:
+        """Return one of the paths that are there; the workspace if there is none."""
+        found = sorted(self.root.rglob("*"))
+        return found[number % len(found)] if found else self.root
+
+    @rule(number=st.integers(0, 30), value=st.sampled_from([b"", b"1", b"two"]))
+    def set_attribute(self, number: int, value: bytes) -> None:
+        path = self.find(number)
         if not path.is_symlink():
             self.step(lambda: os.setxattr(path, "user.mark", value))
 
     @rule(
-        name=NAMES, names=st.sampled_from([(ACCESS,), (DEFAULT,), (ACCESS, DEFAULT)]), who=st.integers(1, 3)
+        number=st.integers(0, 30),
+        names=st.sampled_from([(ACCESS,), (DEFAULT,), (ACCESS, DEFAULT)]),
+        who=st.integers(1, 3),
     )
-    def set_access_list(self, name: str, names: tuple[str, ...], who: int) -> None:
-        path = self.root / name
-        if self.has_access_lists and not path.is_symlink():
-            # A default list is of folders only.
+    def set_access_list(self, number: int, names: tuple[str, ...], who: int) -> None:
+        path = self.find(number)
+        if self.has_access_lists and path != self.root and not path.is_symlink():
+
             def act() -> None:
-                for one in names:
+                for one in names:  # a default list is of folders only
                     os.setxattr(path, one, access_list(who, owner=7))
 
             self.step(act)
 
-    @rule(name=NAMES, mode=st.sampled_from([0o1777, 0o2755, 0o2070, 0o3700, 0o4755, 0o6750, 0o600]))
-    def set_mode(self, name: str, mode: int) -> None:
-        path = self.root / name
-        # Bits that lend rights to who runs a file come back as a plain user only, and by undo only.
-        if path.is_file():
-            mode &= 0o1777
-        if path.exists() and not path.is_symlink():
-            self.step(lambda: path.chmod(mode))
+    @rule(
+        number=st.integers(0, 30),
+        mode=st.sampled_from([0o1777, 0o2755, 0o2070, 0o3700, 0o4755, 0o6750, 0o600]),
+    )
+    def set_mode(self, number: int, mode: int) -> None:
+        path = self.find(number)
+        if path != self.root and not path.is_symlink():
+            # Bits that lend rights to who runs a file come back as a plain user only, and by undo only.
+            kept = 0o1777 if path.is_file() else 0o7777
+            self.step(lambda: path.chmod(mode & kept))
 
-    @rule(name=NAMES, owner=st.sampled_from([(0, 0), (7, 0), (0, 8), (12345, 23456)]))
-    def give(self, name: str, owner: tuple[int, int]) -> None:
-        if IS_ROOT:
-            self.step(lambda: os.chown(self.root / name, *owner, follow_symlinks=False))
+    @rule(number=st.integers(0, 30), owner=st.sampled_from([(0, 0), (7, 0), (0, 8), (12345, 23456)]))
+    def give(self, number: int, owner: tuple[int, int]) -> None:
+        path = self.find(number)
+        if IS_ROOT and path != self.root:
+            self.step(lambda: os.chown(path, *owner, follow_symlinks=False))
 
     @rule(name=NAMES, data=st.sampled_from([(), (0,), (1 << 16,), (0, 1 << 17), ((1 << 18) - 4096,)]))
     def write_holes(self, name: str, data: tuple[int, ...]) -> None:
@@ -221,9 +231,37 @@ class Work(RuleBasedStateMachine):
         if not path.is_symlink():
             self.step(lambda: make_holes(path, *data))
 
-    @rule(name=NAMES, new=NAMES)
-    def add_name(self, name: str, new: str) -> None:
-        self.step(lambda: os.link(self.root / name, self.root / new, follow_symlinks=False))
+    @rule(number=st.integers(0, 30), new=NAMES)
+    def add_name(self, number: int, new: str) -> None:
+        self.step(lambda: os.link(self.find(number), self.root / new, follow_symlinks=False))
+
+    @rule(number=st.integers(0, 30))
+    def remove(self, number: int) -> None:
+        path = self.find(number)
+
+        def act() -> None:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+        if path != self.root:
+            self.step(act)
+
+    @rule()
+    def remove_all_and_undo(self) -> None:
+        """Have everything made again, with all that it had."""
+
+        def act() -> None:
+            for path in self.root.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+
+        if any(self.root.iterdir()):
+            self.step(act)
+            self.undo_steps(1)
 
     @rule(name=NAMES, new=NAMES)
     def move(self, name: str, new: str) -> None:
@@ -243,6 +281,9 @@ class Work(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 4))
     def undo(self, count: int) -> None:
+        self.undo_steps(count)
+
+    def undo_steps(self, count: int) -> None:
         steps = self.chain.steps[::-1][:count]
         if not steps:
             return
