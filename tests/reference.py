@@ -338,8 +338,8 @@ The same way, for a call that the policy asks about, in a notebook.
    `policy.grants.Grants.add`.
 6. **session**: The gate looks once more at what the call would touch (`session.gate.Gate._confirm`). If that
    has changed since the card was shown, it asks again and says what changed. Else it goes on as for a call
-   that the policy allowed. A denial becomes a result with its
-   reason (`policy.prepared.denial_result`), which the model can read.
+   that the policy allowed. A denial becomes a result with its reason (`policy.prepared.denial_result`),
+   which the model can read.
 
 ## One undo
 

@@ -24,7 +24,7 @@ from typing import Any, get_args
 import pytest
 
 from aisotools.builtin.web import web_fetch
-from aisotools.core.protocols import ToolContext
+from aisotools.core.protocols import Tool, ToolContext
 from aisotools.core.truncation import RetentionBudget
 from aisotools.core.types import Decision, Effect, Json, ToolCall, ToolResult
 from aisotools.policy.approvers import ScriptedApprover
@@ -446,8 +446,18 @@ class Believed:
         return ToolResult(content="done")
 
 
-async def test_a_class_runs_on_the_host_and_is_believed(tmp_path: Path, real_session: OpenSession) -> None:
-    session = real_session(Believed(), policy=Policy(mode="plan"), approver=None)
+@tool(name="believed", effect=Effect.READ_ONLY, runs_in="host")
+def believed_function(path: str) -> str:
+    """Write a file all the same."""
+    Path(path).write_text(str(os.getpid()))
+    return "done"
+
+
+@pytest.mark.parametrize("believed", [Believed(), believed_function], ids=["class", "function"])
+async def test_a_class_runs_on_the_host_and_is_believed(
+    believed: Tool, tmp_path: Path, real_session: OpenSession
+) -> None:
+    session = real_session(believed, policy=Policy(mode="plan"), approver=None)
     written = tmp_path / "elsewhere.txt"
     result = await session.call("believed", {"path": str(written)}, origin="model")
     assert not result.is_error, result.content

@@ -39,7 +39,7 @@ class AgentPolicy(Policy):
     tools: frozenset[str] | None = None
 
     def check_rules(self, call: ToolCall, facts: Facts) -> Evaluation:
-        """Return the decision about `call`. A policy that this one narrows asks for it."""
+        """Return the decision about `call`. It is called by the policy that this one narrows."""
         if call.agent_id not in self.agent_ids:
             return Evaluation(Decision.ALLOW)
         if self.tools is not None and call.name not in self.tools:

@@ -35,7 +35,7 @@ from aisotools.core.messages import (
 from aisotools.core.types import with_changes
 
 MAX_CALLS_PER_ANSWER = 64
-"""Calls of one answer that are looked at; the model is asked to send the others again."""
+"""The most calls of one answer that are considered; the model is asked to send the others again."""
 
 DEFAULT_TOKENS_PER_CHAR = 1 / 3
 """Assumed until a provider has counted: careful for English, about right for code."""
@@ -47,7 +47,7 @@ TRIM_TO = 0.6
 """Share of the window that is left after trimming; well below `TRIM_ABOVE`, so that trimming is rare."""
 
 MIN_TRIMMED_CHARS = 400
-"""Results of fewer characters stay: taking them out would free little."""
+"""Shorter results, in characters, are not trimmed: that would free little."""
 
 _IMAGE_CHARS = 4_500  # what providers charge for a picture, in characters: about 1,500 tokens
 _EXCERPT_CHARS = 120  # of a trimmed result, so that the model can tell what it was
@@ -64,7 +64,7 @@ class Rules:
         budgets: What may be used up.
         window_tokens: How much the model can read; None for any amount.
         overhead_chars: Characters of instructions and tools that go with every request.
-        offered: Names of the tools that may be called; None for whatever the session has.
+        offered: Names of the tools that may be called; None for all tools of the session.
     """
 
     agent_id: str
@@ -361,7 +361,7 @@ def _fit_window(state: ConversationState, rules: Rules) -> tuple[ConversationSta
 
 
 def _corrected_ratio(state: ConversationState, rules: Rules, usage: Usage) -> float:
-    """Return tokens per character as the provider counted them for the last request, or as before."""
+    """Return the tokens per character of the last request, by the provider's count; else the old value."""
     sent = state.chars + rules.overhead_chars
     if usage.input_tokens <= 0 or sent < 1_000:
         return state.tokens_per_char  # not counted, or so short that fixed overhead of the provider dominates

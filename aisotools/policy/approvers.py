@@ -1,4 +1,4 @@
-"""Stock approvers, and functions that ask one so that everything that can go wrong is an answer."""
+"""Stock approvers, and functions that ask an approver and turn every failure into an answer."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class _SupportsInquire(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _InquireAdapter:
-    """Puts questions to an approver of the first version. They have the attributes that they had then."""
+    """Adapts an approver written for the first version, with `inquire`, to `SupportsQuestions`."""
 
     approver: _SupportsInquire
 
@@ -195,7 +195,7 @@ def has_former_method(approver: object) -> bool:
 
 
 def _question_recipient(approver: object) -> SupportsQuestions | None:
-    """Return who takes questions for `approver`; None if it takes none."""
+    """Return the object that takes questions for `approver`; None if it supports no questions."""
     if isinstance(approver, SupportsQuestions):
         return approver
     return _InquireAdapter(approver) if isinstance(approver, _SupportsInquire) else None

@@ -27,7 +27,7 @@ _VERSION = re.compile(r"(?<=[A-Za-z])-?[0-9][0-9.]*$")
 _CLUSTER = re.compile(r"-[A-Za-z]{1,6}")
 _MAX_WORDS = 200
 _MAX_LETTERS = 3  # more of them are one option, such as `-delete`
-_SHORTEST_LONG = 4
+_SHORTEST_LONG = 3  # `rm --r`: a program takes any beginning that is unambiguous to it
 _LONG_FORMS = {
     "a": ("--all",),
     "d": ("--delete",),

@@ -27,7 +27,7 @@ _HIDING_LEVELS = frozenset(("isolated",))
 """Levels with a root of their own, in which paths can be hidden."""
 
 _READING_LEVELS = frozenset(("confined", "guarded"))
-"""Levels at which a command that only reads gets no right to read them."""
+"""Levels at which a command that only reads gets no right to read paths that a rule denies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class PathEnforcement:
     """What a sandbox is to enforce of the rules of policies.
 
     Attributes:
-        unreadable: Paths relative to the workspace that it must not read or write.
-        unwritable: Paths that it must not write.
-        put_back: Paths of which the host undoes every change after a call.
+        unreadable: Paths, relative to the workspace, that the sandbox must not read or write.
+        unwritable: Paths that the sandbox must not write.
+        put_back: Paths whose changes the host reverts after each call.
         globs: The globs that are enforced for every call, each with its key in the rule's condition.
-        reading_globs: Those that are enforced for a command that only reads.
+        reading_globs: Further globs that are enforced for a command that only reads.
         gaps: The rules about paths that are not enforced for every call.
         repository_gaps: A sentence for each rule about reading that holds if there is a repository of git.
     """
@@ -73,10 +73,10 @@ class PathEnforcement:
         return tuple(dict.fromkeys(gap.sentence for gap in self.gaps))
 
     def gaps_of(self, facts: Facts, *, has_repository: bool = False) -> tuple[str, ...]:
-        """Return a sentence for each rule that a call with these facts could pass by.
+        """Return a sentence for each rule that a call with these facts could evade.
 
         Args:
-            facts: About the call.
+            facts: The facts of the call.
             has_repository: Whether there is a repository of git in the workspace, as far as is known.
         """
         if facts.runs_in != "sandbox" or facts.path_guarded:
@@ -99,10 +99,10 @@ def plan_enforcement(
     """Return what a sandbox of this level is to enforce.
 
     Args:
-        policies: What decides about calls; with their bounds.
+        policies: The policies that decide about calls; their bounds count too.
         level: The sandbox's level.
         is_there: Returns whether a path in the workspace exists and has no link on the way.
-        can_copy: Returns whether what is at a path is little enough to be copied, so that it can be put back.
+        can_copy: Returns whether a path holds little enough to be copied, so that changes can be reverted.
         leads_to: Returns the path in the workspace that a path leads to, with links followed; None if it
             leads out of it.
     """

@@ -23,14 +23,14 @@ _VARIABLE = re.compile(r"\$(?:WORKSPACE|\{WORKSPACE\})(?=/|$)")
 _ALIAS = "/workspace"
 
 Rewrite = Callable[[Rule, str], Sequence[str]]
-"""Returns the globs that stand for one of a rule."""
+"""Takes a rule and one of its globs, and returns the globs that replace it."""
 
 
 def relative_glob(glob: str, workspaces: Sequence[str], home: str) -> str:
-    """Return a glob relative to the workspace; one of a path elsewhere as it is.
+    """Return a glob relative to the workspace; a glob for paths outside of it is returned unchanged.
 
     Args:
-        glob: As it stands in a rule.
+        glob: The glob as the rule has it.
         workspaces: Paths of the workspace, without a slash at the end.
         home: The folder that `~` stands for; empty if it is not known.
     """
@@ -55,7 +55,10 @@ def relative_glob(glob: str, workspaces: Sequence[str], home: str) -> str:
 
 
 def rewrite_globs(policy: Policy, rewrite: Rewrite) -> Policy:
-    """Return a policy, and its bounds, with other globs in rules about paths; itself if none is another."""
+    """Return a policy with the globs of its path rules, and those of its bounds, replaced by `rewrite`.
+
+    The policy itself is returned if `rewrite` changes no glob.
+    """
     rules = [_rewrite_rule(rule, rewrite) for rule in policy.rules]
     bounds = tuple(rewrite_globs(bound, rewrite) for bound in policy.bounds)
     if all(map(operator.is_, rules, policy.rules)) and all(map(operator.is_, bounds, policy.bounds)):
@@ -64,7 +67,7 @@ def rewrite_globs(policy: Policy, rewrite: Rewrite) -> Policy:
 
 
 def glob_below(glob: str, path: str, real: str) -> str:
-    """Return the glob for what a path leads to: of a glob that names it, or all that is in it."""
+    """Return `glob`, which begins with the path `path`, with the path `real` in its place."""
     return f"{real}{glob[len(path) :]}"
 
 

@@ -1,16 +1,16 @@
-"""Grants: approvals that are remembered until the session ends, never wider than what was shown.
+"""Grants: approvals that are remembered until the session ends, and cover no more than the card showed.
 
 A grant covers one exact call, calls of the same shape, or a whole tool. A shape is what a person can read on
-a card: the commands with their subcommand and the options that make another thing of them (the method of a
-request, rights, whether the original stays), the folders that are read and written, the hosts. A shape or a
-tool covers a call only up to the effect that was shown, and only if everything about it is known beforehand.
-A grant for a call that is not certain holds while the files that it reads have the content they had: a script
-that was changed is asked about again (see `workspace.scripts`; not where the files are on another machine).
-A grant for a call that destroys something holds while what it would remove is what it was: see
-`workspace.stamps`.
-A folder that a call reads or changes as a whole is another thing than files in it: `rm -r out` is not covered
-by what `sort > out/a` was approved for. A grant answers for a person where the policy asks; a denial stands
-against every grant.
+a card: the commands with their subcommands and with the options that change what they do (the method of a
+request, rights, whether the original stays), the folders that are read and written, and the hosts. A grant
+for a shape or a tool covers a call only up to the effect that the card showed, and only if everything that
+the call does is known beforehand.
+A grant for a call with uncertain facts holds as long as the files that the call reads keep their content:
+after a change of a script, the person is asked again (see `workspace.scripts`; this does not work for files
+on another machine). A grant for a call that destroys something holds as long as the files that it would
+remove stay the same: see `workspace.stamps`.
+A folder that a call reads or changes as a whole differs from files in that folder: a grant for `sort > out/a`
+does not cover `rm -r out`. A grant answers for a person where the policy asks. It never overrides a denial.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Shape:
         reads: Folders it reads files of, relative to the workspace; one that it reads as a whole ends in `/`.
         writes: Folders it changes files of, likewise.
         hosts: Hosts it talks to, in lower case.
-        settings: Files that say what names in the call mean, such as remotes of git, with their digests.
+        settings: Files that define names in the call, such as the remotes of git, with their digests.
     """
 
     commands: frozenset[str] = frozenset()
@@ -156,15 +156,15 @@ class Grant:
     """One approval that is remembered.
 
     Attributes:
-        id: Names it for revoking; counts from 1.
-        scope: How far it reaches.
-        tool: The tool.
-        description: What it allows, as it was shown.
+        id: Identifies the grant, for example to revoke it; numbers count from 1.
+        scope: Which calls it covers: one call, a shape, a tool, or the writing of protected names.
+        tool: The name of the tool.
+        description: What it allows, in the words of the card.
         effect: The severest effect it covers.
         digest: For scope `call`: the digest of the exact call.
-        shape: For scope `shape`: what may be done.
-        granted_s: When, in seconds since the epoch.
-        names: For scope `protected`: the names that may be written. Such a grant answers for nobody.
+        shape: For scope `shape`: the shape that the grant covers.
+        granted_s: When it was given, in seconds since the epoch.
+        names: For scope `protected`: the names that may be written. Such a grant covers no call by itself.
     """
 
     id: int
@@ -277,9 +277,9 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
         names = names_to_allow(prepared.evaluation.protected)
         return {"protected": f"{', '.join(names)} may be written in this workspace"} if names else {}
     if facts.code == "" or "" in dict(facts.scripts).values():
-        return {}  # what it runs may be another thing next time, and nobody could tell
+        return {}  # the code that the call runs may differ next time, and no digest would show it
     if facts.effect is Effect.DESTRUCTIVE and not all(map(is_known, dict(facts.losses).values())):
-        return {}  # as for what it removes
+        return {}  # likewise, what the call removes may differ next time
     scopes: dict[Remember, str] = {"call": f"{name} with exactly these arguments{_while_unchanged(facts)}"}
     if not _is_known(facts):
         return scopes
@@ -295,8 +295,10 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
         ):
             if listed := ", ".join(members):
                 limits.append(f" {limited} {listed}")
-        unchanged = f", while {summarize_names(sorted(dict(shape.settings)), 3)} is unchanged"
-        scopes["shape"] = f"{name}{','.join(limits)}, {limit}{unchanged if shape.settings else ''}"
+        settings = sorted(dict(shape.settings))
+        are = "is" if len(settings) == 1 else "are"
+        unchanged = f", while {summarize_names(settings, 3)} {are} unchanged" if settings else ""
+        scopes["shape"] = f"{name}{','.join(limits)}, {limit}{unchanged}"
     if not facts.hosts and prepared.effect is not Effect.DESTRUCTIVE:
         place = "on the host" if facts.runs_in == "host" else "in the workspace"
         scopes["tool"] = f"{name} with any arguments, {limit}, {place}"
@@ -304,6 +306,7 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
 
 
 def _while_unchanged(facts: Facts) -> str:
+    """Return how long a grant for exactly this call holds: the end of its description, or an empty text."""
     names = [path for path, digest in facts.scripts if digest not in {MISSING, FOLDER}]
     also = ", and no other code in the workspace is changed" if facts.code is not None else ""
     if names:

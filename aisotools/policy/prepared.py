@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aisotools.core.protocols import Tool, ToolPayload
@@ -18,6 +18,7 @@ from aisotools.core.types import Decision, Effect, Facts, Json, RunsIn, ToolCall
 from aisotools.policy.quoted import quoted_texts
 from aisotools.policy.rules import Evaluation, Policy, assumed_effect
 from aisotools.tools.adapter import (
+    BuiltinTool,
     deadline_of,
     find_builtin,
     gather_facts,
@@ -176,73 +177,31 @@ def prepare_call(
     payload = payload_of(tool)
     runs_in: RunsIn = "host" if payload is None else "sandbox"
     builtin = None if payload is None else find_builtin(tool)
-    is_ours = builtin is not None or (payload is None and is_own_host_tool(tool))
-    is_believed = is_unenforced = False
-    look_again: Callable[[], Facts] | None = None
-    flaw = ""
-    # Everyone who is asked gets arguments of their own, so that nobody can change what the others see.
     try:
-        if is_ours:
-            facts = gather_facts(tool, fresh_arguments(encoded))
-        else:
-            facts, flaw = _declared_facts(tool, call, encoded, on_host=payload is None)
-        # That a tool reaches files through the path guard is known of our own tools alone.
-        is_guarded = facts.path_guarded and builtin is not None
-        facts = with_changes(
-            facts,
-            basis="analysis" if is_ours else facts.basis,
+        found = _classify(
+            tool,
+            call,
+            encoded,
+            builtin,
             runs_in=runs_in,
             level=level,
-            path_guarded=is_guarded,
-            enforced=enforced if runs_in == "sandbox" else frozenset(),
-            scripts=() if resolve_paths is None else facts.scripts,  # nobody can look at them
+            enforced=enforced,
+            enforced_for_reading=enforced_for_reading,
+            can_undo=can_undo,
+            has_readers=has_readers,
+            resolve_paths=resolve_paths,
+            concerns_paths=policy.concerns_paths,
         )
-        # Which paths a call reads that only reads matters to rules about paths, and to whoever is asked.
-        is_resolved = policy.concerns_paths or facts.effect is not Effect.READ_ONLY
-        if resolve_paths is not None:
-            look = functools.partial(resolve_paths, facts, None)
-            if not is_ours:  # of our own tools all paths are known; the arguments of others may name more
-                look = functools.partial(_resolve_with_arguments, resolve_paths, facts, encoded)
-            if is_resolved:
-                facts, look_again = look(), look
-        runs_held_command = builtin is not None and builtin.keeps_to_reading and not facts.background
-        if runs_held_command and facts.commands and facts.certain and facts.effect is Effect.READ_ONLY:
-            facts = with_changes(facts, enforced=facts.enforced | enforced_for_reading)
-        keeps_to_reading = is_guarded or (builtin is not None and builtin.keeps_to_reading)
-        is_believed = payload is not None and not keeps_to_reading
-        is_unenforced = is_believed and not has_readers and assumed_effect(facts) is Effect.READ_ONLY
-        if is_unenforced:
-            facts = with_changes(facts, effect=Effect.LOCAL_MUTATION)
-        effect = assumed_effect(facts)
-        # A call that only reads leaves nothing to undo, and finding out takes time. What the tool itself says
-        # about undo does not count.
-        undoable = can_undo is not None and effect is not Effect.READ_ONLY and can_undo(facts)
-        if facts.undoable is not undoable:
-            facts = with_changes(facts, undoable=undoable)
     except Exception as error:
-        effect = Effect.DESTRUCTIVE
-        facts = Facts(effect=effect, certain=False, runs_in=runs_in, level=level)
+        found = _Classification(
+            facts=Facts(effect=Effect.DESTRUCTIVE, certain=False, runs_in=runs_in, level=level),
+            effect=Effect.DESTRUCTIVE,
+        )
         reason = f"its effects could not be determined ({type(error).__name__}: {error}); fix its classify()"
         evaluation = Evaluation(Decision.DENY, reasons=(reason,))
     else:
-        evaluation = policy.check(_with_arguments(call, fresh_arguments(encoded)), facts)
-        if resolve_paths is not None and not is_resolved and evaluation.decision is Decision.ASK:
-            found, look_again = look(), look
-            facts = with_changes(found, effect=facts.effect, undoable=facts.undoable)
-            effect = assumed_effect(facts)  # what cannot be resolved is uncertain
-        if digest_code is not None and evaluation.decision is Decision.ASK:
-            facts = _with_code(facts, fresh_arguments(encoded), digest_code)
-        more = []
-        if is_unenforced:
-            more.append(_UNENFORCED.format(level=level))
-        if facts.code == "":
-            more.append(_NOT_REMEMBERED)
-        if runs_in == "host" and facts.basis == "declaration" and facts.effect is Effect.READ_ONLY:
-            more.append(_ONLY_DECLARED)
-        if flaw and evaluation.decision is not Decision.ALLOW:
-            more.append(flaw)
-        if more:
-            evaluation = with_changes(evaluation, reasons=(*evaluation.reasons, *more))
+        found, evaluation = _evaluate(found, call, encoded, policy, digest_code)
+    facts, effect = found.facts, found.effect
     only_touches_files = builtin is not None and facts.path_guarded
     return PreparedCall(
         tool=tool,
@@ -256,13 +215,162 @@ def prepare_call(
         digest=call_digest(tool, encoded, level, facts),
         only_touches_files=only_touches_files,
         own_path="" if builtin is None or payload is None else payload.import_path,
-        needs_reader=is_believed and effect is Effect.READ_ONLY,
+        needs_reader=found.is_believed and effect is Effect.READ_ONLY,
         changes_variables=payload is not None
         and payload.concurrency != "overlap"
         and effect is not Effect.READ_ONLY
         and not only_touches_files,
-        look_again=look_again,
+        look_again=found.resolve if found.is_resolved else None,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Classification:
+    """What is known of a call before the policy is asked.
+
+    Attributes:
+        facts: What is known about the call.
+        effect: The effect that the policy assumes.
+        flaw: What is wrong with the declaration of the tool's author; empty if nothing is.
+        resolve: Returns the facts with their paths resolved; None if nobody can resolve them.
+        is_resolved: True if `facts` has resolved paths.
+        is_believed: True if the call runs in the sandbox, and nothing but a reader would hold it to reading.
+        is_unenforced: True if it counts as a local change because the sandbox has no readers.
+    """
+
+    facts: Facts
+    effect: Effect
+    flaw: str = ""
+    resolve: Callable[[], Facts] | None = None
+    is_resolved: bool = False
+    is_believed: bool = False
+    is_unenforced: bool = False
+
+
+def _classify(
+    tool: Tool,
+    call: ToolCall,
+    encoded: bytes,
+    builtin: BuiltinTool | None,
+    *,
+    runs_in: RunsIn,
+    level: str,
+    enforced: frozenset[tuple[str, str]],
+    enforced_for_reading: frozenset[tuple[str, str]],
+    can_undo: Callable[[Facts], bool] | None,
+    has_readers: bool,
+    resolve_paths: PathsResolver | None,
+    concerns_paths: bool,
+) -> _Classification:
+    """Classify a call with the arguments `encoded`; see `prepare_call`.
+
+    Args:
+        tool: The tool that is called.
+        call: The call as the caller made it.
+        encoded: Its validated arguments.
+        builtin: The registered built-in tool that `tool` is, if it runs in the sandbox; else None.
+        runs_in: Where the tool runs.
+        level: As for `prepare_call`, like the other arguments that are not listed here.
+        enforced: Globs that count if the tool runs in the sandbox.
+        enforced_for_reading: Further ones, for a command that only reads.
+        can_undo: Asked only about a call that may change something.
+        has_readers: Whether the sandbox can hold a tool to reading.
+        resolve_paths: Resolves the paths of the facts.
+        concerns_paths: Whether the policy has rules about paths, for which paths are resolved of every call.
+
+    Raises:
+        Exception: Whatever the tool's classification raises, or the resolution of its paths.
+    """
+    is_ours = builtin is not None or (runs_in == "host" and is_own_host_tool(tool))
+    flaw = ""
+    # Each function gets a copy of the arguments, so that none can change what the others see.
+    if is_ours:
+        facts = gather_facts(tool, fresh_arguments(encoded))
+    else:
+        facts, flaw = _declared_facts(tool, call, encoded, on_host=runs_in == "host")
+    # That a tool reaches files through the path guard is known of our own tools alone.
+    is_guarded = facts.path_guarded and builtin is not None
+    facts = with_changes(
+        facts,
+        basis="analysis" if is_ours else facts.basis,
+        runs_in=runs_in,
+        level=level,
+        path_guarded=is_guarded,
+        enforced=enforced if runs_in == "sandbox" else frozenset(),
+        scripts=() if resolve_paths is None else facts.scripts,  # without a resolver nobody can read them
+    )
+    # The paths of a call that only reads matter to rules about paths, and to a person who is asked.
+    is_resolved = resolve_paths is not None and (concerns_paths or facts.effect is not Effect.READ_ONLY)
+    resolve: Callable[[], Facts] | None = None
+    if resolve_paths is not None:
+        # The facts of our own tools name all paths; the arguments of other tools may name more.
+        resolve = (
+            functools.partial(resolve_paths, facts, None)
+            if is_ours
+            else functools.partial(_resolve_with_arguments, resolve_paths, facts, encoded)
+        )
+        if is_resolved:
+            facts = resolve()
+    keeps_to_reading = builtin is not None and builtin.keeps_to_reading
+    runs_held_command = keeps_to_reading and not facts.background
+    if runs_held_command and facts.commands and facts.certain and facts.effect is Effect.READ_ONLY:
+        facts = with_changes(facts, enforced=facts.enforced | enforced_for_reading)
+    is_believed = runs_in == "sandbox" and not (is_guarded or keeps_to_reading)
+    is_unenforced = is_believed and not has_readers and assumed_effect(facts) is Effect.READ_ONLY
+    if is_unenforced:
+        facts = with_changes(facts, effect=Effect.LOCAL_MUTATION)
+    effect = assumed_effect(facts)
+    # A call that only reads leaves nothing to undo, and finding out takes time. What the tool itself says
+    # about undo does not count.
+    undoable = can_undo is not None and effect is not Effect.READ_ONLY and can_undo(facts)
+    if facts.undoable is not undoable:
+        facts = with_changes(facts, undoable=undoable)
+    return _Classification(
+        facts=facts,
+        effect=effect,
+        flaw=flaw,
+        resolve=resolve,
+        is_resolved=is_resolved,
+        is_believed=is_believed,
+        is_unenforced=is_unenforced,
+    )
+
+
+def _evaluate(
+    found: _Classification,
+    call: ToolCall,
+    encoded: bytes,
+    policy: Policy,
+    digest_code: CodeDigester | None,
+) -> tuple[_Classification, Evaluation]:
+    """Ask the policy. Return its answer, and the classification with what a person who is asked must know."""
+    evaluation = policy.check(_with_arguments(call, fresh_arguments(encoded)), found.facts)
+    if evaluation.decision is Decision.ASK and found.resolve is not None and not found.is_resolved:
+        facts, old = found.resolve(), found.facts
+        facts = with_changes(facts, effect=old.effect, undoable=old.undoable)
+        # A path that cannot be resolved makes the facts uncertain, and so the effect may become more severe.
+        found = with_changes(found, facts=facts, effect=assumed_effect(facts), is_resolved=True)
+    if evaluation.decision is Decision.ASK and digest_code is not None:
+        facts = _with_code(found.facts, fresh_arguments(encoded), digest_code)
+        found = with_changes(found, facts=facts)
+    notes = _notes(found, evaluation.decision)
+    if notes:
+        evaluation = with_changes(evaluation, reasons=(*evaluation.reasons, *notes))
+    return found, evaluation
+
+
+def _notes(found: _Classification, decision: Decision) -> Sequence[str]:
+    """Return what a card or a model must be told beside the policy's own reasons."""
+    facts, notes = found.facts, []
+    if found.is_unenforced:
+        notes.append(_UNENFORCED.format(level=facts.level))
+    if facts.code == "":
+        notes.append(_NOT_REMEMBERED)
+    if facts.runs_in == "host" and facts.basis == "declaration" and facts.effect is Effect.READ_ONLY:
+        notes.append(_ONLY_DECLARED)
+    if found.flaw and decision is not Decision.ALLOW:
+        notes.append(found.flaw)
+    return notes
 
 
 def _with_arguments(call: ToolCall, arguments: Mapping[str, Json]) -> ToolCall:

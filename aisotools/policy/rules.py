@@ -47,7 +47,7 @@ Mode = Literal["plan", "safe", "auto"]
 """`plan` allows only reading; `safe` asks about the rest; `auto` asks about the risky part of the rest."""
 
 UNKNOWN_ON_HOST = "it runs on the host, outside the sandbox, and nothing is known of what it does"
-"""Why a call is asked about whose tool runs on the host and declares nothing that could be used."""
+"""The reason to ask about a call on the host whose tool declares nothing that can be used."""
 
 When = Callable[[ToolCall, Facts], bool]
 """Returns whether a rule concerns a call."""
@@ -206,12 +206,12 @@ def _may_concern_paths(key: str, globs: object, facts: Facts) -> bool:
 
 
 def _has_unresolved_writes(facts: Facts) -> bool:
-    """Return whether nobody can tell beforehand what one of the written paths leads to."""
+    """Return whether one of the written paths could not be resolved before the call."""
     return any(path in facts.unresolved for path in facts.writes)
 
 
 def _may_move(path: str, glob: str, facts: Facts) -> bool:
-    """Return whether a change of a path may give another name to what a glob names, to be read by that."""
+    """Return whether a change of `path` may move what a glob names to another name, to be read there."""
     normal = normalize_path(path)
     return bool(glob_matcher(glob)(normal)) or (path in facts.folders and _is_around(normal, glob))
 
@@ -299,12 +299,12 @@ class Rule:
     """One exception to the mode.
 
     Attributes:
-        tool: Glob of the names of the tools it concerns.
+        tool: Glob for the names of the tools that the rule is about.
         when: Further condition on the call and its facts: a function, or a mapping as this module
             describes; None for any call of those tools.
-        decision: What it decides.
+        decision: The decision about the calls that the rule concerns.
         reason: Why, for people and models.
-        match: Examples that the rule must concern, checked when it is created; see `parse_example`.
+        match: Examples that the rule must concern, checked when the rule is made; see `parse_example`.
         not_match: Examples that it must not concern.
     """
 
@@ -359,7 +359,7 @@ class Rule:
         return self.when is not None
 
     def may_hold(self, call: ToolCall, facts: Facts) -> bool:
-        """Return whether the rule may concern what a call does, where nobody can tell beforehand.
+        """Return whether the rule may concern effects of a call that cannot be known before it runs.
 
         The call is one of a tool that the rule is about.
         """
@@ -440,8 +440,8 @@ class Evaluation:
         decision: The answer.
         reasons: Why.
         matched: The rules that concerned the call.
-        protected: The protected paths that the call writes, if nothing else stands against it. A person may
-            allow them for the workspace.
+        protected: The protected paths that the call writes, if there is no other reason to deny the call.
+            A person may allow them for the workspace.
     """
 
     decision: Decision

@@ -1,11 +1,12 @@
 """Which calls are tried without any right to change something, before anybody is asked about them. Pure.
 
-A command is a candidate if a person would be asked for one reason alone: it starts programs of which nobody
-here knows what they do. What is known of it only reads, in the sandbox; no rule of a person is about it, or
-may be; and the programs belong to the system. Scripts are none, nor are programs that run what they find in
-the workspace: whoever starts one wants its effects, and half of them is worse than none. That list is of the
-usual programs, as is what a file says of itself: it saves questions and surprises, and protects nothing. What
-protects is how a trial runs, whatever the program is; see `session.trials`.
+A command is a candidate if there is only one reason to ask a person: the command starts programs whose
+effects are unknown. Everything else about the command must be known to only read, in the sandbox; no rule may
+concern the command, as far as can be told; and the programs must belong to the system. Scripts are not tried,
+nor are programs that run files of the workspace, such as `make`: a person who starts one wants its effects,
+and half of the effects is worse than none. The list of such programs holds the usual ones. It avoids needless
+trials, but it protects nothing: a trial is safe because of the way in which it runs, whatever the program is;
+see `session.trials`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _NAMES = (
     "asdf mise sensible-editor sensible-pager sensible-browser run-parts"
 )
 _RUN_WHAT_THEY_FIND = frozenset(_NAMES.split())
-"""Programs that run code which they are given, or which they find in a folder."""
+"""Programs that run code from their arguments or from files of a folder."""
 
 _TARGET = re.compile(r"^[a-z0-9_]+-(?:[a-z0-9_]+-)?(?:linux|w64)-(?:gnu|musl|mingw)\w*-")
 _VARIANT = re.compile(r"(?:-(?:dbg|debug|dev|nox|gtk|lucid|jit)|\.(?:basic|tiny|nox|gtk3?|athena|real|bin))$")
@@ -74,7 +75,7 @@ class TrialLookups:
 
 
 def why_not_tried(prepared: PreparedCall, policy: Policy, lookups: TrialLookups) -> str:
-    """Return why a call is not tried, as a clause about it; empty for one that is.
+    """Return why a call is not tried, as a clause; an empty text if it is tried.
 
     Args:
         prepared: The call, about which the policy asks.

@@ -46,7 +46,7 @@ class ApprovalManager:
 
     Attributes:
         approver: Who is asked; None means `default_approver()` at the time of each question.
-        grants: Approvals that reach beyond one call.
+        grants: Remembered approvals, which cover further calls.
         allowed: The protected names that a person has allowed.
     """
 
@@ -105,7 +105,7 @@ class ApprovalManager:
         return CallDecision(prepared, Decision.ASK if can_ask else Decision.DENY, "policy", reasons)
 
     async def ask_user(self, question: UserQuestion) -> str | None:
-        """Put a model's own question to whoever approves. Return None when nobody answered."""
+        """Put a model's own question to the approver. Return None if nobody answered."""
         return await ask_question(self.approver or default_approver(), question)
 
     async def resolve(
@@ -161,7 +161,7 @@ class ApprovalManager:
     async def _request(
         self, prepared: PreparedCall, call: ToolCall, previewed: Mapping[str, Json], env: CallEnvironment
     ) -> ApprovalRequest:
-        """Return the question about a call, which is shown with arguments that nobody else has."""
+        """Return the question about a call. `call` is a copy that only the approver gets."""
         preview: dict[str, Json] = {"remember": remember_scopes(prepared), **previewed}
         if prepared.trial:
             preview["trial"] = dict(prepared.trial)

@@ -27,7 +27,7 @@ from aisotools.policy.prompts import (
 )
 
 ApproverFactory = Callable[[], Approver | None]
-"""Gives an approver, or None when there is nobody to ask right now."""
+"""Returns an approver, or None if nobody can be asked right now."""
 
 
 SLICE_S = 0.05
@@ -55,7 +55,7 @@ class ConsoleApprover:
         read_line: Callable[[str], str] | None = None,
         write: Callable[[str], object] | None = None,
     ) -> None:
-        """Use the process's own terminal, unless told otherwise.
+        """Use the terminal of the process, unless the arguments name others.
 
         Args:
             read_line: Shows a prompt and gives one line; raises EOFError at the end of input.

@@ -59,7 +59,7 @@ from aisotools.tools.validation import check_size
 from aisotools.workspace.protected_names import AllowedNames
 
 _MAX_QUESTIONS = 3
-"""How often a call is asked about, if what it would change is different whenever it is about to run."""
+"""The most questions about one call, if what it would change differs again each time before it runs."""
 
 _MAX_TIMEOUT_S = 86_400.0
 """One day. A tool that names a longer deadline, or none that is finite, gets this one."""
@@ -68,8 +68,8 @@ _LARGE_ARGUMENTS = 1 << 18
 """From this size on (see `check_size`) recording and judging a call takes some milliseconds or more."""
 
 _LARGE_EVENT = 1 << 14
-"""From this size on an event is prepared before it is added: looking for secrets takes 1 ms for 1,000
-characters that were made to take long."""
+"""From this size on an event is prepared before it is added: the search for secrets takes up to 1 ms for
+1,000 characters that were written to slow it down."""
 
 _CANCELLED = ToolResult.error("The call was cancelled.")
 
@@ -104,7 +104,7 @@ class _Request:
         call: The call, with arguments that its caller cannot change any more; as it came if they have a flaw.
         tool: The tool of that name when the call was made; None if there was none.
         size: How large the arguments are, as `check_size` says.
-        flaw: Why they are too large to be looked at; None if they are not.
+        flaw: Why the arguments are too large to be read; None if they are not too large.
         started_s: When the call was made, in seconds of the monotonic clock.
     """
 
@@ -159,7 +159,7 @@ class Gate:
 
     @property
     def approver(self) -> Approver | None:
-        """The approver that is asked; None for whichever can ask when the time comes."""
+        """The approver that is asked; None means `default_approver()` at the time of each question."""
         return self._approvals.approver
 
     @approver.setter
@@ -203,7 +203,7 @@ class Gate:
         return rules.follow(policy) if rules and (policy.concerns_paths or rules.has_any) else policy
 
     def block(self, reason: str) -> None:
-        """Let no further call run, for the first of these reasons; "" lets them again."""
+        """Refuse further calls and name `reason`, or the reason given first; "" allows calls again."""
         # What cannot be recorded must not happen.
         self._block_reason = reason and (self._block_reason or reason)
 
@@ -446,7 +446,7 @@ class Gate:
     async def _ask_where_needed(
         self, decisions: list[CallDecision | ToolResult], env: CallEnvironment
     ) -> None:
-        """Put one question for all calls that need one, and replace their decisions by the answers."""
+        """Ask one question about all calls that need approval; replace their decisions by the answers."""
         for index, decision in enumerate(decisions):
             if isinstance(decision, CallDecision) and decision.prepared.is_tried:
                 decisions[index] = await self._try_first(decision, env)
@@ -465,8 +465,8 @@ class Gate:
     async def _ask(
         self, decisions: Sequence[CallDecision], env: CallEnvironment, approver: Approver | None = None
     ) -> list[CallDecision]:
-        """Put one question about calls. Return the decision about each."""
-        # A person may edit arguments, and take their time: the policy of that moment counts.
+        """Ask one question about several calls. Return the decision about each."""
+        # A person may edit arguments and answer late: the policy at the time of the answer counts.
         policy = functools.partial(self.effective_policy, env.workspace_policy, env.path_rules)
         return await self._approvals.resolve(decisions, env, policy, approver)
 
@@ -489,10 +489,10 @@ class Gate:
         tool: TransferTool | None = None,
         approver: Approver | None = None,
     ) -> CallDecision:
-        """Return the decision if what it was made about is still so; otherwise decide once more.
+        """Return the decision if the call would still change the same; otherwise decide once more.
 
-        Time has passed since: a person has thought about it, or other calls of the batch have run. Whoever
-        approved the call is asked again, with what is different.
+        Time has passed since the decision: a person took time to answer, or other calls of the batch have
+        run. The approver is asked again, and the question lists what is different now.
         """
         for _ in range(_MAX_QUESTIONS):
             shown = decision.prepared

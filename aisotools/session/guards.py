@@ -89,9 +89,9 @@ class CallEnvironment:
         workspace_policy: The workspace's own policy, which narrows the session's.
         guards: Entered around every call that may change something: `before` in this order, `after` in the
             opposite one.
-        on_read: Gets the result of a call that only reads, and returns what its caller gets.
-        can_undo: Returns whether undo covers a call of these facts.
-        describe_undo: Returns what undo will restore of a call, for its card.
+        on_read: Called with the result of a call that only reads; returns the result for the caller.
+        can_undo: Returns whether undo covers a call with these facts.
+        describe_undo: Returns a sentence for the approval card: what undo will restore of the call.
         has_readers: Whether the sandbox can hold tools that only read to it.
         resolve_paths: Returns the facts of a call with their paths resolved in the workspace.
         digest_code: Returns a digest of the code in the workspace that a call may run without naming it.

@@ -36,7 +36,7 @@ from aisotools.session.slots import SlotPool
 from aisotools.workspace.lock import real_workspace, state_place
 
 _FREE_FILES = 64
-"""Files that are left for the calls of the conversations that are open, before another one is refused."""
+"""Descriptors reserved for the calls of open conversations: below this, a further one is refused."""
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 
@@ -179,7 +179,7 @@ class SessionPool:
             )
 
     def _park(self, session_key: str) -> None:
-        """Have a session close what it has open between calls, once no call of it runs."""
+        """Make a session close the files that it holds open between calls, once none of its calls runs."""
         session = self._sessions.get(session_key)
         if session is not None and not self._closed:
             parking = asyncio.get_running_loop().create_task(session.park())

@@ -197,12 +197,12 @@ class Session:
 
     @property
     def effective_policy(self) -> Policy:
-        """The policy as calls meet it: narrowed by the workspace's own, and by whatever narrows it now."""
+        """The policy that decides about calls: narrowed by the workspace's own and by those of `narrow`."""
         return self._gate.effective_policy(self._parts.env.workspace_policy if self._parts else None)
 
     @property
     def approver(self) -> Approver | None:
-        """The approver that is asked; None for whichever can ask here. Another may be assigned any time."""
+        """The approver that is asked; None for the default one. Another may be assigned at any time."""
         return self._gate.approver
 
     @approver.setter
@@ -212,7 +212,7 @@ class Session:
 
     @property
     def grants(self) -> Grants:
-        """Approvals that reach beyond one call; take them back with `revoke`."""
+        """Remembered approvals, which cover further calls; withdraw one with `Grants.revoke`."""
         return self._gate.grants
 
     @property
@@ -222,7 +222,7 @@ class Session:
 
     @property
     def allowed_protected(self) -> tuple[str, ...]:
-        """The protected names that may be written in this workspace, by anybody's choice so far."""
+        """The protected names that a person has allowed to be written in this workspace."""
         return self._gate.allowed.names
 
     @property
@@ -242,7 +242,7 @@ class Session:
 
     @property
     def history(self) -> UndoHistory | None:
-        """The changes that calls made, and the way back; None until the session is open."""
+        """The undo history: the changes that calls made; None until the session is open."""
         return self._parts.history if self._parts else None
 
     @property
@@ -266,11 +266,11 @@ class Session:
         return self._gate.results
 
     def keep_result(self, text: str, *, tool: str = "", call_id: str = "") -> str:
-        """Store a whole text among `results`. Return its reference."""
+        """Store a text in `results`, uncut. Return its reference."""
         return self._gate.results.add(text, tool=tool, call_id=call_id)
 
     def knows(self, call_id: str) -> bool:
-        """Return whether there was a call of this id, which therefore can run no more."""
+        """Return whether a call with this id was made; an id runs at most once."""
         return self._gate.knows(call_id)
 
     def status(self) -> SessionStatus:
@@ -294,7 +294,7 @@ class Session:
         return self._event_log.subscribe(listener)
 
     def record(self, kind: type[SessionEvent], call_id: str = "", **fields: Any) -> None:
-        """Add an event of now to the record, for parts that are built upon the session."""
+        """Record an event with the present time, for code that builds on sessions, such as agents."""
         self._event_log.add(kind, call_id, **fields)
 
     def narrow(self, policy: Policy) -> Callable[[], None]:
@@ -384,7 +384,7 @@ class Session:
             )
 
     async def _open(self) -> SessionParts:
-        """Settle level and workspace once. The worker itself starts with the first call that needs it."""
+        """Choose level and workspace, once. The worker itself starts with the first call that needs it."""
         if self._parts is None:
             async with self._opening:
                 if self._parts is None:  # two first calls at once: the second finds what the first has set up

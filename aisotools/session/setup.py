@@ -72,7 +72,7 @@ def check_factory(make_sandbox: SandboxFactory, read_only: Sequence[str]) -> Non
 
 
 def detect_levels(make_sandbox: SandboxFactory) -> Detection:
-    """Return which levels sandboxes of this factory hold. Blocks the first time."""
+    """Return which levels sandboxes of this factory support. The first call takes long and blocks."""
     return make_sandbox.detect() if isinstance(make_sandbox, SupportsDetection) else detection(WORKER_MODULES)
 
 
@@ -87,13 +87,13 @@ def settle_level(
 
     Args:
         make_sandbox: Makes the sandbox.
-        level: Exactly this level, if it is not None.
-        min_level: At least this one, if it is not None.
-        environ: Where a level may be named.
-        found: Which levels sandboxes of this factory hold.
+        level: The exact level that was asked for, or None.
+        min_level: The weakest level that was asked for, or None.
+        environ: The environment variables, one of which may name a level.
+        found: The levels that sandboxes of this factory support.
 
     Raises:
-        LevelUnavailable: If the demanded level cannot be had.
+        LevelUnavailable: If the requested level is not supported.
     """
     is_named = level is not None or min_level is not None or environ.get(ENVIRONMENT_NAME)
     if not is_named and isinstance(make_sandbox, SupportsLeastLevel):
@@ -143,13 +143,13 @@ def setup_options(
 
 
 async def park(history: UndoHistory, recording: Recording, ticker: LoopTicker) -> None:
-    """Wait until nobody is inside `ticker`, then close what history and recording have open between calls."""
+    """Wait until no call is inside `ticker`, then close the files that history and recording hold open."""
     is_left = False
     while not is_left:
         await ticker.wait_left()
         await history.finish()
         await recording.park()
-        # Race: a call has begun meanwhile, and has opened again what it needs.
+        # Race: a call may have begun during the awaits, and may have opened the files again.
         is_left = not ticker.is_inside
     history.park()
 
@@ -179,12 +179,12 @@ async def build_environment(
     Args:
         spec: The worker that is wanted.
         make_sandbox: Makes the sandbox.
-        event_log: Records what happens.
-        session_key: The session.
-        environ: Where settings are looked up.
+        event_log: Records the events of the sandbox and the history.
+        session_key: The key of the session.
+        environ: The environment variables in which settings are looked up.
         protect_notebooks: Whether open notebooks are protected.
         policy: The session's policy, of which the sandbox enforces what it can.
-        try_unknown_commands: Whether commands that nobody knows are tried before anybody is asked.
+        try_unknown_commands: Whether commands with unknown effects are tried before a person is asked.
         on_timeout: Whether changes of a call that times out are kept or taken back.
 
     Raises:

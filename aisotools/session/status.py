@@ -34,11 +34,11 @@ class DiskUse:
 
 
 class KeepsContents(Protocol):
-    """A history that keeps contents of files, or refuses."""
+    """A history that may keep contents of files on the disk."""
 
     @property
     def disk_bytes(self) -> tuple[int, int]:
-        """Return how much it keeps, and the most that it keeps, in bytes; zeros if it keeps nothing."""
+        """Return how much is kept, and the limit, in bytes; zeros if the history keeps nothing."""
 
 
 def measure_disk(history: KeepsContents, ledger: Path | None) -> DiskUse:
@@ -47,7 +47,7 @@ def measure_disk(history: KeepsContents, ledger: Path | None) -> DiskUse:
     try:
         size = 0 if ledger is None else ledger.stat().st_size
     except OSError:
-        size = 0  # somebody has removed it, which the next call says
+        size = 0  # the file was removed; the next call reports that
     return DiskUse(checkpoint_bytes=used, checkpoint_limit_bytes=limit, ledger_bytes=size)
 
 

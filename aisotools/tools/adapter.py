@@ -42,7 +42,7 @@ from aisotools.tools.schema import check_name
 from aisotools.tools.validation import fresh_arguments, validate_against
 
 MAX_HINTS = 20
-"""Hints of one tool that are shown."""
+"""The most hints of one tool that a card lists."""
 
 _Capability = TypeVar("_Capability")
 
@@ -77,7 +77,10 @@ def examples_of(tool: Tool) -> Sequence[tuple[Mapping[str, Json], str]]:
 
 
 def hints_of(tool: Tool) -> tuple[str, ...]:
-    """Return what the tool's origin says of it, for people. Default: nothing. All of it is untrusted."""
+    """Return hints about the tool from its origin, such as an MCP server, for people. All are untrusted.
+
+    Default: none.
+    """
     hints: object = tool.hints if supports(tool, SupportsHints) else ()
     if not hints or not isinstance(hints, tuple | list):
         return ()
@@ -297,11 +300,11 @@ _loaded_analyses: set[str] = set()
 
 
 def register_builtin(*tools: Tool, keeps_to_reading: bool = False, analysis: str = "") -> None:
-    """Have the facts of built-in tools relied upon. What any other tool says of itself is enforced, or asked.
+    """Register built-in tools, whose facts are trusted. Facts of other tools are enforced, or asked about.
 
     Args:
         tools: Tools that reach files through the path guard alone, or that keep to reading.
-        keeps_to_reading: Whether they see to it themselves that a call that only reads changes nothing.
+        keeps_to_reading: Whether the tools themselves ensure that a call that only reads changes nothing.
         analysis: The module that their facts come from, which `load_analysis` imports.
     """
     for tool in tools:
@@ -335,7 +338,7 @@ _own_host_tools: dict[int, Tool] = {}
 
 
 def register_host_tools(*tools: Tool) -> None:
-    """Have the declarations of built-in tools on the host count as found out by aisotools itself."""
+    """Register built-in tools on the host, whose declarations count as analysed by aisotools itself."""
     _own_host_tools.update({id(tool): tool for tool in tools})  # kept, so that no other gets its id
 
 

@@ -191,7 +191,7 @@ def _read_first(tool: Tool, arguments: Mapping[str, Json]) -> DeclaredFacts:
 
 
 def _agreed(first: DeclaredFacts, second: DeclaredFacts) -> DeclaredFacts:
-    """Return the declaration if it was the same twice, else all that either of them said, with that flaw."""
+    """Return the declaration if both answers agree; else the union of both, with that flaw."""
     if first.facts == second.facts:
         return first if first.flaw else second
     one, other = first.facts, second.facts
@@ -213,7 +213,7 @@ def _agreed(first: DeclaredFacts, second: DeclaredFacts) -> DeclaredFacts:
 
 
 def unite_names(names: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of both, each once, in the order in which they come."""
+    """Return the names of both sequences, each once, in order of first appearance."""
     return tuple(dict.fromkeys((*names, *others)))
 
 
@@ -221,7 +221,7 @@ def unite_names(names: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, .
 
 
 def check_facts(facts: Facts) -> DeclaredFacts:
-    """Return the usable part of facts that a stranger made, as plain values, and the first flaw in them.
+    """Return the usable part of facts from a tool that is not ours, as plain values, and their first flaw.
 
     What is usable is not dropped for another flaw, so that a rule that denies a path or a host still holds.
     """
@@ -264,7 +264,7 @@ def check_facts(facts: Facts) -> DeclaredFacts:
 
 
 def _contradiction(facts: Facts) -> str:
-    """Return which two things facts say that cannot both be so; empty if there are none."""
+    """Return which two statements of the facts contradict each other; empty if none do."""
     if facts.effect is Effect.READ_ONLY:
         if facts.writes or facts.outside:
             return "its facts say that it only reads, and that it writes"
@@ -277,7 +277,7 @@ def _contradiction(facts: Facts) -> str:
 
 
 def _check_names(kind: str, names: object) -> tuple[tuple[str, ...], str]:
-    """Return those of `names` that are names of this kind, and what is wrong with the others."""
+    """Return the valid names among `names`, and what is wrong with the others."""
     if type(names) is str:
         usable = (names,) if not _name_flaw(kind, names) else ()
         return usable, f"the text {short_repr(names)} as {kind}, in place of a tuple of texts"
@@ -327,7 +327,7 @@ def _leaves_workspace(path: str) -> bool:
 
 
 def _is_elsewhere(path: str) -> bool:
-    """Return whether a path may mean another machine, or be one of another system, or is blank.
+    """Return whether a path may name another machine, follow the rules of another system, or is blank.
 
     A colon before the first slash is a URL, a remote path such as `host:/x`, or a drive. That a file in the
     workspace can have such a name is no reason to believe it.

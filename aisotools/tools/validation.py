@@ -68,14 +68,14 @@ class EncodedArguments(bytes):
     Parsing megabytes of escaped text takes ten milliseconds, and a call's arguments are read ten times.
 
     Attributes:
-        parsed: What they were parsed to. Nobody may change it.
+        parsed: The parsed arguments. They must not be changed.
     """
 
     parsed: dict[str, Any]
 
 
 def fresh_arguments(encoded: bytes) -> dict[str, Any]:
-    """Return arguments from JSON, with lists and objects that nobody else has."""
+    """Return arguments parsed from JSON: a fresh copy that the caller may change."""
     import pydantic_core  # a name taken out of it takes three times as long to import
 
     if isinstance(encoded, EncodedArguments):
@@ -205,7 +205,7 @@ def invalid_arguments_error(
         tool: Name of the tool.
         problems: Descriptions of problems.
         parameters: JSON Schema of all arguments.
-        more: Number of further problems, which nobody has described.
+        more: Number of further problems, which are not described.
     """
     unique = list(dict.fromkeys(problems))
     listed = "; ".join(unique[:MAX_PROBLEMS])
@@ -298,7 +298,7 @@ def schema_error(schema: object, *, with_patterns: bool = True) -> str:
 
 
 def conforms(schema: Mapping[str, Json], value: Json) -> bool:
-    """Return whether `value` fits `schema`. False too if that cannot be found out in bounded time."""
+    """Return whether `value` fits `schema`; False also if the check exceeds its budget."""
     try:
         return next(Checker(schema, max_steps=_MAX_VALUE_STEPS).violations(value), None) is None
     except (OverBudget, BrokenSchema):

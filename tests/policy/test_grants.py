@@ -13,6 +13,7 @@ from aisotools.policy.prepared import PreparedCall, prepare_call
 from aisotools.policy.rules import Policy, Rule
 from aisotools.policy.shell.classify import shell_facts
 from aisotools.testing.fakes import MockTool
+from aisotools.workspace.scripts import FOLDER, MISSING
 
 
 def prepare(facts: Facts, name: str = "mock", **arguments: object) -> PreparedCall:
@@ -90,6 +91,55 @@ def test_the_words_say_exactly_what_would_be_allowed() -> None:
         "shape",
     ]
     assert "talking only to example.org" in remember_scopes(prepare(Facts(hosts=("Example.org",))))["shape"]
+
+
+NAMES = [f"{letter}.py" for letter in "abcd"]
+SCRIPTS = tuple((name, "1f") for name in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("known", "condition"),
+    [
+        ({}, ""),
+        ({"code": "1f"}, ", while no code in the workspace is changed"),
+        ({"scripts": SCRIPTS[:1]}, ", while a.py has the present content"),
+        (
+            {"scripts": SCRIPTS[:1], "code": "1f"},
+            ", while a.py has the present content, and no other code in the workspace is changed",
+        ),
+        ({"scripts": SCRIPTS[:3]}, ", while a.py, b.py, c.py have the present content"),
+        ({"scripts": SCRIPTS}, ", while a.py, b.py, c.py and 1 more have the present content"),
+        ({"scripts": (("a.py", MISSING), ("b", FOLDER))}, ""),
+        ({"losses": (("a.txt", "1f"),)}, ""),
+        (
+            {"losses": (("a.txt", "1f"),), "effect": Effect.DESTRUCTIVE},
+            ", while what it would remove is as it is now",
+        ),
+        (
+            {"losses": (("a.txt", "1f"),), "effect": Effect.DESTRUCTIVE, "code": "1f"},
+            ", while what it would remove is as it is now, and no other code in the workspace is changed",
+        ),
+    ],
+)
+def test_a_remembered_call_says_what_must_stay_as_it_is(known: dict[str, Any], condition: str) -> None:
+    facts = dataclasses.replace(WRITES, certain=False, **known)
+    prepared = dataclasses.replace(prepare(WRITES), facts=facts)
+    assert remember_scopes(prepared) == {"call": f"mock with exactly these arguments{condition}"}
+
+
+@pytest.mark.parametrize(
+    ("count", "condition"),
+    [
+        (0, ""),
+        (1, ", while a.py is unchanged"),
+        (3, ", while a.py, b.py, c.py are unchanged"),
+        (4, ", while a.py, b.py, c.py and 1 more are unchanged"),
+    ],
+)
+def test_a_remembered_shape_says_which_files_must_stay_as_they_are(count: int, condition: str) -> None:
+    facts = dataclasses.replace(WRITES, scripts=SCRIPTS[:count])
+    shape = remember_scopes(dataclasses.replace(prepare(WRITES), facts=facts))["shape"]
+    assert shape == f"mock running only git commit, writing only to out, up to local change{condition}"
 
 
 def test_folders_as_a_whole_are_told_from_files_in_them() -> None:

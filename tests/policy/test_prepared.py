@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -41,6 +41,7 @@ def test_only_our_own_file_tools_count_as_touching_only_files() -> None:
 
     assert touches_only_files(sandbox_write, path="a", content="b")
     assert not touches_only_files(python, code="1"), "it changes variables"
+    assert not touches_only_files(sandbox_bash, command="touch a"), "a program opens files by itself"
 
     @tool(gather_facts=lambda _: Facts(path_guarded=True))
     def stranger() -> None:
@@ -629,6 +630,43 @@ def test_facts_resolved_for_the_question_alone_are_not_milder_than_what_was_deci
     prepared = prepare_call(reads, asked, policy, "guarded", lambda _: False, resolve_paths=resolve)
     assert prepared.facts.reads == ("resolved",)
     assert (prepared.effect, prepared.facts.undoable) == (Effect.LOCAL_MUTATION, False)
+
+
+UNKNOWN = Facts(effect=Effect.LOCAL_MUTATION, certain=False)
+
+
+@pytest.mark.parametrize(
+    ("facts", "runs_in", "arguments", "is_digested"),
+    [
+        (UNKNOWN, "sandbox", {"path": "a"}, True),
+        (UNKNOWN, "host", {"path": "a"}, False),
+        (dataclasses.replace(UNKNOWN, commands=("./run",)), "sandbox", {"path": "a"}, True),
+        (dataclasses.replace(UNKNOWN, commands=("./run",)), "host", {"path": "a"}, True),
+        (dataclasses.replace(UNKNOWN, certain=True, commands=("ls",)), "sandbox", {"path": "a"}, False),
+        (dataclasses.replace(UNKNOWN, certain=True), "sandbox", {"path": "a"}, False),
+        (dataclasses.replace(UNKNOWN, certain=True), "sandbox", {"code": "f()", "path": "a"}, True),
+        (dataclasses.replace(UNKNOWN, certain=True), "sandbox", {"code": 1}, False),
+    ],
+)
+def test_a_call_that_may_run_code_without_naming_it_is_bound_to_all_code(
+    facts: Facts, runs_in: Any, arguments: dict[str, Any], is_digested: bool
+) -> None:
+    texts: list[list[str]] = []
+
+    def digest_code(given: Iterable[str], _scripts: Iterable[str]) -> str:
+        texts.append(list(given))
+        return "1f"
+
+    def prepare(policy: Policy) -> PreparedCall:
+        one = MockTool(facts=facts, runs_in=runs_in)
+        return prepare_call(one, call(**arguments), policy, "confined", digest_code=digest_code)
+
+    asked = prepare(Policy(rules=[Rule(decision=Decision.ASK)]))
+    assert asked.facts.code == ("1f" if is_digested else None)
+    assert texts == ([[one for one in arguments.values() if isinstance(one, str)]] if is_digested else [])
+    texts.clear()
+    denied = prepare(Policy(rules=[Rule(decision=Decision.DENY)]))
+    assert (denied.facts.code, texts) == (None, []), "all code is read only for a question"
 
 
 def test_the_digest_covers_what_would_be_destroyed() -> None:

@@ -318,6 +318,31 @@ def test_all_keys_must_hold_and_any_glob_of_a_list(
     assert condition.holds(CONDITION_CALL, CONDITION_FACTS, every=True) is every_one
 
 
+def test_another_spelling_of_a_command_is_denied_and_never_allowed() -> None:
+    facts = Facts(commands=("rm --force --recursive build",))
+    condition = Condition({"commands": "rm -rf*"})
+    assert condition.holds(CONDITION_CALL, facts, every=False)
+    assert not condition.holds(CONDITION_CALL, facts, every=True)
+    assert not condition.holds(CONDITION_CALL, Facts(commands=("rm build", "ls -rf")), every=False)
+
+
+@pytest.mark.parametrize(
+    ("key", "unresolved", "holds"),
+    [
+        ("writes", ("out/$f",), False),
+        ("writes", ("in/$g",), True),  # what is read is of no concern to a rule about what is written
+        ("reads", ("in/$g",), False),
+        ("reads", ("out/$f",), False),
+        ("paths", ("in/$g",), False),
+    ],
+)
+def test_a_rule_does_not_allow_paths_that_are_not_resolved(
+    key: str, unresolved: tuple[str, ...], holds: bool
+) -> None:
+    facts = Facts(reads=("in/$g",), writes=("out/$f",), unresolved=unresolved)
+    assert Condition({key: "*"}).holds(CONDITION_CALL, facts, every=True) is holds
+
+
 @pytest.mark.parametrize("key", ["paths", "reads", "writes", "hosts", "commands"])
 def test_a_missing_argument_never_matches(key: str) -> None:
     for every in (False, True):
@@ -561,6 +586,13 @@ def test_mode_auto_names_every_risk() -> None:
     assert Policy(mode="auto").check(call(), Facts()).reasons == (
         "mode auto allows what stays in the workspace",
     )
+
+
+def test_a_list_of_rules_can_be_changed_without_changing_the_policy_made_of_it() -> None:
+    rules = [Rule(tool="file", decision=DENY)]
+    policy = Policy(mode="auto", rules=rules)
+    rules.clear()
+    assert policy.check(call(), Facts(effect=Effect.READ_ONLY)).decision is DENY
 
 
 # ---- bounds

@@ -205,39 +205,65 @@ async def test_the_result_of_a_timeout_names_the_threads_that_the_call_has_start
     assert "thread" not in (await r.bash("sleep 1000", timeout_s=DEADLINE_S)).content
 
 
-TIMER = """
-import signal
-def note(*_): open('late', 'w').close()
-_ = signal.signal(signal.SIGALRM, note)
-_ = signal.setitimer(signal.ITIMER_REAL, 2)
-open('began', 'w').close()
-"""
-TASK = """
-import asyncio
-async def note():
-    await asyncio.sleep(2)
+LEFT = {
+    "a thread": """
+import os, threading, time
+def act():
+    while not os.path.exists('go'): time.sleep(0.01)
     open('late', 'w').close()
-kept = asyncio.ensure_future(note())
-open('began', 'w').close()
-"""
+threading.Thread(target=act, daemon=True).start()
+""",
+    "a timer": """
+import os, signal
+def act(*_):
+    if os.path.exists('go'): open('late', 'w').close()
+_ = signal.signal(signal.SIGALRM, act)
+_ = signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+""",
+    "a task": """
+import asyncio, os
+async def act():
+    while not os.path.exists('go'): await asyncio.sleep(0.01)
+    open('late', 'w').close()
+kept = asyncio.ensure_future(act())
+""",
+}
 
 
-@pytest.mark.parametrize("code", [TIMER, TASK])
-async def test_timers_and_tasks_outlive_a_timeout_and_end_with_a_restart(r: Rig, code: str) -> None:
+@pytest.mark.parametrize("how", ["timeout", "stop"])
+@pytest.mark.parametrize("code", LEFT.values(), ids=LEFT)
+async def test_threads_timers_and_tasks_outlive_both_ways_to_stop_and_end_with_a_restart(
+    r: Rig, code: str, how: str
+) -> None:
+    """Without the restart, as a control, it goes on to act."""
+    began, go, late = (r.workspace / name for name in ("began", "go", "late"))
+    waiting = code + "open('began', 'w').close()\nimport asyncio\nawait asyncio.sleep(1000)"
     for restarts in (False, True):
-        call = asyncio.create_task(r.python(code + "import asyncio\nawait asyncio.sleep(1000)"))
-        await eventually((r.workspace / "began").exists)
-        await r.kernel.interrupt()
-        assert (await call).metadata["stopped"] is True
+        if how == "stop":
+            call = asyncio.create_task(r.python(waiting))
+            await eventually(began.exists)
+            await r.kernel.interrupt()
+            assert (await call).metadata["stopped"] is True
+        deadline_s = DEADLINE_S
+        while not began.exists():  # a busy machine may take longer to come to what is left
+            assert (await r.python(waiting, timeout_s=deadline_s)).metadata["timed_out"] is True
+            deadline_s *= 4
         if restarts:
+            before = r.kernel.status().pid
             await r.kernel.restart()
-            # The time in which it would have come, and more, by the same clock.
-            await r.python("import time; time.sleep(2.5)")
-            assert not (r.workspace / "late").exists()
+            assert before not in tree.table()
+        go.touch()
+        if restarts:
+            assert await r.value("1 + 1") == 2
+            assert not late.exists()
         else:
-            await eventually((r.workspace / "late").exists)
-            (r.workspace / "late").unlink()
-        (r.workspace / "began").unlink()
+            await eventually(late.exists)
+            late.unlink()
+            # A timer goes on and on.
+            await r.kernel.restart()
+            late.unlink(missing_ok=True)
+        go.unlink()
+        began.unlink()
 
 
 async def test_no_call_begins_before_the_sweep_after_a_stopped_one(tmp_path: Path) -> None:

@@ -108,3 +108,21 @@ async def test_guards_look_after_a_cancelled_call_too() -> None:
     with pytest.raises(asyncio.CancelledError):
         await calling
     assert seen == ["before files", "after files cancelled"]
+
+
+class Failing(Watcher):
+    async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
+        await super().after(prepared, result)
+        raise SandboxError(f"{self.name} could not be looked at.")
+
+
+async def test_a_guard_that_fails_keeps_no_other_from_its_look_and_is_what_the_caller_is_told() -> None:
+    """The outermost guard holds the workspace's lock: it is left whatever the others raise."""
+    seen: list[str] = []
+    tool = MockTool("m", facts=Facts(writes=("a",)), result="did")
+    guards = [Watcher("lock", seen), Failing("history", seen), Failing("files", seen)]
+    gate, env = gate_and_environment(tool, *guards)
+    result = await gate.run(ToolCall("1", "m", {}), env)
+    assert seen[len(guards) :] == ["after files did", "after history did", "after lock did"]
+    assert (result.is_error, result.error_kind) == (True, "environment")
+    assert result.content == "files could not be looked at.", "the first failure, not one that it led to"

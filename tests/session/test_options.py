@@ -13,6 +13,7 @@ import pytest
 from aisotools.core.exceptions import UsageError, WorkspaceRefused
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.rules import Policy
+from aisotools.sandbox.confinement.levels import LEVELS
 from aisotools.session.options import (
     check_retained_bytes,
     existing_paths,
@@ -30,6 +31,26 @@ def hold(folder: Path | None, environ: Mapping[str, str], level: str = "confined
     claim = open_workspace(folder, level, environ)
     claim.release()
     return str(claim.path)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_folder_that_modules_are_imported_from_is_refused_at_every_level(
+    tmp_path: Path, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
+    place, entry = tmp_path / "around" / "place", tmp_path / "entry"
+    for folder in (place, entry):
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(entry)])
+    for folder, reason in (
+        (place, "it is the current folder"),
+        (place.parent, "it contains the current folder"),
+        (entry, "an entry of sys.path"),
+    ):
+        with pytest.raises(WorkspaceRefused, match=reason):
+            hold(folder, environ, level)
+    control = place / "workspace" / "mine"
+    assert hold(control, environ, level) == str(control)
 
 
 @pytest.mark.parametrize("name", ["plain", "with space", "quo'te\"s", "ünïcödé ✓", "-dash", "$HOME", "a\nb"])

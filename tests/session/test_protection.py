@@ -91,6 +91,35 @@ class Reading:
         return ToolResult.text("done")
 
 
+async def test_looks_come_as_often_as_readme_says(idling: Idling, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first look after a call, and from then on, by a clock that stands still."""
+    waits: list[float] = []
+    looks: list[int] = []
+    clock_s = [time.monotonic()]
+
+    class Waiting(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0.0)
+            return super().wait(0.01)
+
+    def look(*_: object, **__: object) -> tuple[()]:
+        looks.append(len(waits))
+        return ()
+
+    clock = SimpleNamespace(monotonic=lambda: clock_s[0], time=time.time)
+    monkeypatch.setattr(protection, "time", clock)
+    idling.protection._wake = Waiting()
+    monkeypatch.setattr(idling.protection._files, "restore", look)
+    idling.switches = None  # nobody knows whether it runs
+    idling.start_call()
+    idling.end_call()
+    await eventually(lambda: len(waits) >= 4)
+    assert not looks
+    clock_s[0] += 1
+    await eventually(lambda: len(looks) >= 4)
+    assert max(waits) <= protection.WATCH_S
+
+
 async def test_files_are_put_back_while_a_call_that_only_reads_goes_on(session: Session) -> None:
     tool = Reading()
     session.registry.register(tool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Mapping
@@ -20,6 +21,7 @@ from aisotools.policy.rules import Policy
 from aisotools.session.protection import PROTECTED, Protection, RestGuard
 from aisotools.session.session import Session
 from aisotools.testing.fakes import MockTool
+from aisotools.workspace.lock import state_folder
 from aisotools.workspace.protected import ProtectedFiles
 from tests.conftest import OpenSession
 from tests.session.idle import idle
@@ -128,6 +130,25 @@ async def test_a_write_that_says_so_is_denied(session: Session, tool: str) -> No
     result = await session.call(tool, arguments, origin="person")
     assert result.error_kind == "denied", result.content
     assert not evil(session)
+
+
+def found_in(state: Path, content: str) -> list[str]:
+    """Return the texts of the copies in the state folder that a result names. Only their owner reads them."""
+    copies = [path for path in state.rglob("*.kept") if str(path) in content]
+    assert not any(folder.stat().st_mode & 0o077 for folder in (state, *(path.parent for path in copies)))
+    return [path.read_text() for path in copies]
+
+
+async def test_copies_of_what_was_found_are_in_the_state_folder_and_nowhere_in_the_workspace(
+    session: Session, environ: Mapping[str, str]
+) -> None:
+    code = f"{PLANT}\nopen('.envrc', 'w').write('evil too')"
+    result = await session.call("python", {"code": code}, origin="person")
+    assert result.error_kind == "denied"
+    state = state_folder(environ)
+    assert sorted(found_in(state, result.content)) == ["evil", "evil too"]
+    assert session.workspace is not None
+    assert [entry.name for entry in os.scandir(session.workspace)] == [".envrc"]
 
 
 INSTALL = """

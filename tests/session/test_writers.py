@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from aisotools.session.session import Session
 from aisotools.session.undo_history import TimeoutChoice
 from aisotools.session.writers import LONG_CALL_S, CallWriters, WriterWatch
 from tests.conftest import OpenSession
-from tests.waiting import eventually, wait_until
+from tests.waiting import HANG_S, eventually, wait_until
 
 AUTO = Policy(mode="auto")
 each_level = pytest.mark.parametrize("level", ["isolated", "confined", "guarded"])
@@ -225,6 +226,103 @@ async def test_calls_that_overlap_are_not_somebody_else_to_each_other(open_sessi
     assert not {"a", "b", "c"} & {path.name for path in here(session).iterdir()}
 
 
+async def test_save_of_the_very_file_that_a_tool_edits_is_taken_back(real_session: OpenSession) -> None:
+    """As README says: what such a tool leaves is not known as a whole, so nobody can tell."""
+    session = real_session(policy=AUTO, sandbox=BusyFolder)
+    await write(session, "notes", "one two")
+    await session.call("sandbox_read", {"path": "notes"})
+    notes = here(session) / "notes"
+    act_in(session, lambda: notes.write_text("by a person"))
+    edited = await session.call("edit", {"path": "notes", "edits": [{"old": "two", "new": "three"}]})
+    assert not edited.is_error, edited.content
+    assert notes.read_text() == "by a person"
+    assert not (await session.undo()).is_error
+    assert notes.read_text() == "one two"
+
+
+class OverlappingCalls(BusyFolder):
+    """A sandbox in which two calls overlap, and somebody else changes files when both have done their work.
+
+    Attributes:
+        begins_late: Whether the second one begins when the first one has done its work, not before.
+    """
+
+    begins_late = False
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.begun, self.worked, self.over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.calls = 0
+        self.overlap: Callable[[], object] | None = None
+
+    async def call(self, request: SandboxCall) -> ToolResult:
+        if self.overlap is None:
+            return await super().call(request)
+        self.calls += 1
+        is_second = self.calls == 2
+        if is_second:
+            self.begun.set()
+        if not self.begins_late:
+            await self.begun.wait()
+        result = await super().call(request)
+        if is_second:
+            await self.worked.wait()
+            self.overlap()
+            self.over.set()
+        self.worked.set()
+        await self.over.wait()
+        return result
+
+
+@pytest.mark.parametrize("begins_late", [False, True], ids=["at once", "one after the work of the other"])
+async def test_save_during_calls_that_overlap_is_taken_back_or_a_conflict(
+    real_session: OpenSession, *, begins_late: bool
+) -> None:
+    """Of a file that one of them writes. During one call alone, as a control, it is a conflict."""
+    session = real_session(policy=AUTO, sandbox=OverlappingCalls)
+    for name in ("a", "b"):
+        await write(session, name, "before")
+    file, sandbox = here(session) / "a", session.sandbox
+    assert isinstance(sandbox, OverlappingCalls)
+    act_in(session, lambda: file.write_text("by a person"))
+    await write(session, "a")
+    assert (await session.undo()).is_error
+    assert not (await session.undo(force=True)).is_error
+
+    sandbox.begins_late = begins_late
+    sandbox.overlap = lambda: file.write_text("by a person")
+    first = asyncio.create_task(write(session, "a"))
+    if begins_late:
+        await sandbox.worked.wait()
+    await asyncio.gather(first, write(session, "b"))
+    undone = await session.undo(2)
+    if begins_late:
+        # The second checkpoint holds what neither the first one nor the person left there.
+        assert [one["path"] for one in undone.value["conflicts"]] == ["a"]
+        assert (file.read_text(), (here(session) / "b").read_text()) == ("by a person", "by the call")
+        return
+    assert not undone.is_error, undone.content
+    assert [(here(session) / name).read_text() for name in ("a", "b")] == ["before"] * 2
+
+
+async def test_save_while_code_runs_is_taken_back(real_session: OpenSession) -> None:
+    """The code is busy all the time, so the sandbox never stands still."""
+    session = real_session(policy=AUTO)
+    await write(session, "a")
+    notes = here(session) / "notes"
+    notes.write_text("before")
+    code = "import os\nopen('began', 'w').close()\nwhile not os.path.exists('go'): pass"
+    running = asyncio.create_task(session.call("python", {"code": code}))
+    await eventually((here(session) / "began").exists)
+    notes.write_text("by a person")
+    (here(session) / "go").touch()
+    result = await running
+    assert not result.is_error, result.content
+    assert "unclear" not in result.metadata.get("also_changed", {})
+    assert not (await session.undo()).is_error
+    assert notes.read_text() == "before"
+
+
 # ---- other calls: when nothing of the sandbox has run
 
 
@@ -336,8 +434,14 @@ async def test_long_call_names_what_cannot_be_told_apart(real_session: OpenSessi
     assert not (here(session) / "out").exists()
 
 
-async def test_short_call_says_nothing_of_its_own_changes(open_session: OpenSession) -> None:
-    session = open_session(policy=AUTO)
+async def test_short_call_says_nothing_of_its_own_changes(
+    real_session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert LONG_CALL_S == 1, "which README says"
+    monkeypatch.setattr("aisotools.session.writers.LONG_CALL_S", HANG_S)  # however busy the machine is
+    session = real_session(policy=AUTO)
     assert "also_changed" not in (await write(session, "a")).metadata
     result = await session.call("python", {"code": "open('out', 'w').close()"})
+    assert not result.is_error, result.content
+    assert (here(session) / "out").exists()
     assert "also_changed" not in result.metadata

@@ -68,21 +68,21 @@ class CallEntry:
     """A call, from the request to its result.
 
     Attributes:
-        call_id: Names it in its session.
-        name: The tool.
-        requested_arguments: The arguments as they were asked for.
-        arguments: What ran, or would have run: validated, and edited where the approver did.
-        origin: Who made it.
-        agent_id: The agent that made it; empty for a person or a program.
-        inside: The call whose tool made this one; empty for one of its own.
-        decision: What was decided; None for what was no call at all.
-        decided_by: Who decided.
-        effect: How severe it is.
-        reasons: Why that was decided.
-        approval: What whoever was asked said, if anybody was.
-        runs_in: Where it ran; None when it did not.
-        result: What came of it; None when that is not known.
-        duration_s: From the request to the result.
+        call_id: The id of the call, unique in its session.
+        name: The name of the tool.
+        requested_arguments: The arguments as the caller gave them.
+        arguments: The arguments that ran, or would have run: validated, with the edits of the approver.
+        origin: Who made the call: a person, a model or a program.
+        agent_id: The agent that made the call; empty for a person or a program.
+        inside: The id of the call whose tool made this one; empty for a call that no tool made.
+        decision: The decision; None if the request was no valid call.
+        decided_by: Who decided: see `policy.prepared.CallDecision`.
+        effect: The effect that the policy assumed; None if the request was no valid call.
+        reasons: The reasons for the decision.
+        approval: The answer of the approver; None if nobody was asked.
+        runs_in: Where the call ran: `sandbox` or `host`; None if it did not run.
+        result: The result; None if it is not known.
+        duration_s: Seconds from the request to the result.
     """
 
     call_id: str
@@ -122,14 +122,14 @@ class UndoEntry:
     """Calls were undone, or redone.
 
     Attributes:
-        direction: Which of the two.
-        call_ids: Which calls, the next one first.
-        steps: How many of them `%undo` counts; 0 when that is not known.
-        forced: Whether changes of somebody else were overruled.
+        direction: `undo` or `redo`.
+        call_ids: The ids of the calls, in the order in which they were undone or redone.
+        steps: The number of these calls that `%undo` counts; 0 if it is not known.
+        forced: Whether changes that somebody else had made since were overwritten.
         files_only: Whether the variables were left as they were.
-        restored: How many files were made or replaced.
-        removed: How many files were removed.
-        variables: What became of the variables, in words.
+        restored: The number of files that were created or replaced.
+        removed: The number of files that were removed.
+        variables: A sentence about the variables: restored, left alone, or why not.
     """
 
     direction: Literal["undo", "redo"]
@@ -160,13 +160,13 @@ class EditEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEntry:
-    """Whoever steps through a run did something else than let it go on.
+    """A person who steps through a run chose another action than to continue.
 
     Attributes:
-        agent_id: The agent whose run it is.
-        call_id: The call it was about; empty for a request.
-        action: What they did; see `stepping.StepChoice`.
-        text: What they said, if anything.
+        agent_id: The agent that makes the run.
+        call_id: The call before which the run stood; empty if it stood before a request to the model.
+        action: The chosen action; see `aisotools.agent.run.StepAction`.
+        text: The person's own words, such as an answer in place of the call; empty if there are none.
     """
 
     agent_id: str
@@ -177,7 +177,7 @@ class StepEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoteEntry:
-    """Something else that a reader must know."""
+    """A remark that belongs to no message and no call, such as events that are missing."""
 
     text: str
 
@@ -194,7 +194,7 @@ TranscriptEntry = (
     | StepEntry
     | NoteEntry
 )
-"""One thing that happened."""
+"""An entry of a transcript: a message, a call, or what happened to the run or the conversation."""
 
 
 @dataclass(slots=True)

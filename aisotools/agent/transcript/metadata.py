@@ -44,21 +44,21 @@ _KEYS = {"was_run": "ran", "requested_arguments": "asked"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
-    """A call that was made, and what came of it.
+    """A recorded call, with its result.
 
     Attributes:
-        name: The tool.
-        arguments: What ran, or would have run.
-        requested_arguments: What was asked for.
-        origin: Who made it.
-        agent_id: The agent that made it, if one did.
-        inside: Whether the tool of another call made it.
-        was_run: Whether it was run.
-        approved: Whether somebody was asked and agreed.
+        name: The name of the tool.
+        arguments: The arguments that ran, or would have run: validated and as edited by the approver.
+        requested_arguments: The arguments as the caller gave them.
+        origin: Who made the call: a person, a model or a program.
+        agent_id: The id of the agent that made the call; empty for a person or a program.
+        inside: Whether the tool of another call made this one.
+        was_run: Whether the call ran.
+        approved: Whether an approver was asked and approved the call.
         call_id: The id of the call in the session that was recorded.
-        is_error: Whether it failed; None when that is not known.
-        content: What the model read.
-        shows: MIME types of what it showed besides, such as figures.
+        is_error: Whether the call failed; None if it is not known.
+        content: The text of the result, as the model read it.
+        shows: MIME types of what the call displayed besides, such as figures.
     """
 
     name: str
@@ -81,13 +81,13 @@ class RecordedRun:
 
     Attributes:
         agent_id: The id of the agent in the session that was recorded.
-        parent_id: The agent that it worked for; empty for one of its own.
+        parent_id: The id of the agent that delegated the task; empty if no agent did.
         instructions: The system prompt.
-        prompt: What it was asked; None when it went on from where the conversation stood.
-        answers: What its model answered, in order.
-        stepped: What was said about calls by whoever stepped through it, by the calls' ids: action and text.
-        by_hand: Whether somebody stepped through it.
-        outcome: How it ended; empty when that is not known.
+        prompt: The prompt that started the run; None if the run continued the conversation without one.
+        answers: The answers of the model, in order.
+        stepped: By call id, what a person chose who stepped through the run: the action and its text.
+        by_hand: Whether a person stepped through the run.
+        outcome: How the run ended; empty if it is not known.
     """
 
     agent_id: str
@@ -105,10 +105,11 @@ class RecordedMove:
     """Calls were undone, or redone.
 
     Attributes:
-        direction: Which of the two.
-        call_ids: Which calls, the next one first.
-        steps: How many of them `undo` counted when it was recorded; earlier versions left some out.
-        forced: Whether changes of somebody else were overruled.
+        direction: `undo` or `redo`.
+        call_ids: The ids of the calls, in the order in which they were undone or redone.
+        steps: The number of these calls that `undo` counted when it was recorded; earlier versions of this
+            package left some of them out.
+        forced: Whether changes that somebody else had made since were overwritten.
         files_only: Whether the variables were left as they were.
     """
 
@@ -127,12 +128,12 @@ class RecordedMove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRewind:
-    """An agent's conversation was taken back, or changed by hand.
+    """An agent's conversation was rewound to an earlier request, or edited by hand.
 
     Attributes:
-        agent_id: The agent, by its id in the session that was recorded.
-        step: To before which request; None when it was changed by hand.
-        messages: What was said from then on, when it was changed by hand.
+        agent_id: The id of the agent in the session that was recorded.
+        step: The request to which the conversation was rewound; None if the conversation was edited.
+        messages: The whole conversation after the edit; empty if it was rewound.
     """
 
     agent_id: str

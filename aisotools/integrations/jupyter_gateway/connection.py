@@ -174,7 +174,7 @@ class RemoteLink:
         return reply
 
     async def ask(self, expression: str, timeout_s: float, before: str = "") -> Mapping[str, Any]:
-        """Run the cell `before`, then evaluate `expression`, a `payload.Answer`; return its value.
+        """Run the cell `before`, then evaluate `expression`, a `payload.MimeValue`; return its value.
 
         Raises:
             WorkerDied: If the kernel fails to, or does not respond.
@@ -369,7 +369,7 @@ async def _close_socket(socket: Any) -> None:
 
 
 def answer_from_reply(reply: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the `payload.Answer` in the user expressions of a reply, or an empty mapping."""
+    """Return the `payload.MimeValue` in the user expressions of a reply, or an empty mapping."""
     from aisotools.integrations.jupyter_gateway.payload import RESULT_MIME
 
     node: Any = reply
@@ -379,7 +379,7 @@ def answer_from_reply(reply: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def answer_from_output(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the `payload.Answer` in the plain text of a cell's value, or an empty mapping.
+    """Return the `payload.MimeValue` in the plain text of a cell's value, or an empty mapping.
 
     Kernels of this package remove unknown media types from outputs, so the answer comes as JSON text.
     """

@@ -219,6 +219,28 @@ def test_private_file_is_not_made_readable_by_an_undo(rig: Rig) -> None:
     assert rig.move(force=True).done
 
 
+@pytest.mark.parametrize("is_changed", [True, False], ids=["changed", "control"])
+def test_attribute_that_somebody_has_set_since_is_a_conflict(rig: Rig, *, is_changed: bool) -> None:
+    file = rig.root / "a"
+    file.write_text("before")
+    rig.step(lambda: file.write_text("call"))
+    try:
+        os.setxattr(file, "user.mine", b"1")
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:
+            raise
+        pytest.skip("this file system has no attributes")
+    if not is_changed:
+        os.removexattr(file, "user.mine")
+    moved = rig.move()
+    assert moved.done is not is_changed
+    if is_changed:
+        assert moved.conflicts == (("a", "its mode or its attributes were changed by somebody else since"),)
+        assert (file.read_text(), os.getxattr(file, "user.mine")) == ("call", b"1")
+        assert rig.move(force=True).done
+    assert file.read_text() == "before"
+
+
 def test_access_control_list_comes_back(rig: Rig) -> None:
     """Also none, in a folder that gives one to every new file."""
     # Version 2; owner rw, user 65534 r, group none, mask r, others none.
