@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
-from aisotools.core.events import CallFinished, CallStarted, SessionEvent
+from aisotools.core.events import CallDecided, CallFinished, CallStarted, SessionEvent
 from aisotools.core.sandboxes import VariablePoint
 from aisotools.core.truncation import summarize_names
-from aisotools.core.types import Json, ToolResult
+from aisotools.core.types import Effect, Json, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.session.undo_steps import UndoPlan, UndoStep
 from aisotools.workspace.checkpoints.authorship import Author
@@ -68,20 +68,30 @@ def find_passed_over(events: Sequence[SessionEvent], plan: UndoPlan, undone: Col
         undone: Ids of the calls that were undone before. What was read before them was named then.
     """
     own = [step.call_id for step in plan.checkpoints]
-    found: list[str] = []
     finished: dict[str, str] = {}
+    started: dict[str, str] = {}
+    effects: dict[str, Effect] = {}
+    is_after = True  # the event comes after the earliest call that is undone
     for number in range(len(events) - 1, max(len(events) - _MOST_EVENTS, 0) - 1, -1):
         event = events[number]
-        if event.call_id in undone:
-            found.clear()
-            finished.clear()
+        if isinstance(event, CallDecided) and event.call_id in started:
+            effects.setdefault(event.call_id, event.effect)
+        if not is_after and started.keys() == effects.keys():
+            break
+        if event.call_id in undone and is_after:
+            for calls in (finished, started, effects):
+                calls.clear()
         elif event.call_id == own[-1] and isinstance(event, CallStarted):
-            return found[::-1]
-        elif isinstance(event, CallFinished) and event.call_id not in own:
+            is_after = False
+        elif isinstance(event, CallFinished) and event.call_id not in own and is_after:
             finished[event.call_id] = event.name
         elif isinstance(event, CallStarted) and event.call_id in finished:
-            found.append(f"{finished.pop(event.call_id)} ({event.call_id})")
-    return []
+            started[event.call_id] = finished.pop(event.call_id)
+    if is_after:
+        return []
+    # Calls that were undone earlier, or could not be recorded, lie between the steps as well.
+    readers = [call_id for call_id in started if effects.get(call_id) is Effect.READ_ONLY]
+    return [f"{started[call_id]} ({call_id})" for call_id in reversed(readers)]
 
 
 def explain_passed_over(result: ToolResult, passed_over: Sequence[str]) -> ToolResult:

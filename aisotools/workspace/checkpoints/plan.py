@@ -172,6 +172,7 @@ def plan_restore(
                 if targets.get((*path, name), current) is not None:
                     contested[*path, name] = _ADDED_SINCE
     end = hops[-1][1] if hops else ""
+    _take_links(reader, end, targets)
     right, groups, anchors = _plan_links(reader, now, end, targets, present)
     plan = _build_plan(tree, targets, present, contested, right=right, groups=groups, end=end)
     return replace(
@@ -195,6 +196,20 @@ def _has_other_attributes(current: Node | None, before: Node | None, after: Node
         current.mode & 0o777 == node.mode & 0o777 and (node.mtime_ns is None or current.xattrs == node.xattrs)
         for node in known
     )
+
+
+def _take_links(reader: TreeReader, end: str, targets: dict[TreePath, Node | None]) -> None:
+    """Give each target the further names that its file has in the tree `end`.
+
+    Which file a name leads to is known of one tree alone: a file that one hop brings back may have had no
+    further name when that step began, and have one where the last hop leads. Of two trees, the same inode may
+    mean two files.
+    """
+    for path, target in targets.items():
+        if target is not None and target.is_file:
+            last = reader.lookup(end, path)
+            link = last.link if last is not None and target.is_like(last) else None
+            targets[path] = target._replace(link=link)
 
 
 def _plan_links(

@@ -328,6 +328,8 @@ class _Restore:
                 else:
                     lost.append(f"its owner, user {node.owner[0]} and group {node.owner[1]}")
             before = read_xattrs(folder, self._store)
+            if self._stage is not None:
+                self._stage.release_space(path)
             lost += [f"its attribute {name!a}" for name in set_xattrs(folder, node, self._store)]
             is_other = is_other or (node.mtime_ns is not None and before != node.xattrs)
             if mode & covered != node.mode:

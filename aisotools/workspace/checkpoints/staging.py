@@ -5,7 +5,8 @@ Threat
 Mechanism
     Files, links, FIFOs and whole new folders are made in one private folder in the same file system. The
     content of every file is compared with its digest and synced. Only then is anything switched, by renames,
-    which take no space for content.
+    which take no space for content. For extended attributes of a folder that stays, space is kept by an empty
+    folder that has them as well, and that is removed just before they are set.
 Race window
     Other programs may change the folder between the staging and the switch. A rename then replaces what
     stands at the path, or fails if that is a folder that holds something.
@@ -20,13 +21,14 @@ import errno
 import os
 import stat
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.attributes import (
     give_to,
+    read_xattrs,
     set_attributes,
     set_special_attributes,
     set_xattrs,
@@ -89,6 +91,7 @@ class Stage:
         self._folder = -1
         self._is_made = False
         self._tops: dict[TreePath, str] = {}  # what is renamed as a whole, and its name in the stage
+        self._spaces: dict[TreePath, str] = {}  # folders that stay, and what keeps space for attributes
         self._landed: set[TreePath] = set()
         self._failed: set[TreePath] = set()
         self._names = self._files = 0
@@ -137,11 +140,52 @@ class Stage:
                     except WorkspaceError as error:
                         failures.append((path, str(error)))
                         self._failed.add(path)
+            for path in folders:
+                if path not in self._tops and self._locate(path) is None:
+                    failures += self._keep_space(path, targets[path])
             if self._files > SYNCED_ONE_BY_ONE:
                 flush_file_system(self._folder)
         except OSError as error:
             failures.append(((), error.strerror or str(error)))
         return failures
+
+    def _keep_space(self, path: TreePath, node: Node | None) -> list[Failure]:
+        """Keep space for the extended attributes that a folder which stays will get. Return what fails."""
+        if node is None or not node.xattrs:
+            return []
+        try:
+            present = open_below(self._root, path)
+            try:
+                if read_xattrs(present, self._store) == node.xattrs:
+                    return []
+            finally:
+                os.close(present)
+        except OSError:
+            return []  # where nobody can look, nothing is kept; what cannot be set is named when it is due
+        if self._folder < 0:
+            self._open()
+        self._names += 1
+        name = str(self._names)
+        try:
+            os.mkdir(name, 0o700, dir_fd=self._folder)
+            self._spaces[path] = name
+            folder = open_unlocked(name, self._folder)
+            try:
+                set_xattrs(folder, node, self._store)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            return [(path, error.strerror or str(error))]
+        except WorkspaceError as error:
+            return [(path, str(error))]
+        return []
+
+    def release_space(self, path: TreePath) -> None:
+        """Give up the space that is kept for the extended attributes of a folder, which are set next."""
+        name = self._spaces.pop(path, "")
+        if name and self._folder >= 0:
+            with suppress(OSError):  # it is removed with the stage then, and the attributes take other space
+                os.rmdir(name, dir_fd=self._folder)
 
     def _open(self) -> None:
         with writable(self._root, ()) as root:

@@ -32,6 +32,24 @@ def test_plan_of_no_change_is_empty(tracked: TrackedFolder) -> None:
     assert tracked.plan(root, root) == RestorePlan()
 
 
+def test_names_of_one_file_that_went_apart_in_several_steps_are_one_file_again(
+    tracked: TrackedFolder,
+) -> None:
+    a, b = tracked.root / "a", tracked.root / "b"
+    a.write_text("1")
+    os.link(a, b)
+    first = tracked.scan()
+    a.unlink()
+    second = tracked.scan()
+    b.unlink()
+    b.write_text("22")
+    third = tracked.scan()
+    plan = tracked.plan(third, second, first)
+    assert set(plan.targets) == {("a",), ("b",)}
+    assert plan.links_of(plan.targets) == {("a",): ("b",)}
+    assert tracked.plan(third, second).links_of(plan.targets) == {}
+
+
 def test_plan_leads_back_over_several_steps(tracked: TrackedFolder) -> None:
     (tracked.root / "a").write_text("1")
     (tracked.root / "gone").write_text("g")

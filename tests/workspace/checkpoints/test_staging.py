@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.workspace.checkpoints.attributes import give_to
+from aisotools.workspace.checkpoints.attributes import give_to, read_xattrs
 from aisotools.workspace.checkpoints.restore import discard_stage
 from aisotools.workspace.checkpoints.staging import (
     SYNCED_ONE_BY_ONE,
@@ -416,3 +416,40 @@ def test_each_staged_entry_belongs_to_the_owner_of_its_own_folder(staged: Staged
             assert staged.land((name, part))
             status = (staged.root / name / part).stat()
             assert (status.st_uid, status.st_gid) == (12345 + number, 23456 + number)
+
+
+def test_space_is_kept_for_attributes_of_a_folder_that_stays(staged: Staged) -> None:
+    for name in ("marked", "plain", "same"):
+        (staged.root / name).mkdir()
+    present = staged.root / "same"
+    os.setxattr(present, "user.mark", b"1")
+    folder = os.open(present, os.O_RDONLY)
+    digest = read_xattrs(folder, staged.store)
+    os.close(folder)
+    marked = Node("folder", 0o755, mtime_ns=1, xattrs=digest)
+    targets: dict[TreePath, Node | None] = {("marked",): marked, ("same",): marked, ("plain",): FOLDER}
+    assert staged.stage.prepare(targets) == []
+    (placeholder,) = staged.place.iterdir()
+    assert os.getxattr(placeholder, "user.mark") == b"1"
+    assert not os.listxattr(staged.root / "marked")
+    staged.stage.release_space(("marked",))
+    staged.stage.release_space(("plain",))
+    assert not placeholder.exists()
+    assert discard_stage(staged.folder, staged.stage, "t")
+
+
+def test_attributes_that_have_no_space_are_met_before_the_switch(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (staged.root / "marked").mkdir()
+    os.setxattr(staged.root, "user.mark", b"1")
+    digest = read_xattrs(staged.folder, staged.store)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "setxattr", refuse)
+    failures = staged.stage.prepare({("marked",): Node("folder", 0o755, mtime_ns=1, xattrs=digest)})
+    assert failures == [(("marked",), "No space left on device")]
+    assert discard_stage(staged.folder, staged.stage, "t")
+    assert staged.names() == ["marked"]

@@ -58,6 +58,10 @@ class Faults:
     at: int = 1 << 30
     code: int = errno.EIO
     names: list[str] = field(default_factory=list)
+    attributes: dict[int, int] = field(default_factory=dict)
+    """How many extended attributes were set, by the inode that has them."""
+    free: int = 0
+    """How many more can be set on a full disk, since what had as many was removed."""
 
     def arm(self) -> None:
         for name in CHANGES:
@@ -72,6 +76,15 @@ class Faults:
             if number >= self.at and self.kind == "killed":
                 os._exit(9)
             is_due = number == self.at or (number > self.at and self.kind != "once")
+            if name == "rmdir":
+                status = os.stat(arguments[0], dir_fd=options.get("dir_fd"), follow_symlinks=False)
+                self.free += self.attributes.pop(status.st_ino, 0)
+            if name == "setxattr":
+                if self.kind == "full" and is_due and self.free:
+                    self.free -= 1
+                    return real(*arguments, **options)
+                inode = os.fstat(arguments[0]).st_ino
+                self.attributes[inode] = self.attributes.get(inode, 0) + 1
             if is_due and (self.kind != "full" or name in NEED_SPACE):
                 raise OSError(self.code, os.strerror(self.code))
             return real(*arguments, **options)
