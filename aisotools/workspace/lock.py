@@ -15,14 +15,8 @@ a folder in an open workspace; once it is granted, none is open, and the path is
 Failure: a folder that is refused, or claimed by another process, is an error that names it and a way out; no
 lock is kept and no file is left. So is a lock that cannot be taken because the state folder is unusable.
 
-Threat: a second process uses another state folder, whose lock files the first one does not lock.
-Mechanism: the names of lock files are digests of paths, and the kernel says which process has locked which
-file. So who has taken its own locks looks at those of the other processes of the user, in whatever folder.
-Race: two processes claim at the same time. Each takes its locks before it looks, so at least one of them sees
-the other, and perhaps both do; that one is refused.
-When it fails: processes that this one may not look at, of another user or in another container, are not seen.
-A process that may gain no privileges and whose system calls are filtered, unlike this one, is in a sandbox.
-What that has locked counts for nothing: else it could have any folder refused.
+Claims of processes with another state folder are found by `aisotools.workspace.claims`. Of two processes that
+claim at the same time at least one sees the other, and perhaps both do; that one is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +25,6 @@ import fcntl
 import hashlib
 import os
 import pwd
-import re
 import site
 import stat
 import sys
@@ -43,6 +36,7 @@ from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceError, WorkspaceRefused
 from aisotools.workspace.checkouts import find_unexpected, note_made
+from aisotools.workspace.claims import is_same_for, list_claims
 from aisotools.workspace.dirfd import LOCK_FLAGS
 from aisotools.workspace.import_roots import refuse_import_root
 from aisotools.workspace.real_paths import find_places, follow_path, lies_to, parents
@@ -51,8 +45,6 @@ SERVER_ROOT = "AISOTOOLS_SERVER_ROOT"
 """Environment variable with the root folder of the kernel's Jupyter server."""
 
 _MOST_CLAIMS = 5_000  # of other programs that are looked at
-_LOOKS = 5
-"""How often a name and a lock that disagree are read. Some file systems number their files in two ways."""
 _NUMBER_LIMIT = 100
 """Limit of numbered default workspaces beside one notebook."""
 
@@ -577,13 +569,6 @@ def _find_inner(places: tuple[str, ...], state_folder: Path) -> tuple[str, int]:
 
 # ---- other state folders
 
-_CLAIM_NAME = re.compile(r".*/claims/([0-9a-f]{32})\.lock")
-_find_flocks = re.compile(rb"^\d+: FLOCK +ADVISORY +(?:READ|WRITE) +(\d+) ", re.MULTILINE).findall
-_find_lock = re.compile(
-    rb"^lock:\t\d+: FLOCK +ADVISORY +(READ|WRITE) +\d+ [0-9a-f]+:[0-9a-f]+:(\d+) ", re.MULTILINE
-).search
-_find_confined = re.compile(rb"^(?:NoNewPrivs:\t1|Seccomp:\t2)", re.MULTILINE).findall
-
 
 def _find_holder_elsewhere(workspace: Path, places: tuple[str, ...], above: frozenset[str]) -> int | None:
     """Return the process that has a workspace open with another state folder; None if there is none.
@@ -592,9 +577,9 @@ def _find_holder_elsewhere(workspace: Path, places: tuple[str, ...], above: froz
         WorkspaceRefused: One has a workspace in or around this one open.
     """
     folders = {_digest_of(folder): folder for folder in (*places, *above)}
-    for pid, name, is_alone in _list_claims():
+    for pid, name, is_alone in list_claims():
         folder = folders.get(name, "")
-        if not folder or (folder in above and not is_alone) or not _is_same_for(pid, folder):
+        if not folder or (folder in above and not is_alone) or not is_same_for(pid, folder):
             continue
         if folder in above:
             raise _nested(str(workspace), "lies in", folder, pid)
@@ -602,68 +587,6 @@ def _find_holder_elsewhere(workspace: Path, places: tuple[str, ...], above: froz
             raise _nested(str(workspace), "contains", "", pid)
         return pid
     return None
-
-
-def _is_same_for(pid: int, folder: str) -> bool:
-    """Return whether a path leads another process, which may be in a container, to the same folder as us."""
-    try:
-        ours, theirs = Path(folder).stat(), Path(f"/proc/{pid}/root{folder}").stat()
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True  # it may not be looked at: nothing says that it is another one
-    return (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)
-
-
-def _list_claims() -> Iterator[tuple[int, str, bool]]:
-    """Yield each lock file that another process has locked: process, digest, and whether for itself alone."""
-    try:
-        pids = {int(pid) for pid in _find_flocks(Path("/proc/locks").read_bytes())} - {0, os.getpid()}
-        is_confined = _is_confined(os.getpid())
-    except OSError:
-        return  # this system has no such list
-    for pid in pids:
-        # Another user's process, or one that ends meanwhile, which unlocks what it has locked.
-        with suppress(OSError):
-            for file in Path(f"/proc/{pid}/fd").iterdir():
-                with suppress(FileNotFoundError):  # it is closed meanwhile
-                    if not _CLAIM_NAME.fullmatch(str(file.readlink())) or _is_confined(pid) > is_confined:
-                        continue
-                    claim = _read_claim(pid, file.name)
-                    if claim is not None:
-                        yield pid, *claim
-
-
-def _read_claim(pid: int, descriptor: str) -> tuple[str, bool] | None:
-    """Return the digest in the name of a lock file, and whether it is locked for one process alone.
-
-    None without a lock.
-
-    Race: the other process closes the file, and its next one, which it locks in another way, gets the same
-    number. The kernel tells name and lock one after the other, so they may be of two files. The lock's inode
-    says which one it is of.
-
-    Raises:
-        FileNotFoundError: It is closed.
-    """
-    link, info = Path(f"/proc/{pid}/fd/{descriptor}"), Path(f"/proc/{pid}/fdinfo/{descriptor}")
-    claim = None
-    for _ in range(_LOOKS):
-        path = str(link.readlink())
-        lock = _find_lock(info.read_bytes())
-        found = _CLAIM_NAME.fullmatch(path)
-        if found is None or lock is None:
-            return None
-        claim = found[1], lock[1] == b"WRITE"
-        with suppress(OSError):  # it may not be looked at, or is removed
-            if Path(f"/proc/{pid}/root{path}").stat().st_ino == int(lock[2]):
-                break
-    return claim
-
-
-def _is_confined(pid: int) -> bool:
-    """Return whether a process has given up for good what every process in a sandbox of ours has to."""
-    return len(_find_confined(Path(f"/proc/{pid}/status").read_bytes())) > 1
 
 
 _LOCKS = _ProcessLocks()

@@ -20,7 +20,6 @@ from aisotools.core.exceptions import WorkspaceError, WorkspaceRefused
 from aisotools.workspace.checkouts import SCAN_DEPTH, SCAN_ENTRIES
 from aisotools.workspace.lock import (
     WorkspaceLease,
-    _list_claims,
     _ProcessLocks,
     checkpoint_folder,
     claim_default_workspace,
@@ -567,31 +566,6 @@ def test_another_state_folder_does_not_help_another_process(tmp_path: Path, stat
         assert not refusal_elsewhere(tmp_path / "home", state)
     for path in (workspace, tmp_path / "a", workspace / "c"):
         assert not refusal_here(path, state)
-
-
-def test_a_lock_is_not_taken_for_that_of_the_next_file_with_its_number(tmp_path: Path) -> None:
-    """A process that closes a lock file and locks another one: the kernel tells name and lock one by one."""
-    folder, shared, alone = tmp_path / "claims", "0" * 32, "1" * 32
-    folder.mkdir()
-    code = f"""
-import fcntl, os
-print(flush=True)
-while True:
-    for name, how in (({shared!r}, fcntl.LOCK_SH), ({alone!r}, fcntl.LOCK_EX)):
-        file = os.open({str(folder)!r} + f"/{{name}}.lock", os.O_CREAT | os.O_RDWR)
-        fcntl.flock(file, how)
-        for _ in range(20):
-            os.getppid()
-        os.close(file)
-"""
-    looks = set()
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        for _ in range(20_000):
-            looks |= {(name, is_alone) for pid, name, is_alone in _list_claims() if pid == process.pid}
-        process.kill()
-    assert looks == {(shared, False), (alone, True)}
 
 
 def test_same_path_in_a_container_is_another_folder(tmp_path: Path, state: Path) -> None:
