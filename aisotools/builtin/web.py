@@ -43,6 +43,8 @@ _MAX_URL_CHARS = 4_000
 _MAX_ERROR_CHARS = 300
 _REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
 _CHUNK_BYTES = 1 << 16
+_STEP_S = 0.01
+"""Time for which a body is read before others of the event loop get their turn."""
 
 _CACHE_KEY = "web_fetch"
 _CACHE_S = 900.0
@@ -275,7 +277,7 @@ class Fetcher:
         Raises:
             ToolError: If it cannot be fetched, or is not text.
         """
-        target = parse_url(text, self._ports)
+        first = target = parse_url(text, self._ports)
         try:
             async with asyncio.timeout(self._timeout_s):
                 for _ in range(MAX_REDIRECTS + 1):
@@ -284,8 +286,17 @@ class Fetcher:
                         return response
                     target = self._check_redirect(target, response)
         except TimeoutError:
-            raise ToolError(f"{target.url} did not answer within {self._timeout_s:g} s.") from None
-        raise ToolError(f"{text} redirects more than {MAX_REDIRECTS} times.")
+            raise ToolError(f"{first.url} did not answer within {self._timeout_s:g} s.") from None
+        except ToolError as error:
+            if target is first:
+                raise
+            # Messages name the URL that failed, which the server has chosen.
+            marked = mark_untrusted(str(error), f"redirect of {first.host}")
+            raise ToolError(
+                f"{first.url} redirects to where nothing could be fetched.\n{marked}",
+                recoverable=error.recoverable,
+            ) from None
+        raise ToolError(f"{first.url} redirects more than {MAX_REDIRECTS} times.")
 
     def _check_redirect(self, source: Target, location: str) -> Target:
         try:
@@ -294,8 +305,9 @@ class Fetcher:
             marked = mark_untrusted(str(error), f"redirect of {source.host}")
             raise ToolError(f"{source.url} redirects to what cannot be fetched.\n{marked}") from None
         if target.host != source.host:
+            marked = mark_untrusted(target.url, f"redirect of {source.host}")
             raise ToolError(
-                f"{source.url} redirects to another host: {target.url} . Fetch that URL if you want it."
+                f"{source.url} redirects to another host. Fetch that URL if you want it:\n{marked}"
             )
         if source.scheme == "https" and target.scheme == "http":
             raise ToolError(f"{source.url} redirects to plain http, which is not followed.")
@@ -333,7 +345,7 @@ class Fetcher:
                     return header["location"]
                 content_type, charset = _parse_content_type(header.get("content-type", ""))
                 if reply.status < 400 and not is_text(content_type):
-                    raise ToolError(f"{target.url} is {content_type or 'of no type'}; only text is fetched.")
+                    raise ToolError(f"{target.url} is {_shown_word(content_type)}; only text is fetched.")
                 encoding = header.get("content-encoding", "")
                 body, cut = await self._read_body(reply.aiter_stream(), encoding, target)
         except httpcore2.ProtocolError as error:
@@ -360,8 +372,13 @@ class Fetcher:
         decompress = _Decompressor(encoding.strip().lower(), target)
         body = bytearray()
         received = 0
+        next_pause_s = time.monotonic() + _STEP_S
         async for chunk in chunks:
             received += len(chunk)
+            # Chunks of a byte each come without waiting for as long as the server sends them fast enough.
+            if time.monotonic() >= next_pause_s:
+                await asyncio.sleep(0)
+                next_pause_s = time.monotonic() + _STEP_S
             if decompress.is_finished:
                 break
             # Compressed data may decompress to nothing, for ever.
@@ -417,6 +434,16 @@ def is_text(content_type: str) -> bool:
     return main == "text" or (main == "application" and (sub in known or sub.endswith(("+json", "+xml"))))
 
 
+_WORD_OF_HEADER = re.compile(r"[a-z0-9][a-z0-9.+-]{0,40}(?:/[a-z0-9][a-z0-9.+-]{0,60})?")
+
+
+def _shown_word(value: str) -> str:
+    """Return a word from a header as an error names it. Other text of the server's choice is left out."""
+    if not value:
+        return "of no type"
+    return repr(value) if _WORD_OF_HEADER.fullmatch(value) else "of an odd type"
+
+
 def _parse_content_type(header: str) -> tuple[str, str]:
     content_type, *parameters = (part.strip().lower() for part in header.split(";"))
     named = (part.partition("=") for part in parameters)
@@ -429,7 +456,8 @@ class _Decompressor:
 
     def __init__(self, encoding: str, target: Target) -> None:
         if encoding not in {"", "identity", "gzip", "x-gzip", "deflate"}:
-            raise ToolError(f"{target.url} is compressed as {encoding[:40]!r}, which was not requested.")
+            shown = _shown_word(encoding)
+            raise ToolError(f"{target.url} is compressed as {shown}, which was not requested.")
         self._encoding = encoding
         self._target = target
         # 15 is the largest window; 32 more detect a gzip or zlib header.
@@ -605,7 +633,10 @@ def _declared_charset(page: WebPage) -> str:
 def _build_result(value: dict[str, Json]) -> ToolResult:
     status = value["status"]
     failed = status >= 400
-    lines = [mark_untrusted(value["text"], f"web page {value['final_url']}, status {status}")]
+    text = value["text"]
+    if value["final_url"] != value["url"]:
+        text = f"(after redirects: {value['final_url']})\n{text}"  # the server has chosen that URL
+    lines = [mark_untrusted(text, f"web page {value['url']}, status {status}")]
     if value["cut"]:
         lines.append(f"[The first {value['size']:,} bytes; there is more.]")
     return ToolResult(

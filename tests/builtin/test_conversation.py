@@ -400,6 +400,14 @@ async def test_parts_of_a_long_page_are_marked_again(session: Session) -> None:
         assert read.content.count(read.content.partition(":")[0].removeprefix("[untrusted ")) == 3
 
 
+async def test_the_url_that_redirects_lead_to_is_marked_with_the_page(session: Session) -> None:
+    result = await fetch(session, Web(b=html("<p>hello</p>")), "b")
+    head, redirected, text, end = result.content.split("\n")
+    assert head.partition(": ")[2].startswith("web page https://example.com/b, status 200; ")
+    assert (redirected, text) == ("(after redirects: https://example.com/a)", "hello")
+    assert end.startswith("[end of untrusted ")
+
+
 async def test_a_long_page_is_shown_to_its_own_cap(session: Session) -> None:
     result = await fetch(session, Web(a=html("<p>word</p>" * 9000)))
     assert 14_000 < len(result.content) <= 15_000
