@@ -13,6 +13,7 @@ from typing import Any
 from aisotools.cli.tools import Echo, add_subcommand
 from aisotools.core.exceptions import LedgerError, WorkspaceError
 from aisotools.workspace.lock import state_folder
+from aisotools.workspace.paths import printable
 
 _MAX_LINE_CHARS = 400
 _ACTIONS = "export prints JSON lines; forget accepts that you moved or removed the ledger that you name"
@@ -34,6 +35,7 @@ def run(options: argparse.Namespace, echo: Echo, environ: Mapping[str, str] = os
     """Run `aisotools log`. Return 0 for success, 1 for a damaged or unreadable ledger, 2 if there is none."""
     # Imported here, since the other commands do not need it.
     from aisotools.session.ledger import read
+    from aisotools.session.ledger_values import escape_unseen
 
     try:
         folder = ledger_folder(environ)
@@ -50,7 +52,10 @@ def run(options: argparse.Namespace, echo: Echo, environ: Mapping[str, str] = os
         if options.action == "verify":
             return max(_verify(path, echo), int(is_damaged))
         for record in read(path):
-            echo(json.dumps(record, ensure_ascii=False) if options.action == "export" else _line(record))
+            if options.action == "export":
+                echo(escape_unseen(json.dumps(record, ensure_ascii=False)))
+            else:
+                echo(_line(record))
     except (LedgerError, WorkspaceError) as error:
         echo(str(error))
         return 1
@@ -124,7 +129,8 @@ def _line(record: Mapping[str, Any]) -> str:
     kind = record.get("kind", "")
     local_time = time.strftime("%H:%M:%S", time.localtime(record.get("time_s", 0)))
     summary = _summary(kind, record.get("body", {}))
-    return f"{record.get('n', 0):5}  {local_time}  {kind:18}  {summary}"[:_MAX_LINE_CHARS]
+    # A terminal obeys what a sandbox or a page has put into a record.
+    return printable(f"{record.get('n', 0):5}  {local_time}  {kind:18}  {summary}"[:_MAX_LINE_CHARS])
 
 
 def _summary(kind: str, body: Mapping[str, Any]) -> str:

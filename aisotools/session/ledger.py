@@ -1,12 +1,9 @@
-r"""The ledger: an append-only file of records, each chained to the one before by a MAC.
+"""The ledger: an append-only file of records, each chained to the one before by a MAC.
 
 A line is a JSON object whose last member is the MAC of everything before it; `prev` repeats the MAC of the
 line before. Beside the file lies its head, replaced atomically: how many lines there are and the last MAC,
-itself under a MAC. The key lies in the same folder, readable by its owner alone.
-
-What JSON has a form for stays as it is in a line. Anything else is escaped: lone surrogates in text as
-`\udc80`, other values as an object with the member `$escaped`, which says what it was. Floats and integers
-come back equal from `unescaped`; sets, bytes and objects come back in their escaped form.
+itself under a MAC. The key lies in the same folder, readable by its owner alone. What a line looks like is in
+`aisotools.session.ledger_values`.
 
 This finds damage, truncation, insertion, reordering and edits by anybody without the key; with the index of
 the folder (`aisotools.session.ledger_index`) also a ledger that was emptied, removed, put back or replaced
@@ -25,22 +22,22 @@ import fcntl
 import hashlib
 import hmac
 import itertools
-import math
 import os
 import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Set as AbstractSet
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from aisotools.core.exceptions import LedgerError
 from aisotools.core.types import Json
 from aisotools.session.ledger_index import IndexEntry, LedgerIndex, read_object
+from aisotools.session.ledger_values import encoded
 from aisotools.workspace.dirfd import sync_folder
 
 _KEY_BYTES = 32
@@ -49,17 +46,6 @@ _ANCHOR_INTERVAL_S = 5.0
 """Seconds between two changes of the index while a ledger is written."""
 _MAC_MEMBER_BYTES = len(b',"mac":""}') + _MAC_CHARS
 """Length of a line's last member, without which the MAC is computed."""
-
-ESCAPED = "$escaped"
-"""The member that an escaped value has; it says what the value was."""
-
-_MOST_DEPTH = 100
-_MOST_CHARS = 4_000
-_MOST_VALUES = 100_000
-_MOST_BITS = 4_096
-"""Larger integers are written in hexadecimal: decimal digits take quadratic time, and are not read back."""
-_MOST_REPR_CHARS = 500
-_FAILURES = (ValueError, TypeError, RecursionError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -562,137 +548,3 @@ def _load_key(folder: Path) -> bytes:
             "cannot be checked or continued. Put the key back from a copy, or move the folder away."
         )
     return key
-
-
-# ---- the written form of values
-
-
-def encoded(record: Mapping[str, Any]) -> bytes:
-    """Return a record as JSON that `pydantic_core.from_json` reads, escaped where it has to be."""
-    try:
-        text = to_json(record, inf_nan_mode="strings")
-        # Numbers of thousands of digits and deep nesting can be written, and not be read. Short lines of few
-        # lists and objects have neither.
-        if len(text) > _MOST_CHARS or text.count(b"[") + text.count(b"{") > _MOST_DEPTH:
-            from_json(text)
-    except Exception:  # whatever a value's own members raise: all of it is looked at one by one
-        text = to_json(escaped(record))
-        from_json(text)
-    return text
-
-
-def escaped(value: object) -> Json:
-    """Return a value as JSON, with an escaped form in place of whatever JSON cannot hold."""
-    if type(value) is dict and all(map(_is_plain, value, value.values())):
-        return value  # as nearly all arguments of calls
-    return _Escaping().escape(value, 0)
-
-
-def _is_plain(name: object, value: object) -> bool:
-    if type(name) is not str or not name.isascii() or name == ESCAPED:
-        return False
-    if type(value) is str:
-        return value.isascii()
-    return value is None or type(value) is bool or (type(value) is int and value.bit_length() <= _MOST_BITS)
-
-
-class _Escaping:
-    """Escapes one value, which may contain itself."""
-
-    def __init__(self) -> None:
-        self._values = 0
-
-    def escape(self, value: object, depth: int) -> Json:
-        self._values += 1
-        if isinstance(value, str):
-            return _escape_text(value)
-        if value is None or isinstance(value, bool):
-            return value
-        if isinstance(value, int):
-            return _escape_integer(int(value))
-        if isinstance(value, float):
-            return float(value) if math.isfinite(value) else {ESCAPED: "float", "text": repr(float(value))}
-        if isinstance(value, bytes | bytearray):
-            return {ESCAPED: "bytes", "text": bytes(value).decode("utf-8", "backslashreplace")}
-        for kind, escape in self._CONTAINERS:
-            if isinstance(value, kind):
-                if depth >= _MOST_DEPTH or self._values > _MOST_VALUES:
-                    return _as_text(value)
-                try:
-                    return escape(self, value, depth + 1)
-                except Exception:
-                    return _as_text(value)  # its own members raise, or it changes meanwhile
-        return self._escape_object(value, depth)
-
-    def _escape_mapping(self, value: Mapping[Any, Any], depth: int) -> Json:
-        items = [(key, self.escape(item, depth)) for key, item in value.items()]
-        plain = {_escape_text(key): item for key, item in items if isinstance(key, str)}
-        if len(plain) == len(items) and ESCAPED not in plain:
-            return plain
-        return {ESCAPED: "object", "items": [[self.escape(key, depth), item] for key, item in items]}
-
-    def _escape_list(self, value: list[Any] | tuple[Any, ...], depth: int) -> Json:
-        return [self.escape(item, depth) for item in value]
-
-    def _escape_set(self, value: AbstractSet[Any], depth: int) -> Json:
-        return {ESCAPED: "set", "items": [self.escape(item, depth) for item in value]}
-
-    _CONTAINERS: tuple[tuple[type[Any], Callable[[_Escaping, Any, int], Json]], ...] = (
-        (Mapping, _escape_mapping),
-        (list, _escape_list),
-        (tuple, _escape_list),
-        (AbstractSet, _escape_set),
-    )
-
-    def _escape_object(self, value: object, depth: int) -> Json:
-        """Return times, paths, models and the like in the form that they have in JSON."""
-        try:
-            return self.escape(from_json(to_json(value, inf_nan_mode="strings")), depth + 1)
-        except Exception:
-            return _as_text(value)  # it has none
-
-
-def _escape_text(text: str) -> str:
-    if text.isascii():
-        return str(text)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "backslashreplace").decode()
-    return str(text)  # the text itself: a copy of megabytes would be made for every event
-
-
-def _escape_integer(value: int) -> Json:
-    return value if value.bit_length() <= _MOST_BITS else {ESCAPED: "int", "text": hex(value)}
-
-
-def _as_text(value: object) -> Json:
-    """Return what a value looks like, in a bounded form."""
-    try:
-        text = (
-            repr(value)
-            if not isinstance(value, Mapping | list | tuple | AbstractSet)
-            else to_json(value).decode()
-        )
-    except Exception:
-        text = "it cannot be shown"
-    return {ESCAPED: type(value).__name__, "text": _escape_text(text[:_MOST_REPR_CHARS])}
-
-
-def unescaped(value: Any) -> Any:
-    """Return JSON from a record with floats, integers and objects as they were before `escaped`."""
-    if isinstance(value, list):
-        return [unescaped(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    kind, text, items = value.get(ESCAPED), value.get("text"), value.get("items")
-    try:
-        if kind == "float" and isinstance(text, str):
-            return float(text)
-        if kind == "int" and isinstance(text, str):
-            return int(text, 16)
-        if kind == "object" and isinstance(items, list):
-            return {unescaped(key): unescaped(item) for key, item in items}
-    except _FAILURES:
-        return value  # not written by `escaped`
-    return {key: unescaped(item) for key, item in value.items()}

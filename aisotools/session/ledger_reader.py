@@ -41,7 +41,7 @@ from aisotools.core.events import (
 from aisotools.core.exceptions import LedgerError, UsageError
 from aisotools.core.messages import Message, Usage, message_from_json
 from aisotools.core.types import Approval, Decision, Effect, Json, ToolCall, ToolResult
-from aisotools.session.ledger import unescaped
+from aisotools.session.ledger_values import unescaped
 
 _AGENT_EVENTS: Mapping[str, type[AgentEvent]] = {
     event_type.kind: event_type

@@ -44,7 +44,8 @@ from aisotools.core.redaction import are_plain, redact_arguments, redact_text, r
 from aisotools.core.types import Json, ToolResult
 from aisotools.policy.prompts import shown_path
 from aisotools.session.event_log import EventLog
-from aisotools.session.ledger import Ledger, escaped, ledger_name, open_ledger, prepare_folder
+from aisotools.session.ledger import Ledger, ledger_name, open_ledger, prepare_folder
+from aisotools.session.ledger_values import escaped
 from aisotools.tools.registry import ToolRegistry
 
 _log = logging.getLogger(__name__)

@@ -107,6 +107,15 @@ def test_a_line_has_number_time_and_kind_and_is_cut() -> None:
     assert len(line) == 400
 
 
+@pytest.mark.parametrize("kind", ["call_finished", "other"])
+def test_a_terminal_gets_no_character_that_it_would_obey(kind: str) -> None:
+    hostile = "a\x1b[2J\u202eb\u2028c\x9b1m\rd"
+    body = {"name": "x", "duration_s": 1.0, "result": {**RESULT, "content": hostile}}
+    line = log._line({"n": 1, "time_s": 0, "kind": kind, "body": body})
+    assert line.isprintable()
+    assert "\\u202e" in line
+
+
 def test_the_latest_session_is_the_default(environ: dict[str, str]) -> None:
     first = write_ledger(environ, "first", time_s=2_000_000_000)
     write_ledger(environ, "second", time_s=1_000_000_000)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from pydantic_core import from_json
 
-from aisotools.session.ledger import ESCAPED, encoded, escaped, open_ledger, read, unescaped, verify
+from aisotools.session.ledger import open_ledger, read, verify
+from aisotools.session.ledger_values import ESCAPED, encoded, escaped, unescaped
 
 
 class Stubborn:
@@ -121,3 +125,26 @@ def test_a_record_of_any_values_is_written_and_the_ledger_is_sound(tmp_path: Pat
     ledger.path.unlink()
     ledger.path.with_suffix(".head").unlink()
     (tmp_path / "index").unlink()
+
+
+UNSEEN = [
+    char for char in map(chr, range(0x7F, 0x110000)) if unicodedata.category(char) in {"Cc", "Cf", "Zl", "Zp"}
+]
+
+
+def test_characters_that_nobody_sees_are_escapes_in_a_line_and_come_back() -> None:
+    assert len(UNSEEN) > 150
+    record = {"text": "".join(UNSEEN), "".join(UNSEEN[:9]): "é 日本 😀"}
+    line = encoded(record)
+    assert not set(UNSEEN) & set(line.decode())
+    assert "é 日本 😀" in line.decode()
+    assert from_json(line) == json.loads(line) == record
+
+
+def test_ledger_with_such_characters_is_sound(tmp_path: Path) -> None:
+    with open_ledger(tmp_path, "a") as ledger:
+        ledger.append("x", {"text": "a\u202eb\u2028c"})
+    path = tmp_path / "a.jsonl"
+    assert b"a\\u202eb\\u2028c" in path.read_bytes()
+    assert not verify(path).problems
+    assert [record["body"] for record in read(path)] == [{"text": "a\u202eb\u2028c"}]

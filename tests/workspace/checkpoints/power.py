@@ -236,7 +236,8 @@ class Disk:
         within: set[int] = set()
         if self.inodes[inode].kind == "folder":
             with os.scandir(file) as entries:
-                within = {self._numbers[entry.inode()] for entry in entries}
+                # What was there before the recording is not known.
+                within = {self._numbers[one.inode()] for one in entries if one.inode() in self._numbers}
         special = {number for number in within if self.inodes[number].kind in {"link", "fifo"}}
         self.log.append(Sync(inode, within=frozenset(special)))
 
