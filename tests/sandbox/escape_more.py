@@ -459,7 +459,7 @@ probes(
     {
         "type into a terminal": typed,
         "take a terminal": taken_terminal,
-        "terminal of the host": opens("/dev/pts/0", os.O_RDWR),
+        "terminal of the host": opens("{terminal}", os.O_RDWR),
         "console in memory": opens("/dev/vcsa", os.O_RDWR),
         "abstract datagram": abstract_datagram,
         "abstract server": abstract_server,
