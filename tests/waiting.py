@@ -63,8 +63,8 @@ class LoopClock:
 
 def file_times_advance() -> None:
     """Return when a file that is written now gets a later time than whatever was written before."""
-    # Newer kernels give a file that was looked at a fine time, which the coarse clock may be far behind of when
-    # a tick of a busy machine comes late.
+    # Newer kernels give a file that was looked at a fine time. The coarse clock may be far behind it when a
+    # tick of a busy machine comes late.
     began_ns = time.time_ns()
     wait_until(lambda: time.clock_gettime_ns(_CLOCK_REALTIME_COARSE) > began_ns)
 
