@@ -216,8 +216,8 @@ class Work(RuleBasedStateMachine):
         path = self.find(number)
         if path != self.root and not path.is_symlink():
             # Bits that lend rights to who runs a file come back as a plain user only, and by undo only.
-            kept = 0o1777 if path.is_file() else 0o7777
-            self.step(lambda: path.chmod(mode & kept))
+            settable = 0o1777 if path.is_file() else 0o7777
+            self.step(lambda: path.chmod(mode & settable))
 
     @rule(number=st.integers(0, 30), owner=st.sampled_from([(0, 0), (7, 0), (0, 8), (12345, 23456)]))
     def give(self, number: int, owner: tuple[int, int]) -> None:
