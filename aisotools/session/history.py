@@ -248,7 +248,7 @@ class WorkspaceHistory:
     async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
         """Record what the call changed; see `aisotools.session.guards.Guard`."""
         call = prepared.original
-        writers = self._writers.end(prepared, result)
+        writers = self._writers.end(prepared)
         if prepared.changes_variables:
             self._states.note_changed()
         try:

@@ -50,10 +50,14 @@ class UndoStep:
 
 
 def group_steps(checkpoints: Sequence[Checkpoint]) -> list[UndoStep]:
-    """Return the steps of checkpoints that are in the order in which they ended."""
-    groups = itertools.groupby(checkpoints, key=lambda call: call.inside or call.call_id)
+    """Return the steps of checkpoints that are in the order in which they ended, in that order."""
+    groups: dict[str, list[Checkpoint]] = {}
+    for call in checkpoints:
+        outermost = call.inside or call.call_id
+        # Overlap: another call has ended between those of this step, whose place is that of its last one.
+        groups[outermost] = [*groups.pop(outermost, ()), call]
     # After a crash the calls of a step end in the order in which they began.
-    return [UndoStep(tuple(sorted(calls, key=lambda call: not call.inside))) for _, calls in groups]
+    return [UndoStep(tuple(sorted(calls, key=lambda call: not call.inside))) for calls in groups.values()]
 
 
 class VariableStates:
@@ -184,6 +188,7 @@ class UndoChoice:
         """
         for number, step in enumerate(self.steps, start=1):
             if step.call_id == call_id:
+                self._check_is_first(number)
                 return number
             if any(call.call_id == call_id for call in step.calls):
                 raise UsageError(
@@ -192,6 +197,15 @@ class UndoChoice:
                 )
         known = known_ids(self.steps[::-1])
         raise UsageError(f"There is no call {call_id!r} to undo. {known}{self._describe_dropped()}")
+
+    def _check_is_first(self, count: int) -> None:
+        """Refuse to go to before a call if another one of those to be taken had begun before it."""
+        step, earlier = self.steps[count - 1], _first_begun(self.steps[:count])
+        if earlier.calls[-1].began < step.calls[-1].began:
+            raise UsageError(
+                f"{earlier} was running when {step} began, and ended later: the state from before {step} has "
+                f"a part of what it did. Use undo(to={earlier.call_id!r}), or a number of calls."
+            )
 
     def plan(self, count: int, *, to: str | None = None, files_only: bool = False) -> UndoPlan | ToolResult:
         """Return what to do for so many steps, or a refusal.
@@ -235,11 +249,12 @@ class UndoChoice:
 
         The call is empty for the state that the first undo has left. None of them is known here: None.
         """
-        taken = [step.call_id for step in self.steps[:count] if step.call_id in self._states]
+        taken = [step for step in self.steps[:count] if step.call_id in self._states]
         if not taken:
             return None
         if self._direction == "undo":
-            return taken[-1], self._states.found_by(taken[-1])
+            first = _first_begun(taken).call_id
+            return first, self._states.found_by(first)
         for step in self.steps[count:]:
             if step.call_id in self._states:
                 return step.call_id, self._states.found_by(step.call_id)
@@ -319,6 +334,12 @@ class UndoChoice:
         if self._direction == "undo":
             return f"before {self.steps[count - 1]}"
         return f"after {self.steps[count - 1]}"
+
+
+def _first_begun(steps: Sequence[UndoStep]) -> UndoStep:
+    """Return the step that began first, of several in the order in which undo takes them."""
+    # Without numbers, as in records of earlier versions, it is the last that is taken.
+    return min(reversed(steps), key=lambda step: step.calls[-1].began)
 
 
 def refusal(message: str) -> ToolResult:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 
 from aisotools.core.types import ToolResult
 from aisotools.policy.prepared import PreparedCall
@@ -51,24 +52,29 @@ class WriterWatch:
                 named = parse_names(facts.writes)
             else:
                 self._shared.has_run_code = True
-        writers = CallWriters(self._shared, named)
+        writers = CallWriters(self._shared, named, _content_of(prepared))
         # Calls that overlap: what each of them changes lies between the checkpoints of all.
         for other in self._running.values():
             both = None if named is None or other.named is None else named | other.named
             named = writers.named = other.named = both
-            writers.overlaps = other.overlaps = True
+            writers.overlapping.append(other)
+            other.overlapping.append(writers)
         self._running[prepared.original.id] = writers
 
-    def end(self, prepared: PreparedCall, result: ToolResult | None) -> CallWriters:
-        """Watch no more during a call, which has this result, and return what was seen."""
+    def end(self, prepared: PreparedCall) -> CallWriters:
+        """Watch no more during a call, and return what was seen."""
         writers = self._running.pop(prepared.original.id)
         writers.stop()
-        if result is not None and not result.is_error and is_file_tool(prepared, "sandbox_write", "write"):
-            content = prepared.arguments.get("content")
-            if isinstance(content, str):
-                digest = content_digest(content.encode("utf-8", "surrogatepass"))
-                writers.contents = dict.fromkeys(parse_names(prepared.facts.writes) or (), digest)
         return writers
+
+
+def _content_of(prepared: PreparedCall) -> dict[TreePath, str]:
+    """Return the digest of what a call writes as a whole, by path, whether it succeeds or not."""
+    content = prepared.arguments.get("content")
+    if is_file_tool(prepared, "sandbox_write", "write") and isinstance(content, str):
+        digest = content_digest(content.encode("utf-8", "surrogatepass"))
+        return dict.fromkeys(parse_names(prepared.facts.writes) or (), digest)
+    return {}
 
 
 class CallWriters:
@@ -76,14 +82,17 @@ class CallWriters:
 
     Attributes:
         named: Paths that it and calls that overlap with it change; None if one of them does not say.
-        contents: Digests of what it has written as a whole, by path.
-        overlaps: Whether another call has run at the same time, and may have written to the same files.
+        own: Paths that it changes itself; None if it does not say.
+        written: Digests of what it writes as a whole, by path.
+        overlapping: The calls that have run at the same time, and may have written to the same files.
     """
 
-    def __init__(self, shared: SharedWorkspace, named: frozenset[TreePath] | None) -> None:
-        self.named = named
-        self.contents: dict[TreePath, str] = {}
-        self.overlaps = False
+    def __init__(
+        self, shared: SharedWorkspace, named: frozenset[TreePath] | None, written: Mapping[TreePath, str]
+    ) -> None:
+        self.named = self.own = named
+        self.written = written
+        self.overlapping: list[CallWriters] = []
         self._shared = shared
         self._idle = IdleTimes()
         self._began_s = time.monotonic()
@@ -96,8 +105,27 @@ class CallWriters:
     def evidence(self) -> Evidence:
         """Return what is known, without what has changed."""
         authorship = Authorship(named=self.named, is_certain=not self._shared.has_run_code)
-        contents = {} if self.overlaps else self.contents
-        return Evidence(authorship=authorship, idle=self.idle_spans, contents=contents)
+        return Evidence(authorship=authorship, idle=self.idle_spans, contents=self.contents)
+
+    @property
+    def contents(self) -> dict[TreePath, frozenset[str]]:
+        """Return the digests of what it and calls that overlap write as a whole, by path.
+
+        Nothing is known of a path to which one of them may write something else.
+        """
+        calls = (self, *self.overlapping)
+        if any(call.own is None for call in calls):
+            return {}
+        contents: dict[TreePath, frozenset[str]] = {}
+        for call in calls:
+            for path, digest in call.written.items():
+                contents[path] = contents.get(path, frozenset()) | {digest}
+        others = [path for call in calls for path in (call.own or ()) if path not in call.written]
+        return {
+            path: digests
+            for path, digests in contents.items()
+            if not any(path[: len(other)] == other for other in others)
+        }
 
     @property
     def idle_spans(self) -> tuple[TimeSpan, ...]:

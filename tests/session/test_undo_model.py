@@ -298,6 +298,9 @@ class History:
         values = {self.draw.choice("xy"): self.calls} if kind in {"variable", "both"} else {}
         if kind in {"file", "both"} and self.draw.random() < 0.5:
             traits = sorted(self.draw.sample(self.place.traits, self.draw.randint(1, 2)))
+            # Each of these sets the rights of the group, and takes away what another one has set.
+            setting = [trait for trait in traits if trait in {"list", "mode", "lends"}]
+            traits = [trait for trait in traits if trait not in setting[1:]]
             files[name] = f"{content}@{','.join(traits)}"
             if "link" in traits:
                 files = dict.fromkeys("ab", files[name])
@@ -607,10 +610,14 @@ class RealPlace:
     """The real sandbox."""
 
     endings = ("raises", "dies")
-    traits = ("link", "holes", "time")  # the sandbox sets no modes and no extended attributes
+
+    def __init__(self) -> None:
+        self.traits = ["link", "holes"]  # the sandbox sets no modes and no extended attributes
 
     def connect(self, session: Session) -> None:
         assert isinstance(session.sandbox, LocalSandbox)
+        if session.level == "isolated" and "time" not in self.traits:  # elsewhere it only pretends to set one
+            self.traits.append("time")
 
     async def act(
         self, session: Session, call_id: str, values: Values, files: FileChanges, ending: str

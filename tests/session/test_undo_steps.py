@@ -28,6 +28,7 @@ def checkpoint(
     changed: bool = False,
     changes_variables: bool = True,
     inside: str = "",
+    began: int = 0,
 ) -> Checkpoint:
     return Checkpoint(
         call_id=call_id,
@@ -38,6 +39,7 @@ def checkpoint(
         after={"": "b" if changed else "a"},
         changes_variables=changes_variables,
         inside=inside,
+        began=began,
     )
 
 
@@ -113,9 +115,34 @@ def test_calls_inside_a_call_are_one_step_with_it() -> None:
     assert [ids(step.calls) for step in after_a_crash] == [["b/1", "b"]]
 
 
+def test_calls_of_a_step_belong_together_though_another_has_ended_between_them() -> None:
+    steps = group_steps([file("a/1", inside="a"), file("b"), file("a/2", inside="a"), file("a"), file("c")])
+    assert [ids(step.calls) for step in steps] == [["b"], ["a/1", "a/2", "a"], ["c"]]
+
+
+def test_state_before_a_call_within_another_one_is_no_state_to_go_to(bench: Bench) -> None:
+    """Calls that overlap: the first one has ended last."""
+    states = bench.states
+    states.begin("outer", may_change=True)
+    states.begin("inner", may_change=False)
+    states.note_changed()
+    bench.calls += [
+        checkpoint("inner", changes_variables=False, began=2),
+        checkpoint("outer", began=1),
+        checkpoint("next", began=5),
+    ]
+    states.begin("next", may_change=True)
+    choice = bench.choice()
+    assert [choice.count_to(name) for name in ("next", "outer")] == [1, 2]
+    with pytest.raises(UsageError, match=r"\(outer\) was running when python \(inner\) began.*'outer'"):
+        choice.count_to("inner")
+    restore = bench.plan(3).variables
+    assert (restore.before, restore.state) == ("outer", states.found_by("outer")), "the first that began"
+
+
 def test_a_step_has_changed_something_unless_the_opposite_is_certain() -> None:
-    nothing = checkpoint("n", changes_variables=False)
-    steps = group_steps([nothing, checkpoint("v"), file("f"), file("o/1", inside="o"), nothing])
+    nothing, still = (checkpoint(name, changes_variables=False) for name in ("n", "m"))
+    steps = group_steps([nothing, checkpoint("v"), file("f"), file("o/1", inside="o"), still])
     assert [step.has_changed for step in steps] == [False, True, True, True, False]
 
 

@@ -18,6 +18,7 @@ from aisotools.session.history import WorkspaceHistory
 from aisotools.session.session import Session
 from aisotools.session.undo_history import TimeoutChoice
 from aisotools.session.writers import LONG_CALL_S, CallWriters, WriterWatch
+from aisotools.workspace.checkpoints.tree import TreePath
 from tests.conftest import OpenSession
 from tests.waiting import HANG_S, eventually, wait_until
 
@@ -278,7 +279,7 @@ class OverlappingCalls(BusyFolder):
 
 
 @pytest.mark.parametrize("begins_late", [False, True], ids=["at once", "one after the work of the other"])
-async def test_save_during_calls_that_overlap_is_taken_back_or_a_conflict(
+async def test_save_during_calls_that_overlap_is_a_conflict(
     real_session: OpenSession, *, begins_late: bool
 ) -> None:
     """Of a file that one of them writes. During one call alone, as a control, it is a conflict."""
@@ -299,13 +300,35 @@ async def test_save_during_calls_that_overlap_is_taken_back_or_a_conflict(
         await sandbox.worked.wait()
     await asyncio.gather(first, write(session, "b"))
     undone = await session.undo(2)
-    if begins_late:
-        # The second checkpoint holds what neither the first one nor the person left there.
-        assert [one["path"] for one in undone.value["conflicts"]] == ["a"]
-        assert (file.read_text(), (here(session) / "b").read_text()) == ("by a person", "by the call")
-        return
-    assert not undone.is_error, undone.content
+    assert [one["path"] for one in undone.value["conflicts"]] == ["a"]
+    assert (file.read_text(), (here(session) / "b").read_text()) == ("by a person", "by the call")
+    assert not (await session.undo(2, force=True)).is_error
     assert [(here(session) / name).read_text() for name in ("a", "b")] == ["before"] * 2
+
+
+async def test_of_calls_that_overlap_the_contents_are_known_that_none_of_them_edits(
+    open_session: OpenSession,
+) -> None:
+    session = open_session(policy=AUTO)
+    await session.start()
+    shared = watch_of(session)._shared
+
+    def call(own: set[TreePath] | None, **written: str) -> CallWriters:
+        named = None if own is None else frozenset(own)
+        writers = CallWriters(shared, named, {(name,): digest for name, digest in written.items()})
+        writers.stop()
+        return writers
+
+    first = call({("a",), ("b",)}, a="1", b="1")
+    assert first.contents == {("a",): {"1"}, ("b",): {"1"}}
+    first.overlapping = [call({("a",), ("c",)}, a="2", c="2")]
+    assert first.contents == {("a",): {"1", "2"}, ("b",): {"1"}, ("c",): {"2"}}
+    whole: TreePath = ()
+    for edited, left in ((("b",), {("a",)}), (whole, set()), (("x",), {("a",), ("b",)})):
+        first.overlapping = [call({edited})]
+        assert first.contents.keys() == left
+    first.overlapping.append(call(None))
+    assert first.contents == {}, "code may write anything"
 
 
 async def test_save_while_code_runs_is_taken_back(real_session: OpenSession) -> None:

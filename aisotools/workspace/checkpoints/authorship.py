@@ -22,8 +22,9 @@ Race window
     What a person has removed is judged by the time of the folder. Below level `confined`, code in a sandbox
     may have a service outside write for it: that is somebody else.
 When it fails
-    Too many processes or paths, a file system without exact times, calls that overlap, or a host that ended
-    before the call did: no evidence, and every change is the call's.
+    Too many processes or paths, a file system without exact times, or a host that ended before the call did:
+    no evidence, and every change is the call's. So it is for calls that overlap, unless all of them say what
+    they write; but what one had changed when another began, and something changed after that, is a conflict.
 """
 
 from __future__ import annotations
@@ -118,6 +119,28 @@ UNKNOWN = Authorship()
 """Every change is the call's."""
 
 
+@dataclass(frozen=True, slots=True)
+class JointAuthorship:
+    """What is known about the writers of calls that overlapped, and that are undone or redone together.
+
+    Attributes:
+        parts: What is known of each call, with the paths that differ between its begin and its end.
+        between: Paths that were neither as at the first begin nor as at the last end when another one began.
+            One call has changed them before and something after that, which may have been somebody else.
+    """
+
+    parts: tuple[tuple[Authorship, frozenset[TreePath]], ...]
+    between: frozenset[TreePath] = frozenset()
+
+    def author_of(self, path: TreePath) -> Author:
+        """Return whose change it is at a path that differs between the first begin and the last end."""
+        # None of them may have it: it changed in one and back, and was changed before in another.
+        known = [authorship for authorship, changed in self.parts if path in changed]
+        known = known or [authorship for authorship, _ in self.parts]
+        authors = {authorship.author_of(path) for authorship in known}
+        return authors.pop() if len(authors) == 1 and path not in self.between else "unclear"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What a host knows about the writers during a call, before it looks at what has changed.
@@ -125,13 +148,13 @@ class Evidence:
     Attributes:
         authorship: What the tool says of its changes.
         idle: When nothing of the sandbox ran.
-        contents: Digests of what the tool has written as a whole, by path: what is there now and is something
-            else was changed after that.
+        contents: Digests of what the call, and calls that overlap with it, write as a whole, by path: what is
+            there now and is none of that was changed by somebody else.
     """
 
     authorship: Authorship = UNKNOWN
     idle: Sequence[TimeSpan] = ()
-    contents: Mapping[TreePath, str] = field(default_factory=dict)
+    contents: Mapping[TreePath, Collection[str]] = field(default_factory=dict)
 
 
 NO_EVIDENCE = Evidence()

@@ -17,11 +17,18 @@ from aisotools.workspace.checkpoints.authorship import (
     Author,
     Authorship,
     Evidence,
+    JointAuthorship,
     changed_nodes,
     changed_paths,
     find_seen,
 )
-from aisotools.workspace.checkpoints.plan import Reasons, RestorePlan, find_changed_since, plan_restore
+from aisotools.workspace.checkpoints.plan import (
+    Reasons,
+    RestorePlan,
+    find_changed_since,
+    is_same,
+    plan_restore,
+)
 from aisotools.workspace.checkpoints.restore import (
     RestoreResult,
     carry_out,
@@ -29,7 +36,12 @@ from aisotools.workspace.checkpoints.restore import (
     stage_plan,
     sync_restored,
 )
-from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
+from aisotools.workspace.checkpoints.steps import (
+    Checkpoint,
+    Direction,
+    change_of_group,
+    group_overlapping,
+)
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import TreePath, TreeReader
 from aisotools.workspace.checkpoints.trees import WORKSPACE_KEY, TrackedTree, TrackedTrees
@@ -142,15 +154,20 @@ def plan_trees(
         force: Whether what somebody else has changed is replaced as well.
     """
     taken = {step.call_id: step for step in steps}
-    hops: dict[str, list[tuple[str, str]]] = {}
-    authorships: dict[str, list[Authorship]] = {}
+    reader = TreeReader(store)
+    changing: dict[str, list[Checkpoint]] = {}
     for step in steps:
         for key in step.before:
             # What a call did includes what the calls inside it did.
             if step.inside not in taken or key not in taken[step.inside].before:
-                hops.setdefault(key, []).append(step.change_of(direction, key))
-                known = step.authorship if key == WORKSPACE_KEY else UNKNOWN
-                authorships.setdefault(key, []).append(known)
+                changing.setdefault(key, []).append(step)
+    hops: dict[str, list[tuple[str, str]]] = {}
+    authorships: dict[str, list[Authorship | JointAuthorship]] = {}
+    for key, those in changing.items():
+        for group in group_overlapping(those):
+            hops.setdefault(key, []).append(change_of_group(group, direction, key))
+            known = join_authorships(reader, group) if key == WORKSPACE_KEY else UNKNOWN
+            authorships.setdefault(key, []).append(known)
     plans = []
     for key, changes in hops.items():
         tree = trees.find(key)
@@ -166,6 +183,27 @@ def plan_trees(
             )
             plans.append((tree, plan))
     return plans
+
+
+def join_authorships(reader: TreeReader, group: Sequence[Checkpoint]) -> Authorship | JointAuthorship:
+    """Return whose the changes of the workspace are that steps of one `group_overlapping` have made."""
+    if len(group) == 1:
+        return group[0].authorship
+    start, end = change_of_group(group, "redo", WORKSPACE_KEY)
+    parts = []
+    between: set[TreePath] = set()
+    for step in group:
+        before, after = step.before[WORKSPACE_KEY], step.after.get(WORKSPACE_KEY, "")
+        changed = reader.differences(before, after) if before and after else ()
+        parts.append((step.authorship, frozenset(changed)))
+        if start and before and end and start != before != end:
+            later = reader.differences(before, end)
+            between.update(
+                path
+                for path, (then, now) in reader.differences(start, before).items()
+                if path in later and not is_same(then, now) and not is_same(*later[path])
+            )
+    return JointAuthorship(tuple(parts), frozenset(between))
 
 
 def move_trees(
@@ -252,9 +290,9 @@ def judge_changes(store: Store, tree: TrackedTree, step: Checkpoint, evidence: E
         return authorship
     nodes = changed_nodes(store, start, end)
     seen: set[TreePath] = set()
-    for path, content in evidence.contents.items():
+    for path, contents in evidence.contents.items():
         node = nodes.get(path)
-        if path in nodes and (node is None or node.kind != "file" or node.content != content):
+        if path in nodes and (node is None or node.kind != "file" or node.content not in contents):
             seen.add(path)
     if evidence.idle:
         with tree.opened() as root:

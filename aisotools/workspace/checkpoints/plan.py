@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import repeat
 
 from aisotools.core.concurrency import sorted_in_runs
-from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship
+from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship, JointAuthorship
 from aisotools.workspace.checkpoints.staging import Failure
 from aisotools.workspace.checkpoints.steps import Direction
 from aisotools.workspace.checkpoints.store import Store
@@ -109,7 +109,7 @@ def plan_restore(
     *,
     is_resumed: bool = False,
     direction: Direction = "undo",
-    authorships: Sequence[Authorship] = (),
+    authorships: Sequence[Authorship | JointAuthorship] = (),
     force: bool = False,
 ) -> RestorePlan:
     """Plan the way from what is there now over `hops`, each from one tree to another.
@@ -125,7 +125,7 @@ def plan_restore(
             a folder and not put a file there yet, or the other way round: so where nothing is, nothing is
             contested.
         direction: Whether the hops undo steps or redo them.
-        authorships: For each hop, whose changes those of the step are; without them all are the call's. An
+        authorships: For each hop, whose changes those of its steps are; without them all are the call's. An
             undo leaves what only somebody else has changed as it is, and a redo, unless it is as the undo has
             left it. What nobody can tell is contested in an undo.
         force: Whether what somebody else has changed is replaced all the same.
@@ -143,8 +143,8 @@ def plan_restore(
     for (start, end), authorship in zip(hops, authorships or repeat(UNKNOWN), strict=False):
         for path, (before, after) in reader.differences(start, end, timed).items():
             current = targets[path] if path in targets else reader.lookup(now, path)
-            is_known = _is_same(current, before) or _is_same(current, after)
-            author = "call" if _is_same(current, after) else authorship.author_of(path)
+            is_known = is_same(current, before) or is_same(current, after)
+            author = "call" if is_same(current, after) else authorship.author_of(path)
             if author == "others" and not force and not (direction == "redo" and is_known):
                 others[path] = _CHANGED_BY_OTHERS
                 continue
@@ -332,7 +332,8 @@ def _build_plan(
     )
 
 
-def _is_same(one: Node | None, other: Node | None) -> bool:
+def is_same(one: Node | None, other: Node | None) -> bool:
+    """Return whether two nodes have the same content, or are both nothing."""
     return other is None if one is None else one.has_same_content(other)
 
 

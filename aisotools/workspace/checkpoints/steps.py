@@ -31,6 +31,9 @@ class Checkpoint:
         inside: The outermost call that it was made in; empty for a call of its own. Together they are one
             step.
         authorship: Whose changes of the workspace they are.
+        began: Number of its begin among all begins and ends of the timeline; 0 if an earlier version has
+            recorded it.
+        ended: The same of its end; 0 while the call runs.
     """
 
     call_id: str
@@ -43,6 +46,8 @@ class Checkpoint:
     changes_variables: bool = False
     inside: str = ""
     authorship: Authorship = UNKNOWN
+    began: int = 0
+    ended: int = 0
 
     @property
     def changed(self) -> bool:
@@ -54,14 +59,12 @@ class Checkpoint:
         """Digests of the trees that it needs."""
         return [root for root in [*self.before.values(), *self.after.values()] if root]
 
-    def change_of(self, direction: Direction, key: str) -> tuple[str, str]:
-        """Return the trees from and to which it leads for one key; `""` for one that is not stored."""
-        before, after = self.before[key], self.after.get(key, "")
-        return (after, before) if direction == "undo" else (before, after)
-
     def end_record(self) -> dict[str, Any]:
         """Return the journal record of its end."""
-        return {"op": "end", "id": self.call_id, "after": dict(self.after), **self.authorship.record()}
+        record = {"op": "end", "id": self.call_id, "after": dict(self.after), **self.authorship.record()}
+        if self.ended:
+            record["at"] = self.ended
+        return record
 
     def begin_record(self) -> dict[str, Any]:
         """Return the journal record of its begin."""
@@ -78,7 +81,44 @@ class Checkpoint:
             record["changes_variables"] = True
         if self.inside:
             record["inside"] = self.inside
+        if self.began:
+            record["at"] = self.began
         return record
+
+
+def group_overlapping(steps: Sequence[Checkpoint]) -> list[list[Checkpoint]]:
+    """Return steps in groups: those of one overlap, directly or through others of it; those of two do not.
+
+    Between the first begin and the last end of a group one of its calls was running at any time, so that
+    these two trees tell all that has changed. Those between tell who has begun or ended when, and nothing of
+    the state that an undo of them all leads to.
+
+    Args:
+        steps: The steps. Groups are in their order, and so are the steps of each.
+    """
+    groups: list[list[Checkpoint]] = []
+    end = 0
+    for step in sorted(steps, key=lambda step: step.began):
+        if step.began < end and step.began:  # nothing is known of the overlaps of one without a number
+            groups[-1].append(step)
+        else:
+            groups.append([step])
+        end = max(end, step.ended) if step.began else 0
+    places = {id(step): place for place, step in enumerate(steps)}
+    for group in groups:
+        group.sort(key=lambda step: places[id(step)])
+    return sorted(groups, key=lambda group: places[id(group[0])])
+
+
+def change_of_group(group: Sequence[Checkpoint], direction: Direction, key: str) -> tuple[str, str]:
+    """Return the trees from and to which steps that overlap lead together, for one key.
+
+    `""` stands for a tree that is not stored.
+    """
+    first = min(group, key=lambda step: step.began)
+    last = max(group, key=lambda step: step.ended)
+    before, after = first.before[key], last.after.get(key, "")
+    return (after, before) if direction == "undo" else (before, after)
 
 
 @dataclass(slots=True)
@@ -92,6 +132,7 @@ class Timeline:
         moving: Record of an undo or redo that was started and not completed.
         left: Partial files that could not be removed: tokens, each with the keys of their trees.
         dropped: Number of older steps that are not kept any more.
+        count: Number of the last begin or end.
     """
 
     done: list[Checkpoint] = field(default_factory=list)
@@ -100,6 +141,7 @@ class Timeline:
     moving: Mapping[str, Any] | None = None
     dropped: int = 0
     left: dict[str, list[str]] = field(default_factory=dict)
+    count: int = 0
 
     @classmethod
     def read(cls, records: Sequence[Mapping[str, Any]]) -> Timeline:
@@ -123,12 +165,14 @@ class Timeline:
                     # Earlier versions did not record it; of their tools, `python` changes variables.
                     changes_variables=record.get("changes_variables", record["name"] == "python"),
                     inside=record.get("inside", ""),
+                    began=self._number(record),
                 )
             case "dropped":
                 self.dropped += record["count"]
             case "end" if record["id"] in self.running:
                 step, authorship = self.running[record["id"]], Authorship.read(record)
-                self.end(replace(step, after=record["after"], authorship=authorship))
+                ended = self._number(record)
+                self.end(replace(step, after=record["after"], authorship=authorship, ended=ended))
             case "move":
                 self.moving = record
             case "moved" if self.moving is not None:
@@ -140,6 +184,16 @@ class Timeline:
                 self.left.pop(record["token"], None)
         if record.get("left"):
             self.left[record["token"]] = record["left"]
+
+    def next_number(self) -> int:
+        """Return the number of a begin or end that happens now."""
+        self.count += 1
+        return self.count
+
+    def _number(self, record: Mapping[str, Any]) -> int:
+        number = int(record.get("at", 0))
+        self.count = max(self.count, number)
+        return number
 
     def end(self, step: Checkpoint) -> None:
         """Add a step that has ended. One that may have changed something clears the redo stack."""

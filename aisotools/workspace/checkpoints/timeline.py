@@ -286,6 +286,7 @@ class Checkpoints:
                 beyond=beyond,
                 changes_variables=changes_variables,
                 inside=self._outermost(call_id),
+                began=self._timeline.next_number(),
             )
             self._store.record(**step.begin_record())
             self._timeline.running[call_id] = step
@@ -320,7 +321,7 @@ class Checkpoints:
             TooSlow: As `Scanner.scan` does. The step is still running then.
         """
         with self._lock:
-            step = self._timeline.running[call_id]
+            step = replace(self._timeline.running[call_id], ended=self._timeline.next_number())
             try:
                 after = {}
                 for key in step.before:
@@ -336,7 +337,7 @@ class Checkpoints:
                 raise
             except BaseException:
                 self._timeline.end(step)
-                self._due.add(op="end", id=call_id, after={})
+                self._due.add(op="end", id=call_id, after={}, at=step.ended)
                 raise
             self._timeline.end(step)
             self._due.add(needs_sync=step.changed, **step.end_record())

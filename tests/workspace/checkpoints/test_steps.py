@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aisotools.workspace.checkpoints.steps import Checkpoint, Timeline
+from aisotools.workspace.checkpoints.steps import (
+    Checkpoint,
+    Timeline,
+    change_of_group,
+    group_overlapping,
+)
 
 
 def checkpoint(call_id: str, before: str = "a", after: str | None = "b") -> Checkpoint:
@@ -27,10 +32,52 @@ def test_step_has_changed_unless_the_opposite_is_certain() -> None:
 
 def test_step_leads_there_and_back() -> None:
     step = checkpoint("c")
-    assert (step.change_of("undo", ""), step.change_of("redo", "")) == (("b", "a"), ("a", "b"))
-    assert checkpoint("c", after=None).change_of("undo", "") == ("", "a")
+    assert change_of_group([step], "undo", "") == ("b", "a")
+    assert change_of_group([step], "redo", "") == ("a", "b")
+    assert change_of_group([checkpoint("c", after=None)], "undo", "") == ("", "a")
     assert step.roots == ["a", "b"]
     assert checkpoint("c", "", None).roots == []
+
+
+def at(call_id: str, began: int, ended: int) -> Checkpoint:
+    return replace(checkpoint(call_id, f"before {call_id}", f"after {call_id}"), began=began, ended=ended)
+
+
+def test_steps_that_overlap_lead_from_the_last_end_to_the_first_begin() -> None:
+    long, inner, chained = at("long", 1, 6), at("inner", 2, 3), at("chained", 5, 8)
+    for order in ([inner, long, chained], [chained, long, inner]):
+        assert group_overlapping(order) == [order]
+        assert change_of_group(order, "undo", "") == ("after chained", "before long")
+        assert change_of_group(order, "redo", "") == ("before long", "after chained")
+    # Without the one that joins them they do not overlap.
+    assert group_overlapping([chained, inner]) == [[chained], [inner]]
+    assert group_overlapping([inner, chained]) == [[inner], [chained]]
+    assert group_overlapping([]) == []
+
+
+def test_steps_that_follow_each_other_do_not_overlap() -> None:
+    steps = [at("1", 1, 2), at("2", 3, 4), at("3", 5, 8), at("4", 6, 7), at("5", 9, 10)]
+    groups = [["1"], ["2"], ["3", "4"], ["5"]]
+    assert [[step.call_id for step in group] for group in group_overlapping(steps)] == groups
+    undo = [[step.call_id for step in group] for group in group_overlapping(steps[::-1])]
+    assert undo == [["5"], ["4", "3"], ["2"], ["1"]]
+
+
+def test_steps_of_earlier_versions_have_no_numbers_and_overlap_with_none() -> None:
+    earlier = [checkpoint("1"), checkpoint("2"), replace(checkpoint("running"), ended=1)]
+    later = [at("3", 2, 4), at("4", 3, 5)]
+    assert group_overlapping([*earlier, *later]) == [*([one] for one in earlier), later]
+    records = [record for step in earlier[:2] for record in (step.begin_record(), step.end_record())]
+    timeline = Timeline.read(records)
+    assert [(step.began, step.ended) for step in timeline.done] == [(0, 0), (0, 0)]
+    assert timeline.next_number() == 1
+
+
+def test_numbers_go_on_after_those_of_the_records() -> None:
+    timeline = Timeline(done=[at("1", 1, 7)], running={"2": replace(at("2", 3, 0), after={})}, count=7)
+    read = Timeline.read(list(timeline.records()))
+    assert read == timeline
+    assert (read.next_number(), read.next_number()) == (8, 9)
 
 
 def test_timeline_comes_back_from_its_records() -> None:

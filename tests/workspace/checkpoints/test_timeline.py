@@ -131,6 +131,23 @@ def test_calls_inside_a_call_are_undone_with_it(rig: Rig) -> None:
     assert a.read_text() == "inner"
 
 
+@pytest.mark.parametrize("changed", ["a", "b"])
+def test_names_of_one_file_are_that_again_though_two_calls_have_changed_one_each(
+    rig: Rig, changed: str
+) -> None:
+    paths = {name: rig.root / name for name in "ab"}
+    paths["a"].write_text("both")
+    paths["b"].hardlink_to(paths["a"])
+    one, other = paths.pop(changed), *paths.values()
+    for path in (one, other):
+        rig.step(path.unlink, partial(path.write_text, "alone"))
+    rig.move(count=2)
+    assert (one.stat().st_ino, one.read_text()) == (other.stat().st_ino, "both")
+    rig.move("redo", 2)
+    assert [path.read_text() for path in (one, other)] == ["alone"] * 2
+    assert one.stat().st_ino != other.stat().st_ino
+
+
 @pytest.mark.parametrize("force", [False, True])
 def test_a_move_is_taken_back_with_what_it_has_overwritten(rig: Rig, force: bool) -> None:
     a, b = rig.root / "a", rig.root / "b"
@@ -484,7 +501,7 @@ def test_step_is_recorded_before_and_after_its_call(rig: Rig) -> None:
     assert list(rig.chain.steps) == [step]
     assert (step.call_id, step.name, step.session, step.beyond) == ("c1", "tool", "session", "sends mail")
     assert step.after == {"": rig.chain.snapshot().root}
-    assert rig.chain.store.records()[1:] == [{"op": "end", "id": "c1", "after": step.after}]
+    assert rig.chain.store.records()[1:] == [{"op": "end", "id": "c1", "after": step.after, "at": 2}]
     assert repr(rig.chain) == f"<Checkpoints of {rig.root}: 1 steps, 0 undone>"
 
 
