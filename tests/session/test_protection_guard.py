@@ -100,6 +100,19 @@ async def test_hooks_that_a_persons_settings_name_are_put_back(
     assert (workspace / "shared/other.cfg").exists()
 
 
+async def test_a_module_that_a_persons_setting_loads_is_put_back_and_the_setting_is_named(
+    real_session: OpenSession, tmp_path: Path, environ: Mapping[str, str]
+) -> None:
+    environ = {**environ, "GIT_CONFIG_GLOBAL": str(tmp_path / "personal")}
+    (tmp_path / "personal").write_text('[filter "t"]\n\tclean = python3 -m json.tool\n')
+    session = real_session(policy=Policy(mode="auto"), level="confined", environ=environ)
+    arguments = {"operation": "write", "path": "argparse.py", "content": "evil = 1\n"}
+    result = await session.call("file", arguments, origin="person", timeout_s=HANG_S)
+    assert result.metadata["protected"] == ["argparse.py"]
+    assert "a setting of git: filter.t.clean = 'python3 -m json.tool' starts Python" in result.content
+    assert not (tmp_path / "workspace/argparse.py").exists()
+
+
 async def test_a_cancelled_call(session: Session) -> None:
     code = f"{PLANT}\nimport time; time.sleep(1000)"
     call = asyncio.create_task(python(session, code, timeout_s=1000))
