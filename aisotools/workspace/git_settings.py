@@ -10,7 +10,7 @@ and those of its submodules, which git finds by their entries in the index. The 
 system's are out of reach there. Each setting counts in its group, whether or not another one revokes it.
 Race: a setting can change after the look. The gate looks once more at dispatch; calls cannot write settings
 that name a program (`aisotools.workspace.protected`).
-Cost: the settings of one repository take about 0.1 ms, and nothing for a command that is not git's.
+Cost: the settings of one repository take about 0.2 ms, and nothing for a command that is not git's.
 Failure: what cannot be read, leads to where a sandbox may write, or is more than is looked at, counts as a
 program, and the command is asked about. Settings in the environment and in the sandbox's own home, which a
 call that was allowed to change things can prepare, are not seen, nor those that a later git will have.
@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from aisotools.workspace.dirfd import read_to_end
@@ -150,3 +150,222 @@ def read_small(path: str) -> bytes:
         return b""
     finally:
         os.close(file)
+
+
+# ---- programs for commands that only read
+
+_SCRATCH = ("/tmp/", "/var/tmp/", "/dev/shm/", "/run/", "/proc/")  # noqa: S108 - compared, never opened
+SYSTEM_FOLDERS = ("/usr/", "/opt/", "/etc/", "/lib/")
+"""Folders beside the workspace that are the same in a sandbox, where it cannot write."""
+
+_BOOLEANS = frozenset(("", "true", "yes", "on", "1", "false", "no", "off", "0"))
+_TRUE = frozenset(("", "true", "yes", "on", "1"))
+_KEYS = {
+    ("core", "alternaterefscommand"): "alternates",
+    ("diff", "command"): "patch",
+    ("diff", "external"): "patch",
+    ("diff", "textconv"): "patch",
+    ("filter", "clean"): "filter",
+    ("filter", "process"): "filter",
+    ("browser", "cmd"): "help",
+    ("browser", "path"): "help",
+    ("help", "browser"): "help",
+    ("man", "cmd"): "help",
+    ("man", "path"): "help",
+    ("web", "browser"): "help",
+}
+_TRANSPORTS = frozenset(
+    (
+        *(("core", "askpass"), ("core", "gitproxy"), ("core", "sshcommand"), ("credential", "helper")),
+        *(("remote", "uploadpack"), ("remote", "vcs"), ("url", "insteadof")),
+    )
+)
+_GITLINK = b"\x00\x00\xe0\x00"  # the mode of a submodule in an index
+_NAME_MASK = 0x0FFF  # of the flags of an entry: the length of its name, or that it is at least this long
+_EXTENDED = 0x4000  # of the flags: two more bytes of them follow
+_COMPRESSED_VERSION = 4
+_OBJECT_BYTES = (20, 32)  # of SHA-1 and SHA-256
+
+
+def find_programs(folder: str, groups: Collection[str], *, root: str) -> list[str]:
+    """Return the settings that name programs of these groups for git in a folder, each as text.
+
+    Args:
+        folder: The folder in which git is started.
+        groups: Of `fsmonitor`, `filter`, `patch`, `signature`, `fetch`, `alternates` and `help`; see
+            `aisotools.policy.shell.git_programs`.
+        root: Real path of the workspace.
+
+    Returns:
+        Clauses about the command; those among them that say what could not be looked at.
+    """
+    search = _ProgramSearch(frozenset(groups), root)
+    search.look_in(os.path.realpath(folder))
+    return search.found()
+
+
+class _ProgramSearch:
+    """Looks through the repositories that git may take for that of one folder."""
+
+    def __init__(self, groups: frozenset[str], root: str) -> None:
+        self._groups = groups
+        self._root = root
+        self._named: dict[str, None] = {}
+        self._promisors: list[str] = []
+        self._transports: list[str] = []
+        self._seen: set[str] = set()
+        self._waiting: list[str] = []
+
+    def found(self) -> list[str]:
+        """Return what was found."""
+        if "fetch" in self._groups and self._promisors and self._transports:
+            self._name(f"{self._promisors[0]} with {self._transports[0]}")
+        return list(self._named)
+
+    def _name(self, setting: str) -> None:
+        self._named[f"a setting of git may have it run a program: {setting}"] = None
+
+    def look_in(self, folder: str) -> None:
+        """Look through the settings for git in a folder, a real path, and those of its submodules."""
+        # git takes the nearest repository that is a sound one, and code in a sandbox can damage one.
+        places = folder.split("/")
+        for end in range(len(places), 0, -1):
+            place = "/".join(places[:end]) or "/"
+            git = os.path.join(place, ".git")
+            if os.path.lexists(git):
+                self._waiting.append(place)
+            elif os.path.isfile(os.path.join(place, "HEAD")) and os.path.isdir(
+                os.path.join(place, "objects")
+            ):
+                self._read_repository(place, place)
+        while self._waiting:
+            worktree = self._waiting.pop()
+            git = os.path.join(worktree, ".git")
+            if os.path.isfile(git):  # of a submodule, or of a worktree of its own
+                text = read_small(git).decode("utf-8", "surrogateescape")
+                git = os.path.join(worktree, text.removeprefix("gitdir:").strip())
+            self._read_repository(git, worktree)
+
+    def _read_repository(self, folder: str, worktree: str) -> None:
+        folder = os.path.normpath(folder)
+        if "\0" in folder or folder in self._seen:
+            return
+        self._seen.add(folder)
+        common = read_small(os.path.join(folder, "commondir")).decode("utf-8", "surrogateescape").strip()
+        common = os.path.normpath(os.path.join(folder, common)) if "\0" not in common else folder
+        for place in dict.fromkeys((folder, common)):
+            for name in ("config", "config.worktree"):
+                self._read_file(os.path.join(place, name))
+        if not self._groups.isdisjoint({"fsmonitor", "filter", "patch"}):
+            self._find_submodules(folder, worktree)
+
+    def _read_file(self, path: str, *, is_included: bool = False) -> None:
+        if path in self._seen:
+            return
+        self._seen.add(path)
+        if len(self._seen) > MAX_SETTINGS_FILES:
+            self._name(f"there are more than {MAX_SETTINGS_FILES} files of settings")
+            return
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            if is_included and not path.startswith(f"{self._root}/"):
+                self._name(f"{path}, which is included, is not there to be read")
+            return
+        except (OSError, ValueError):
+            status = None
+        data = read_small(path) if status is not None and status.st_size < MAX_SETTINGS_BYTES else b""
+        if status is None or (status.st_size and not data):
+            self._name(f"{path} cannot be read")
+            return
+        for setting in parse_settings(data):
+            self._read_setting(setting, path)
+
+    def _read_setting(self, setting: GitSetting, path: str) -> None:
+        section, key, value = setting.section, setting.key, setting.value
+        if section in {"include", "includeif"} and key == "path":
+            included = os.path.normpath(os.path.join(os.path.dirname(path), value))
+            is_private = included.startswith(_SCRATCH) and not included.startswith(f"{self._root}/")
+            if value.startswith(("~", "%")) or "\0" in value or is_private:
+                self._name(f"{setting}, which leads to where a sandbox may write")
+            else:
+                self._read_file(included, is_included=True)
+            return
+        is_promisor = (section, key) == ("remote", "promisor") and value.lower() in _TRUE
+        if is_promisor or (section, key) == ("extensions", "partialclone"):
+            self._promisors.append(str(setting))
+        elif (section, key) in _TRANSPORTS or (section == "remote" and "::" in value):
+            self._transports.append(str(setting))
+        if _group_of(setting) in self._groups:
+            self._name(str(setting))
+
+    def _find_submodules(self, folder: str, worktree: str) -> None:
+        """Have the submodules of a repository looked at, by their entries in the index."""
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError:
+            return
+        for name in names:
+            if name != "index" and not name.startswith("sharedindex."):
+                continue
+            path = os.path.join(folder, name)
+            data = _read_index(path)
+            if data is None:
+                self._name(f"{path} cannot be read, in which submodules may be")
+                continue
+            if _GITLINK not in data:
+                continue
+            if data[4:8] == _COMPRESSED_VERSION.to_bytes(4, "big"):
+                self._name(f"{path} has submodules, and names that are compressed")
+            for submodule in _list_gitlinks(data):
+                place = os.path.normpath(os.path.join(worktree, submodule))
+                if len(self._waiting) < MAX_SETTINGS_FILES and os.path.lexists(os.path.join(place, ".git")):
+                    self._waiting.append(place)
+
+
+def _group_of(setting: GitSetting) -> str:
+    """Return the group of programs to which the program of a setting belongs; empty for none."""
+    section, key, value = setting.section, setting.key, setting.value
+    if (section, key) == ("core", "fsmonitor"):
+        return "" if value.lower() in _BOOLEANS else "fsmonitor"
+    if (section, key) in {("man", "viewer"), ("help", "format")}:
+        return "" if value == "man" else "help"
+    if (section, key) == ("log", "showsignature"):
+        return "signature" if value.lower() in _TRUE or value not in _BOOLEANS else ""
+    if section == "pretty" or (section, key) == ("format", "pretty"):
+        return "signature" if "%G" in value else ""
+    return _KEYS.get((section, key), "")
+
+
+def _read_index(path: str) -> bytes | None:
+    """Return the content of an index; None if it cannot be read, or has more than `MAX_INDEX_BYTES`."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_INDEX_BYTES:
+            return None
+        return read_to_end(file, status.st_size, MAX_INDEX_BYTES)
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+
+
+def _list_gitlinks(data: bytes) -> Iterator[str]:
+    """Yield the paths of what may be entries of submodules: what only looks like one names nothing."""
+    place = data.find(_GITLINK)
+    while place >= 0:
+        for object_bytes in _OBJECT_BYTES:
+            # Behind the mode: owner, group and size, the name of the object, and flags with the length.
+            flags_at = place + 4 * 4 + object_bytes
+            flags = int.from_bytes(data[flags_at : flags_at + 2], "big")
+            start = flags_at + (4 if flags & _EXTENDED else 2)
+            length = flags & _NAME_MASK
+            end = data.find(b"\0", start) if length == _NAME_MASK else start + length
+            name = data[start:end]
+            if name and b"\0" not in name:
+                yield os.fsdecode(name)
+        place = data.find(_GITLINK, place + 1)
