@@ -290,6 +290,8 @@ class AbsentNames:
         modules: Which modules of Python must not be there either: `standard`, those that may stand in for one
             of its library; or `any`.
         above: Whether the same holds for the folders above, up to the workspace.
+        programs: Groups of settings of git of which none may name a program there; see
+            `aisotools.policy.shell.git_programs`.
     """
 
     folder: str
@@ -297,6 +299,7 @@ class AbsentNames:
     _: KW_ONLY
     modules: Literal["", "standard", "any"] = ""
     above: bool = False
+    programs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -587,7 +587,9 @@ class Policy:
             return self._check_unknown(facts)
         label = EFFECT_LABELS[effect] if effect is Effect.DESTRUCTIVE else f"a {EFFECT_LABELS[effect]}"
         if self.mode == "plan":
-            return Evaluation(Decision.DENY, reasons=(f"mode plan allows only reading, and this is {label}",))
+            is_doubtful = not facts.certain and facts.doubts and effect is Effect.LOCAL_MUTATION
+            what = f"counts as {label}, since {_describe_doubt(facts)}" if is_doubtful else f"is {label}"
+            return Evaluation(Decision.DENY, reasons=(f"mode plan allows only reading, and this {what}",))
         if call.origin == "person":
             return _check_typed(facts, effect)
         if self.mode == "auto":

@@ -511,6 +511,8 @@ def _build_denial(
         advice = (
             "Ask the user to make such changes, or to allow the name with Session(allow_protected=[...])."
         )
+        if any(change.loader for change in protected):
+            advice = "Ask the user to make such changes, or to change the setting of git that is named below."
         if any(is_package_mark(change.path) for change in protected):
             advice = (
                 "The workspace lies directly in a folder that modules are imported from, so it cannot be a "
@@ -521,6 +523,8 @@ def _build_denial(
             f"{name} changed protected files, which programs outside the sandbox would run or obey: "
             f"{_summarize_changes(protected)}. Everything else it did stays. {advice}"
         )
+        loaders = dict.fromkeys(change.loader for change in protected if change.loader)
+        lines += [f"The reason is a setting of git: {loader}." for loader in loaders]
     if by_rule := [change for change in changes if change.denied]:
         lines.append(
             f"{name} changed files that a rule of the policy denies to write: {_summarize_changes(by_rule)}. "

@@ -256,7 +256,8 @@ class _CandidateWalk:
 
     def run(self, root: int) -> None:
         try:
-            self._push(root, "", "", ROOT_ZONE)
+            languages = self._named.languages.get("", frozenset())
+            self._push(root, "", "", ROOT_ZONE.with_languages(languages) if languages else ROOT_ZONE)
             while self._stack:
                 frame = self._stack[-1]
                 name = next(frame.subfolders, None)
@@ -329,11 +330,13 @@ class _CandidateWalk:
         self._take_chars(name)
         above = frame.listing.zone.enter(name)
         folded = ""
-        if self._named.names or self._named.folders:
+        if self._named.names or self._named.folders or self._named.languages:
             # Name by name: the whole path of each folder would be folded again for all below it.
             folded = f"{frame.folded}{fold_name(name)}/"
             if folded in self._named.folders:
                 above = above.as_protected()
+            if folded in self._named.languages:
+                above = above.with_languages(self._named.languages[folded])
         # Compared as they are written: a rule about `secrets` does not concern `Secrets`.
         if path[:-1] in self._denied:
             above = above.as_protected()
@@ -441,6 +444,7 @@ class _NamedEntries:
 
     folders: frozenset[str] = frozenset()
     names: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
+    languages: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, named: NamedFiles) -> _NamedEntries:
@@ -448,7 +452,8 @@ class _NamedEntries:
         for path in named.files:
             folder, slash, name = fold_name(path).rpartition("/")
             names.setdefault(folder + slash, set()).add(name)
-        return cls(frozenset(fold_name(f"{path}/") for path in named.folders), names)
+        languages = {fold_name(f"{path}/" if path else ""): one for path, one in named.languages.items()}
+        return cls(frozenset(fold_name(f"{path}/") for path in named.folders), names, languages)
 
 
 class _Incomplete(Exception):

@@ -34,6 +34,7 @@ from aisotools.core.exceptions import WorkspaceError
 from aisotools.core.path_texts import is_within
 from aisotools.core.types import AbsentNames, Effect, Facts, Json, MadeName
 from aisotools.workspace.argument_paths import joined, readings_of
+from aisotools.workspace.git_settings import SYSTEM_FOLDERS, find_programs
 from aisotools.workspace.importable import is_among
 from aisotools.workspace.made_names import MadeNames, Unfollowed
 from aisotools.workspace.paths import Root, as_utf8, check_path
@@ -47,6 +48,7 @@ _MAX_MATCHES = 500
 _MAX_PATTERN_CHARS = 1_000
 _MAX_ENTRIES = 5_000  # looked at for all patterns of a call: some milliseconds of the event loop
 _MAX_MENTIONED = 150
+_MAX_SHOWN_PROGRAMS = 3
 _MAX_MENTION_CHARS = 1_000
 _GLOB = re.compile(r"[*?\[]")
 _PATH_FORM = re.compile(r"[^\s()'\"`;{}<>|=:&!,]+")
@@ -200,8 +202,10 @@ class PathResolver:
         """Return the facts that hold, as there is a name that may be taken for an option, or is none."""
         look = _Look(self._spellings)
         holds = all(map(look.has_plain_names, facts.dash_folders)) and all(map(look.is_absent, facts.absent))
-        if not holds:
-            return dataclasses.replace(facts, dash_folders=(), absent=(), without_dashes=None)
+        named = [each for absent in facts.absent if absent.programs for each in look.programs_in(absent)]
+        if not holds or named:
+            doubts = (*dict.fromkeys(named[:_MAX_SHOWN_PROGRAMS]), *facts.doubts)
+            return dataclasses.replace(facts, dash_folders=(), absent=(), without_dashes=None, doubts=doubts)
         return dataclasses.replace(
             without_dashes,
             runs_in=facts.runs_in,
@@ -371,7 +375,9 @@ class _Look:
         return self._has_none(folder, lambda entry: entry.name.startswith(("-", "@", "|")))
 
     def is_absent(self, absent: AbsentNames) -> bool:
-        """Return whether it is certain that nothing is there of what must not be."""
+        """Return whether it is certain that nothing is there of what must not be, programs of git aside."""
+        if not (absent.names or absent.modules):
+            return True
         folder = self._beneath(absent.folder)
         if folder is None or ".." in folder.split("/"):
             return False
@@ -379,6 +385,15 @@ class _Look:
         folders = [folder, *("/".join(parts[:count]) or "." for count in range(len(parts)))]
 
         return all(self._has_none(each, lambda entry: is_among(entry, absent)) for each in folders)
+
+    def programs_in(self, absent: AbsentNames) -> list[str]:
+        """Return which settings of git name programs that must not be named, or why nobody can tell."""
+        beneath = self._beneath(absent.folder)
+        if beneath is not None and not _GLOB.search(beneath) and "\0" not in beneath:
+            return find_programs(f"{self._root}/{beneath}", absent.programs, root=self._root)
+        if beneath is None and absent.folder.startswith(SYSTEM_FOLDERS):
+            return find_programs(absent.folder, absent.programs, root=self._root)
+        return [f"nobody can tell which programs the settings of git in {absent.folder} name"]
 
     def _has_none(self, folder: str, is_meant: Callable[[os.DirEntry[str]], bool]) -> bool:
         beneath = self._beneath(folder)

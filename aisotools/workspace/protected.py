@@ -57,7 +57,14 @@ from aisotools.workspace.dirfd import (
 )
 from aisotools.workspace.git_config import MAX_CONFIG_BYTES, is_harmless_file, is_harmless_name
 from aisotools.workspace.git_named_files import GitNamedFiles
-from aisotools.workspace.protected_names import AllowedNames, fold_name, is_candidate, zone_of
+from aisotools.workspace.protected_names import (
+    AllowedNames,
+    find_checkpointed,
+    fold_name,
+    is_candidate,
+    is_notebook,
+    zone_of,
+)
 from aisotools.workspace.quarantine import KeptContent, Quarantine, plain_name
 from aisotools.workspace.root_mode import RootMode
 
@@ -70,7 +77,6 @@ ALL_BYTES = 64 << 20
 _ROUNDS = 3  # a process of the sandbox may change files again while they are restored
 _STEP_BYTES = 1 << 14  # reading this much takes about as long as another system call
 _JUDGED_STEPS = 1_000  # judging settings of git takes up to 3 ms
-_CHECKPOINTS = ".ipynb_checkpoints/"
 _REREAD_BYTES = 256 << 10  # content that one look reads again where nothing else differs: up to 0.2 ms
 _REREAD_FILES = 64
 _MAX_SHOWN_CHARS = 200  # of a path, which may have thousands
@@ -85,10 +91,6 @@ _ACTIONS: dict[DifferenceKind, str] = {
 }
 
 
-def _is_notebook(path: str) -> bool:
-    return fold_name(path).endswith(".ipynb")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtectedFileChange:
     """A protected file that differed from its copy.
@@ -101,6 +103,7 @@ class ProtectedFileChange:
             it, under another name in the workspace; empty if there was none to save.
         lost: What of that content was not kept, and why; empty if all of it was.
         denied: True if a rule of the policy denies to write it, whatever its name.
+        loader: The setting of git whose program loads it, and how; empty if that is not why.
     """
 
     path: str
@@ -109,6 +112,7 @@ class ProtectedFileChange:
     saved_as: str = ""
     lost: str = ""
     denied: bool = False
+    loader: str = ""
 
     def __str__(self) -> str:
         action = _ACTIONS[self.kind]
@@ -130,7 +134,10 @@ def _is_expected(change: ProtectedFileChange) -> bool:
     removal, so that no call has to fail for it.
     """
     zone, name = zone_of(change.path), fold_name(change.path).rpartition("/")[2]
-    return change.restored and not change.denied and zone.bytecode and zone.is_compiled(name)
+    is_bytecode = zone.bytecode and (
+        zone.is_compiled(name) or (bool(change.loader) and name.endswith(".pyc"))
+    )
+    return change.restored and not change.denied and is_bytecode
 
 
 Stamp = tuple[int, int, int]
@@ -211,7 +218,7 @@ class ProtectedFiles:
         """Folders and files at a time when every protected file was as its copy; see `_is_settled`."""
         scan = self._scan(Steps())
         if notebooks:
-            self._protected_notebooks.update(filter(_is_notebook, scan.files))
+            self._protected_notebooks.update(filter(is_notebook, scan.files))
         self._copy_files(scan)
 
     def __repr__(self) -> str:
@@ -309,7 +316,7 @@ class ProtectedFiles:
             for round_ in range(_ROUNDS):
                 scan = self._scan(steps)
                 if spared and round_ == 0:
-                    spared -= self._protected_notebooks & set(self._find_checkpointed(scan.files))
+                    spared -= self._protected_notebooks & set(find_checkpointed(scan.files))
                     spared -= {path for path in spared if self._is_denied(path)}
                 differing, rewritten = self._compare(scan, steps)
                 for path in spared:
@@ -433,7 +440,7 @@ class ProtectedFiles:
         if self._allowed_names:
             scan.files = {path: file for path, file in scan.files.items() if not self._is_allowed(path)}
         if self._notebooks and scan.files:
-            self._protected_notebooks.update(self._find_checkpointed(scan.files))
+            self._protected_notebooks.update(find_checkpointed(scan.files))
         self.unwatched, self.is_all_usable = scan.unwatched, scan.is_all_usable
         self.scan_duration_s = time.monotonic() - started_s
         return scan
@@ -474,16 +481,6 @@ class ProtectedFiles:
             scan = self._scan(steps)
         return scan
 
-    @staticmethod
-    def _find_checkpointed(files: Collection[str]) -> Iterator[str]:
-        """Yield the notebooks of which Jupyter has a checkpoint. It creates one when it opens a notebook."""
-        for path in files:
-            folder, found, name = path.rpartition(_CHECKPOINTS)
-            if found and name.endswith("-checkpoint.ipynb"):
-                notebook = folder + name.removesuffix("-checkpoint.ipynb") + ".ipynb"
-                if notebook in files:
-                    yield notebook
-
     # ---- compare
 
     def _compare(self, scan: CandidateScan, steps: Steps) -> tuple[dict[str, DifferenceKind], list[str]]:
@@ -519,7 +516,7 @@ class ProtectedFiles:
         for path, file in scan.files.items():
             if self._is_denied(path) and path not in self._copies:
                 differing[path] = "new"
-            if path in self._copies or path in differing or _is_notebook(path):
+            if path in self._copies or path in differing or is_notebook(path):
                 continue
             judged = self._judge(path, file, scan, steps)
             if judged is None:
@@ -570,7 +567,7 @@ class ProtectedFiles:
         scan = self._name(scan, steps or Steps())
         # What rules deny comes last: however much it is, it takes no room from what programs run.
         for path, file in sorted(scan.files.items(), key=lambda one: self._is_denied(one[0])):
-            if _is_notebook(path) and not (path in self._protected_notebooks or self._is_denied(path)):
+            if is_notebook(path) and not (path in self._protected_notebooks or self._is_denied(path)):
                 continue
             copy = self._copies.get(path)
             if copy is None or not copy.clean or not copy.matches(file.status):
@@ -639,8 +636,10 @@ class ProtectedFiles:
             restored = False
         if not found and in_the_way:
             found = in_the_way[-1]
+        loader = "" if denied or is_candidate(path) else self._git.explain(path)
+        where = {"saved_as": found.place, "lost": found.lost}
         return ProtectedFileChange(
-            path=path, kind=kind, restored=restored, saved_as=found.place, lost=found.lost, denied=by_rule
+            path=path, kind=kind, restored=restored, denied=by_rule, loader=loader, **where
         )
 
     def _set_aside(self, folder: int, name: str) -> str:

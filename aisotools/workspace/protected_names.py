@@ -46,10 +46,11 @@ from __future__ import annotations
 import fnmatch
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from aisotools.core.exceptions import UsageError
+from aisotools.workspace.command_loads import languages_below, may_load
 from aisotools.workspace.protected_groups import EXCEPTIONS, PROTECTED_GROUPS
 
 PROTECTED_NAMES = tuple(name for group in PROTECTED_GROUPS for name in group.names)
@@ -175,6 +176,7 @@ _MODULES = frozenset(
     name.removesuffix(".py") for name in PROTECTED_NAMES if name.endswith(".py") and "*" not in name
 )
 _BYTECODE_FOLDER = "__pycache__"
+_CHECKPOINTS = ".ipynb_checkpoints/"
 _NEVER_IMPORTED = frozenset(("conf", "duties"))
 """Modules that programs only read by their path, and whose folders are named like many others."""
 _PACKAGES = frozenset(name for name in _MODULES - _NEVER_IMPORTED if name.isidentifier())
@@ -239,6 +241,7 @@ class Zone:
         bytecode: True directly in a folder of bytecode.
         code: True directly in a folder that has the name of a protected file of code.
         place: The folder's path, if single files in it are protected by their paths; empty elsewhere.
+        languages: Of which files are protected because a program of the person loads them from here or above.
     """
 
     first: str = ""
@@ -250,6 +253,7 @@ class Zone:
     bytecode: bool = False
     code: bool = False
     place: str = ""
+    languages: frozenset[str] = frozenset()
 
     def enter(self, name: str) -> Zone:
         """Return the zone of the subfolder `name`."""
@@ -275,12 +279,17 @@ class Zone:
             modules=modules,
             bytecode=name == _BYTECODE_FOLDER,
             code=code,
+            languages=self.languages and languages_below(self.languages, name),
         )
         return ROOT_ZONE if zone == ROOT_ZONE else zone
 
     def as_protected(self) -> Zone:
         """Return the zone of a folder in which everything is protected, whatever its name."""
         return replace(self, inside=True)
+
+    def with_languages(self, languages: frozenset[str]) -> Zone:
+        """Return the zone of a folder from which programs load files of these languages as well."""
+        return replace(self, languages=self.languages | languages)
 
     def of_folder(self, place: str) -> Zone:
         """Return the zone of the folder with this path, in which some paths are protected as such."""
@@ -312,6 +321,7 @@ class Zone:
         path = f"{self.first}/{name}"
         return (
             self.inside
+            or (bool(self.languages) and may_load(name, self.languages, link=link))
             or (self.code and _is_first_file(name))
             or (self.repository and name in FILES_OF_GIT)
             or bool(self.operation and name in _FILES_OF_OPERATIONS[self.operation])
@@ -418,6 +428,21 @@ def _is_by_place(zone: Zone, name: str) -> bool:
     """Return whether an entry of this name, as `fold_name` gave it, is protected in such a folder only."""
     forms = (name, *names_made_of(name))
     return any(f"{zone.first}/{form}" in _PATHS or (zone.code and _is_first_file(form)) for form in forms)
+
+
+def is_notebook(path: str) -> bool:
+    """Return whether a file is a notebook, by its name."""
+    return fold_name(path).endswith(".ipynb")
+
+
+def find_checkpointed(files: Collection[str]) -> Iterator[str]:
+    """Yield the notebooks of which Jupyter has a checkpoint. It creates one when it opens a notebook."""
+    for path in files:
+        folder, found, name = path.rpartition(_CHECKPOINTS)
+        if found and name.endswith("-checkpoint.ipynb"):
+            notebook = folder + name.removesuffix("-checkpoint.ipynb") + ".ipynb"
+            if notebook in files:
+                yield notebook
 
 
 # ---- names that a person allows

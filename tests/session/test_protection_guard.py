@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Mapping
@@ -98,6 +100,45 @@ async def test_hooks_that_a_persons_settings_name_are_put_back(
     assert not (workspace / "scripts/pre-commit").exists()
     assert (workspace / "shared/x.cfg").read_text() == "[user]\n\tname = x\n"
     assert (workspace / "shared/other.cfg").exists()
+
+
+async def test_a_module_that_a_persons_setting_loads_is_put_back_and_the_setting_is_named(
+    real_session: OpenSession, tmp_path: Path, environ: Mapping[str, str]
+) -> None:
+    environ = {**environ, "GIT_CONFIG_GLOBAL": str(tmp_path / "personal")}
+    (tmp_path / "personal").write_text('[filter "t"]\n\tclean = python3 -m json.tool\n')
+    session = real_session(policy=Policy(mode="auto"), level="confined", environ=environ)
+    arguments = {"operation": "write", "path": "argparse.py", "content": "evil = 1\n"}
+    result = await session.call("file", arguments, origin="person", timeout_s=HANG_S)
+    assert result.metadata["protected"] == ["argparse.py"]
+    assert "a setting of git: filter.t.clean = 'python3 -m json.tool' starts Python" in result.content
+    assert not (tmp_path / "workspace/argparse.py").exists()
+
+
+async def test_a_git_command_that_would_run_a_program_of_the_settings_does_not_count_as_reading(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    workspace = tmp_path / "workspace"
+    (workspace / "sub").mkdir(parents=True)
+    run = functools.partial(subprocess.run, cwd=workspace / "sub", check=True)
+    run(["git", "init", "-q", "."])
+    status = {"command": "cd sub && git status"}
+    try:
+        session = real_session(policy=Policy(mode="plan"), level="isolated")
+        await session.start()
+    except Exception as error:
+        pytest.skip(str(error))  # `confined` opens no repository of the person
+    assert not (await session.call("sandbox_bash", status, timeout_s=HANG_S)).is_error
+    await idle(session)
+    run(["git", "config", "core.fsmonitor", "sh -c 'echo RAN >&2' --"])
+    result = await session.call("sandbox_bash", status, timeout_s=HANG_S)
+    assert "was not run" in result.content
+    assert "core.fsmonitor = \"sh -c 'echo RAN >&2' --\"" in result.content
+    assert not (
+        await session.call("sandbox_bash", {"command": "git -C sub remote -v"}, timeout_s=HANG_S)
+    ).is_error
+    run(["git", "config", "--unset", "core.fsmonitor"])
+    assert not (await session.call("sandbox_bash", status, timeout_s=HANG_S)).is_error
 
 
 async def test_a_cancelled_call(session: Session) -> None:

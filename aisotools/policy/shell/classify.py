@@ -176,7 +176,7 @@ def shell_facts(command: str, folder: str = ".") -> Facts:
         report = dataclasses.replace(
             report, certain=False, effect=max(report.effect, Effect.LOCAL_MUTATION), unknown=()
         )
-        if _may_make(found):
+        if any(one.names or one.modules for one in found.absent) and _may_make(found):
             return _facts_of(report, folder)
     return dataclasses.replace(
         _facts_of(report, folder),

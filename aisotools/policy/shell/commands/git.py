@@ -6,9 +6,10 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 
-from aisotools.core.types import Effect, MadeName
+from aisotools.core.types import AbsentNames, Effect, MadeName
 from aisotools.policy.shell.expansion import Word, name_set
 from aisotools.policy.shell.folders import START, join
+from aisotools.policy.shell.git_programs import programs_run_by
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     Classifier,
@@ -261,7 +262,7 @@ def _classify_git(words: Words) -> CommandVerdict:
     if len(rest) < len(words) - 1:
         verdicts.append(CommandVerdict(spellings=_spellings_of(rest)))
     if len(rest) == 2 and rest[1].text in {"--help", "-h"} and _PLAIN_NAME.fullmatch(rest[0].text or ""):
-        return merge(verdicts)
+        return merge([*verdicts, _unless_named(_programs_of(rest[0].text or "", rest), folder)])
     subcommand = rest[0].text if rest else "help"
     if subcommand is None:
         return merge([*verdicts, uncertain("it cannot be determined which git command this is")])
@@ -280,7 +281,20 @@ def _classify_git(words: Words) -> CommandVerdict:
     is_new_branch = len(rest) == 3 and (subcommand, rest[1].text) in {("checkout", "-b"), ("switch", "-c")}
     keeps_files = verdict.only_reads or is_new_branch or subcommand in _KEEPS_FILES
     made = () if keeps_files else (MadeName(START),)
-    return merge([*verdicts, verdict, CommandVerdict(recorded=recorded, made=made)])
+    # What only reads does so only where no setting names a program that it would run.
+    unless = _unless_named(_programs_of(subcommand, rest), folder) if verdict.only_reads else NO_EFFECT
+    return merge([*verdicts, verdict, CommandVerdict(recorded=recorded, made=made), unless])
+
+
+def _unless_named(groups: tuple[str, ...], folder: str) -> CommandVerdict:
+    return CommandVerdict(absent=(AbsentNames(folder, programs=groups),)) if groups else NO_EFFECT
+
+
+def _programs_of(subcommand: str, words: Words) -> tuple[str, ...]:
+    texts = [word.text for word in words[1:]]
+    options = [text for text in texts if text and text.startswith("-")]
+    no_content = None not in texts and _shows_no_content(subcommand, "", options)
+    return programs_run_by(subcommand, words, shows_no_content=no_content)
 
 
 def _spellings_of(rest: Words) -> tuple[str, ...]:

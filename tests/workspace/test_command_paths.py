@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.workspace.git_named_files import MAX_LOOKS, PathSearch
+from aisotools.workspace.command_paths import MAX_LOOKS, PathSearch
 from aisotools.workspace.protected import ProtectedFiles
 from tests.workspace.test_protected_attacks import EVIL_PY, Place, edit, git_needed, status, using, written
 
@@ -428,9 +428,9 @@ def test_a_hostile_value_is_searched_within_bounds(tmp_path: Path, command: str)
         (root / f"a/{name}").mkdir(parents=True)
     search = PathSearch(str(root), {"HOME": str(tmp_path)})
     search.allow(MAX_LOOKS)
-    files, folders = search.find(command, str(root))
-    assert len(files) + len(folders) < 4 * MAX_LOOKS
-    assert str(root) not in folders
+    found = search.find(command, str(root))
+    assert len(found.files) + len(found.folders) < 4 * MAX_LOOKS
+    assert str(root) not in found.folders
 
 
 def test_a_file_of_settings_leaves_looks_for_the_next_one(place: Place, tmp_path: Path) -> None:

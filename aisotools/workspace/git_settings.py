@@ -1,0 +1,371 @@
+"""Read settings of git, and find the programs that they name for commands which otherwise only read.
+
+Threat: `git status`, `git diff` and `git log -p` change nothing by themselves, but run what settings name:
+`core.fsmonitor`, `diff.external`, a `textconv`, a filter. A command that runs a program is not one that is
+known to read, wherever that program comes from: mode `plan` promises that nobody's program runs.
+
+Mechanism: `find_programs` reads the settings that git in a sandbox sees from a folder: those of the
+repository and of each further one that git may take for it, all that they include, whatever the condition,
+and those of its submodules, which git finds by their entries in the index. The person's own settings and the
+system's are out of reach there. Each setting counts in its group, whether or not another one revokes it.
+Race: a setting can change after the look. The gate looks once more at dispatch; calls cannot write settings
+that name a program (`aisotools.workspace.protected`).
+Cost: the settings of one repository take about 0.2 ms, and nothing for a command that is not git's.
+Failure: what cannot be read, leads to where a sandbox may write, or is more than is looked at, counts as a
+program, and the command is asked about. Settings in the environment and in the sandbox's own home, which a
+call that was allowed to change things can prepare, are not seen, nor those that a later git will have.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from aisotools.workspace.dirfd import read_to_end
+
+MAX_SETTINGS_BYTES = 1 << 20
+"""Size of the largest file of settings that is read."""
+
+MAX_SETTINGS_FILES = 100
+"""Files of settings that are read in all."""
+
+MAX_INDEX_BYTES = 64 << 20
+"""Size of the largest index of a repository in which submodules are looked for."""
+
+_HEADER = re.compile(r'\[([A-Za-z0-9.-]+)(?:[ \t\r]+"((?:[^"\\\n]|\\.)*)")?\]')
+_KEY = re.compile(r"([A-Za-z][A-Za-z0-9-]*)[ \t\r]*(=|(?=\n)|\Z)")
+_MAX_SHOWN_CHARS = 100
+_BLANKS = " \t\r"
+_ESCAPES = {"n": "\n", "t": "\t", "b": "\b"}
+
+
+@dataclass(frozen=True, slots=True)
+class GitSetting:
+    """One setting: section and key in lower case, and the value as git understands it."""
+
+    section: str
+    name: str
+    key: str
+    value: str
+
+    def __str__(self) -> str:
+        value = self.value if len(self.value) <= _MAX_SHOWN_CHARS else f"{self.value[:_MAX_SHOWN_CHARS]}..."
+        return f"{'.'.join(filter(None, (self.section, self.name, self.key)))} = {value!r}"
+
+
+def parse_settings(data: bytes) -> Iterator[GitSetting]:
+    """Yield the settings of a file. What is malformed is passed over, as git refuses the whole file."""
+    text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff").replace("\r\n", "\n")
+    section, name = "", ""
+    place = 0
+    while place < len(text):
+        if text[place] in "\n \t\r":
+            place += 1
+        elif header := _HEADER.match(text, place):
+            section, _, old_name = header[1].lower().partition(".")
+            name = re.sub(r"\\(.)", r"\1", header[2]) if header[2] is not None else old_name
+            place = header.end()
+        # git takes a setting on the line of its header, too: so no end of a line is needed between them.
+        elif (key := _KEY.match(text, place)) and section:
+            value, place = _parse_value(text, key.end()) if key[2] else ("", _end_of_line(text, key.end()))
+            yield GitSetting(section, name, key[1].lower(), value)
+        else:
+            place = _end_of_line(text, place)  # a comment, whatever its last character, or nonsense
+
+
+def _end_of_line(text: str, place: int) -> int:
+    end = text.find("\n", place)
+    return len(text) if end < 0 else end
+
+
+def _parse_value(text: str, place: int) -> tuple[str, int]:
+    """Return a value without quotes, escapes and comment, and where its last line ends."""
+    chars: list[str] = []
+    quoted = False
+    end = 0  # of the value without blanks at its end
+    while place < len(text) and text[place] != "\n":
+        char = text[place]
+        place += 1
+        if char in "#;" and not quoted:
+            place = _end_of_line(text, place)
+            break
+        if not chars and char in _BLANKS and not quoted:
+            continue
+        if char == '"':
+            quoted = not quoted
+        elif char == "\\":
+            escaped = text[place : place + 1]
+            place += 1
+            # A backslash at the end of a line joins it with the next one, within quotes and outside.
+            chars.append("" if escaped == "\n" else _ESCAPES.get(escaped, escaped))
+            if escaped == "\n":
+                continue
+        else:
+            chars.append(char)
+        if quoted or char not in _BLANKS:
+            end = len(chars)
+    return "".join(chars[:end]), min(place, len(text))
+
+
+def settings_of_person(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return where a person's settings and those of the system are; they need not exist."""
+    home = environ.get("HOME")
+    if "GIT_CONFIG_GLOBAL" in environ:
+        own = [environ["GIT_CONFIG_GLOBAL"]]
+    elif home:
+        base = environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
+        own = [f"{base}/git/config", f"{home}/.gitconfig"]
+    else:
+        own = []
+    if home and "GIT_CONFIG_NOSYSTEM" not in environ:
+        own.append(environ.get("GIT_CONFIG_SYSTEM", "/etc/gitconfig"))
+    return tuple(path for path in own if path)
+
+
+def stamp_of(path: str) -> tuple[int, int, int] | None:
+    """Return inode, device and change time of a file, or of what a link leads to; None if there is none."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_dev, status.st_ctime_ns
+
+
+def read_small(path: str) -> bytes:
+    """Return the content of a regular file, or nothing."""
+    try:
+        # Hostile: a FIFO in its place would block the open for ever, and a device never end.
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return b""
+    try:
+        # A folder, too, can be opened so; only then is it seen what was opened.
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return b""
+        return read_to_end(file, MAX_SETTINGS_BYTES - 1, MAX_SETTINGS_BYTES)
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
+
+
+# ---- programs for commands that only read
+
+_SCRATCH = ("/tmp/", "/var/tmp/", "/dev/shm/", "/run/", "/proc/")  # noqa: S108 - compared, never opened
+SYSTEM_FOLDERS = ("/usr/", "/opt/", "/etc/", "/lib/")
+"""Folders beside the workspace that are the same in a sandbox, where it cannot write."""
+
+_BOOLEANS = frozenset(("", "true", "yes", "on", "1", "false", "no", "off", "0"))
+_TRUE = frozenset(("", "true", "yes", "on", "1"))
+_KEYS = {
+    ("core", "alternaterefscommand"): "alternates",
+    ("diff", "command"): "patch",
+    ("diff", "external"): "patch",
+    ("diff", "textconv"): "patch",
+    ("filter", "clean"): "filter",
+    ("filter", "process"): "filter",
+    ("browser", "cmd"): "help",
+    ("browser", "path"): "help",
+    ("help", "browser"): "help",
+    ("man", "cmd"): "help",
+    ("man", "path"): "help",
+    ("web", "browser"): "help",
+}
+_TRANSPORTS = frozenset(
+    (
+        *(("core", "askpass"), ("core", "gitproxy"), ("core", "sshcommand"), ("credential", "helper")),
+        *(("remote", "uploadpack"), ("remote", "vcs"), ("url", "insteadof")),
+    )
+)
+_GITLINK = b"\x00\x00\xe0\x00"  # the mode of a submodule in an index
+_NAME_MASK = 0x0FFF  # of the flags of an entry: the length of its name, or that it is at least this long
+_EXTENDED = 0x4000  # of the flags: two more bytes of them follow
+_COMPRESSED_VERSION = 4
+_OBJECT_BYTES = (20, 32)  # of SHA-1 and SHA-256
+
+
+def find_programs(folder: str, groups: Collection[str], *, root: str) -> list[str]:
+    """Return the settings that name programs of these groups for git in a folder, each as text.
+
+    Args:
+        folder: The folder in which git is started.
+        groups: Of `fsmonitor`, `filter`, `patch`, `signature`, `fetch`, `alternates` and `help`; see
+            `aisotools.policy.shell.git_programs`.
+        root: Real path of the workspace.
+
+    Returns:
+        Clauses about the command; those among them that say what could not be looked at.
+    """
+    search = _ProgramSearch(frozenset(groups), root)
+    search.look_in(os.path.realpath(folder))
+    return search.found()
+
+
+class _ProgramSearch:
+    """Looks through the repositories that git may take for that of one folder."""
+
+    def __init__(self, groups: frozenset[str], root: str) -> None:
+        self._groups = groups
+        self._root = root
+        self._named: dict[str, None] = {}
+        self._promisors: list[str] = []
+        self._transports: list[str] = []
+        self._seen: set[str] = set()
+        self._waiting: list[str] = []
+
+    def found(self) -> list[str]:
+        """Return what was found."""
+        if "fetch" in self._groups and self._promisors and self._transports:
+            self._name(f"{self._promisors[0]} with {self._transports[0]}")
+        return list(self._named)
+
+    def _name(self, setting: str) -> None:
+        self._named[f"a setting of git may have it run a program: {setting}"] = None
+
+    def look_in(self, folder: str) -> None:
+        """Look through the settings for git in a folder, a real path, and those of its submodules."""
+        # git takes the nearest repository that is a sound one, and code in a sandbox can damage one.
+        places = folder.split("/")
+        for end in range(len(places), 0, -1):
+            place = "/".join(places[:end]) or "/"
+            git = os.path.join(place, ".git")
+            if os.path.lexists(git):
+                self._waiting.append(place)
+            elif os.path.isfile(os.path.join(place, "HEAD")) and os.path.isdir(
+                os.path.join(place, "objects")
+            ):
+                self._read_repository(place, place)
+        while self._waiting:
+            worktree = self._waiting.pop()
+            git = os.path.join(worktree, ".git")
+            if os.path.isfile(git):  # of a submodule, or of a worktree of its own
+                text = read_small(git).decode("utf-8", "surrogateescape")
+                git = os.path.join(worktree, text.removeprefix("gitdir:").strip())
+            self._read_repository(git, worktree)
+
+    def _read_repository(self, folder: str, worktree: str) -> None:
+        folder = os.path.normpath(folder)
+        if "\0" in folder or folder in self._seen:
+            return
+        self._seen.add(folder)
+        common = read_small(os.path.join(folder, "commondir")).decode("utf-8", "surrogateescape").strip()
+        common = os.path.normpath(os.path.join(folder, common)) if "\0" not in common else folder
+        for place in dict.fromkeys((folder, common)):
+            for name in ("config", "config.worktree"):
+                self._read_file(os.path.join(place, name))
+        if not self._groups.isdisjoint({"fsmonitor", "filter", "patch"}):
+            self._find_submodules(folder, worktree)
+
+    def _read_file(self, path: str, *, is_included: bool = False) -> None:
+        if path in self._seen:
+            return
+        self._seen.add(path)
+        if len(self._seen) > MAX_SETTINGS_FILES:
+            self._name(f"there are more than {MAX_SETTINGS_FILES} files of settings")
+            return
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            if is_included and not path.startswith(f"{self._root}/"):
+                self._name(f"{path}, which is included, is not there to be read")
+            return
+        except (OSError, ValueError):
+            status = None
+        data = read_small(path) if status is not None and status.st_size < MAX_SETTINGS_BYTES else b""
+        if status is None or (status.st_size and not data):
+            self._name(f"{path} cannot be read")
+            return
+        for setting in parse_settings(data):
+            self._read_setting(setting, path)
+
+    def _read_setting(self, setting: GitSetting, path: str) -> None:
+        section, key, value = setting.section, setting.key, setting.value
+        if section in {"include", "includeif"} and key == "path":
+            included = os.path.normpath(os.path.join(os.path.dirname(path), value))
+            is_private = included.startswith(_SCRATCH) and not included.startswith(f"{self._root}/")
+            if value.startswith(("~", "%")) or "\0" in value or is_private:
+                self._name(f"{setting}, which leads to where a sandbox may write")
+            else:
+                self._read_file(included, is_included=True)
+            return
+        is_promisor = (section, key) == ("remote", "promisor") and value.lower() in _TRUE
+        if is_promisor or (section, key) == ("extensions", "partialclone"):
+            self._promisors.append(str(setting))
+        elif (section, key) in _TRANSPORTS or (section == "remote" and "::" in value):
+            self._transports.append(str(setting))
+        if _group_of(setting) in self._groups:
+            self._name(str(setting))
+
+    def _find_submodules(self, folder: str, worktree: str) -> None:
+        """Have the submodules of a repository looked at, by their entries in the index."""
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError:
+            return
+        for name in names:
+            if name != "index" and not name.startswith("sharedindex."):
+                continue
+            path = os.path.join(folder, name)
+            data = _read_index(path)
+            if data is None:
+                self._name(f"{path} cannot be read, in which submodules may be")
+                continue
+            if _GITLINK not in data:
+                continue
+            if data[4:8] == _COMPRESSED_VERSION.to_bytes(4, "big"):
+                self._name(f"{path} has submodules, and names that are compressed")
+            for submodule in _list_gitlinks(data):
+                place = os.path.normpath(os.path.join(worktree, submodule))
+                if len(self._waiting) < MAX_SETTINGS_FILES and os.path.lexists(os.path.join(place, ".git")):
+                    self._waiting.append(place)
+
+
+def _group_of(setting: GitSetting) -> str:
+    """Return the group of programs to which the program of a setting belongs; empty for none."""
+    section, key, value = setting.section, setting.key, setting.value
+    if (section, key) == ("core", "fsmonitor"):
+        return "" if value.lower() in _BOOLEANS else "fsmonitor"
+    if (section, key) in {("man", "viewer"), ("help", "format")}:
+        return "" if value == "man" else "help"
+    if (section, key) == ("log", "showsignature"):
+        return "signature" if value.lower() in _TRUE or value not in _BOOLEANS else ""
+    if section == "pretty" or (section, key) == ("format", "pretty"):
+        return "signature" if "%G" in value else ""
+    return _KEYS.get((section, key), "")
+
+
+def _read_index(path: str) -> bytes | None:
+    """Return the content of an index; None if it cannot be read, or has more than `MAX_INDEX_BYTES`."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_INDEX_BYTES:
+            return None
+        return read_to_end(file, status.st_size, MAX_INDEX_BYTES)
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+
+
+def _list_gitlinks(data: bytes) -> Iterator[str]:
+    """Yield the paths of what may be entries of submodules: what only looks like one names nothing."""
+    place = data.find(_GITLINK)
+    while place >= 0:
+        for object_bytes in _OBJECT_BYTES:
+            # Behind the mode: owner, group and size, the name of the object, and flags with the length.
+            flags_at = place + 4 * 4 + object_bytes
+            flags = int.from_bytes(data[flags_at : flags_at + 2], "big")
+            start = flags_at + (4 if flags & _EXTENDED else 2)
+            length = flags & _NAME_MASK
+            end = data.find(b"\0", start) if length == _NAME_MASK else start + length
+            name = data[start:end]
+            if name and b"\0" not in name:
+                yield os.fsdecode(name)
+        place = data.find(_GITLINK, place + 1)
