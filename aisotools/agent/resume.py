@@ -15,6 +15,7 @@ the ledger; `Resumed.missing` lists what.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,10 +42,12 @@ from aisotools.core.exceptions import AisotoolsError, LedgerError, UsageError, a
 from aisotools.core.messages import AssistantMessage, Message, Model, ToolMessage, message_to_json
 from aisotools.core.redaction import has_marks
 from aisotools.core.types import Effect, Json, Remember, ToolCall
+from aisotools.policy.prepared import bound_sources
 from aisotools.session.ledger import ledger_name, read, verify
 from aisotools.session.ledger_reader import events_of_records
 from aisotools.session.session import Session
 from aisotools.workspace.lock import state_folder
+from aisotools.workspace.stamps import ABSENT
 
 _TODO_TOOL = "todo"
 _CUT_MARK = "are not in the record ...]"  # how the ledger ends a text that it holds only in part
@@ -277,8 +280,14 @@ def _restore_grant(grant: RecordedGrant, session: Session) -> str:
         return str(error).rstrip(".")
     if prepared.effect > grant.effect:
         return f"the call counts as {prepared.effect} now, and as {grant.effect} when it was approved"
-    if (prepared.facts.scripts or prepared.facts.code) and prepared.digest != grant.digest:
+    depends = prepared.facts.scripts or prepared.facts.code or bound_sources(prepared.facts)
+    if depends and prepared.digest != grant.digest:
         return "the code that it may run is not as it was when the call was approved"
+    if grant.scope == "shape":
+        # What the call replaced when it was approved is not recorded: the grant covers no loss.
+        facts = prepared.facts
+        without_losses = dataclasses.replace(facts, losses=tuple((path, ABSENT) for path, _ in facts.losses))
+        prepared = dataclasses.replace(prepared, facts=without_losses)
     if session.grants.add(grant.scope, prepared) is None:
         return "there is nothing of that scope to remember any more"
     return ""

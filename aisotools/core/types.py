@@ -314,7 +314,8 @@ class Facts:
         links: Names among these that lead to another path, each with that path, which is listed as well.
         mentions: Paths in the workspace that arguments name, of a tool that does not say what it reads.
         named: What words of its commands name of the workspace, where it is not known what these do with it.
-            It counts for rules about what is read, or about any path, and for nothing else.
+            It counts for rules about what is read, or about any path, and an approval binds its content.
+        places: Folders among these that no word names: a command runs in them, and may do anything.
         unresolved: What it reads where nobody can tell beforehand which path that is, as it is written.
         recorded: Paths of which it reads, or spreads, what a repository of git has recorded; `.` for any.
         made: Names that it makes, and what these lead to from then on: what else it reads and writes below
@@ -337,6 +338,8 @@ class Facts:
             are resolved.
         code: For a call that is asked about and may run files of the workspace without naming them, a digest
             of all files that may be code; empty if they cannot be compared. None for any other call.
+        sources: For a call that is asked about and may change something, what it reads or names, each with a
+            digest of what is there at this moment; compared before it runs.
         losses: What it would remove or overwrite, each with a stamp of what is there at this moment; compared
             before it runs, and bound by a grant if it destroys something.
         runs_in: Where the tool runs.
@@ -356,6 +359,7 @@ class Facts:
     links: tuple[tuple[str, str], ...] = ()
     mentions: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
     recorded: tuple[str, ...] = ()
     made: tuple[MadeName, ...] = ()
@@ -371,6 +375,7 @@ class Facts:
     unknown: tuple[tuple[str, ...], ...] = ()
     scripts: tuple[tuple[str, str], ...] = ()
     code: str | None = None
+    sources: tuple[tuple[str, str], ...] = ()
     losses: tuple[tuple[str, str], ...] = ()
     runs_in: RunsIn = "sandbox"
     level: str = "confined"

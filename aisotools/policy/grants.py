@@ -22,12 +22,12 @@ from dataclasses import dataclass
 
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Effect, Facts, Remember
-from aisotools.policy.prepared import PreparedCall
+from aisotools.policy.prepared import PreparedCall, bound_sources
 from aisotools.policy.prompts import EFFECT_LABELS
 from aisotools.policy.rules import normalize_path
 from aisotools.workspace.protected_names import name_to_allow
 from aisotools.workspace.scripts import FOLDER, MISSING
-from aisotools.workspace.stamps import is_known
+from aisotools.workspace.stamps import is_known, is_there
 
 # Programs that do one thing for each of their subcommands.
 _PROGRAMS_WITH_SUBCOMMANDS = frozenset(
@@ -131,6 +131,7 @@ class Shape:
         reads: Folders it reads files of, relative to the workspace; one that it reads as a whole ends in `/`.
         writes: Folders it changes files of, likewise.
         hosts: Hosts it talks to, in lower case.
+        losses: Folders in which it overwrites or removes something that is there, likewise.
         settings: Files that define names in the call, such as the remotes of git, with their digests.
     """
 
@@ -138,6 +139,7 @@ class Shape:
     reads: frozenset[str] = frozenset()
     writes: frozenset[str] = frozenset()
     hosts: frozenset[str] = frozenset()
+    losses: frozenset[str] = frozenset()
     settings: frozenset[tuple[str, str]] = frozenset()
 
     def covers(self, other: Shape) -> bool:
@@ -147,6 +149,7 @@ class Shape:
             and other.reads <= self.reads
             and other.writes <= self.writes
             and other.hosts <= self.hosts
+            and other.losses <= self.losses
             and other.settings <= self.settings
         )
 
@@ -266,6 +269,7 @@ def shape_of(facts: Facts) -> Shape | None:
         reads=_folders_of(facts.reads, facts.folders) | _folders_of(facts.recorded, facts.recorded),
         writes=_folders_of(facts.writes, facts.folders),
         hosts=frozenset(map(str.lower, facts.hosts)),
+        losses=_folders_of([path for path, stamp in facts.losses if is_there(stamp)], facts.folders),
         settings=frozenset(facts.scripts),
     )
 
@@ -278,6 +282,8 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
         return {"protected": f"{', '.join(names)} may be written in this workspace"} if names else {}
     if facts.code == "" or "" in dict(facts.scripts).values():
         return {}  # the code that the call runs may differ next time, and no digest would show it
+    if not all(map(is_known, dict(bound_sources(facts)).values())):
+        return {}  # likewise, what it reads
     if facts.effect is Effect.DESTRUCTIVE and not all(map(is_known, dict(facts.losses).values())):
         return {}  # likewise, what the call removes may differ next time
     scopes: dict[Remember, str] = {"call": f"{name} with exactly these arguments{_while_unchanged(facts)}"}
@@ -291,11 +297,14 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
             ("running only", sorted(shape.commands)),
             ("reading only", map(_describe_folder, sorted(shape.reads))),
             ("writing only to", map(_describe_folder, sorted(shape.writes))),
+            ("replacing only what is in", map(_describe_folder, sorted(shape.losses))),
             ("talking only to", sorted(shape.hosts)),
         ):
             if listed := ", ".join(members):
                 limits.append(f" {limited} {listed}")
         settings = sorted(dict(shape.settings))
+        if facts.losses and not shape.losses:
+            limits.append(" replacing nothing")
         are = "is" if len(settings) == 1 else "are"
         unchanged = f", while {summarize_names(settings, 3)} {are} unchanged" if settings else ""
         scopes["shape"] = f"{name}{','.join(limits)}, {limit}{unchanged}"
@@ -308,6 +317,9 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
 def _while_unchanged(facts: Facts) -> str:
     """Return how long a grant for exactly this call holds: the end of its description, or an empty text."""
     names = [path for path, digest in facts.scripts if digest not in {MISSING, FOLDER}]
+    names = list(
+        dict.fromkeys((*names, *(path for path, digest in bound_sources(facts) if digest != MISSING)))
+    )
     also = ", and no other code in the workspace is changed" if facts.code is not None else ""
     if names:
         have = "has" if len(names) == 1 else "have"

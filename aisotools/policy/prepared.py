@@ -10,10 +10,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from aisotools.core.protocols import Tool, ToolPayload
+from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Decision, Effect, Facts, Json, RunsIn, ToolCall, ToolResult, with_changes
 from aisotools.policy.quoted import quoted_texts
 from aisotools.policy.rules import Evaluation, Policy, assumed_effect
@@ -30,11 +32,20 @@ from aisotools.tools.adapter import (
 from aisotools.tools.declarations import DeclaredFacts, declared_facts, unite_names
 from aisotools.tools.validation import encode_arguments, fresh_arguments
 from aisotools.workspace.loaded_names import loaded_names
+from aisotools.workspace.stamps import is_known
 
 _CODE_ARGUMENT = "code"
 """The argument in which tools get code to run, as `python` does."""
 
 _MAX_PATH_CHARS = 4_096
+_DEPENDS = re.compile(
+    r"\$(?!\{?(?:HOME|LANG|LD_LIBRARY_PATH|OLDPWD|PATH|PWD|PYTHONPATH|SHELL|TMPDIR|USER|WORKSPACE)\b)|[`…]|\{\}"
+)
+"""In the place of a path that another program, or a variable, gives at run time."""
+
+_TAKES_LIST = re.compile(r"\s(?:-\w*T|-@|--files(?:0|-from\b))")
+"""Options by which tar, rsync, zip and others read the names of files from a file."""
+
 _CODE_SIGNS = re.compile(r"[()=\n\"';]|\bimport\b|%")
 
 _MAX_COMMANDS = 20
@@ -47,6 +58,8 @@ _NOT_REMEMBERED = (
     "an approval cannot be remembered: it may run code beside the workspace, or more than can be compared"
 )
 
+_NOT_COMPARED = "an approval cannot be remembered: not all that it reads can be compared ({names})"
+
 _UNENFORCED = (
     "its tool says that it only reads, which cannot be enforced here (level {level}): it counts as a local "
     "change"
@@ -56,8 +69,17 @@ _UNENFORCED = (
 PathsResolver = Callable[[Facts, Mapping[str, Json] | None], Facts]
 """Resolves the paths of a call; gets the arguments of a tool that may name paths in them."""
 
-CodeDigester = Callable[[Iterable[str], Iterable[str]], str]
-"""Returns a digest of all code that a call may run; see `workspace.scripts.digest_of_code`."""
+
+class CodeDigester(Protocol):
+    """Looks at the code of a workspace."""
+
+    def __call__(self, texts: Iterable[str], scripts: Iterable[str], /, *, is_any: bool = False) -> str:
+        """Return a digest of all code that a call may run; see `workspace.scripts.digest_of_code`."""
+        ...
+
+
+SourcesFinder = Callable[[Facts, Facts], Facts]
+"""Returns facts with digests of what the call reads: gets the declared facts, and the resolved ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +94,8 @@ class PreparedCall:
         deadline_s: The tool's own limit in seconds, or None.
         facts: What is known about the call.
         effect: The effect that the policy assumed.
-        evaluation: The policy's answer.
+        policy: The policy that was asked.
+        evaluation: Its answer.
         digest: Of the tool's version, the arguments and the level; see `call_digest`.
         only_touches_files: True for our own file tools, which reach files through the path guard and change
             nothing else. What a stranger's tool says of itself does not count.
@@ -84,6 +107,7 @@ class PreparedCall:
             from before it. Tools that overlap share the worker with others, whose variables they leave alone.
         contents: Digests of the files that its preview was computed from, by path, once it was shown.
         expected: Paths that earlier calls of the same question change: no reason to ask about it again.
+        left: Digests of its sources, by path, as earlier calls of the same question leave them.
         is_tried: True if it is tried without the right to change anything before anybody is asked.
         trial: What came of that, for its card: `reason` and `output`, once it was tried in vain.
         look_again: Returns its facts with the paths resolved once more; None if they were not resolved.
@@ -96,6 +120,7 @@ class PreparedCall:
     deadline_s: float | None
     facts: Facts
     effect: Effect
+    policy: Policy
     evaluation: Evaluation
     digest: str
     only_touches_files: bool
@@ -104,6 +129,7 @@ class PreparedCall:
     changes_variables: bool
     contents: Mapping[str, str] = field(default_factory=dict)
     expected: tuple[str, ...] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
     is_tried: bool = False
     trial: Mapping[str, Json] = field(default_factory=dict)
     look_again: Callable[[], Facts] | None = field(repr=False)
@@ -145,9 +171,11 @@ def prepare_call(
     *,
     has_readers: bool = False,
     resolve_paths: PathsResolver | None = None,
+    find_sources: SourcesFinder | None = None,
     digest_code: CodeDigester | None = None,
     enforced: frozenset[tuple[str, str]] = frozenset(),
     enforced_for_reading: frozenset[tuple[str, str]] = frozenset(),
+    is_asked: bool = False,
 ) -> PreparedCall:
     """Validate and classify a call, and ask the policy.
 
@@ -163,10 +191,13 @@ def prepare_call(
             make a local change.
         resolve_paths: Returns the facts with their paths resolved in the workspace; None leaves them as the
             tool declares them.
+        find_sources: Returns the facts with digests of what the call reads, for a call that is asked about;
+            None if nobody can look at it.
         digest_code: Returns a digest of the code that the call may run without naming it; None if nobody can
             look at it.
         enforced: Globs of rules that the sandbox enforces by itself; see `Facts.enforced`.
         enforced_for_reading: Further ones that it enforces for a command that only reads.
+        is_asked: Whether somebody is asked about the call even if the policy allows it.
 
     Raises:
         ArgumentError: If the arguments do not fit.
@@ -200,7 +231,15 @@ def prepare_call(
         reason = f"its effects could not be determined ({type(error).__name__}: {error}); fix its classify()"
         evaluation = Evaluation(Decision.DENY, reasons=(reason,))
     else:
-        found, evaluation = _evaluate(found, call, encoded, policy, digest_code)
+        found, evaluation = _evaluate(
+            found,
+            call,
+            encoded,
+            policy,
+            digest_code=digest_code,
+            find_sources=find_sources,
+            is_asked=is_asked,
+        )
     facts, effect = found.facts, found.effect
     only_touches_files = builtin is not None and facts.path_guarded
     return PreparedCall(
@@ -211,6 +250,7 @@ def prepare_call(
         deadline_s=deadline_of(tool, encoded),
         facts=facts,
         effect=effect,
+        policy=policy,
         evaluation=evaluation,
         digest=call_digest(tool, encoded, level, facts),
         only_touches_files=only_touches_files,
@@ -224,12 +264,24 @@ def prepare_call(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Resolution:
+    """Resolves the paths of a call, and finds its sources."""
+
+    resolve: Callable[[], Facts]
+    find_sources: Callable[[Facts], Facts]
+
+    def __call__(self) -> Facts:
+        return self.find_sources(self.resolve())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Classification:
     """What is known of a call before the policy is asked.
 
     Attributes:
         facts: What is known about the call.
+        declared: The same with the paths as they are written.
         effect: The effect that the policy assumes.
         flaw: What is wrong with the declaration of the tool's author; empty if nothing is.
         resolve: Returns the facts with their paths resolved; None if nobody can resolve them.
@@ -239,6 +291,7 @@ class _Classification:
     """
 
     facts: Facts
+    declared: Facts = field(default_factory=Facts)
     effect: Effect
     flaw: str = ""
     resolve: Callable[[], Facts] | None = None
@@ -299,6 +352,7 @@ def _classify(
         enforced=enforced if runs_in == "sandbox" else frozenset(),
         scripts=() if resolve_paths is None else facts.scripts,  # without a resolver nobody can read them
     )
+    declared = facts
     # The paths of a call that only reads matter to rules about paths, and to a person who is asked.
     is_resolved = resolve_paths is not None and (concerns_paths or facts.effect is not Effect.READ_ONLY)
     resolve: Callable[[], Facts] | None = None
@@ -327,6 +381,7 @@ def _classify(
         facts = with_changes(facts, undoable=undoable)
     return _Classification(
         facts=facts,
+        declared=declared,
         effect=effect,
         flaw=flaw,
         resolve=resolve,
@@ -341,17 +396,27 @@ def _evaluate(
     call: ToolCall,
     encoded: bytes,
     policy: Policy,
+    *,
     digest_code: CodeDigester | None,
+    find_sources: SourcesFinder | None,
+    is_asked: bool,
 ) -> tuple[_Classification, Evaluation]:
     """Ask the policy. Return its answer, and the classification with what a person who is asked must know."""
     evaluation = policy.check(_with_arguments(call, fresh_arguments(encoded)), found.facts)
-    if evaluation.decision is Decision.ASK and found.resolve is not None and not found.is_resolved:
+    # A person can allow to write what is protected, so that is asked about as well.
+    is_asked = is_asked or evaluation.decision is Decision.ASK or bool(evaluation.protected)
+    if is_asked and found.resolve is not None and not found.is_resolved:
         facts, old = found.resolve(), found.facts
         facts = with_changes(facts, effect=old.effect, undoable=old.undoable)
         # A path that cannot be resolved makes the facts uncertain, and so the effect may become more severe.
         found = with_changes(found, facts=facts, effect=assumed_effect(facts), is_resolved=True)
-    if evaluation.decision is Decision.ASK and digest_code is not None:
-        facts = _with_code(found.facts, fresh_arguments(encoded), digest_code)
+    # What a call reads that changes nothing is shown to whoever made it, and nothing else comes of it.
+    if is_asked and found.is_resolved and find_sources is not None and found.effect is not Effect.READ_ONLY:
+        assert found.resolve is not None
+        find = functools.partial(find_sources, found.declared)
+        found = with_changes(found, facts=find(found.facts), resolve=_Resolution(found.resolve, find))
+    if is_asked and digest_code is not None:
+        facts = _with_code(found, fresh_arguments(encoded), digest_code)
         found = with_changes(found, facts=facts)
     notes = _notes(found, evaluation.decision)
     if notes:
@@ -366,6 +431,8 @@ def _notes(found: _Classification, decision: Decision) -> Sequence[str]:
         notes.append(_UNENFORCED.format(level=facts.level))
     if facts.code == "":
         notes.append(_NOT_REMEMBERED)
+    elif unknown := [path for path, digest in bound_sources(facts) if not is_known(digest)]:
+        notes.append(_NOT_COMPARED.format(names=summarize_names(unknown, 3)))
     if facts.runs_in == "host" and facts.basis == "declaration" and facts.effect is Effect.READ_ONLY:
         notes.append(_ONLY_DECLARED)
     if found.flaw and decision is not Decision.ALLOW:
@@ -405,14 +472,29 @@ def _resolve_with_arguments(resolve_paths: PathsResolver, facts: Facts, encoded:
     return resolve_paths(facts, arguments)
 
 
-def _with_code(facts: Facts, arguments: Mapping[str, Json], digest_code: CodeDigester) -> Facts:
+def _with_code(found: _Classification, arguments: Mapping[str, Json], digest_code: CodeDigester) -> Facts:
     """Return the facts with a digest of the code that the call may run without naming it."""
+    facts = found.facts
     is_given_code = isinstance(arguments.get(_CODE_ARGUMENT), str)
-    runs_unknown = not facts.certain and not facts.path_guarded
+    words = found.declared.named if facts.commands else ()
+    is_any = any(map(_DEPENDS.search, (*facts.unresolved, *words)))
+    is_any = is_any or any(map(_TAKES_LIST.search, facts.commands))
+    runs_unknown = (is_any or not facts.certain) and not facts.path_guarded
     if not is_given_code and not (runs_unknown and (facts.commands or facts.runs_in == "sandbox")):
         return facts
     texts = [value for value in arguments.values() if isinstance(value, str)]
-    return with_changes(facts, code=digest_code(texts, [path for path, _ in facts.scripts]))
+    scripts = [path for path, _ in facts.scripts]
+    return with_changes(facts, code=digest_code(texts, scripts, is_any=is_any))
+
+
+def bound_sources(facts: Facts) -> tuple[tuple[str, str], ...]:
+    """Return the sources on which an approval that is remembered depends, with their digests.
+
+    What a certain call makes of what it reads is known, and stays in the workspace; everything else may be
+    another thing with other sources.
+    """
+    is_bound = not facts.certain or facts.unresolved or facts.effect is Effect.REMOTE_ACTION
+    return facts.sources if is_bound else ()
 
 
 def _with_commands(facts: Facts) -> Facts:
@@ -453,6 +535,7 @@ def call_digest(tool: Tool, encoded_arguments: bytes, level: str, facts: Facts) 
         facts.recorded,
         facts.scripts,
         facts.code,
+        bound_sources(facts),
         facts.losses if facts.effect is Effect.DESTRUCTIVE else (),
     )
     paths = repr(known).encode()
@@ -460,6 +543,32 @@ def call_digest(tool: Tool, encoded_arguments: bytes, level: str, facts: Facts) 
         # The lengths keep two different lists of parts from joining into the same bytes.
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()
+
+
+def changes_something(decision: CallDecision | ToolResult) -> bool:
+    """Return whether a call may change something, if it runs at all."""
+    return (
+        isinstance(decision, CallDecision)
+        and decision.decision is not Decision.DENY
+        and decision.prepared.effect is not Effect.READ_ONLY
+    )
+
+
+def in_waves(decisions: Sequence[CallDecision | ToolResult]) -> Iterator[list[int]]:
+    """Group the indices of calls that may run together, in order: readers share, each writer is alone."""
+    together: list[int] = []
+    for index, decision in enumerate(decisions):
+        if (
+            isinstance(decision, CallDecision)
+            and decision.decision is Decision.ALLOW
+            and decision.prepared.effect is not Effect.READ_ONLY
+        ):
+            yield together
+            yield [index]
+            together = []
+        else:
+            together.append(index)
+    yield together
 
 
 def denial_result(name: str, reasons: tuple[str, ...]) -> ToolResult:

@@ -130,10 +130,12 @@ class ApprovalManager:
         for decision in decisions:
             prepared, call = decision.prepared, decision.prepared.call
             scripts = tuple(dict(prepared.facts.scripts))
+            # Before the preview, which adds what this call leaves.
+            left = previewer.digests_left(dict(prepared.facts.sources))
             preview, contents = previewer.preview(call.arguments, prepared.own_path, scripts)
-            expected = _losses_among(prepared.facts, changed) if changed else ()
+            expected = _expected_among(prepared.facts, changed) if changed else ()
+            prepared = dataclasses.replace(prepared, contents=contents, expected=expected, left=left)
             changed += prepared.facts.writes
-            prepared = dataclasses.replace(prepared, contents=contents, expected=expected)
             shown.append(prepared)
             requests.append(await self._request(prepared, call, preview, env))
         if approver is None:
@@ -261,11 +263,11 @@ class ApprovalManager:
         return CallDecision(prepared, Decision.ALLOW, decided_by, (f"you allowed that {grant.description}",))
 
 
-def _losses_among(facts: Facts, changed: Sequence[str]) -> tuple[str, ...]:
-    """Return those of the paths that a call would change that are, or lie below or around, changed ones."""
+def _expected_among(facts: Facts, changed: Sequence[str]) -> tuple[str, ...]:
+    """Return those of the paths that a call would change or reads that are, or lie around, changed ones."""
     return tuple(
         path
-        for path, _ in facts.losses
+        for path, _ in (*facts.losses, *facts.sources)
         if any(is_within(path, other) or is_within(other, path) for other in changed)
     )
 
@@ -293,6 +295,7 @@ def _decide_edited(
             env.can_undo,
             has_readers=env.has_readers,
             resolve_paths=env.resolve_paths,
+            find_sources=env.find_sources,
             digest_code=env.digest_code,
             enforced=env.enforcement.globs,
             enforced_for_reading=env.enforcement.reading_globs,

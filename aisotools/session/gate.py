@@ -15,7 +15,7 @@ import functools
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
@@ -34,15 +34,22 @@ from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.truncation import ResultStore, RetentionBudget, truncate_result
 from aisotools.core.types import Decision, Effect, Json, Origin, ToolCall, ToolResult, with_changes
 from aisotools.policy.grants import Grants, names_to_allow
-from aisotools.policy.prepared import CallDecision, PreparedCall, call_digest, denial_result, prepare_call
+from aisotools.policy.prepared import (
+    CallDecision,
+    PreparedCall,
+    call_digest,
+    changes_something,
+    denial_result,
+    in_waves,
+    prepare_call,
+)
 from aisotools.policy.rules import Evaluation, Policy
 from aisotools.policy.trials import why_not_tried
-from aisotools.sandbox.results import VALUE_DROPPED
 from aisotools.sandbox.worker.output import escape_surrogates
 from aisotools.session.approvals import DEFAULT_ANSWER_TIMEOUT_S, ApprovalManager
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment, Guard, leave_guards
-from aisotools.session.host_calls import CallServices, HostCalls
+from aisotools.session.host_calls import CallServices, HostCalls, validated_result
 from aisotools.session.path_rules import PathRules
 from aisotools.session.previews import describe_differences
 from aisotools.session.transfer import TransferTool
@@ -50,9 +57,7 @@ from aisotools.session.trials import Trials
 from aisotools.tools.adapter import (
     broken_tool_result,
     exception_result,
-    host_exception_result,
     load_analysis,
-    validate_value,
 )
 from aisotools.tools.registry import ToolRegistry
 from aisotools.tools.validation import check_size
@@ -71,6 +76,8 @@ _LARGE_EVENT = 1 << 14
 """From this size on an event is prepared before it is added: the search for secrets takes up to 1 ms for
 1,000 characters that were written to slow it down."""
 
+_NEW_POLICY = "the policy is another one than when the call was decided about"
+_MEANWHILE = "another call ran after the approval; call it again to be asked about what is there now"
 _CANCELLED = ToolResult.error("The call was cancelled.")
 
 _log = logging.getLogger(__name__)
@@ -263,7 +270,7 @@ class Gate:
                 await self._take_turn(request.size)
                 decisions.append(self._decide(request, env))
             await self._ask_where_needed(decisions, env)
-            for wave in _waves(decisions):
+            for wave in in_waves(decisions):
                 await asyncio.gather(*(run(index, decisions[index]) for index in wave))
         finally:
             # Cancelled before their turn: these were requested, so their end is recorded too.
@@ -360,7 +367,13 @@ class Gate:
         return self._prepare(call, level, env, tool)
 
     def _prepare(
-        self, call: ToolCall, level: str, env: CallEnvironment | None, tool: Tool | None
+        self,
+        call: ToolCall,
+        level: str,
+        env: CallEnvironment | None,
+        tool: Tool | None,
+        *,
+        is_asked: bool = False,
     ) -> PreparedCall:
         """Do what `prepare` does for a call whose arguments are known not to be too large."""
         bound, rules = (None, None) if env is None else (env.workspace_policy, env.path_rules)
@@ -378,9 +391,11 @@ class Gate:
             can_undo,
             has_readers=has_readers,
             resolve_paths=resolve_paths,
+            find_sources=None if env is None else env.find_sources,
             digest_code=None if env is None else env.digest_code,
             enforced=rules.enforcement.globs if rules else frozenset(),
             enforced_for_reading=rules.enforcement.reading_globs if rules else frozenset(),
+            is_asked=is_asked,
         )
         if env is None or env.trials is None or not prepared.facts.unknown:
             return prepared
@@ -404,7 +419,7 @@ class Gate:
         if request.flaw is not None:
             return broken_tool_result(call.name, request.flaw)
         try:
-            prepared = self._prepare(call, env.level, env, tool or request.tool)
+            prepared = self._prepare(call, env.level, env, tool or request.tool, is_asked=ask)
         except UnknownTool as error:
             return ToolResult.error(str(error), error_kind="invalid")
         except Exception as error:  # tools are written by strangers too
@@ -450,7 +465,7 @@ class Gate:
         for index, decision in enumerate(decisions):
             if isinstance(decision, CallDecision) and decision.prepared.is_tried:
                 decisions[index] = await self._try_first(decision, env)
-            if _changes_something(decisions[index]):
+            if changes_something(decisions[index]):
                 break  # what comes after is about what this one leaves
         to_ask = {
             index: decision
@@ -475,7 +490,7 @@ class Gate:
     ) -> CallDecision | ToolResult:
         """Return the result of a call whose trial counts; else the decision, with what came of the trial."""
         tried = await self._trials.run(decision, env, timeout_s)
-        return _validated(decision.prepared.tool, tried) if isinstance(tried, ToolResult) else tried
+        return validated_result(decision.prepared.tool, tried) if isinstance(tried, ToolResult) else tried
 
     async def _confirm_and_run(self, decision: CallDecision | ToolResult, env: CallEnvironment) -> ToolResult:
         if isinstance(decision, CallDecision):
@@ -489,24 +504,31 @@ class Gate:
         tool: TransferTool | None = None,
         approver: Approver | None = None,
     ) -> CallDecision:
-        """Return the decision if the call would still change the same; otherwise decide once more.
+        """Return the decision if the call and the policy are as they were; otherwise decide once more.
 
         Time has passed since the decision: a person took time to answer, or other calls of the batch have
-        run. The approver is asked again, and the question lists what is different now.
+        run. What the policy of this moment denies is denied; what it asks about, an answer has settled. If
+        the call would do another thing, the approver is asked again, and the question lists the differences.
         """
         for _ in range(_MAX_QUESTIONS):
             shown = decision.prepared
             if decision.decision is not Decision.ALLOW:
                 return decision
             differences = describe_differences(shown, env.files)
-            if not differences:
+            is_same_policy = self.effective_policy(env.workspace_policy, env.path_rules) == shown.policy
+            is_gone = tool is None and self.registry.get(shown.original.name) is None
+            if is_gone or (is_same_policy and not differences):
                 return decision
-            prepared = self._prepare(shown.call, env.level, env, tool)
+            is_answered = decision.decided_by == "approver"
+            prepared = self._prepare(shown.call, env.level, env, tool, is_asked=is_answered)
             evaluation = prepared.evaluation
             if evaluation.decision is Decision.DENY:
-                return CallDecision(prepared, Decision.DENY, "policy", evaluation.reasons)
-            if evaluation.decision is Decision.ALLOW and decision.decided_by != "approver":
+                reasons = evaluation.reasons if is_same_policy else (*evaluation.reasons, _NEW_POLICY)
+                return CallDecision(prepared, Decision.DENY, "policy", reasons)
+            if evaluation.decision is Decision.ALLOW and not is_answered:
                 return CallDecision(prepared, Decision.ALLOW, decision.decided_by, evaluation.reasons)
+            if not differences and (is_answered or self.grants.find(prepared) is not None):
+                return decision
             changed = Evaluation(Decision.ASK, reasons=(*differences, *evaluation.reasons))
             question = CallDecision(
                 with_changes(prepared, evaluation=changed), Decision.ASK, "policy", changed.reasons
@@ -558,7 +580,7 @@ class Gate:
         self._event_log.add(CallStarted, call.id, runs_in=prepared.facts.runs_in, level=env.level)
         try:
             if prepared.effect is not Effect.READ_ONLY:
-                return await self._run_guarded(prepared, env, timeout_s, session_tool)
+                return await self._run_guarded(decision, env, timeout_s, session_tool)
             result = await self._run_unguarded(prepared, env, timeout_s, session_tool)
             return result if env.on_read is None else env.on_read(prepared, result)
         except ToolError as error:  # a guard demands that something is done first
@@ -576,19 +598,25 @@ class Gate:
 
     async def _run_guarded(
         self,
-        prepared: PreparedCall,
+        decision: CallDecision,
         env: CallEnvironment,
         timeout_s: float,
         session_tool: TransferTool | None,
     ) -> ToolResult:
         """Run a call that may change something between the guards' `before` and `after`."""
+        prepared = decision.prepared
         entered: list[Guard] = []
         result: ToolResult | None = None
         try:
             for guard in env.guards:
                 await guard.before(prepared)
                 entered.append(guard)
-            result = await self._run_unguarded(prepared, env, timeout_s, session_tool)
+            # Race: while the workspace's lock was waited for, another call may have changed what was shown.
+            is_shown = decision.decided_by == "approver"
+            if is_shown and (differences := describe_differences(prepared, env.files)):
+                result = denial_result(prepared.original.name, (*differences, _MEANWHILE))
+            else:
+                result = await self._run_unguarded(prepared, env, timeout_s, session_tool)
         finally:
             # A cancelled call may have changed something too. All guards that were entered run to their end,
             # however often the caller is cancelled meanwhile: the outermost holds the workspace's lock.
@@ -630,7 +658,7 @@ class Gate:
             result = await env.sandbox.call(request)
             if done:
                 result = with_changes(result, content=f"{result.content}\n{done}".lstrip("\n"))
-        result = _validated(prepared.tool, result)
+        result = validated_result(prepared.tool, result)
         return result if session_tool is None else await session_tool.receive(result)
 
     def _context(self, call: ToolCall, env: CallEnvironment) -> ToolContext:
@@ -656,45 +684,3 @@ class Gate:
             ),
             emitter=emit,
         )
-
-
-def _validated(tool: Tool, result: ToolResult) -> ToolResult:
-    """Return the result if its value is as the tool says; else an error."""
-    # A value over the cap was left out, and the result says so: there is nothing to validate.
-    if result.is_error or (result.value is None and VALUE_DROPPED in result.metadata):
-        return result
-    try:
-        validate_value(tool, result.value)
-    except ToolError as error:
-        return ToolResult.error(str(error), recoverable=False)
-    except Exception as error:  # tools are written by strangers too
-        failed = host_exception_result(error)
-        message = f"{tool.name} ran, but its validate_value failed. This is a bug in the tool.\n"
-        return with_changes(failed, content=message + failed.content, recoverable=False)
-    return result
-
-
-def _changes_something(decision: CallDecision | ToolResult) -> bool:
-    """Return whether a call may change something, if it runs at all."""
-    return (
-        isinstance(decision, CallDecision)
-        and decision.decision is not Decision.DENY
-        and decision.prepared.effect is not Effect.READ_ONLY
-    )
-
-
-def _waves(decisions: Sequence[CallDecision | ToolResult]) -> Iterator[list[int]]:
-    """Group the indices of calls that may run together, in order: readers share, each writer is alone."""
-    together: list[int] = []
-    for index, decision in enumerate(decisions):
-        if (
-            isinstance(decision, CallDecision)
-            and decision.decision is Decision.ALLOW
-            and decision.prepared.effect is not Effect.READ_ONLY
-        ):
-            yield together
-            yield [index]
-            together = []
-        else:
-            together.append(index)
-    yield together

@@ -24,7 +24,7 @@ from aisotools.core.exceptions import WorkspaceError, as_clause
 from aisotools.core.sandboxes import Sandbox
 from aisotools.core.types import Facts, ToolCall, ToolResult
 from aisotools.policy.enforcement import PathEnforcement
-from aisotools.policy.prepared import CodeDigester, PathsResolver, PreparedCall
+from aisotools.policy.prepared import CodeDigester, PathsResolver, PreparedCall, SourcesFinder
 from aisotools.policy.rules import Policy
 from aisotools.policy.trials import TrialLookups
 from aisotools.session.path_rules import PathRules
@@ -94,6 +94,7 @@ class CallEnvironment:
         describe_undo: Returns a sentence for the approval card: what undo will restore of the call.
         has_readers: Whether the sandbox can hold tools that only read to it.
         resolve_paths: Returns the facts of a call with their paths resolved in the workspace.
+        find_sources: Returns the facts of a call with digests of what it reads.
         digest_code: Returns a digest of the code in the workspace that a call may run without naming it.
         path_rules: The rules about paths, as far as the sandbox enforces them by itself; None if it cannot.
         trials: What decides which calls are tried before anybody is asked; None if none are.
@@ -110,6 +111,7 @@ class CallEnvironment:
     describe_undo: Callable[[PreparedCall], Awaitable[str]] | None = None
     has_readers: bool = False
     resolve_paths: PathsResolver | None = None
+    find_sources: SourcesFinder | None = None
     digest_code: CodeDigester | None = None
     path_rules: PathRules | None = None
     trials: TrialLookups | None = None

@@ -11,10 +11,12 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
+from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import StoredText, Tool, ToolContext, UserQuestion
 from aisotools.core.truncation import ResultStore
-from aisotools.core.types import Json, ToolCall, ToolResult
-from aisotools.tools.adapter import host_exception_result
+from aisotools.core.types import Json, ToolCall, ToolResult, with_changes
+from aisotools.sandbox.results import VALUE_DROPPED
+from aisotools.tools.adapter import host_exception_result, validate_value
 
 _CANCEL_GRACE_S = 0.2
 """Seconds that a cancelled host tool has to end before its caller gets control back."""
@@ -119,3 +121,19 @@ class CallServices:
     async def ask_user(self, question: UserQuestion) -> str | None:
         """Put a question to a person. Return None when nobody answered."""
         return await self._ask_user(question)
+
+
+def validated_result(tool: Tool, result: ToolResult) -> ToolResult:
+    """Return the result if its value is as the tool's own check says; else an error."""
+    # A value over the cap was left out, and the result says so: there is nothing to validate.
+    if result.is_error or (result.value is None and VALUE_DROPPED in result.metadata):
+        return result
+    try:
+        validate_value(tool, result.value)
+    except ToolError as error:
+        return ToolResult.error(str(error), recoverable=False)
+    except Exception as error:  # tools are written by strangers too
+        failed = host_exception_result(error)
+        message = f"{tool.name} ran, but its validate_value failed. This is a bug in the tool.\n"
+        return with_changes(failed, content=message + failed.content, recoverable=False)
+    return result

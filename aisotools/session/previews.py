@@ -14,7 +14,7 @@ import difflib
 import hashlib
 import operator
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -64,8 +64,7 @@ class Previewer:
         if not own_path or workspace is None:
             return {}, {}
         if scripts:
-            expected = {path: _digest(self._texts[path]) for path in scripts if path in self._texts}
-            return {}, expected
+            return {}, self.digests_left(scripts)
         path = arguments.get("path")
         operation = arguments.get("operation", "write")
         writes = operation == "write" and isinstance(arguments.get("content"), str)
@@ -92,6 +91,10 @@ class Previewer:
             return {"diff": _note(path, f"What changes cannot be shown: {error}")}, digests
         self._texts[key] = after
         return {"diff": _diff(path, before or "", after, exists=before is not None)}, digests
+
+    def digests_left(self, paths: Iterable[str]) -> dict[str, str]:
+        """Return digests of those files of which it is known what the calls so far leave in them."""
+        return {path: _digest(self._texts[path]) for path in paths if path in self._texts}
 
 
 def digest_of_file(workspace: Workspace, path: str) -> str:
@@ -120,6 +123,8 @@ def describe_differences(shown: PreparedCall, workspace: Workspace | None) -> li
         differences += links or reach or ["it would reach other files"]
     if was.scripts or found.scripts:
         differences += _changed_scripts(shown, found)
+    if was.sources or found.sources:
+        differences += _changed_sources(shown, found)
     # What a diff was shown of is compared with that, below.
     if was.losses and (was.scripts or not shown.contents):
         differences += _changed_losses(shown, found)
@@ -129,7 +134,24 @@ def describe_differences(shown: PreparedCall, workspace: Workspace | None) -> li
             for path, digest in shown.contents.items()
             if digest_of_file(workspace, path) != digest
         ]
-    return differences
+    return list(dict.fromkeys(differences))
+
+
+def _changed_sources(shown: PreparedCall, found: Facts) -> list[str]:
+    """Return what of the files that the call reads has changed, or is there now."""
+    # A file that would be lost is compared as that, and one of which a diff was shown, with that.
+    others = {*dict(shown.facts.losses), *shown.contents, *shown.expected} - shown.left.keys()
+    before, now = {**dict(shown.facts.sources), **shown.left}, dict(found.sources)
+    changed = [
+        f"{path} has changed since it was shown"
+        for path, digest in before.items()
+        if digest != MISSING and now.get(path) != digest and path not in others
+    ]
+    return changed + [
+        f"{path} is there now, and would be read"
+        for path, digest in now.items()
+        if before.get(path, MISSING) == MISSING and digest != MISSING and path not in others
+    ]
 
 
 def _changed_scripts(shown: PreparedCall, found: Facts) -> list[str]:

@@ -242,6 +242,7 @@ async def build_environment(
             history.close()
             raise
         read_guard = ReadGuard(reads)
+        resolver = PathResolver(workspace, path_rules.name_of)
         env = dataclasses.replace(
             env,
             files=guarded,
@@ -249,7 +250,8 @@ async def build_environment(
             on_read=read_guard.on_read,
             can_undo=history.can_undo,
             describe_undo=history.describe,
-            resolve_paths=PathResolver(workspace, path_rules.name_of).resolve,
+            resolve_paths=resolver.resolve,
+            find_sources=resolver.with_sources,
             digest_code=functools.partial(digest_of_code, workspace),
             path_rules=path_rules,
             # Only a reader holds a command to what a trial promises.

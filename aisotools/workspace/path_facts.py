@@ -39,8 +39,8 @@ from aisotools.workspace.importable import is_among
 from aisotools.workspace.made_names import MadeNames, Unfollowed
 from aisotools.workspace.paths import Root, as_utf8, check_path
 from aisotools.workspace.real_paths import follow_path
-from aisotools.workspace.scripts import digests_of, is_code
-from aisotools.workspace.stamps import stamps_of
+from aisotools.workspace.scripts import FOLDER, digests_of, is_code, source_digests
+from aisotools.workspace.stamps import UNKNOWN, stamps_of
 
 _MAX_PATHS = 200
 _MAX_PARTS = 10_000  # of all paths of a call; each may cost a system call
@@ -55,6 +55,8 @@ _PATH_FORM = re.compile(r"[^\s()'\"`;{}<>|=:&!,]+")
 _NUMBER = re.compile(r"[+-]?[\d._]+(?:[eE][+-]?\d+)?")
 _CLASS = re.compile(r"\[[:.=]")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))(?=/|$)")
+_REFERENCE = re.compile(r"\$(?:\{\w+\}|\w+)")
+_WITHOUT_FOLDER = re.compile(r"[^$`…{}~]+")
 _WORKSPACE_VARIABLES = frozenset(("WORKSPACE", "PWD"))
 _PRIVATE_VARIABLES = frozenset(("HOME", "TMPDIR"))
 _DIFFERS_BY_PROCESS = re.compile(r"/(?:proc|dev/fd|sys)(?:/|\Z)")
@@ -164,6 +166,28 @@ class PathResolver:
             # Which file is written must be known, or nobody has been asked about it.
             certain=facts.certain and not writes.unresolved,
         )
+
+    def with_sources(self, declared: Facts, facts: Facts) -> Facts:
+        """Return `facts`, which are those that are `declared` with their paths resolved, with the sources."""
+        # What the call itself makes is left out: the files of this moment are compared.
+        look = _Look(self._spellings, name_of=self._name_of, is_generous=True)
+        paths = dict.fromkeys((*facts.reads, *facts.mentions))
+        if any(map(_WITHOUT_FOLDER.fullmatch, {*declared.unresolved} - {*declared.reads})):
+            paths["."] = None  # a file of any folder
+        unclear: dict[str, str] = {}
+        texts = [_REFERENCE.sub("*", text) for text in declared.named if not text.startswith("$")]
+        for text in (*facts.reads, *((*declared.named, *texts) if facts.commands else ())):
+            if text not in declared.places and _may_be_path(text) and look.may_exist(text):
+                followed = look.follow_all((text,))
+                paths |= dict.fromkeys(filter(look.exists_beneath, followed.paths))
+                if followed.unresolved and _GLOB.search(text):
+                    unclear[text] = UNKNOWN
+        if look.is_exhausted:
+            unclear["..."] = UNKNOWN
+        compared = {path for path, digest in facts.scripts if digest not in {"", FOLDER}}
+        sources = source_digests(Path(self._root.path), filterfalse(compared.__contains__, paths))
+        sources += tuple(unclear.items())
+        return dataclasses.replace(facts, sources=tuple((as_utf8(path), digest) for path, digest in sources))
 
     def _find_scripts(
         self, facts: Facts, reads: Iterable[str], named: _FollowedPaths
@@ -313,8 +337,10 @@ class _Look:
         *,
         max_paths: int = _MAX_PATHS,
         name_of: Callable[[int, int], str | None] | None = None,
+        is_generous: bool = False,
     ) -> None:
         self._name_of = name_of
+        self._is_generous = is_generous  # names that a pattern may match count as well
         self._root = spellings.root
         self._spellings = spellings.all
         self._has_alias = spellings.has_alias
@@ -637,7 +663,9 @@ class _Look:
                     raise _Unclear
                 found = [f"{folder}/{name}" for folder in found]
                 continue
-            if _CLASS.search(name):
+            if self._is_generous and _CLASS.search(name):
+                name = f"{name.partition('[')[0]}*"  # noqa: PLW2901 - all that it may match
+            elif _CLASS.search(name):
                 raise _Unclear  # which characters belong to a class depends on the locale
             if len(name) > _MAX_PATTERN_CHARS:
                 raise _Unclear  # to translate it takes time with the square of its length

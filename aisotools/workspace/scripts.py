@@ -1,15 +1,16 @@
-"""What files of a workspace are that a command may run: digests of their content, and whether they are code.
+"""What files of a workspace are that a command may run or reads: digests, and whether they are code.
 
 Threat
     A person allows `bash run.sh`, or `./run.sh`, to be run again without a question, and the script is then
-    another one. Or a command is tried because nobody knows its program, and the program is a script of the
-    workspace, or runs one.
+    another one. Or a card asks about `cp a b`, and while a person thinks, `a` is replaced. Or a command is
+    tried because nobody knows its program, and the program is a script of the workspace, or runs one.
 Mechanism
     `digests_of` compares by content; what is large, by a stamp that changes with every write (inode, size and
     time of the last change, which nobody can set). What is missing, or a folder, is noted as that. What code
     among them loads by name is followed (`workspace.loaded_names`), within bounds. `is_code` goes by what a
     file says of itself: its rights, its first two bytes, its name. Reading is bounded, follows no link out of
     the workspace, and opens regular files alone.
+    `source_digests` compares what a call reads: files likewise, folders by the stamps of all that is below.
     What code loads without naming it (by a search path, a variable, a list, what another script computes)
     nobody can tell beforehand. `digest_of_code` therefore binds such a call to the stamps of all files that
     may be code: whatever is not known to be data. If there is a sign that it runs files of any name, it binds
@@ -18,6 +19,8 @@ Race window
     A file may change after the look. For a call that is asked about, the gate looks once more before it runs:
     at the files that are named. Modules that are installed are not looked at.
 When it fails
+    A source that cannot be compared, or only in part, has a digest that begins with `stamps.UNKNOWN`: what
+    could be looked at is compared before the call, and nothing is remembered.
     What cannot be read, or lies where the sandbox may write beside the workspace, has no digest, and no
     grant is given for it; nor where there are more files than are looked at.
 """
@@ -42,6 +45,7 @@ from aisotools.workspace.loaded_names import (
     may_run_any_file,
     may_run_elsewhere,
 )
+from aisotools.workspace.stamps import UNKNOWN, StampReader
 from aisotools.workspace.workspace import Workspace
 
 MAX_HASHED_BYTES = 1 << 20
@@ -55,6 +59,9 @@ FOLDER = "folder"
 
 UNREADABLE = ""
 """In place of the digest of what cannot be compared."""
+
+MAX_SOURCES = 200
+"""What a call reads of which digests are taken; with more, it is not remembered."""
 
 MAX_WORK = 40_000
 """What may be done to find all code, in units of an entry of a folder: some 15 ms."""
@@ -187,11 +194,45 @@ def digests_of(
     return tuple(sorted(found.items()))
 
 
+def source_digests(workspace: Path, paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return paths that a call reads, each with a digest of what is there.
+
+    Args:
+        workspace: The folder.
+        paths: Relative to it, or absolute, with links followed. What belongs to the system is left out.
+
+    Returns:
+        Pairs of a path and a digest: of the content of a file, of the stamps of all files below a folder but
+        for what git keeps of itself, or `MISSING`. One that is not of everything there is begins with
+        `stamps.UNKNOWN`; with the path "...", there are further paths.
+    """
+    look = _DigestReader(Workspace(workspace))
+    stamps = StampReader(skips=(_GIT_FOLDER,), follows_links=True)
+    found: dict[str, str] = {}
+    for path in dict.fromkeys(paths):
+        if path.startswith(_SYSTEM_FOLDERS):
+            continue
+        if len(found) >= MAX_SOURCES:
+            found["..."] = UNKNOWN
+            break
+        digest = look.digest(path)
+        if digest == FOLDER:
+            digest = stamps.stamp(f"{look.root}/{path}")
+        elif digest == UNREADABLE:
+            # Of a file beside the workspace, one that this user may not read, or no regular file.
+            place = posixpath.join(look.root, path)
+            digest = UNKNOWN if Path(place).is_dir() else f"{UNKNOWN} {stamps.stamp(place)}"
+        found[path] = digest
+    return tuple(sorted(found.items()))
+
+
 class _DigestReader:
     """One look at files, which counts what it has read."""
 
-    def __init__(self, workspace: Workspace, places: Sequence[str]) -> None:
+    def __init__(self, workspace: Workspace, places: Sequence[str] | None = None) -> None:
+        """Note what code loads, in `places` as well as beside it; with None, nothing is noted."""
         self._workspace = workspace
+        self.root = os.fspath(workspace.root)
         self._places = places
         self._bytes_left = 4 * MAX_HASHED_BYTES
         self.loaded: list[str] = []  # what the code among them loads
@@ -200,7 +241,7 @@ class _DigestReader:
         """Return a digest of the content of a file, or what takes its place."""
         if path.startswith(("~", "$", "/")) or path.partition("/")[0] == "..":
             return UNREADABLE
-        if "\0" not in path and not os.path.lexists(f"{self._workspace.root}/{path}"):
+        if "\0" not in path and not os.path.lexists(f"{self.root}/{path}"):
             return MISSING  # most modules are none of the workspace's, and this is cheap
         try:
             with self._workspace.open(path) as file:
@@ -215,16 +256,21 @@ class _DigestReader:
         except (OSError, ValueError, WorkspaceError):
             return UNREADABLE
         self._bytes_left -= len(data)
+        digest = hashlib.sha256(data).hexdigest()
+        if self._places is None:
+            return digest
         name = posixpath.basename(path).lower()
         if is_named_as_code(path) or name in _NAMES_OF_SETTINGS or data.startswith(b"#!"):
             folder = posixpath.dirname(path)
             for name in loaded_names(data.decode("utf-8", "replace")):
                 # Beside the file, and where the call starts, or the program in it.
                 self.loaded += dict.fromkeys(posixpath.join(place, name) for place in (folder, *self._places))
-        return hashlib.sha256(data).hexdigest()
+        return digest
 
 
-def digest_of_code(workspace: Path, texts: Iterable[str], scripts: Iterable[str]) -> str:
+def digest_of_code(
+    workspace: Path, texts: Iterable[str], scripts: Iterable[str], *, is_any: bool = False
+) -> str:
     """Return a digest of all files in a workspace that a call may run without naming them.
 
     Args:
@@ -232,6 +278,7 @@ def digest_of_code(workspace: Path, texts: Iterable[str], scripts: Iterable[str]
         texts: What the call is given to run: a command, or code.
         scripts: Files of which `digests_of` has compared the content. They are left out here, so that the
             same content again is the same code.
+        is_any: Whether the call may read files of any name. Otherwise what it is given to run decides.
 
     Returns:
         The digest, of names and stamps; `UNREADABLE` if not all files can be looked at, the call may run
@@ -241,7 +288,7 @@ def digest_of_code(workspace: Path, texts: Iterable[str], scripts: Iterable[str]
     # Longer texts are not read for signs: it would hold up the event loop.
     if sum(map(len, own)) > MAX_SIGN_CHARS or any(map(may_run_elsewhere, own)):
         return UNREADABLE
-    is_any = any(map(may_run_any_file, own))
+    is_any = is_any or any(map(may_run_any_file, own))
     look = Workspace(workspace)
     bytes_left = MAX_SIGN_CHARS
     known = list(scripts)

@@ -1,8 +1,9 @@
-"""Stamps of what a call would remove or overwrite, so that nobody approves the loss of something else.
+"""Stamps of what a call would remove, overwrite or read: what was shown is what it finds.
 
 Threat
     A card asks about `rm -r out`, and while a person thinks, results that took a day come to lie there. Or
-    `rm out/y` is allowed for this session, and `out/y` is another file the next time.
+    `rm out/y` is allowed for this session, and `out/y` is another file the next time. Or a card asks about
+    `cp -r in out`, and another file comes to lie in `in`.
 Mechanism
     A stamp of a file is its inode, size and time of the last change, which nobody can set; a removal that is
     remembered binds it. Of a folder it is a digest of the stamps of all that is below, up to `MAX_ENTRIES`.
@@ -20,7 +21,8 @@ import hashlib
 import itertools
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from aisotools.workspace.dirfd import DIRECTORY_FLAGS, walk_below
@@ -36,7 +38,8 @@ MAX_PATHS = 200
 UNKNOWN = "unknown"
 """Begins the stamp of what was not looked at as a whole."""
 
-_ABSENT = "absent"
+ABSENT = "absent"
+"""The stamp of nothing."""
 
 
 def stamps_of(workspace: Path, paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
@@ -46,7 +49,7 @@ def stamps_of(workspace: Path, paths: Iterable[str]) -> tuple[tuple[str, str], .
         workspace: The folder.
         paths: Relative to it, or absolute.
     """
-    look = _StampReader()
+    look = StampReader()
     stamps: dict[str, str] = {}
     for number, path in enumerate(dict.fromkeys(paths)):
         if number >= MAX_PATHS:
@@ -61,18 +64,32 @@ def is_known(stamp: str) -> bool:
     return not stamp.startswith(UNKNOWN)
 
 
-class _StampReader:
+def is_there(stamp: str) -> bool:
+    """Return whether a stamp is of something, or may be."""
+    return stamp != ABSENT
+
+
+class StampReader:
     """One look at the workspace, which counts what it has looked at."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, skips: Collection[str] = (), follows_links: bool = False) -> None:
+        """Begin a look.
+
+        Args:
+            skips: Names of folders that are not looked into.
+            follows_links: Whether a file counts that a link below a folder leads to. A folder elsewhere that
+                one leads to is not looked at, so the stamp is not of all that is there.
+        """
         self._entries_left = MAX_ENTRIES
+        self._skips = skips
+        self._follows_links = follows_links
 
     def stamp(self, place: str) -> str:
         """Return the stamp of a file, of a folder with all that is below, or of nothing."""
         try:
             status = os.lstat(place)
         except (FileNotFoundError, NotADirectoryError):
-            return _ABSENT
+            return ABSENT
         except (OSError, ValueError):
             return UNKNOWN
         if not stat.S_ISDIR(status.st_mode):
@@ -97,9 +114,18 @@ class _StampReader:
                 except OSError:
                     continue  # it is gone, and its folder has another change time
                 if stat.S_ISDIR(status.st_mode):
+                    if name in self._skips:
+                        digest.update(f"{name}\0".encode("utf-8", "surrogateescape"))
+                        continue
                     subfolders.append(name)
                     self._entries_left -= _FOLDER_ENTRIES
                 digest.update(f"{name}\0{_of(status)}\0".encode("utf-8", "surrogateescape"))
+                if self._follows_links and stat.S_ISLNK(status.st_mode):
+                    with suppress(OSError):  # a link to nothing, or a circle of links
+                        target = os.stat(name, dir_fd=folder)
+                        is_folder = stat.S_ISDIR(target.st_mode)
+                        is_complete = is_complete and not (is_folder and _leads_out(name, folder))
+                        digest.update(_of(target).encode())
             digest.update(b"/")  # the names of the folders that come next are known by now
             return subfolders
 
@@ -113,6 +139,12 @@ class _StampReader:
             os.close(root)
         found = digest.hexdigest()
         return found if is_complete else f"{UNKNOWN} {found}"
+
+
+def _leads_out(name: str, folder: int) -> bool:
+    """Return whether a link may lead to where the walk through a folder does not come."""
+    text = os.readlink(name, dir_fd=folder)
+    return text.startswith("/") or ".." in text.split("/")
 
 
 def _of(status: os.stat_result) -> str:

@@ -14,6 +14,7 @@ from aisotools.policy.rules import Policy, Rule
 from aisotools.policy.shell.classify import shell_facts
 from aisotools.testing.fakes import MockTool
 from aisotools.workspace.scripts import FOLDER, MISSING
+from aisotools.workspace.stamps import ABSENT, UNKNOWN
 
 
 def prepare(facts: Facts, name: str = "mock", **arguments: object) -> PreparedCall:
@@ -574,3 +575,44 @@ def test_grant_by_shape_covers_no_other_method_rights_or_removal(
         assert not covered, "a shape is offered"
         return
     assert (grants.find(prepare(shell_facts(asked))) is not None) is covered
+
+
+LOSES = dataclasses.replace(WRITES, losses=(("out/old", "1f"), ("out/new", ABSENT)))
+LOSES_NOTHING = dataclasses.replace(WRITES, losses=(("out/new", ABSENT),))
+
+
+def test_a_shape_covers_no_loss_where_none_was_shown() -> None:
+    lost, nothing = shape_of(LOSES), shape_of(LOSES_NOTHING)
+    assert lost is not None
+    assert nothing is not None
+    assert lost.losses == {"out"}
+    assert lost.covers(nothing)
+    assert not nothing.covers(lost)
+    unknown = shape_of(dataclasses.replace(WRITES, losses=(("out/x", UNKNOWN),)))
+    assert unknown is not None
+    assert not nothing.covers(unknown), "what cannot be looked at may be there"
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (LOSES, "writing only to out, replacing only what is in out, up to"),
+        (LOSES_NOTHING, "writing only to out, replacing nothing, up to"),
+        (WRITES, "writing only to out, up to"),
+    ],
+)
+def test_a_shape_says_what_may_be_replaced(facts: Facts, words: str) -> None:
+    prepared = dataclasses.replace(prepare(WRITES), facts=facts)
+    assert words in remember_scopes(prepared)["shape"]
+
+
+def test_a_call_whose_sources_cannot_be_compared_is_not_remembered() -> None:
+    facts = dataclasses.replace(WRITES, certain=False, sources=(("a", "1f"), ("b", MISSING)))
+    prepared = dataclasses.replace(prepare(WRITES), facts=facts)
+    assert remember_scopes(prepared) == {
+        "call": "mock with exactly these arguments, while a has the present content"
+    }
+    unknown = dataclasses.replace(facts, sources=(("a", f"{UNKNOWN} 1f"),))
+    assert remember_scopes(dataclasses.replace(prepared, facts=unknown)) == {}
+    certain = dataclasses.replace(unknown, certain=True)
+    assert "call" in remember_scopes(dataclasses.replace(prepared, facts=certain))

@@ -15,13 +15,23 @@ from aisotools.builtin.shell import sandbox_bash
 from aisotools.builtin.tasks import task_list
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.protocols import Tool, ToolPayload
-from aisotools.core.types import Decision, Effect, Facts, Json, ToolCall
+from aisotools.core.types import Decision, Effect, Facts, Json, ToolCall, ToolResult
 from aisotools.policy import prepared as prepared_module
-from aisotools.policy.prepared import PreparedCall, call_digest, denial_result, prepare_call
+from aisotools.policy.prepared import (
+    CallDecision,
+    PreparedCall,
+    bound_sources,
+    call_digest,
+    changes_something,
+    denial_result,
+    in_waves,
+    prepare_call,
+)
 from aisotools.policy.rules import Policy, Rule
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.adapter import renamed_tool
 from aisotools.tools.function import tool
+from aisotools.workspace.scripts import MISSING
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(max_size=5),
@@ -653,7 +663,7 @@ def test_a_call_that_may_run_code_without_naming_it_is_bound_to_all_code(
 ) -> None:
     texts: list[list[str]] = []
 
-    def digest_code(given: Iterable[str], _scripts: Iterable[str]) -> str:
+    def digest_code(given: Iterable[str], _scripts: Iterable[str], *, is_any: bool = False) -> str:
         texts.append(list(given))
         return "1f"
 
@@ -696,3 +706,121 @@ def test_only_the_arguments_of_a_call_are_exchanged() -> None:
     assert prepared_module._with_arguments(made, {"path": "b"}) == dataclasses.replace(
         made, arguments={"path": "b"}
     )
+
+
+def test_sources_are_found_only_for_a_question() -> None:
+    found: list[Facts] = []
+
+    def resolve(facts: Facts, _arguments: object) -> Facts:
+        return dataclasses.replace(facts, reads=("resolved",))
+
+    def find(declared: Facts, facts: Facts) -> Facts:
+        found.append(declared)
+        assert facts.reads == ("resolved",)
+        return dataclasses.replace(facts, sources=(("resolved", str(len(found))),))
+
+    def prepare(policy: Policy, effect: Effect, *, is_asked: bool = False) -> PreparedCall:
+        one = MockTool(facts=Facts(effect=effect, reads=("written",)), runs_in="sandbox")
+        return prepare_call(
+            one,
+            call(),
+            policy,
+            "confined",
+            has_readers=True,
+            resolve_paths=resolve,
+            find_sources=find,
+            is_asked=is_asked,
+        )
+
+    asks = Policy(rules=[Rule(decision=Decision.ASK)])
+    allows = Policy(rules=[Rule(decision=Decision.ALLOW)])
+    denies = Policy(rules=[Rule(decision=Decision.DENY)])
+    assert prepare(allows, Effect.LOCAL_MUTATION).facts.sources == ()
+    assert prepare(denies, Effect.LOCAL_MUTATION).facts.sources == ()
+    assert prepare(asks, Effect.READ_ONLY).facts.sources == ()
+    assert found == []
+    asked = prepare(asks, Effect.LOCAL_MUTATION)
+    assert asked.facts.sources == (("resolved", "1"),)
+    assert found[0].reads == ("written",)
+    assert asked.look_again is not None
+    assert asked.look_again().sources == (("resolved", "2"),), "the second look finds them as well"
+    assert prepare(allows, Effect.LOCAL_MUTATION, is_asked=True).facts.sources == (("resolved", "3"),)
+    assert asked.policy == asks
+
+
+SOURCES = (("a", "1"), ("b", MISSING))
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_bound"),
+    [
+        (Facts(sources=SOURCES), False),
+        (Facts(sources=SOURCES, certain=False), True),
+        (Facts(sources=SOURCES, unresolved=("$x",)), True),
+        (Facts(sources=SOURCES, effect=Effect.REMOTE_ACTION), True),
+        (Facts(sources=SOURCES, effect=Effect.DESTRUCTIVE), False),
+    ],
+)
+def test_the_digest_covers_the_sources_of_what_depends_on_them(facts: Facts, is_bound: bool) -> None:
+    assert bound_sources(facts) == (SOURCES if is_bound else ())
+    other = dataclasses.replace(facts, sources=(("a", "2"),))
+    same = call_digest(MockTool(), b"{}", "confined", facts) == call_digest(
+        MockTool(), b"{}", "confined", other
+    )
+    assert same is not is_bound
+
+
+@pytest.mark.parametrize(
+    ("known", "is_any"),
+    [
+        ({"unresolved": ("$x",)}, True),
+        ({"unresolved": ("`cat list`",)}, True),
+        ({"unresolved": ("…",)}, True),
+        ({"unresolved": ("*.diff", "a/b")}, False),
+        ({"unresolved": ("$HOME/a", "${PWD}/b", "$TMPDIR")}, False),
+        ({"unresolved": ("$HOMES",)}, True),
+        ({"commands": ("tar cf a.tar -T list",)}, True),
+        ({"commands": ("rsync --files-from=list . b",)}, True),
+        ({"commands": ("tar cf a.tar list",)}, False),
+    ],
+)
+def test_a_call_that_finds_names_when_it_runs_is_bound_to_all_files(
+    known: dict[str, Any], is_any: bool
+) -> None:
+    given: list[bool] = []
+
+    def digest_code(_texts: Iterable[str], _scripts: Iterable[str], *, is_any: bool = False) -> str:
+        given.append(is_any)
+        return "1f"
+
+    one = MockTool(facts=dataclasses.replace(UNKNOWN, **known), runs_in="sandbox")
+    prepare_call(
+        one, call(), Policy(rules=[Rule(decision=Decision.ASK)]), "confined", digest_code=digest_code
+    )
+    assert given == [is_any]
+
+
+def test_a_word_that_is_only_known_at_run_time_binds_all_files() -> None:
+    given: list[bool] = []
+
+    def digest_code(_texts: Iterable[str], _scripts: Iterable[str], *, is_any: bool = False) -> str:
+        given.append(is_any)
+        return "1f"
+
+    for command in ("strange a.csv", "strange $HOME", "strange $x", "strange $(cat list)"):
+        prepare_call(sandbox_bash, call(command=command), Policy(), "confined", digest_code=digest_code)
+    assert given == [False, False, True, True]
+
+
+def test_calls_that_only_read_run_together_and_each_other_one_alone() -> None:
+    def decided(effect: Effect, decision: Decision = Decision.ALLOW) -> CallDecision:
+        one = MockTool(facts=Facts(effect=effect), runs_in="sandbox")
+        prepared = prepare_call(one, call(), Policy(), "confined", has_readers=True)
+        return CallDecision(prepared, decision, "policy", ())
+
+    reads, writes = decided(Effect.READ_ONLY), decided(Effect.LOCAL_MUTATION)
+    denied = decided(Effect.LOCAL_MUTATION, Decision.DENY)
+    error = ToolResult.error("no call")
+    waves = list(in_waves([reads, reads, writes, denied, error, writes]))
+    assert waves == [[0, 1], [2], [3, 4], [5], []]
+    assert [changes_something(one) for one in (reads, writes, denied, error)] == [False, True, False, False]

@@ -147,7 +147,7 @@ async def test_a_remembered_approval_is_not_asked_about_again(open_session: Open
         assert not (await session.call("write", {"n": number})).is_error
     assert len(approver.requests) == 1
     assert approver.requests[0].preview["remember"]["shape"] == (
-        "write writing only to out, up to local change"
+        "write writing only to out, replacing nothing, up to local change"
     )
     decided = [e for e in session.events if isinstance(e, CallDecided)]
     assert [e.decided_by for e in decided] == ["approver", "grant", "grant"]

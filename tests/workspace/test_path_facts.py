@@ -12,6 +12,8 @@ import pytest
 from aisotools.core.types import Effect, Facts
 from aisotools.policy.shell.classify import shell_facts
 from aisotools.workspace.path_facts import PathResolver
+from aisotools.workspace.scripts import MISSING
+from aisotools.workspace.stamps import is_known
 
 
 @pytest.fixture
@@ -356,3 +358,44 @@ def test_losses_of_a_command_are_named(tmp_path: Path, command: str, lost: set[s
     facts = PathResolver(tmp_path).resolve(shell_facts(command))
     stamps = dict(facts.losses)
     assert {path for path in stamps if stamps[path] != "absent"} == lost
+
+
+def compared(workspace: Path, command: str) -> dict[str, str]:
+    """What a call runs and reads, as far as there is something, with digests."""
+    resolver, declared = PathResolver(workspace), shell_facts(command)
+    facts = resolver.with_sources(declared, resolver.resolve(declared))
+    return {path: digest for path, digest in (*facts.scripts, *facts.sources) if digest != MISSING}
+
+
+@pytest.mark.parametrize(
+    ("command", "paths"),
+    [
+        ("cp notes.md x", {"notes.md"}),
+        ("cp link x", {"link", "secrets/key"}),
+        ("cp missing x", set()),
+        ("git apply *.md", {"notes.md"}),
+        ("git apply n[[:alpha:]]*.md", {"notes.md"}),
+        ("cd secrets && git apply k*", {"secrets/key"}),
+        ("strange @notes.md", {"notes.md"}),
+        ("strange --in=secrets/key", {"secrets/key"}),
+        ("strange secrets", {"secrets"}),
+        ("cd secrets && strange", set()),
+        ("cd secrets && strange .", {"secrets"}),
+        ("for f in *.md; do strange < $f; done", {"notes.md"}),
+        ("F=notes; strange $F.md", set()),
+        ("strange secrets/$F", {"secrets/deep", "secrets/key"}),
+        ("patch -d secrets -i key", {"secrets", "secrets/key"}),
+        ("if true; then cd secrets; fi; cat key | strange", {"."}),
+        ("echo notes.md | xargs strange", {"notes.md"}),
+        ("strange /etc/passwd", set()),
+    ],
+)
+def test_sources_are_what_a_call_reads_or_names(workspace: Path, command: str, paths: set[str]) -> None:
+    assert set(compared(workspace, command)) == paths
+
+
+def test_a_pattern_that_finds_too_much_is_noted(workspace: Path) -> None:
+    for number in range(600):
+        (workspace / "secrets" / f"{number}.txt").touch()
+    digests = compared(workspace, "strange secrets/*.txt")
+    assert not is_known(digests["secrets/*.txt"])

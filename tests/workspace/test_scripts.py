@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from aisotools.workspace.loaded_names import MAX_SIGN_CHARS
 from aisotools.workspace.scripts import (
     FOLDER,
     MAX_HASHED_BYTES,
+    MAX_SOURCES,
     MAX_STAMPED,
     MISSING,
     UNREADABLE,
@@ -19,7 +21,9 @@ from aisotools.workspace.scripts import (
     digests_of,
     find_program,
     is_code,
+    source_digests,
 )
+from aisotools.workspace.stamps import is_known
 
 
 def digest(workspace: Path, path: str) -> str:
@@ -257,3 +261,62 @@ def test_with_more_folders_than_are_looked_at_nothing_is_complete(tmp_path: Path
     assert dict(digests_of(tmp_path, [], ["m.py"], [f"d{number}" for number in range(5)])).get("...") is None
     found = dict(digests_of(tmp_path, [], ["m.py"], [f"d{number}" for number in range(50)]))
     assert found["..."] == UNREADABLE
+
+
+def test_sources_are_compared_by_content_and_folders_by_stamps(tmp_path: Path) -> None:
+    (tmp_path / "d/.git").mkdir(parents=True)
+    (tmp_path / "a").write_text("one")
+    (tmp_path / "d/b").write_text("two")
+    names = ("a", "d", "missing", "/usr/bin/env")
+    before = dict(source_digests(tmp_path, names))
+    assert set(before) == {"a", "d", "missing"}
+    assert before["a"] == hashlib.sha256(b"one").hexdigest()
+    assert before["missing"] == MISSING
+    (tmp_path / "a").write_text("one")
+    (tmp_path / "d/.git/index").write_text("")
+    assert dict(source_digests(tmp_path, names)) == before, "the same content, and what git keeps"
+    (tmp_path / "d/b").write_text("other")
+    after = dict(source_digests(tmp_path, names))
+    assert [name for name in before if before[name] != after[name]] == ["d"]
+
+
+def test_a_source_that_cannot_be_compared_has_an_unknown_digest(tmp_path: Path) -> None:
+    workspace = tmp_path / "ws"
+    workspace.mkdir()
+    os.mkfifo(workspace / "pipe")
+    (tmp_path / "beside").write_text("one")
+    beside = str(tmp_path / "beside")
+    names = ("pipe", beside, "~/x", "$TMPDIR/x", "../beside", str(tmp_path))
+    before = dict(source_digests(workspace, names))
+    assert set(before) == set(names)
+    assert not any(map(is_known, before.values()))
+    (tmp_path / "beside").write_text("other")
+    after = dict(source_digests(workspace, names))
+    assert {name for name in names if before[name] != after[name]} == {beside, "../beside"}
+
+
+def test_more_sources_than_are_looked_at_are_noted(tmp_path: Path) -> None:
+    names = [str(number) for number in range(MAX_SOURCES + 1)]
+    assert "..." not in dict(source_digests(tmp_path, names[1:]))
+    assert not is_known(dict(source_digests(tmp_path, names))["..."])
+
+
+def test_large_sources_are_compared_by_a_stamp(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"x" * (MAX_HASHED_BYTES + 1))
+    before = source_digests(tmp_path, ["large"])
+    assert is_known(before[0][1])
+    with (tmp_path / "large").open("r+b") as file:
+        file.write(b"y")
+    assert source_digests(tmp_path, ["large"]) != before
+
+
+def test_a_call_that_may_read_any_file_is_bound_to_all(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("one")
+
+    def digests() -> tuple[str, str]:
+        return digest_of_code(tmp_path, ["x"], ()), digest_of_code(tmp_path, ["x"], (), is_any=True)
+
+    code, everything = digests()
+    (tmp_path / "a.csv").write_text("other")
+    assert digests()[0] == code
+    assert digests()[1] != everything

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.workspace.stamps import MAX_ENTRIES, MAX_PATHS, UNKNOWN, is_known, stamps_of
+from aisotools.workspace.stamps import (
+    MAX_ENTRIES,
+    MAX_PATHS,
+    UNKNOWN,
+    StampReader,
+    is_known,
+    is_there,
+    stamps_of,
+)
 
 
 def stamp(workspace: Path, path: str) -> str:
@@ -105,3 +113,44 @@ def test_a_folder_counts_for_more_than_a_file(workspace: Path) -> None:
     for number in range(10):
         (workspace / "out" / f"m{number}").mkdir()
     assert not is_known(stamp(workspace, "out"))
+
+
+def test_the_stamp_of_nothing_is_told_from_all_others(workspace: Path) -> None:
+    assert not is_there(stamp(workspace, "missing"))
+    assert is_there(stamp(workspace, "out"))
+    assert is_there(stamp(workspace, "out/a"))
+    assert is_there(UNKNOWN)
+
+
+def test_folders_of_a_name_are_left_out(workspace: Path) -> None:
+    def look() -> str:
+        return StampReader(skips=("deep",)).stamp(str(workspace / "out"))
+
+    before = look()
+    (workspace / "out/deep/new").write_text("")
+    assert look() == before
+    (workspace / "out/new").write_text("")
+    assert look() != before
+
+
+def test_links_count_with_the_file_that_they_lead_to(workspace: Path) -> None:
+    def look(*, follows_links: bool = False) -> str:
+        return StampReader(follows_links=follows_links).stamp(str(workspace / "out"))
+
+    (workspace / "aim").write_text("a")
+    (workspace / "out/link").symlink_to("../aim")
+    (workspace / "out/nowhere").symlink_to("missing")
+    followed, plain = look(follows_links=True), look()
+    (workspace / "aim").write_text("b")
+    assert look() == plain
+    assert look(follows_links=True) != followed
+
+
+def test_a_link_to_a_folder_elsewhere_leaves_the_stamp_incomplete(workspace: Path) -> None:
+    def look() -> str:
+        return StampReader(follows_links=True).stamp(str(workspace / "out"))
+
+    (workspace / "out/beside").symlink_to("deep")
+    assert is_known(look()), "that folder is looked at anyway"
+    (workspace / "out/above").symlink_to("..")
+    assert not is_known(look())

@@ -94,6 +94,7 @@ _LOCALE = re.compile(r"\b(?:LC_\w+|LANG|LANGUAGE)\b")
 _COPIED_DESCRIPTORS = frozenset(("1", "2", "-"))
 _DESCRIPTOR = re.compile(r"[0-9]+-?")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_SETS_VARIABLES = frozenset(("set", "declare", "typeset", "export", "local", "readonly", "echo", "printf"))
 _OPTION_DOUBT = re.compile(r" may be an option$")
 _FILLED_IN = ("$", "`", "{}", UNKNOWN_WORDS)  # by bash, by `find -exec`, by `xargs`
 _MAY_BE_ANY = ("$", "`", "{}", "*", "?", "[", UNKNOWN_WORDS)
@@ -118,6 +119,7 @@ class ShellReport:
         unresolved: What it reads where the text does not say which path that is, as written.
         recorded: Paths of which it reads, or spreads, what a repository of git has recorded; `.` for any.
         named: What words of commands may name, where not everything that these do is listed here.
+        places: Folders that such commands run in, if those are named by `cd` or an option.
         made: Names that it makes by copying, moving or linking, and what they lead to.
         absent: What must not be in folders for this to hold: otherwise programs run it, or obey it, and may
             do anything. `shell_facts` has both answers.
@@ -135,6 +137,7 @@ class ShellReport:
     unresolved: tuple[str, ...] = ()
     recorded: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
     made: tuple[MadeName, ...] = ()
     absent: tuple[AbsentNames, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -206,15 +209,18 @@ def _relocate_absent(absent: Iterable[AbsentNames], folders: frozenset[str]) -> 
 
 
 def _facts_of(report: ShellReport, folder: str) -> Facts:
-    written = tuple(relocate(report.writes, frozenset((folder or ".",))))
+    start = frozenset((folder or ".",))
+    written = tuple(relocate(report.writes, start))
+    named, places = tuple(relocate(report.named, start)), tuple(relocate(report.places, start))
     return Facts(
         effect=report.effect,
-        reads=tuple(relocate(report.reads, frozenset((folder or ".",)))),
+        reads=tuple(relocate(report.reads, start)),
         writes=written,
         unresolved=report.unresolved,
         recorded=_recorded_in(report.recorded, folder),
-        named=tuple(relocate(report.named, frozenset((folder or ".",)))),
-        made=tuple(_relocate_made(report.made, frozenset((folder or ".",)))),
+        named=_unique((*named, *places)),
+        places=tuple(place for place in places if place not in named),
+        made=tuple(_relocate_made(report.made, start)),
         outside=any(map(_is_outside, written)),
         hosts=report.hosts,
         commands=report.commands,
@@ -273,6 +279,8 @@ class _ShellAnalysis:
         self.name_folders: set[str] = set()
         """Folders in which no name may begin with a dash, if patterns were to be taken for names."""
         self._verdicts: list[CommandVerdict] = []
+        self._places: set[str] = set()
+        self._values: dict[str, None] = {}
         self._commands: list[str] = []
         self._variables: set[str] = set()
         self._texts = 0
@@ -301,7 +309,9 @@ class _ShellAnalysis:
             writes=_unique(total.writes),
             unresolved=_unique(total.unresolved),
             recorded=_unique(total.recorded),
-            named=_unique(total.named),
+            # What a variable holds may become any word of a command.
+            named=_unique((*total.named, *(() if total.certain else self._values))),
+            places=tuple(sorted(self._places)),
             made=tuple(dict.fromkeys(total.made)),
             absent=tuple(dict.fromkeys(total.absent)),
             hosts=_unique(total.hosts),
@@ -338,6 +348,7 @@ class _ShellAnalysis:
     ) -> CommandVerdict:
         """Judge a simple command, its redirections and assignments, and the commands that it runs."""
         tokens = command.words[command.assignments :]
+        values = [expand_value(split_assignment(token)[1]) for token in command.words[: command.assignments]]
         words = [word for token in tokens for word in expand(token, variables.numbers, variables.files)]
         if self._takes_patterns_for_names and folders is not None:
             bare = [word.is_bare_pattern for word in words]
@@ -346,7 +357,12 @@ class _ShellAnalysis:
                 for word, is_bare in zip(words, bare, strict=True)
             ]
             self.name_folders |= folders if any(bare) else frozenset()
+        if words and words[0].text in _SETS_VARIABLES:
+            values += words[1:]
+        if values and len(self._values) < _MAX_NAMED_WORDS:
+            self._values |= dict.fromkeys(relocate(_named_by(values), folders or frozenset((START,))))
         redirects = merge(_redirect_verdict(redirect, variables) for redirect in command.redirects)
+        self._note_place(redirects, folders)
         verdicts = [_located(redirects, folders, variables.files)]
         stack: list[tuple[tuple[Word, ...], Folders]] = []
         if words:
@@ -355,6 +371,7 @@ class _ShellAnalysis:
         while stack:
             words_of_program, place = stack.pop()
             verdict = self._analyse_program(words_of_program)
+            self._note_place(verdict, place)
             verdicts.append(_located(verdict, place, variables.files))
             inner = _inner_folders(place, verdict.folder)
             stack += [(inner_words, inner) for inner_words in verdict.commands if inner_words]
@@ -362,6 +379,11 @@ class _ShellAnalysis:
                 verdicts.append(uncertain("there are too many commands within commands"))
                 break
         return merge(verdicts)
+
+    def _note_place(self, verdict: CommandVerdict, folders: Folders) -> None:
+        # What may do anything takes from its folder what it runs: a Makefile, modules, settings.
+        if not verdict.certain and folders not in {None, frozenset((START,))}:
+            self._places |= folders or frozenset()
 
     def _analyse_program(self, words: tuple[Word, ...]) -> CommandVerdict:
         program = words[0].text
@@ -413,11 +435,7 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
     elif verdict.absent:
         absent = tuple(_relocate_absent(verdict.absent, folders or frozenset()))
         verdict = dataclasses.replace(verdict, absent=absent)
-    # What may do anything takes from its folder what it runs: a Makefile, modules, settings.
-    places = () if verdict.certain or folders in {None, frozenset((START,))} else sorted(folders or ())
-    if not (
-        verdict.reads or verdict.writes or verdict.unresolved or verdict.recorded or verdict.named or places
-    ):
+    if not (verdict.reads or verdict.writes or verdict.unresolved or verdict.recorded or verdict.named):
         return verdict
     named = [name for written in verdict.named for name in (written, *_loop_values(written, loops))]
     values = {path: _loop_values(path, loops) for path in verdict.reads}
@@ -441,7 +459,7 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
     located = dataclasses.replace(
         verdict,
         recorded=recorded,
-        named=(*relocate(named, folders), *places),
+        named=tuple(relocate(named, folders)),
         reads=tuple(relocate(read, folders)),
         writes=tuple(relocate(written_paths, folders)),
         unresolved=tuple(unresolved),
@@ -488,7 +506,7 @@ def _redirect_verdict(redirect: Redirect, variables: VariableUsage) -> CommandVe
         return uncertain(_REDIRECTED_DESCRIPTOR)
     if operator == "<":
         if not redirect.descriptor and _names_plain_file(redirect.target, variables):
-            return NO_EFFECT
+            return CommandVerdict(reads=(target.display,))  # which becomes each of the loop's words
         if redirect.descriptor in {"", "0"}:
             return opens(target)
         # `1<file` makes /dev/stdout mean that file, and a program may open it for writing.

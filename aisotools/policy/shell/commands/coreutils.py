@@ -5,12 +5,14 @@ The option tables name the few options by which some of them do more.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import pairwise
 
 from aisotools.core.types import Effect
 from aisotools.policy.shell.expansion import without_beginning
+from aisotools.policy.shell.folders import join
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     CommandSpec,
@@ -196,13 +198,23 @@ def _classify_ldconfig(words: Words) -> CommandVerdict:
 def _classify_patch(words: Words) -> CommandVerdict:
     parsed = parse_options(
         words,
-        "-RNEflstubcen -p: -d:r -i:r -F: -D: -V: -g: --dry-run --strip: --directory:r --input:r "
+        "-RNEflstubcen -p: -d: -i:r -F: -D: -V: -g: --dry-run --strip: --directory: --input:r "
         "--reverse --forward "
         "--force --batch --silent --quiet --verbose --fuzz: --unified --context --binary --ignore-whitespace "
         "-o:w --output:w -r:w --reject-file:w",
     )
     doubt = NO_EFFECT if parsed.has("--dry-run") else uncertain("patch changes files")
-    return merge([option_verdict(parsed), doubt, *map(reads, parsed.operands)])
+    verdict = merge([option_verdict(parsed), *map(reads, parsed.operands)])
+    if (folder := parsed.value("-d", "--directory")) is not None:
+        # It goes there before it reads or writes anything; only standard input is opened before that.
+        verdict = dataclasses.replace(
+            verdict,
+            reads=tuple(join(folder.display, path) for path in verdict.reads),
+            unresolved=tuple(join(folder.display, path) for path in verdict.unresolved),
+            writes=tuple(join(folder.display, path) for path in verdict.writes),
+        )
+        doubt = merge([doubt, reads(folder)])
+    return merge([verdict, doubt])
 
 
 def _classify_json_pp(words: Words) -> CommandVerdict:

@@ -340,7 +340,7 @@ def _file_verdict(subcommand: str, words: Words) -> CommandVerdict:
         else:
             if _MESSAGE.fullmatch(name) and not equals and rest and subcommand in _TAKES_MESSAGES:
                 rest.pop(0)
-            elif word.text is None and not word.prefix:
+            elif word.text is None and not word.prefix.startswith("-"):
                 operands.append(word)
     if subcommand in _STORES_FILES and (subcommand != "stash" or _saves(operands)):
         is_any = takes_all or (subcommand == "stash" and len(operands) < 2)
