@@ -336,9 +336,10 @@ The same way, for a call that the policy asks about, in a notebook.
 5. **session**: `session.approvals.ApprovalManager.resolve` records `core.events.ApprovalAnswered`. Edited
    arguments are validated and checked against the policy again; what is to be remembered goes to
    `policy.grants.Grants.add`.
-6. **session**: The gate looks once more at what the call would touch (`session.gate.Gate._confirm`). If that
-   has changed since the card was shown, it asks again and says what changed. Else it goes on as for a call
-   that the policy allowed. A denial becomes a result with its reason (`policy.prepared.denial_result`),
+6. **session**: The gate looks once more at what the call would touch and read, and asks the policy of this
+   moment if it is another one (`session.gate.Gate._confirm`). What that denies does not run. If files have
+   changed since the card was shown, it asks again and says what changed. Else it goes on as for a call that
+   the policy allowed. A denial becomes a result with its reason (`policy.prepared.denial_result`),
    which the model can read.
 
 ## One undo

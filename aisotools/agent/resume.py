@@ -282,7 +282,7 @@ def _restore_grant(grant: RecordedGrant, session: Session) -> str:
         return f"the call counts as {prepared.effect} now, and as {grant.effect} when it was approved"
     depends = prepared.facts.scripts or prepared.facts.code or bound_sources(prepared.facts)
     if depends and prepared.digest != grant.digest:
-        return "the code that it may run is not as it was when the call was approved"
+        return "what it may run or reads is not as it was when the call was approved"
     if grant.scope == "shape":
         # What the call replaced when it was approved is not recorded: the grant covers no loss.
         facts = prepared.facts

@@ -20,7 +20,7 @@ from aisotools.builtin.shell import sandbox_bash
 from aisotools.core.events import CallFinished
 from aisotools.core.exceptions import LedgerError, UsageError
 from aisotools.core.messages import AssistantMessage, ToolMessage, UserMessage
-from aisotools.core.types import Approval, Effect, Json
+from aisotools.core.types import Approval, Effect, Json, ToolCall
 from aisotools.policy.approvers import DenyAll, ScriptedApprover
 from aisotools.session.ledger import verify
 from aisotools.session.session import Session
@@ -200,6 +200,46 @@ async def test_an_approval_of_a_script_is_not_restored_for_another_content(
     problems = await past.restore(again)
     assert len(problems) == len([one for one in problems if "is not as it was" in one]) == is_changed
     assert len(again.grants) == (not is_changed)
+    await again.close()
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+async def test_an_approval_of_a_patch_is_not_restored_for_another_content(
+    tmp_path: Path, environ: Mapping[str, str], is_changed: bool
+) -> None:
+    patch = tmp_path / "w" / "a.diff"
+    patch.parent.mkdir()
+    patch.write_text("one")
+    approver = ScriptedApprover([Approval("approve", remember="call")])
+    session = await a_session(tmp_path / "w", environ, sandbox_bash, approver=approver)
+    await session.call("sandbox_bash", {"command": "git apply *.diff"})
+    past = left(session, environ)
+    await session.close()
+    if is_changed:
+        patch.write_text("other")
+    again = await a_session(tmp_path / "w", environ, sandbox_bash, approver=DenyAll())
+    assert len(await past.restore(again)) == is_changed
+    assert len(again.grants) == (not is_changed)
+    await again.close()
+
+
+async def test_a_restored_shape_covers_no_loss(tmp_path: Path, environ: Mapping[str, str]) -> None:
+    approver = ScriptedApprover([Approval("approve", remember="shape")])
+    workspace = tmp_path / "w"
+    session = await a_session(workspace, environ, sandbox_bash, approver=approver)
+    await session.call("sandbox_bash", {"command": "echo 1 > new"})
+    past = left(session, environ)
+    await session.close()
+    (workspace / "new").write_text("a person's")
+    again = await a_session(workspace, environ, sandbox_bash, approver=DenyAll())
+    assert await past.restore(again) == ()
+    commands = {"new": "echo 2 > new", "other": "echo 2 > other"}
+    covered = [
+        name
+        for name, command in commands.items()
+        if again.grants.find(again.explain(ToolCall("1", "sandbox_bash", {"command": command})))
+    ]
+    assert covered == ["other"]
     await again.close()
 
 

@@ -28,6 +28,7 @@ from aisotools.policy.shell.options import (
     reads,
     role_verdict,
     uncertain,
+    writes,
 )
 from aisotools.policy.shell.subcommands import Subcommand, subcommands
 
@@ -205,6 +206,8 @@ def _classify_patch(words: Words) -> CommandVerdict:
     )
     doubt = NO_EFFECT if parsed.has("--dry-run") else uncertain("patch changes files")
     verdict = merge([option_verdict(parsed), *map(reads, parsed.operands)])
+    if doubt is not NO_EFFECT:
+        verdict = merge([verdict, *map(writes, parsed.operands[:1])])  # else the patch names them
     if (folder := parsed.value("-d", "--directory")) is not None:
         # It goes there before it reads or writes anything; only standard input is opened before that.
         verdict = dataclasses.replace(

@@ -136,6 +136,15 @@ PATHS_AND_HOSTS: list[PathsAndHosts] = [
     ("base64 -o a", ("a",), (), ()),
     ("lsof a", ("a",), (), ()),
     ("tput cols", ("cols",), (), ()),
+    ("patch -i p.diff", ("p.diff",), (), ()),
+    ("patch a p.diff", ("a", "p.diff"), ("a",), ()),
+    ("patch --dry-run a p.diff", ("a", "p.diff"), (), ()),
+    ("patch -d out -i p.diff", ("out/p.diff", "out"), (), ()),
+    ("patch -dout -ip.diff", ("out/p.diff", "out"), (), ()),
+    ("patch --directory=out --input=p.diff -o b", ("out/p.diff", "out"), ("out/b",), ()),
+    ("patch -d out a ../p.diff", ("out/a", "out/../p.diff", "out"), ("out/a",), ()),
+    ("patch -d out /a/b /p.diff", ("/a/b", "/p.diff", "out"), ("/a/b",), ()),
+    ("patch -d a -d b -i p.diff", ("b/p.diff", "b"), (), ()),
 ]
 """Each command with what it reads, writes and talks to."""
 

@@ -156,6 +156,10 @@ def test_effect_and_certainty() -> None:
 
 
 PATHS_AND_HOSTS: list[PathsAndHosts] = [
+    ("git add a", ("a",), (), ()),
+    ("git add -v d/a", ("d/a",), (), ()),
+    ("git add d/*.csv", ("d/*.csv", "."), (), ()),
+    ("git add $PWD/a", ("$PWD/a", "."), (), ()),
     ("git log --output=x", (), ("x",), ()),
     ("git log --outp=x", (), ("x",), ()),
     ("git fetch", (), (), ("an unknown host",)),
