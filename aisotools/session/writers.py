@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from aisotools.core.types import ToolResult
 from aisotools.policy.prepared import PreparedCall
-from aisotools.sandbox.host.leftovers import IdleTimes
+from aisotools.sandbox.host.activity import IdleTimes
 from aisotools.session.guards import is_file_tool
 from aisotools.session.sharing import SharedWorkspace
 from aisotools.session.undo_results import explain_others
@@ -84,6 +84,7 @@ class CallWriters:
         named: Paths that it and calls that overlap with it change; None if one of them does not say.
         own: Paths that it changes itself; None if it does not say.
         written: Digests of what it writes as a whole, by path.
+        looks: How often it was looked what runs.
         overlapping: The calls that have run at the same time, and may have written to the same files.
     """
 
@@ -93,6 +94,7 @@ class CallWriters:
         self.named = self.own = named
         self.written = written
         self.overlapping: list[CallWriters] = []
+        self.looks = 0
         self._shared = shared
         self._idle = IdleTimes()
         self._began_s = time.monotonic()
@@ -105,7 +107,12 @@ class CallWriters:
     def evidence(self) -> Evidence:
         """Return what is known, without what has changed."""
         authorship = Authorship(named=self.named, is_certain=not self._shared.has_run_code)
-        return Evidence(authorship=authorship, idle=self.idle_spans, contents=self.contents)
+        return Evidence(
+            authorship=authorship,
+            idle=self.idle_spans,
+            unwritten=self.unwritten_spans,
+            contents=self.contents,
+        )
 
     @property
     def contents(self) -> dict[TreePath, frozenset[str]]:
@@ -132,7 +139,13 @@ class CallWriters:
         """Return when nothing of the sandboxes has run."""
         return tuple(self._idle.spans)
 
+    @property
+    def unwritten_spans(self) -> tuple[TimeSpan, ...]:
+        """Return when nothing of the sandboxes has written into a file, as far as can be told."""
+        return tuple(self._idle.unwritten)
+
     def _look(self) -> None:
+        self.looks += 1
         if self._idle.look(self._shared.supervisors()):
             self._next = asyncio.get_running_loop().call_later(_LOOK_INTERVAL_S, self._look)
 

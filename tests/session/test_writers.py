@@ -19,6 +19,7 @@ from aisotools.session.session import Session
 from aisotools.session.undo_history import TimeoutChoice
 from aisotools.session.writers import LONG_CALL_S, CallWriters, WriterWatch
 from aisotools.workspace.checkpoints.tree import TreePath
+from aisotools.workspace.dirfd import file_time
 from tests.conftest import OpenSession
 from tests.waiting import HANG_S, eventually, wait_until
 
@@ -331,13 +332,88 @@ async def test_of_calls_that_overlap_the_contents_are_known_that_none_of_them_ed
     assert first.contents == {}, "code may write anything"
 
 
-async def test_save_while_code_runs_is_taken_back(real_session: OpenSession) -> None:
-    """The code is busy all the time, so the sandbox never stands still."""
+@each_level
+async def test_save_while_code_computes_is_a_conflict(real_session: OpenSession, level: str) -> None:
+    """The sandbox never stands still, but it writes nothing: a new content is somebody else's."""
+    session = real_session(policy=AUTO, level=level)
+    await write(session, "a")
+    folder = here(session)
+    fill(folder)
+    code = """
+import os
+open('own', 'w').write('1')
+while not os.path.exists('go'): pass
+open('end', 'w').write('1')
+"""
+    running = asyncio.create_task(session.call("python", {"code": code}))
+    await eventually((folder / "own").exists)
+    (writers,) = watch_of(session)._running.values()
+    await eventually(lambda: running.done() or writers.unwritten_spans)
+    for name in ("edited", "new"):
+        (folder / name).write_text("by a person")
+    saved_ns = file_time()
+    await eventually(lambda: running.done() or writers.unwritten_spans[-1][1] > saved_ns)
+    (folder / "go").touch()
+    result = await running
+    assert not result.is_error, result.content
+    assert result.metadata["also_changed"]["unclear"] == ["edited", "new"]
+    refused = await session.undo()
+    assert refused.is_error
+    assert [one["path"] for one in refused.value["conflicts"]] == ["edited", "new"]
+    assert [(folder / name).read_text() for name in ("edited", "new")] == ["by a person"] * 2
+    assert not (await session.undo(force=True)).is_error
+    assert {path.name for path in folder.iterdir()} == {"a", "edited", "removed", "renamed"}
+    assert (folder / "edited").read_text() == "before"
+
+
+async def test_writing_of_code_is_its_own_however_long_it_computes(real_session: OpenSession) -> None:
+    session = real_session(policy=AUTO)
+    await write(session, "a")
+    folder = here(session)
+    code = """
+import mmap, os
+def wait(name):
+    while not os.path.exists(name): pass
+open('began', 'w').write('1')
+wait('1')
+open('written', 'w').write('1')
+wait('2')
+os.system('echo 1 > by-a-child')
+wait('3')
+os.rename('began', 'renamed')
+with open('mapped', 'w+b') as file:
+    file.truncate(4096)
+    with mmap.mmap(file.fileno(), 0) as view:
+        wait('4')
+        view[:1] = b'1'
+        wait('5')
+"""
+    running = asyncio.create_task(session.call("python", {"code": code}))
+    await eventually((folder / "began").exists)
+    (writers,) = watch_of(session)._running.values()
+    for number in "12345":
+        looks = writers.looks
+        await eventually(lambda: running.done() or writers.looks > looks + 3)  # noqa: B023 - it is over then
+        (folder / number).touch()
+    result = await running
+    assert not result.is_error, result.content
+    assert writers.unwritten_spans, "and there were such times"
+    assert "unclear" not in result.metadata.get("also_changed", {})
+    assert not (await session.undo()).is_error
+    assert {path.name for path in folder.iterdir()} == {"a"}
+
+
+async def test_save_while_code_writes_is_taken_back(real_session: OpenSession) -> None:
+    """The code writes all the time, so that nothing tells its writing from a person's."""
     session = real_session(policy=AUTO)
     await write(session, "a")
     notes = here(session) / "notes"
     notes.write_text("before")
-    code = "import os\nopen('began', 'w').close()\nwhile not os.path.exists('go'): pass"
+    code = """
+import os
+with open('began', 'wb', buffering=0) as file:
+    while not os.path.exists('go'): file.write(b'1')
+"""
     running = asyncio.create_task(session.call("python", {"code": code}))
     await eventually((here(session) / "began").exists)
     notes.write_text("by a person")

@@ -39,6 +39,7 @@ from dataclasses import dataclass, field
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.confinement import syscalls
+from aisotools.sandbox.host.activity import maps_files
 from aisotools.sandbox.host.failures import add_note
 from aisotools.sandbox.host.monitor import count_switches
 from aisotools.sandbox.process import tree
@@ -62,10 +63,6 @@ _find_helper = re.compile(
     rb"\0from (multiprocessing)\.(?:resource_tracker|spawn|forkserver) import "
 ).search
 _find_flags = re.compile(rb"^flags:\s*([0-7]+)", re.MULTILINE).search
-# Mapped, for others to see what is written: semaphores and the like are.
-_find_shared = re.compile(rb"^[0-9a-f-]+ .w.s [0-9a-f]+ [0-9a-f:]+ \d+ +(.*)$", re.MULTILINE).finditer
-_SHARED_MEMORY = (b"/dev/shm/sem.", b"/dev/zero", b"/memfd:", b"/SYSV")
-_REMEMBERED_SPANS = 1_000
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -238,7 +235,7 @@ def find_idle_helpers(pids: Iterable[int], worker: int) -> dict[int, str]:
     before = count_switches(pids := [*pids])
     for pid in pids:
         library = _library_of(pid, worker)
-        if library and tree.parent_of(pid) == worker and not _may_write(f"/proc/{pid}"):
+        if library and tree.parent_of(pid) == worker and not _may_write(pid):
             found[pid] = library
     # What runs at the moment of both looks has counts that are never equal.
     now = count_switches(found)
@@ -284,8 +281,9 @@ def _waits_for_others(pid: int) -> bool:
     return int(number) == numbers["read"] or waits_for_lock
 
 
-def _may_write(folder: str) -> bool:
+def _may_write(pid: int) -> bool:
     """Return whether a process has a file open for writing, or mapped so that it can be written."""
+    folder = f"/proc/{pid}"
     try:
         for name in os.listdir(f"{folder}/fd"):
             status = os.stat(f"{folder}/fd/{name}")
@@ -295,11 +293,9 @@ def _may_write(folder: str) -> bool:
                 flags = _find_flags(file.read(_LIST_BYTES))
             if flags is None or int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY:
                 return True
-        with open(f"{folder}/maps", "rb") as file:
-            maps = file.read()
     except OSError:
         return True  # it may not be looked at; or it has just ended, and the next look does not find it
-    return any(not mapped[1].startswith(_SHARED_MEMORY) for mapped in _find_shared(maps))
+    return maps_files(pid)
 
 
 # ---- what changes meanwhile
@@ -513,47 +509,6 @@ class ReadWatch:
         if self._others is not None:
             self._others.close()
             self._others = None
-
-
-class IdleTimes:
-    """When no thread of some sandboxes has run, as far as the host has looked.
-
-    Attributes:
-        spans: Begin and end of these times, in nanoseconds since the epoch as files are stamped; the latest.
-    """
-
-    def __init__(self) -> None:
-        """Start without a look."""
-        self.spans: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED_SPANS)
-        self._counts: dict[tuple[int, int], int] | None = None
-        self._since_ns = 0
-        self._is_idle = False
-
-    def look(self, supervisors: Iterable[int]) -> bool:
-        """Look whether anything has run below these processes since the last look.
-
-        Returns:
-            False if there are too many threads, or nobody to look at. Then looking again is of no use.
-        """
-        # A file that is changed from now on may get the time of the clock tick that has begun before.
-        until_ns = file_time()
-        counts: dict[tuple[int, int], int] = {}
-        try:
-            for supervisor in supervisors:
-                pids = tree.descendants(supervisor, max_threads=_MOST_COMPARED)
-                counts |= count_switches(pids)
-        except tree.TooManyProcesses:
-            counts = {}
-        # What runs at the moment of both looks has counts that are never equal.
-        if not counts or counts != self._counts:
-            self._is_idle = False
-        elif self._is_idle:  # during the last look itself as well
-            self.spans[-1] = self.spans[-1][0], until_ns
-        else:
-            self.spans.append((self._since_ns, until_ns))
-            self._is_idle = True
-        self._counts, self._since_ns = counts, time.time_ns()
-        return bool(counts)
 
 
 @dataclass(slots=True)

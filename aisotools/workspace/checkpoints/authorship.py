@@ -12,12 +12,17 @@ Mechanism
     Of other calls, the host looks now and then whether any thread of the sandbox has run since the look
     before. The kernel says so, and sets the change time of files; a program can choose neither. A file that
     was last changed while none of them ran has another writer, but the call may have changed it before.
-    In both cases in which the call may have a part in the change, it is a conflict: an undo changes nothing,
+    A program that computes all the time runs, but does not write: the kernel counts what system calls write,
+    and lists what is mapped. A file of the workspace that got a new content while neither showed a writing of
+    the sandbox has another writer as well. This is weaker, since a program can change a file in ways that
+    are not counted. Then its own change is a conflict.
+    In all cases in which the call may have a part in the change, it is a conflict: an undo changes nothing,
     names it, and takes it back only by force. So a worker can at most have an undo refused, by name; it
     cannot have one pass over a change of its own.
 Race window
-    A person's change while something of the sandbox runs, or within a tenth of a second or so of that, has no
-    evidence: it counts as the call's, and the result of a call that took long enough names it. So does one of
+    A person's save while something of the sandbox writes, or within two tenths of a second or so of that, has
+    no evidence, nor has a removal or a new name while something runs: it counts as the call's, and the result
+    of a call that took long enough names it. So does one of
     a file that a file tool edits; what one writes as a whole is compared with what is there after the call.
     What a person has removed is judged by the time of the folder. Below level `confined`, code in a sandbox
     may have a service outside write for it: that is somebody else.
@@ -31,7 +36,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -148,12 +153,14 @@ class Evidence:
     Attributes:
         authorship: What the tool says of its changes.
         idle: When nothing of the sandbox ran.
+        unwritten: When nothing of it wrote into a file, as far as can be told.
         contents: Digests of what the call, and calls that overlap with it, write as a whole, by path: what is
             there now and is none of that was changed by somebody else.
     """
 
     authorship: Authorship = UNKNOWN
     idle: Sequence[TimeSpan] = ()
+    unwritten: Sequence[TimeSpan] = ()
     contents: Mapping[TreePath, Collection[str]] = field(default_factory=dict)
 
 
@@ -300,6 +307,24 @@ def find_seen(root: int, paths: Sequence[TreePath], spans: Collection[TimeSpan])
         paths: Paths that have changed. Of those that are gone, the folder counts.
         spans: When nothing of the sandbox ran.
     """
+    return _find_within(root, paths, spans, _change_time)
+
+
+def find_written(root: int, paths: Sequence[TreePath], spans: Collection[TimeSpan]) -> frozenset[TreePath]:
+    """Return those of some files that were last written within one of the spans; see `find_seen`.
+
+    Their name or mode may have been changed at any time. The time of the last writing can be set, too: that
+    makes a conflict of a change at most.
+    """
+    return _find_within(root, paths, spans, _write_time)
+
+
+def _find_within(
+    root: int,
+    paths: Sequence[TreePath],
+    spans: Collection[TimeSpan],
+    time_of: Callable[[int, str], int],
+) -> frozenset[TreePath]:
     seen: set[TreePath] = set()
     if not spans or len(paths) > MOST_PATHS:
         return frozenset()
@@ -308,12 +333,16 @@ def find_seen(root: int, paths: Sequence[TreePath], spans: Collection[TimeSpan])
         with suppress(OSError):
             folder = open_below(root, path[:-1])
             try:
-                time_ns = _change_time(folder, path[-1])
+                time_ns = time_of(folder, path[-1])
             finally:
                 os.close(folder)
             if any(begin < time_ns < end for begin, end in spans):
                 seen.add(path)
     return frozenset(seen)
+
+
+def _write_time(folder: int, name: str) -> int:
+    return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime_ns
 
 
 def _change_time(folder: int, name: str) -> int:

@@ -21,6 +21,7 @@ from aisotools.workspace.checkpoints.authorship import (
     changed_nodes,
     changed_paths,
     find_seen,
+    find_written,
 )
 from aisotools.workspace.checkpoints.plan import (
     Reasons,
@@ -286,7 +287,7 @@ def judge_changes(store: Store, tree: TrackedTree, step: Checkpoint, evidence: E
     if not start or not end or start == end:
         return UNKNOWN
     authorship = evidence.authorship
-    if not evidence.idle and not evidence.contents:
+    if not evidence.idle and not evidence.unwritten and not evidence.contents:
         return authorship
     nodes = changed_nodes(store, start, end)
     seen: set[TreePath] = set()
@@ -294,9 +295,14 @@ def judge_changes(store: Store, tree: TrackedTree, step: Checkpoint, evidence: E
         node = nodes.get(path)
         if path in nodes and (node is None or node.kind != "file" or node.content not in contents):
             seen.add(path)
-    if evidence.idle:
+    if evidence.idle or evidence.unwritten:
+        files = [path for path, node in nodes.items() if node is not None and node.is_file and node.size]
         with tree.opened() as root:
             seen |= find_seen(root, [*nodes], evidence.idle)
+            written = find_written(root, files, evidence.unwritten) - seen
+        reader = TreeReader(store)
+        # Without a new content it was not written: its time alone has changed.
+        seen |= {path for path in written if not is_same(reader.lookup(start, path), nodes[path])}
     return replace(authorship, seen=frozenset(seen))
 
 

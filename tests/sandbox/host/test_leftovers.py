@@ -20,7 +20,6 @@ from aisotools.sandbox.host import leftovers
 from aisotools.sandbox.host.leftovers import (
     CallTimes,
     EndedProcesses,
-    IdleTimes,
     Leftovers,
     OtherProcesses,
     describe_changed,
@@ -474,48 +473,6 @@ async def test_a_failure_that_lacks_no_process_names_nobody(tmp_path: Path) -> N
         result = await r.python("1/0")
         assert result.is_error
         assert "culprit" not in result.content
-
-
-# ---- when nothing runs
-
-
-def test_times_in_which_nothing_runs_are_seen_and_those_in_which_something_does_are_not() -> None:
-    code = "import sys\nfor line in sys.stdin: print(flush=True)"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=PIPE, stdout=PIPE) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-
-        def let_it_run() -> None:
-            assert child.stdin is not None
-            assert child.stdout is not None
-            child.stdin.write(b"\n")
-            child.stdin.flush()
-            child.stdout.readline()
-
-        let_it_run()
-        idle = IdleTimes()
-        wait_until(lambda: idle.look([os.getpid()]) and idle.spans)
-        first = idle.spans[-1]
-        assert idle.look([os.getpid()])
-        wait_until(lambda: idle.look([os.getpid()]) and idle.spans[-1][1] > first[1])
-        assert idle.spans[-1][0] == first[0]  # the same time, which goes on
-        ended_ns = file_time()
-        let_it_run()
-        wait_until(lambda: idle.look([os.getpid()]) and idle.spans[-1][0] > ended_ns)
-        assert all(end <= ended_ns or begin > ended_ns for begin, end in idle.spans)
-        child.stdin.close()
-
-
-def test_nothing_is_said_of_nobody_or_of_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    idle = IdleTimes()
-    assert not idle.look([])
-    assert not idle.look([])
-    with subprocess.Popen(["cat"], stdin=PIPE) as child:
-        monkeypatch.setattr(leftovers, "_MOST_COMPARED", 0)
-        assert not idle.look([os.getpid()])
-        assert not idle.look([os.getpid()])
-        child.communicate()
-    assert not idle.spans
 
 
 # ---- helpers of libraries

@@ -17,6 +17,7 @@ from aisotools.workspace.checkpoints.authorship import (
     changed_nodes,
     changed_paths,
     find_seen,
+    find_written,
     parse_names,
 )
 from aisotools.workspace.checkpoints.store import Store, content_digest
@@ -185,5 +186,10 @@ def test_last_change_of_a_file_counts_and_that_of_the_folder_for_one_that_is_gon
         edges = [(stamp, stamp + 9) for stamp in stamps] + [(stamp - 9, stamp) for stamp in stamps]
         assert not find_seen(root, paths, edges)
         assert not find_seen(root, paths * MOST_PATHS, around)
+        # What was written and then got another name or mode has the time of the writing.
+        os.utime(tmp_path / "d/file", ns=(1, 1_000))
+        assert find_written(root, paths[:1], [(999, 1_001)]) == {("d", "file")}
+        assert not find_written(root, paths[:1], [(1_000, 1_001), (999, 1_000)])
+        assert not find_written(root, [("d", "gone")], [(0, 1 << 62)])
     finally:
         os.close(root)

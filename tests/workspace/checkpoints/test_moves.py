@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from aisotools.workspace.checkpoints.authorship import Evidence
 from aisotools.workspace.checkpoints.moves import (
     LISTED_BYTES,
     PathList,
     TreesMoved,
     UndoResult,
     find_stuck,
+    judge_changes,
     list_changed,
     move_trees,
     plan_trees,
@@ -111,6 +113,28 @@ def test_paths_that_are_not_as_before_are_stuck(two: Two) -> None:
         ("gone", "it is as after the undo"),
         ("new", "it is neither as before nor as after"),
     )
+
+
+@pytest.mark.parametrize("how", ["content", "time", "empty", "new"])
+def test_file_with_a_new_content_that_was_written_while_nothing_wrote_is_not_the_call_s_alone(
+    two: Two, how: str
+) -> None:
+    tree, file = two.trees[0], two.roots[0] / "file"
+    if how != "new":
+        file.write_text("before")
+        os.utime(file, ns=(1, 1))
+    before = tree.scan().root
+    if how != "time":
+        file.write_text("" if how == "empty" else "after")
+    os.utime(file, ns=(1, 1_000))
+    (two.roots[0] / "other").write_text("other")
+    root = tree.scan().root
+    step = Checkpoint(
+        call_id="c", name="tool", session="s", time_s=1.0, before={"": before}, after={"": root}
+    )
+    evidence = Evidence(unwritten=[(999, 1_001)])
+    expected = {("file",)} if how in {"content", "new"} else set()
+    assert judge_changes(two.store, tree, step, evidence).seen == expected
 
 
 # ---- what a plan says

@@ -1,0 +1,107 @@
+"""When nothing of a tree of processes has run or written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from subprocess import PIPE
+
+import pytest
+
+from aisotools.sandbox.host import activity
+from aisotools.sandbox.host.activity import IdleTimes
+from aisotools.workspace.dirfd import file_time
+from tests.waiting import wait_until
+
+
+def test_times_in_which_nothing_runs_are_seen_and_those_in_which_something_does_are_not() -> None:
+    code = "import sys\nfor line in sys.stdin: print(flush=True)"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=PIPE, stdout=PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+
+        def let_it_run() -> None:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            child.stdin.write(b"\n")
+            child.stdin.flush()
+            child.stdout.readline()
+
+        let_it_run()
+        idle = IdleTimes()
+        wait_until(lambda: idle.look([os.getpid()]) and idle.spans)
+        first = idle.spans[-1]
+        assert idle.look([os.getpid()])
+        wait_until(lambda: idle.look([os.getpid()]) and idle.spans[-1][1] > first[1])
+        assert idle.spans[-1][0] == first[0]  # the same time, which goes on
+        ended_ns = file_time()
+        let_it_run()
+        wait_until(lambda: idle.look([os.getpid()]) and idle.spans[-1][0] > ended_ns)
+        assert all(end <= ended_ns or begin > ended_ns for begin, end in idle.spans)
+        child.stdin.close()
+
+
+WRITES = {
+    "a system call": "os.write(out, b'1')",
+    "a child": "os.system(':')",
+    "a thread": "t = threading.Thread(target=os.write, args=(out, b'1')); t.start(); t.join()",
+    "a mapped file": "view = mmap.mmap(out, 1)",
+}
+"""What a process does that may write into a file, to the file that it has open as `out`."""
+
+
+@pytest.mark.parametrize("how", WRITES)
+def test_times_in_which_nothing_is_written_are_seen_however_busy_a_process_is(
+    tmp_path: Path, how: str
+) -> None:
+    code = f"""
+import mmap, os, signal, sys, threading
+out = os.open({str(tmp_path / "out")!r}, os.O_RDWR | os.O_CREAT)
+os.ftruncate(out, 1)
+acts = 0
+def act(*_):
+    global acts
+    acts += 1
+signal.signal(signal.SIGUSR1, act)
+os.mkfifo({str(tmp_path / "ready")!r})
+open({str(tmp_path / "ready")!r}, "w").close()
+while not acts: pass
+{WRITES[how]}
+open({str(tmp_path / "ready")!r}, "w").close()
+while acts < 2: pass
+"""
+    with subprocess.Popen([sys.executable, "-c", code]) as child:
+        wait_until((tmp_path / "ready").exists)
+        (tmp_path / "ready").read_bytes()
+        idle = IdleTimes()
+        began_ns = file_time()
+        wait_until(lambda: idle.look([os.getpid()]) and bool(idle.unwritten))
+        first = idle.unwritten[-1]
+        wait_until(lambda: idle.look([os.getpid()]) and idle.unwritten[-1][1] > first[1])
+        assert (idle.unwritten[-1][0], len(idle.unwritten)) == (first[0], 1), "the same time, which goes on"
+        assert first[0] > began_ns
+        assert not idle.spans, "it computes all the time"
+        asked_ns = file_time()
+        child.send_signal(signal.SIGUSR1)
+        (tmp_path / "ready").read_bytes()
+        acted_ns = file_time()
+        for _ in range(4):
+            idle.look([os.getpid()])
+        assert not any(begin <= acted_ns and end > asked_ns for begin, end in idle.unwritten)
+        assert (len(idle.unwritten) > 1) == (how != "a mapped file"), "which may be written at any time"
+        child.send_signal(signal.SIGUSR1)
+
+
+def test_nothing_is_said_of_nobody_or_of_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = IdleTimes()
+    assert not idle.look([])
+    assert not idle.look([])
+    with subprocess.Popen(["cat"], stdin=PIPE) as child:
+        monkeypatch.setattr(activity, "_MOST_COMPARED", 0)
+        assert not idle.look([os.getpid()])
+        assert not idle.look([os.getpid()])
+        child.communicate()
+    assert not idle.spans
