@@ -170,7 +170,10 @@ def find_id(text: bytes) -> int:
     with contextlib.suppress(ValueError):
         parsed = from_json(text)
         for entry in parsed if isinstance(parsed, list) else [parsed]:
-            if isinstance(entry, Mapping) and entry.keys() & {"result", "error"}:
+            # With nothing but a number it is an answer without the rest; with other members, a line of a log.
+            if isinstance(entry, Mapping) and (
+                entry.keys() & {"result", "error"} or entry.keys() <= {"jsonrpc", "id"}
+            ):
                 return _number(entry.get("id"))
         return -1
     # Broken JSON. Near its ends only: further in, an "id" may be one of the data.
@@ -180,9 +183,9 @@ def find_id(text: bytes) -> int:
 
 
 def looks_like_answer(text: bytes) -> bool:
-    """Return whether a text that cannot be read was meant as an answer."""
+    """Return whether a text that cannot be read was meant as an answer: by its words, or cut before them."""
     head = text[:_END_CHARS].decode("utf-8", "replace")
-    return any(word in head for word in _ANSWER_WORDS)
+    return any(word in head for word in _ANSWER_WORDS) or ('"jsonrpc"' in head and '"method"' not in head)
 
 
 def _for_library(offer: OfferedTool) -> dict[str, Any]:

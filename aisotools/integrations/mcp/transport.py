@@ -60,6 +60,15 @@ _MAX_QUICK_BYTES = 1 << 16
 _MAX_TOKENS = 1_000_000
 # A text without an end goes up to the end of all: looking for one from each quotation mark would take long.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
+_HALF_CHARACTER = re.compile(
+    rb"((?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)*+)(\\u[dD][89a-fA-F]..)",
+    re.DOTALL,
+)
+_LONG_NUMBER = re.compile(
+    rb'((?:[^"\d]++|"(?:[^"\\]++|\\.)*+"|\d{1,4000}+(?!\d))*+)(\d{4001,}+(?:\.\d++)?+(?:[eE][+-]?\d++)?+)',
+    re.DOTALL,
+)
+_MOST_REPLACED = 20_000
 _EXIT_GRACE_S = 1.0
 """Wait before each stronger way to end a server's process."""
 _HTTP_TIMEOUT = httpx2.Timeout(30.0, read=3_600.0)
@@ -217,12 +226,19 @@ class UnreadableMessage(ValueError):
 
 
 def parse_message(line: bytes) -> SessionMessage | UnreadableMessage:
-    """Parse one message. Of one that is nested too deep for the parser, the deepest parts are left out."""
+    """Parse one message.
+
+    What the parser does not take, although it is JSON, is left out or replaced: the deepest parts of values,
+    half characters, and numbers of thousands of digits. One tool or result with such a thing must not make
+    the list of all tools unreadable.
+    """
+    with contextlib.suppress(ValueError):
+        return _parsed(line)
+    line = replace_unreadable(line)
     with contextlib.suppress(ValueError):
         return _parsed(line)
     brackets = line.count(b"{") + line.count(b"[")
     if brackets > _MAX_MESSAGE_DEPTH and brackets + line.count(b'"') < _MAX_TOKENS:
-        # One schema that is nested too deep must not make the list of all tools unreadable.
         with contextlib.suppress(ValueError):
             return _parsed(cut_depth(line))
     return UnreadableMessage(line)
@@ -231,6 +247,27 @@ def parse_message(line: bytes) -> SessionMessage | UnreadableMessage:
 def _parsed(text: bytes) -> SessionMessage:
     parsed: Any = types.jsonrpc_message_adapter.validate_json(text, by_name=False)
     return SessionMessage(parsed)
+
+
+def replace_unreadable(text: bytes) -> bytes:
+    """Return JSON with U+FFFD for each half of a character, and a remark instead of each very long number."""
+    text = text.decode("utf-8", "replace").encode()
+    text = _replace_each(text, _HALF_CHARACTER, rb"\ufffd")
+    return _replace_each(text, _LONG_NUMBER, b'"(a number of thousands of digits)"')
+
+
+def _replace_each(text: bytes, pattern: re.Pattern[bytes], replacement: bytes) -> bytes:
+    """Return `text` with the second group of `pattern` replaced wherever it follows the first one.
+
+    The first group takes all that is in order. So each character is looked at once: a search would begin
+    anew behind each one.
+    """
+    pieces: list[bytes] = []
+    at = 0
+    while (match := pattern.match(text, at)) is not None and len(pieces) < _MOST_REPLACED:
+        pieces += [match[1], replacement]
+        at = match.end()
+    return b"".join([*pieces, text[at:]])
 
 
 def cut_depth(text: bytes) -> bytes:

@@ -161,7 +161,15 @@ async def test_the_end_of_the_transport_is_the_end_for_the_library() -> None:
     [
         (b'{"id":5,"result":1}', 5),
         (b'{"id":"5","error":1}', 5),
-        (b'{"id":5}', -1),
+        (b'{"id":5}', 5),
+        (b'{"jsonrpc":"2.0","id":5}', 5),
+        (b'{"jsonrpc":"2.0","id":5,', 5),
+        (b'{"jsonrpc":"2.0","id":5', 5),
+        (b'{"jsonrpc":"2.0","id":5,"resu', 5),
+        (b'{"jsonrpc":"2.0","id":5,"result"', 5),
+        (b'{"jsonrpc":"2.0","id":5,"method":"x"', -1),
+        (b'{"level":30,"id":5,"msg":"x"}', -1),
+        (b'{"level":30,"id":5,"msg":"x', -1),
         (b'{"id":true,"result":1}', -1),
         (b'{"id":5.5,"result":1}', -1),
         (b'{"id":5,"result":{', 5),
@@ -178,6 +186,8 @@ def test_the_number_of_an_unreadable_answer(text: bytes, number: int) -> None:
 
 def test_answers_are_told_from_noise() -> None:
     assert looks_like_answer(b'{"id": 1, "result": {')
+    assert looks_like_answer(b'{"jsonrpc":"2.0","res')
+    assert not looks_like_answer(b'{"jsonrpc":"2.0","method":"ping"')
     assert not looks_like_answer(b'{"level": 1, "msg": "x"}')
 
 

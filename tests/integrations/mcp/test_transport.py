@@ -214,6 +214,48 @@ def test_values_nested_too_deep_are_cut_from_a_message() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (rb'"a\ud800b"', "a\ufffdb"),
+        (rb'"\uDFFF"', "\ufffd"),
+        (rb'"\udc00\ud800x"', "\ufffd\ufffdx"),
+        (rb'"\ud83d\ude00 \\ud800 \\\ud800"', "\U0001f600 \\ud800 \\\ufffd"),
+        (rb'"\ud83d\ud83d\ude00"', "\ufffd\U0001f600"),
+        (b'"\xff\xc3"', "\ufffd\ufffd"),
+        (b"9" * 5_000, "(a number of thousands of digits)"),
+        (b"[1, " + b"9" * 5_000 + b", 2]", [1, "(a number of thousands of digits)", 2]),
+        (b'"' + b"9" * 5_000 + rb'\ud800"', "9" * 5_000 + "\ufffd"),
+        (
+            b'{"\\"' + b"9" * 5_000 + b'":' + b"9" * 5_000 + b"}",
+            {'"' + "9" * 5_000: "(a number of thousands of digits)"},
+        ),
+    ],
+    ids=range(10),
+)
+def test_what_the_parser_does_not_take_is_replaced(given: bytes, expected: object) -> None:
+    text = b'{"jsonrpc":"2.0","id":1,"result":{"a":%s,"b":"ok"}}' % given
+    with pytest.raises(ValueError, match="JSON"):  # the attack, where nothing is replaced
+        types.jsonrpc_message_adapter.validate_json(text, by_name=False)
+    message = parse_message(text)
+    assert isinstance(message, SessionMessage)
+    assert isinstance(message.message, types.JSONRPCResponse)
+    assert message.message.result == {"a": expected, "b": "ok"}
+
+
+@pytest.mark.parametrize(
+    "unit", [rb"\ud800", rb"\\", b"9" * 4_001 + b",", b'"', b"\\", b"\xff"], ids=range(6)
+)
+def test_replacing_takes_time_in_proportion_to_the_size(unit: bytes) -> None:
+    times = []
+    for size in (1 << 18, 1 << 20):
+        text = b'{"a":"' + unit * (size // len(unit))
+        began_s = time.process_time()
+        parse_message(text)
+        times.append(time.process_time() - began_s)
+    assert times[1] < 40 * times[0] + 0.5
+
+
+@pytest.mark.parametrize(
     "text",
     [
         b"",
