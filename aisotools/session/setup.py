@@ -19,6 +19,7 @@ from aisotools.core.sandboxes import (
     Sandbox,
     SandboxListener,
     SupportsDetection,
+    SupportsHome,
     SupportsLeastLevel,
     SupportsReaders,
     SupportsRemoteLocation,
@@ -249,7 +250,9 @@ async def build_environment(
             on_read=read_guard.on_read,
             can_undo=history.can_undo,
             describe_undo=history.describe,
-            resolve_paths=PathResolver(workspace, path_rules.name_of).resolve,
+            resolve_paths=PathResolver(
+                workspace, path_rules.name_of, functools.partial(_home, sandbox)
+            ).resolve,
             digest_code=functools.partial(digest_of_code, workspace),
             path_rules=path_rules,
             # Only a reader holds a command to what a trial promises.
@@ -290,6 +293,11 @@ def _read_workspace(
         package_marks=package_marks(workspace, environ),
     )
     return narrowing, files
+
+
+def _home(sandbox: Sandbox) -> str:
+    """Return the home folder of what runs in the sandbox, where it may put settings; empty for none."""
+    return sandbox.home if isinstance(sandbox, SupportsHome) else ""
 
 
 def _activity(sandbox: Sandbox) -> Mapping[tuple[int, int], int] | None:

@@ -86,7 +86,10 @@ class PathResolver:
     """Resolves the paths of calls in one workspace. Holds no descriptors."""
 
     def __init__(
-        self, workspace: str | os.PathLike[str], name_of: Callable[[int, int], str | None] | None = None
+        self,
+        workspace: str | os.PathLike[str],
+        name_of: Callable[[int, int], str | None] | None = None,
+        home_of: Callable[[], str] = str,
     ) -> None:
         """Resolve in an existing folder.
 
@@ -95,8 +98,10 @@ class PathResolver:
             name_of: Returns the path in the workspace by which rules know the file of a device and inode;
                 empty if that cannot be told, None if no rule is about it. It is asked about files with
                 several names.
+            home_of: Returns the home folder of programs in the sandbox; empty if there is none.
         """
         self._name_of = name_of
+        self._home_of = home_of
         self._root = Root.of(workspace)
         self._spellings = _Spellings.of(self._root.path, os.fspath(Path(workspace).absolute()))
 
@@ -202,7 +207,9 @@ class PathResolver:
         """Return the facts that hold, as there is a name that may be taken for an option, or is none."""
         look = _Look(self._spellings)
         holds = all(map(look.has_plain_names, facts.dash_folders)) and all(map(look.is_absent, facts.absent))
-        named = [each for absent in facts.absent if absent.programs for each in look.programs_in(absent)]
+        on_programs = [absent for absent in facts.absent if absent.programs]
+        home = self._home_of() if on_programs else ""
+        named = [each for absent in on_programs for each in look.programs_in(absent, home)]
         if not holds or named:
             doubts = (*dict.fromkeys(named[:_MAX_SHOWN_PROGRAMS]), *facts.doubts)
             return dataclasses.replace(facts, dash_folders=(), absent=(), without_dashes=None, doubts=doubts)
@@ -386,13 +393,13 @@ class _Look:
 
         return all(self._has_none(each, lambda entry: is_among(entry, absent)) for each in folders)
 
-    def programs_in(self, absent: AbsentNames) -> list[str]:
+    def programs_in(self, absent: AbsentNames, home: str) -> list[str]:
         """Return which settings of git name programs that must not be named, or why nobody can tell."""
         beneath = self._beneath(absent.folder)
         if beneath is not None and not _GLOB.search(beneath) and "\0" not in beneath:
-            return find_programs(f"{self._root}/{beneath}", absent.programs, root=self._root)
+            return find_programs(f"{self._root}/{beneath}", absent.programs, root=self._root, home=home)
         if beneath is None and absent.folder.startswith(SYSTEM_FOLDERS):
-            return find_programs(absent.folder, absent.programs, root=self._root)
+            return find_programs(absent.folder, absent.programs, root=self._root, home=home)
         return [f"nobody can tell which programs the settings of git in {absent.folder} name"]
 
     def _has_none(self, folder: str, is_meant: Callable[[os.DirEntry[str]], bool]) -> bool:
