@@ -165,6 +165,15 @@ class SupportsSupervisor(Protocol):
 
 
 @runtime_checkable
+class SupportsHome(Protocol):
+    """A sandbox whose programs have a home folder of their own on this machine, in which they may write."""
+
+    @property
+    def home(self) -> str:
+        """Path of that folder, or empty while there is none."""
+
+
+@runtime_checkable
 class SupportsRemoteLocation(Protocol):
     """A sandbox factory whose sandboxes run on another machine, without access to files of this one."""
 

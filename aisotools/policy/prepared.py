@@ -507,6 +507,10 @@ def _with_commands(facts: Facts) -> Facts:
         return with_changes(facts, certain=False)
     for command in commands:
         found = shell_facts(command)
+        # On the host, the programs that settings of git name are the person's own.
+        is_by_files = bool(found.dash_folders) or any(one.names or one.modules for one in found.absent)
+        if found.without_dashes is not None and not is_by_files:
+            found = found.without_dashes
         # A program alone stands for whatever it may be given: only what it does with any argument counts.
         with_argument = shell_facts(f"{command} ./x") if " " not in command.strip() else found
         facts = with_changes(

@@ -19,6 +19,7 @@ from aisotools.core.sandboxes import (
     Sandbox,
     SandboxListener,
     SupportsDetection,
+    SupportsHome,
     SupportsLeastLevel,
     SupportsReaders,
     SupportsRemoteLocation,
@@ -242,7 +243,7 @@ async def build_environment(
             history.close()
             raise
         read_guard = ReadGuard(reads)
-        resolver = PathResolver(workspace, path_rules.name_of)
+        resolver = PathResolver(workspace, path_rules.name_of, functools.partial(_home, sandbox))
         env = dataclasses.replace(
             env,
             files=guarded,
@@ -292,6 +293,11 @@ def _read_workspace(
         package_marks=package_marks(workspace, environ),
     )
     return narrowing, files
+
+
+def _home(sandbox: Sandbox) -> str:
+    """Return the home folder of what runs in the sandbox, where it may put settings; empty for none."""
+    return sandbox.home if isinstance(sandbox, SupportsHome) else ""
 
 
 def _activity(sandbox: Sandbox) -> Mapping[tuple[int, int], int] | None:

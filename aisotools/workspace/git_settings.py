@@ -6,14 +6,15 @@ known to read, wherever that program comes from: mode `plan` promises that nobod
 
 Mechanism: `find_programs` reads the settings that git in a sandbox sees from a folder: those of the
 repository and of each further one that git may take for it, all that they include, whatever the condition,
-and those of its submodules, which git finds by their entries in the index. The person's own settings and the
-system's are out of reach there. Each setting counts in its group, whether or not another one revokes it.
+those of its submodules, which git finds by their entries in the index, and those in the sandbox's own home
+folder. The person's own settings and the system's are out of reach there. Each setting counts in its group,
+whether or not another one revokes it.
 Race: a setting can change after the look. The gate looks once more at dispatch; calls cannot write settings
 that name a program (`aisotools.workspace.protected`).
 Cost: the settings of one repository take about 0.2 ms, and nothing for a command that is not git's.
 Failure: what cannot be read, leads to where a sandbox may write, or is more than is looked at, counts as a
-program, and the command is asked about. Settings in the environment and in the sandbox's own home, which a
-call that was allowed to change things can prepare, are not seen, nor those that a later git will have.
+program, and the command is asked about. Settings in the environment, which a call that was allowed to change
+things can prepare, are not seen, nor those that a later git will have.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ _COMPRESSED_VERSION = 4
 _OBJECT_BYTES = (20, 32)  # of SHA-1 and SHA-256
 
 
-def find_programs(folder: str, groups: Collection[str], *, root: str) -> list[str]:
+def find_programs(folder: str, groups: Collection[str], *, root: str, home: str = "") -> list[str]:
     """Return the settings that name programs of these groups for git in a folder, each as text.
 
     Args:
@@ -195,12 +196,15 @@ def find_programs(folder: str, groups: Collection[str], *, root: str) -> list[st
         groups: Of `fsmonitor`, `filter`, `patch`, `signature`, `fetch`, `alternates` and `help`; see
             `aisotools.policy.shell.git_programs`.
         root: Real path of the workspace.
+        home: The home folder of programs in the sandbox, on this machine; empty if there is none.
 
     Returns:
         Clauses about the command; those among them that say what could not be looked at.
     """
     search = _ProgramSearch(frozenset(groups), root)
     search.look_in(os.path.realpath(folder))
+    if home:
+        search.read_home(home)
     return search.found()
 
 
@@ -246,6 +250,11 @@ class _ProgramSearch:
                 git = os.path.join(worktree, text.removeprefix("gitdir:").strip())
             self._read_repository(git, worktree)
 
+    def read_home(self, home: str) -> None:
+        """Look through the settings that the sandbox has in its own home folder."""
+        for path in (f"{home}/.gitconfig", f"{home}/.config/git/config"):
+            self._read_file(path)
+
     def _read_repository(self, folder: str, worktree: str) -> None:
         folder = os.path.normpath(folder)
         if "\0" in folder or folder in self._seen:
@@ -275,7 +284,7 @@ class _ProgramSearch:
         except (OSError, ValueError):
             status = None
         data = read_small(path) if status is not None and status.st_size < MAX_SETTINGS_BYTES else b""
-        if status is None or (status.st_size and not data):
+        if status is None or not stat.S_ISREG(status.st_mode) or (status.st_size and not data):
             self._name(f"{path} cannot be read")
             return
         for setting in parse_settings(data):

@@ -47,7 +47,10 @@ class PathResolver:
     """Resolves the paths of calls in one workspace. Holds no descriptors."""
 
     def __init__(
-        self, workspace: str | os.PathLike[str], name_of: Callable[[int, int], str | None] | None = None
+        self,
+        workspace: str | os.PathLike[str],
+        name_of: Callable[[int, int], str | None] | None = None,
+        home_of: Callable[[], str] = str,
     ) -> None:
         """Resolve in an existing folder.
 
@@ -56,8 +59,10 @@ class PathResolver:
             name_of: Returns the path in the workspace by which rules know the file of a device and inode;
                 empty if that cannot be told, None if no rule is about it. It is asked about files with
                 several names.
+            home_of: Returns the home folder of programs in the sandbox; empty if there is none.
         """
         self._name_of = name_of
+        self._home_of = home_of
         self._root = Root.of(workspace)
         self._spellings = Spellings.of(self._root.path, os.fspath(Path(workspace).absolute()))
 
@@ -185,7 +190,9 @@ class PathResolver:
         """Return the facts that hold, as there is a name that may be taken for an option, or is none."""
         look = PathLookup(self._spellings)
         holds = all(map(look.has_plain_names, facts.dash_folders)) and all(map(look.is_absent, facts.absent))
-        named = [each for absent in facts.absent if absent.programs for each in look.programs_in(absent)]
+        on_programs = [absent for absent in facts.absent if absent.programs]
+        home = self._home_of() if on_programs else ""
+        named = [each for absent in on_programs for each in look.programs_in(absent, home)]
         if not holds or named:
             doubts = (*dict.fromkeys(named[:_MAX_SHOWN_PROGRAMS]), *facts.doubts)
             return dataclasses.replace(facts, dash_folders=(), absent=(), without_dashes=None, doubts=doubts)

@@ -172,13 +172,13 @@ class PathLookup:
 
         return all(self._has_none(each, lambda entry: is_among(entry, absent)) for each in folders)
 
-    def programs_in(self, absent: AbsentNames) -> list[str]:
+    def programs_in(self, absent: AbsentNames, home: str) -> list[str]:
         """Return which settings of git name programs that must not be named, or why nobody can tell."""
         beneath = self._beneath(absent.folder)
         if beneath is not None and not GLOB.search(beneath) and "\0" not in beneath:
-            return find_programs(f"{self._root}/{beneath}", absent.programs, root=self._root)
+            return find_programs(f"{self._root}/{beneath}", absent.programs, root=self._root, home=home)
         if beneath is None and absent.folder.startswith(SYSTEM_FOLDERS):
-            return find_programs(absent.folder, absent.programs, root=self._root)
+            return find_programs(absent.folder, absent.programs, root=self._root, home=home)
         return [f"nobody can tell which programs the settings of git in {absent.folder} name"]
 
     def _has_none(self, folder: str, is_meant: Callable[[os.DirEntry[str]], bool]) -> bool:

@@ -483,7 +483,7 @@ def test_a_program_alone_counts_for_what_it_does_with_any_argument() -> None:
     assert not facts_of(declaring("date")).certain, "with an argument it may set the clock"
     assert facts_of(declaring("cat")).effect is Effect.READ_ONLY
     # With an argument it is a command, which does what it says and no more.
-    assert facts_of(declaring("git remote")).effect is Effect.READ_ONLY
+    assert facts_of(declaring("git branch")).effect is Effect.READ_ONLY
 
 
 def test_the_commands_of_a_tool_in_the_sandbox_are_its_own_to_declare() -> None:

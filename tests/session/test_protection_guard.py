@@ -141,6 +141,25 @@ async def test_a_git_command_that_would_run_a_program_of_the_settings_does_not_c
     assert not (await session.call("sandbox_bash", status, timeout_s=HANG_S)).is_error
 
 
+async def test_settings_that_a_call_has_made_in_the_home_of_the_sandbox_count_too(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    (tmp_path / "workspace").mkdir()
+    session = real_session(policy=Policy(mode="auto"), level="confined")
+    make = "git init -q sub && git config --global core.fsmonitor \"sh -c 'echo RAN >&2' --\""
+    status = {"command": "git -C sub status"}
+    assert not (await session.call("sandbox_bash", {"command": make}, origin="person")).is_error
+    session.policy = Policy(mode="plan")
+    result = await session.call("sandbox_bash", status, timeout_s=HANG_S)
+    assert "RAN" not in result.content.partition("core.fsmonitor")[0]
+    assert "was not run" in result.content
+    session.policy = Policy(mode="auto")
+    undo = {"command": "git config --global --unset core.fsmonitor"}
+    assert not (await session.call("sandbox_bash", undo, origin="person")).is_error
+    session.policy = Policy(mode="plan")
+    assert not (await session.call("sandbox_bash", status, timeout_s=HANG_S)).is_error
+
+
 async def test_a_cancelled_call(session: Session) -> None:
     code = f"{PLANT}\nimport time; time.sleep(1000)"
     call = asyncio.create_task(python(session, code, timeout_s=1000))

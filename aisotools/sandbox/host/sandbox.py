@@ -201,6 +201,12 @@ class LocalSandbox:
         """The worker's process id; 0 when there is none."""
         return self._connection.pid if self._connection is not None else 0
 
+    @property
+    def home(self) -> str:
+        """The home folder of what runs in the sandbox; empty when there is no worker."""
+        scratch = self._connection.scratch if self._connection is not None else ""
+        return f"{scratch}/home" if scratch else ""
+
     def status(self) -> SandboxStatus:
         """Return the status right now, with the memory in use."""
         return self._status(_tree_bytes(self.supervisor))
