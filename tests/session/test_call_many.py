@@ -151,7 +151,9 @@ async def test_a_remembered_approval_is_not_asked_about_again(open_session: Open
     )
     decided = [e for e in session.events if isinstance(e, CallDecided)]
     assert [e.decided_by for e in decided] == ["approver", "grant", "grant"]
-    assert decided[1].reasons == ("you allowed write writing only to out, up to local change",)
+    assert decided[1].reasons == (
+        "you allowed write writing only to out, replacing nothing, up to local change",
+    )
 
 
 async def test_a_denying_rule_and_mode_plan_beat_a_grant(open_session: OpenSession) -> None:
