@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Effect, Facts, Remember
@@ -28,6 +29,9 @@ from aisotools.policy.rules import normalize_path
 from aisotools.workspace.protected_names import name_to_allow
 from aisotools.workspace.scripts import FOLDER, MISSING
 from aisotools.workspace.stamps import is_known, is_there
+
+_MAX_LEFT = 1_000
+"""Files of which it is known that a call of this session left them as they are."""
 
 # Programs that do one thing for each of their subcommands.
 _PROGRAMS_WITH_SUBCOMMANDS = frozenset(
@@ -180,8 +184,14 @@ class Grant:
     granted_s: float
     names: tuple[str, ...] = ()
 
-    def covers(self, prepared: PreparedCall) -> bool:
-        """Return whether the grant allows this call."""
+    def covers(self, prepared: PreparedCall, left: Mapping[str, str] = MappingProxyType({})) -> bool:
+        """Return whether the grant allows this call.
+
+        Args:
+            prepared: The call.
+            left: Stamps of files, by path, as calls of this session have left them: to replace those loses
+                nothing of anybody else's.
+        """
         if prepared.original.name != self.tool or prepared.effect > self.effect or self.scope == "protected":
             return False
         if prepared.effect is Effect.REMOTE_ACTION and self.effect is not Effect.REMOTE_ACTION:
@@ -193,7 +203,7 @@ class Grant:
             return False
         if self.scope == "tool":
             return not facts.hosts
-        shape = shape_of(facts)
+        shape = shape_of(facts, left)
         return self.shape is not None and shape is not None and self.shape.covers(shape)
 
 
@@ -205,6 +215,7 @@ class Grants:
         self._on_revoked = on_revoked
         self._grants: dict[int, Grant] = {}
         self._ids = itertools.count(1)
+        self._left: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self._grants)
@@ -235,9 +246,23 @@ class Grants:
     def find(self, prepared: PreparedCall) -> Grant | None:
         """Return the oldest grant that allows this call, or None."""
         for grant in self._grants.values():
-            if grant.covers(prepared):
+            if grant.covers(prepared, self._left):
                 return grant
         return None
+
+    @property
+    def goes_by_losses(self) -> bool:
+        """True if one of the grants depends on what a call would overwrite."""
+        return any(grant.shape is not None for grant in self._grants.values())
+
+    def note_left(self, stamps: Iterable[tuple[str, str]]) -> None:
+        """Note files, each with its stamp, as a call of this session has left them."""
+        for path, stamp in stamps:
+            self._left.pop(path, None)  # the latest come last
+            if is_there(stamp) and is_known(stamp):
+                self._left[path] = stamp
+        while len(self._left) > _MAX_LEFT:
+            del self._left[next(iter(self._left))]
 
     def revoke(self, grant_id: int) -> Grant | None:
         """Revoke a grant and return it; None if there is none with that id."""
@@ -252,11 +277,12 @@ class Grants:
             self.revoke(grant_id)
 
 
-def shape_of(facts: Facts) -> Shape | None:
-    """Return the shape of a call; None if it has none.
+def shape_of(facts: Facts, left: Mapping[str, str] = MappingProxyType({})) -> Shape | None:
+    """Return the shape of a call, or None.
 
-    It has none if not everything about it is known, if it names no commands, files or hosts, or if it
-    destroys something without naming it.
+    What still is as it is in `left` counts as nothing that would be lost; see `Grant.covers`. A call has no
+    shape if not everything about it is known, if it names no commands, files or hosts, or if it destroys
+    something without naming it.
     """
     if not _is_known(facts) or not (facts.commands or facts.writes or facts.hosts):
         return None
@@ -269,7 +295,10 @@ def shape_of(facts: Facts) -> Shape | None:
         reads=_folders_of(facts.reads, facts.folders) | _folders_of(facts.recorded, facts.recorded),
         writes=_folders_of(facts.writes, facts.folders),
         hosts=frozenset(map(str.lower, facts.hosts)),
-        losses=_folders_of([path for path, stamp in facts.losses if is_there(stamp)], facts.folders),
+        losses=_folders_of(
+            [path for path, stamp in facts.losses if is_there(stamp) and left.get(path) != stamp],
+            facts.folders,
+        ),
         settings=frozenset(facts.scripts),
     )
 

@@ -62,6 +62,7 @@ from aisotools.tools.adapter import (
 from aisotools.tools.registry import ToolRegistry
 from aisotools.tools.validation import check_size
 from aisotools.workspace.protected_names import AllowedNames
+from aisotools.workspace.stamps import stamps_of
 
 _MAX_QUESTIONS = 3
 """The most questions about one call, if what it would change differs again each time before it runs."""
@@ -622,6 +623,10 @@ class Gate:
             # however often the caller is cancelled meanwhile: the outermost holds the workspace's lock.
             result = await run_to_completion(leave_guards(entered, prepared, result))
         assert result is not None
+        facts = prepared.facts
+        if facts.losses and facts.certain and not result.is_error and self.grants.goes_by_losses:
+            # Race: what a person saves in the moment since the call ended counts as the call's; undo has it.
+            self.grants.note_left(stamps_of(env.workspace, dict(facts.losses)))
         return result
 
     async def _run_unguarded(

@@ -616,3 +616,23 @@ def test_a_call_whose_sources_cannot_be_compared_is_not_remembered() -> None:
     assert remember_scopes(dataclasses.replace(prepared, facts=unknown)) == {}
     certain = dataclasses.replace(unknown, certain=True)
     assert "call" in remember_scopes(dataclasses.replace(prepared, facts=certain))
+
+
+def test_a_shape_covers_the_loss_of_what_a_call_of_the_session_has_left() -> None:
+    grants = Grants()
+    prepared = dataclasses.replace(prepare(WRITES), facts=LOSES_NOTHING)
+    grants.add("call", prepared)
+    goes = [grants.goes_by_losses]
+    grants.clear()
+    grants.add("shape", prepared)
+    assert [*goes, grants.goes_by_losses] == [False, True]
+    again = dataclasses.replace(prepared, facts=LOSES)
+    assert grants.find(again) is None
+    grants.note_left([("out/old", "2f")])
+    assert grants.find(again) is None, "somebody has changed it since"
+    grants.note_left([("out/old", "1f")])
+    assert grants.find(again) is not None
+    grants.note_left([("out/old", UNKNOWN)])
+    assert grants.find(again) is None
+    grants.note_left([("out/old", "1f"), *((str(number), "1f") for number in range(1_000))])
+    assert grants.find(again) is None, "only the latest are kept"

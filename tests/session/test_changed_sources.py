@@ -337,6 +337,29 @@ async def test_a_shape_given_where_nothing_was_lost_covers_no_loss(open_session:
     assert grant.covers(explain(f"cp {TARGET} out/other.txt"))
 
 
+async def test_a_file_that_a_covered_call_has_made_may_be_replaced_until_somebody_else_changes_it(
+    real_session: OpenSession,
+) -> None:
+    session, workspace = await opened(real_session)
+    session.approver = asked = Changing(lambda: None, remember="shape")
+
+    async def copy(name: str) -> int:
+        result = await session.call("sandbox_bash", {"command": f"cp {TARGET} out/{name}"}, origin="model")
+        assert not result.is_error
+        return len(asked.requests)
+
+    assert await copy("b") == 1
+    assert await copy("b") == 1, "its own file"
+    assert await copy("c") == 1
+    (workspace / "out/c").write_text("a person's\n")
+    asked.remember = None
+    assert await copy("c") == 2
+    assert await copy("b") == 2
+    (workspace / "out/b").unlink()
+    (workspace / "out/b").write_text("another file\n")
+    assert await copy("b") == 3
+
+
 LOSING = {
     "sandbox_bash": [
         ({"command": "echo x > out/{}"}, "out/{}"),
