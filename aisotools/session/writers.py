@@ -52,7 +52,7 @@ class WriterWatch:
                 named = parse_names(facts.writes)
             else:
                 self._shared.has_run_code = True
-        writers = CallWriters(self._shared, named, _content_of(prepared))
+        writers = CallWriters(self._shared, named, _content_of(prepared), on_host=facts.runs_in == "host")
         # Calls that overlap: what each of them changes lies between the checkpoints of all.
         for other in self._running.values():
             both = None if named is None or other.named is None else named | other.named
@@ -84,15 +84,22 @@ class CallWriters:
         named: Paths that it and calls that overlap with it change; None if one of them does not say.
         own: Paths that it changes itself; None if it does not say.
         written: Digests of what it writes as a whole, by path.
+        on_host: Whether it runs outside of the sandboxes, where nobody looks when it runs.
         looks: How often it was looked what runs.
         overlapping: The calls that have run at the same time, and may have written to the same files.
     """
 
     def __init__(
-        self, shared: SharedWorkspace, named: frozenset[TreePath] | None, written: Mapping[TreePath, str]
+        self,
+        shared: SharedWorkspace,
+        named: frozenset[TreePath] | None,
+        written: Mapping[TreePath, str],
+        *,
+        on_host: bool = False,
     ) -> None:
         self.named = self.own = named
         self.written = written
+        self.on_host = on_host
         self.overlapping: list[CallWriters] = []
         self.looks = 0
         self._shared = shared
@@ -107,6 +114,8 @@ class CallWriters:
     def evidence(self) -> Evidence:
         """Return what is known, without what has changed."""
         authorship = Authorship(named=self.named, is_certain=not self._shared.has_run_code)
+        if any(call.on_host for call in (self, *self.overlapping)):
+            return Evidence(authorship=authorship)
         return Evidence(
             authorship=authorship,
             idle=self.idle_spans,

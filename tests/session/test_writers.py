@@ -18,6 +18,7 @@ from aisotools.session.history import WorkspaceHistory
 from aisotools.session.session import Session
 from aisotools.session.undo_history import TimeoutChoice
 from aisotools.session.writers import LONG_CALL_S, CallWriters, WriterWatch
+from aisotools.tools.function import tool
 from aisotools.workspace.checkpoints.tree import TreePath
 from aisotools.workspace.dirfd import file_time
 from tests.conftest import OpenSession
@@ -472,6 +473,45 @@ async def test_changes_of_a_person_while_a_command_waits_are_conflicts(
     assert not (await session.redo()).is_error
     assert is_theirs(folder)
     assert (folder / "own/made").exists()
+
+
+@pytest.mark.parametrize("overlaps", [False, True], ids=["by itself", "beside a command"])
+async def test_change_of_a_tool_on_the_host_while_the_sandbox_waits_is_its_own(
+    real_session: OpenSession, *, overlaps: bool
+) -> None:
+    """Nothing of the sandbox runs meanwhile, and nobody else has written."""
+    session = real_session(policy=AUTO, approver=AllowAll())
+    await write(session, "a")
+    folder, running = here(session), watch_of(session)._running
+    out = folder / "out"
+
+    @tool(runs_in="host")
+    async def note() -> str:
+        """Write a note."""
+        looks = {call: writers.looks for call, writers in running.items()}
+        await eventually(lambda: all(running[call].looks > looks[call] + 3 for call in looks))
+        out.write_text("by the tool")
+        looks = {call: writers.looks for call, writers in running.items()}
+        await eventually(lambda: all(running[call].looks > looks[call] + 3 for call in looks))
+        return "done"
+
+    session.registry.register(note)
+    command = asyncio.create_task(
+        session.call("sandbox_bash", {"command": f"mkdir own; mkfifo own/go; {WAIT}rm own/go"})
+    )
+    await eventually((folder / "own/go").exists)
+    if not overlaps:
+        (folder / "own/go").write_text("\n")
+        await command
+    result = await session.call("note", {})
+    assert not result.is_error, result.content
+    assert "unclear" not in result.metadata.get("also_changed", {})
+    if overlaps:
+        (folder / "own/go").write_text("\n")
+    assert "unclear" not in (await command).metadata.get("also_changed", {})
+    undone = await session.undo(2)
+    assert not undone.is_error, undone.content
+    assert {path.name for path in folder.iterdir()} == {"a"}
 
 
 @pytest.mark.parametrize("on_timeout", ["keep", "undo"])

@@ -27,9 +27,10 @@ Race window
     What a person has removed is judged by the time of the folder. Below level `confined`, code in a sandbox
     may have a service outside write for it: that is somebody else.
 When it fails
-    Too many processes or paths, a file system without exact times, or a host that ended before the call did:
-    no evidence, and every change is the call's. So it is for calls that overlap, unless all of them say what
-    they write; but what one had changed when another began, and something changed after that, is a conflict.
+    Too many processes or paths, a file system without exact times, a tool on the host that ran at the time,
+    or a host that ended before the call did: no evidence, and every change is the call's. So it is for calls
+    that overlap, unless all of them say what they write; but what one had changed when another began, and
+    something changed after that, is a conflict.
 """
 
 from __future__ import annotations
