@@ -117,7 +117,7 @@ _OPTIONS: Mapping[str, tuple[str, str]] = {
 """By language, the letters of options with a program or a module, and of others with a value."""
 
 _LONG_OPTIONS_WITH_CODE = _words("--eval --print --require --import --loader --run")
-_LOADS_OF_PERL = re.compile(r"-[IMm]|.*\b(?:use|require|do|lib|INC)\b")
+_LOADS_OF_PERL = re.compile(r"^-[IMm]|\b(?:use|require|do|lib|INC)\b")
 _LOADS_OF_JQ = re.compile(r"^-L|\b(?:import|include)\b")
 _FUNCTION = re.compile(r"(?:^|[\s;{}])([A-Za-z_][\w-]*)[ \t]*\(\)")
 _TAKES_LANGUAGE = _words("-l -s -t --lang --language --syntax --type --lexer --parser")
@@ -130,7 +130,7 @@ _ASSIGNMENT = re.compile(r"(?<![\w$-])([A-Za-z_]\w*)=(\"[^\"]*\"|'[^']*'|[^\s;&|
 _LOOP = re.compile(r"\bfor[ \t]+(\w+)[ \t]+in[ \t]+([^;\n]*)")
 _PIECES = re.compile(r"(\|\|?&?|&&|[;&\n(){}])")
 _NAMES = re.compile(r"[^\s'\"=;&|()<>$`:,!{}\[\]]+")
-_VERSION = re.compile(r"-?\d[\d.]*[a-z]*(?:-[\w-]+)?\Z")
+_VERSION = re.compile(r"-?\d[\d.]{0,15}[a-z]{0,5}(?:-[\w-]{1,40})?\Z")
 _URL = re.compile(r"[A-Za-z][\w+.-]*://")
 _UNKNOWN = "$?"  # in place of what a command prints, which nobody knows
 _MAX_SUBSTITUTIONS = 50
@@ -366,7 +366,7 @@ class _LoadReader:
             return
         path = os.path.normpath(os.path.join(self._worktree, script))
         is_perl = language == "perl"
-        if is_perl and has_code and not any(map(_LOADS_OF_PERL.match, arguments)):
+        if is_perl and has_code and not any(map(_LOADS_OF_PERL.search, arguments)):
             return
         if not script or f"{path}/".startswith(f"{self._root}/"):
             self.loads.add(self._worktree, language)
