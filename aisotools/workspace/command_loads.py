@@ -63,7 +63,9 @@ _DATA_ENDINGS = _words(
 _CODE_ENDINGS = (".sh", ".bash", *itertools.chain.from_iterable(_ENDINGS.values()))
 _SHELLS = _words("sh bash dash ash ksh mksh zsh fish csh tcsh rbash busybox")
 _INTERPRETERS: Mapping[str, str] = {
-    **dict.fromkeys(("python", "pypy", "pythonw", "ipython", "bpython", "ptpython", "micropython"), "python"),
+    **dict.fromkeys(
+        ("python", "py", "pypy", "pythonw", "ipython", "bpython", "ptpython", "micropython"), "python"
+    ),
     "perl": "perl",
     "ruby": "ruby",
     **dict.fromkeys(("node", "nodejs", "deno", "bun", "tsx", "ts-node", "bunx"), "node"),
@@ -75,9 +77,9 @@ _INTERPRETERS: Mapping[str, str] = {
     ),
 }
 _RUNNERS = _words(
-    "make gmake bmake ninja just task rake tox nox invoke doit snakemake scons cmake npm npx pnpm yarn "
-    "pipenv poetry hatch pdm uv rye pixi cargo go bundle mix gradle gradlew mvn ant bazel buck pre-commit "
-    "composer meson direnv asdf mise run-parts"
+    "pytest coverage make gmake bmake ninja just task rake tox nox invoke doit snakemake scons cmake npm "
+    "npx pnpm yarn pipenv poetry hatch pdm uv rye pixi cargo go bundle mix gradle gradlew mvn ant bazel "
+    "buck pre-commit composer meson direnv asdf mise run-parts"
 )
 """Programs that run what a project defines."""
 
@@ -115,7 +117,8 @@ _OPTIONS: Mapping[str, tuple[str, str]] = {
 """By language, the letters of options with a program or a module, and of others with a value."""
 
 _LONG_OPTIONS_WITH_CODE = _words("--eval --print --require --import --loader --run")
-_LOADS_OF_PERL = re.compile(r"-[IMm]|.*\b(?:use|require|do|lib|INC)\b")
+_LOADS_OF_PERL = re.compile(r"^-[IMm]|\b(?:use|require|do|lib|INC)\b")
+_LOADS_OF_JQ = re.compile(r"^-L|\b(?:import|include)\b")
 _FUNCTION = re.compile(r"(?:^|[\s;{}])([A-Za-z_][\w-]*)[ \t]*\(\)")
 _TAKES_LANGUAGE = _words("-l -s -t --lang --language --syntax --type --lexer --parser")
 _FOLDER_PRINTERS = re.compile(r"\s*(?:pwd(?: -[LP])?|git rev-parse (?:--show-toplevel|--show-cdup))\s*")
@@ -127,7 +130,7 @@ _ASSIGNMENT = re.compile(r"(?<![\w$-])([A-Za-z_]\w*)=(\"[^\"]*\"|'[^']*'|[^\s;&|
 _LOOP = re.compile(r"\bfor[ \t]+(\w+)[ \t]+in[ \t]+([^;\n]*)")
 _PIECES = re.compile(r"(\|\|?&?|&&|[;&\n(){}])")
 _NAMES = re.compile(r"[^\s'\"=;&|()<>$`:,!{}\[\]]+")
-_VERSION = re.compile(r"[\d.]+(?:-\w+)?\Z")
+_VERSION = re.compile(r"-?\d[\d.]{0,15}[a-z]{0,5}(?:-[\w-]{1,40})?\Z")
 _URL = re.compile(r"[A-Za-z][\w+.-]*://")
 _UNKNOWN = "$?"  # in place of what a command prints, which nobody knows
 _MAX_SUBSTITUTIONS = 50
@@ -301,7 +304,7 @@ class _LoadReader:
         elif name in {".", "source"}:
             if any(map(_is_computed, arguments[:1])):
                 self.loads.add(self._worktree, ANY)
-        elif name in _RUNNERS:
+        elif name in _RUNNERS or (name == "jq" and any(map(_LOADS_OF_JQ.search, arguments))):
             self.loads.add(self._worktree, CODE)
         elif "/" in program and not program.startswith(("/", "~")):
             return  # a file of the work tree, which is read
@@ -363,7 +366,7 @@ class _LoadReader:
             return
         path = os.path.normpath(os.path.join(self._worktree, script))
         is_perl = language == "perl"
-        if is_perl and has_code and not any(map(_LOADS_OF_PERL.match, arguments)):
+        if is_perl and has_code and not any(map(_LOADS_OF_PERL.search, arguments)):
             return
         if not script or f"{path}/".startswith(f"{self._root}/"):
             self.loads.add(self._worktree, language)
@@ -371,7 +374,8 @@ class _LoadReader:
     def _read_python(self, above: list[str], arguments: list[str], script: str) -> None:
         if any(word.startswith("PYTHONSAFEPATH=") and word[15:] for word in above):
             return
-        for option in arguments:
+        options = iter(arguments)
+        for option in options:
             if not option.startswith("-") or option == "-":
                 break
             flags = re.match(r"-([bBdEhiIOPqsStuvVx?]*)(.?)", option)
@@ -379,6 +383,9 @@ class _LoadReader:
                 return
             if flags and flags[2] in {"c", "m"}:
                 break
+            # The value of -W and -X may be the next word, which is no option then.
+            if (flags and flags[2] in {"W", "X"} and flags.end() == len(option)) or option.startswith("--c"):
+                next(options, "")
         if script:
             path = os.path.normpath(os.path.join(self._worktree, script))
             if os.path.isabs(script) and not f"{path}/".startswith(f"{self._root}/"):

@@ -384,6 +384,35 @@ def test_names_that_languages_load() -> None:
     assert languages_below(frozenset((ANY,)), ".git") == frozenset()
 
 
+@pytest.mark.parametrize(
+    ("command", "languages"),
+    [
+        ("/opt/py/bin/python3.13t -m tool", {"python"}),
+        ("Python3 -m tool", {"python"}),
+        ("perl5.36-x86_64-linux-gnu -I. -e 1", {"perl"}),
+        ("ruby3.1 -I. -e 1", {"ruby"}),
+        ("lua5.4 -e x", {"lua"}),
+        ("php -r 'require \"x\";'", {"php"}),
+        ("jq -L . 'import \"m\" as m; .'", {CODE}),
+        ("jq .", set()),
+        ("npx tool", {CODE}),
+        ("made-up --config conf/x", {CODE}),
+        ("made-up --config /etc/x %f", set()),
+        ("sh", {ANY}),
+        ("python3", {ANY, "python"}),
+        ('set -- python3 -m tool; "$@"', {ANY, "python"}),
+        ("python3 -I -m tool", set()),
+        ("python3 -Im tool", set()),
+        ("python3 -E -s -P -c x", set()),
+        ("python3 -m tool -I", {"python"}),
+        ("python3 -W -I -m tool", {"python"}),
+    ],
+)
+def test_languages_of_a_command(tmp_path: Path, command: str, languages: set[str]) -> None:
+    loads = find_loads(command, str(tmp_path), root=str(tmp_path), environ={})
+    assert loads.languages.get(str(tmp_path), set()) == languages
+
+
 HOSTILE = {
     "substitutions": "$(" * 2000 + ")" * 2000,
     "backticks": "`" * 4000,
