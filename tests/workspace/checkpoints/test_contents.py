@@ -136,7 +136,7 @@ def test_format_is_the_size_and_then_each_run_of_blocks(store: Store, tmp_path: 
     assert store.get(content.digest) == expected
 
 
-def test_what_a_file_got_beyond_its_size_is_not_stored(store: Store, tmp_path: Path) -> None:
+def test_bytes_beyond_the_size_of_a_file_are_not_stored(store: Store, tmp_path: Path) -> None:
     path = make_sparse(tmp_path / "a", 200_000, {0: b"a" * 200_000})
     file = os.open(path, os.O_RDONLY)
     content = store_sparse(store, file, 70_000, max_bytes=1 << 20)
