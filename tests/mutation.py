@@ -53,6 +53,8 @@ MODULES = (
     "session/guards",
     "session/protection",
     "sandbox/host/scheduler",
+    "workspace/checkpoints/authorship",
+    "workspace/checkpoints/contents",
     "workspace/checkpoints/folder_state",
     "workspace/checkpoints/moves",
     "workspace/checkpoints/plan",

@@ -486,11 +486,13 @@ def test_all_of_this_holds_for_a_plain_user(tmp_path: Path) -> None:
         run_again(Path(place), ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"])
 
 
-@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no file system in memory")
 def test_all_of_this_holds_in_a_file_system_in_memory(tmp_path: Path) -> None:
     del tmp_path
     place = Path("/dev/shm") / f"aisotools-{os.getpid()}"
-    place.mkdir()
+    try:
+        place.mkdir()
+    except OSError:
+        pytest.skip("there is no file system in memory, or it may not be used")
     try:
         run_again(place, [])
     finally:

@@ -14,6 +14,7 @@ from aisotools.workspace.checkpoints.authorship import (
     MOST_PATHS,
     UNKNOWN,
     Authorship,
+    JointAuthorship,
     changed_nodes,
     changed_paths,
     find_seen,
@@ -24,6 +25,7 @@ from aisotools.workspace.checkpoints.store import Store, content_digest
 from aisotools.workspace.checkpoints.tree import Node, TreeReader, decode_folder, encode_folder
 from aisotools.workspace.dirfd import DIRECTORY_FLAGS
 from aisotools.workspace.workspace import TEMPORARY
+from tests.waiting import file_times_advance
 
 NAMED = frozenset({("d", "file"), ("folder",)})
 
@@ -54,6 +56,18 @@ def test_change_that_others_were_seen_to_make_is_never_passed_over() -> None:
     # It may be both: a file that the tool names, or of which nobody knows what it was before.
     authorship = Authorship(named=NAMED, is_certain=True, seen=frozenset({("d", "file"), ("x",)}))
     assert authorship.author_of(("d", "file")) == authorship.author_of(("x",)) == "unclear"
+
+
+def test_calls_that_overlapped_share_what_is_known_of_each() -> None:
+    both, first, second, neither = (("both",), ("first",), ("second",), ("neither",))
+    named = Authorship(named=frozenset({first}), is_certain=True)
+    parts = ((named, frozenset({both, first})), (UNKNOWN, frozenset({both, second})))
+    joint = JointAuthorship(parts)
+    authors = {path: joint.author_of(path) for path in (both, first, second, neither)}
+    assert authors == {both: "unclear", first: "call", second: "call", neither: "unclear"}
+    assert JointAuthorship(parts[:1]).author_of(both) == "others"
+    assert JointAuthorship(parts, frozenset({first})).author_of(first) == "unclear"
+    assert JointAuthorship(parts, frozenset({first})).author_of(both) == "unclear"
 
 
 @pytest.mark.parametrize(
@@ -168,9 +182,25 @@ def test_writer_of_a_path_is_found_among_many_names() -> None:
 
 def test_no_more_paths_are_listed_than_are_judged(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
+    assert MOST_PATHS == 1_000
     many = put(store, {str(number): "x" for number in range(MOST_PATHS + 10)})
     assert len(changed_paths(store, put(store, {}), many)) == MOST_PATHS + 1
     store.close()
+
+
+def test_time_of_a_link_is_its_own(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("1")
+    file_times_advance()
+    (tmp_path / "link").symlink_to("file")
+    file_times_advance()
+    (tmp_path / "new").write_text("1")
+    of_file, of_link = ((tmp_path / name).lstat().st_ctime_ns for name in ("file", "link"))
+    root = os.open(tmp_path, DIRECTORY_FLAGS)
+    try:
+        assert find_seen(root, [("link",)], [(of_link - 1, of_link + 1)]) == {("link",)}
+        assert not find_seen(root, [("link",)], [(of_file - 1, of_file + 1)])
+    finally:
+        os.close(root)
 
 
 def test_last_change_of_a_file_counts_and_that_of_the_folder_for_one_that_is_gone(tmp_path: Path) -> None:

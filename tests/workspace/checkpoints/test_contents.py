@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -118,6 +122,80 @@ def test_holes_are_told_from_what_is_written(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to("whole")
     assert occupied_bytes(link.lstat()) == len("whole")
+
+
+def test_format_is_the_size_and_then_each_run_of_blocks(store: Store, tmp_path: Path) -> None:
+    """Other versions read it. A run ends with its window of 16 blocks of 4 KiB."""
+    size, blocks = 20 * 4096 - 1, [b"%x" % number * 4096 for number in range(16)]
+    path = make_sparse(tmp_path / "a", size, {0: b"abc", 15 * 4096: blocks[15] + blocks[1] + blocks[2]})
+    content = stored(store, path)
+    assert content is not None
+    runs = [(0, b"abc" + bytes(4093)), (15 * 4096, blocks[15]), (16 * 4096, blocks[1] + blocks[2])]
+    expected = b"sparse 1" + struct.pack("<Q", size)
+    expected += b"".join(struct.pack("<QQ", place, len(data)) + data for place, data in runs)
+    assert store.get(content.digest) == expected
+
+
+def test_bytes_beyond_the_size_of_a_file_are_not_stored(store: Store, tmp_path: Path) -> None:
+    path = make_sparse(tmp_path / "a", 200_000, {0: b"a" * 200_000})
+    file = os.open(path, os.O_RDONLY)
+    content = store_sparse(store, file, 70_000, max_bytes=1 << 20)
+    os.close(file)
+    assert content is not None
+    assert written(store, content, tmp_path / "back").read_bytes() == b"a" * 70_000
+
+
+def test_file_of_one_byte_is_stored_with_it(store: Store, tmp_path: Path) -> None:
+    content = stored(store, make_sparse(tmp_path / "a", 1, {0: b"a"}))
+    assert content is not None
+    assert written(store, content, tmp_path / "back").read_bytes() == b"a"
+
+
+@pytest.mark.parametrize("length", [1, 7, 15, 16, 17, 33])
+def test_content_may_come_in_pieces_of_any_length(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    path = make_sparse(tmp_path / "a", 100_000, {0: b"first", 50_000: b"middle", 99_996: b"last"})
+    content = stored(store, path)
+    assert content is not None
+    whole = store.get(content.digest)
+    pieces = [whole[at : at + length] for at in range(0, len(whole), length)]
+    monkeypatch.setattr(store, "verified_chunks", lambda _: iter(pieces))
+    assert written(store, content, tmp_path / "back").read_bytes() == path.read_bytes()
+
+
+def test_content_without_holes_is_copied(store: Store, tmp_path: Path) -> None:
+    file = os.open(tmp_path / "back", os.O_RDWR | os.O_CREAT)
+    write_content(store, Node("file", content=store.put(b"whole"), size=5), file)
+    os.close(file)
+    assert (tmp_path / "back").read_bytes() == b"whole"
+
+
+def test_room_that_a_file_takes_is_counted_in_units_of_512_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status: Any = SimpleNamespace(st_mode=stat.S_IFREG, st_size=10_000, st_blocks=8)
+    assert occupied_bytes(status) == 4096
+    status.st_size = 100
+    assert occupied_bytes(status) == 100
+    status.st_mode, status.st_size = stat.S_IFLNK, 10_000
+    assert occupied_bytes(status) == 10_000
+    # Compressed: it takes less than its size, and has no hole.
+    seeks: list[tuple[int, int]] = []
+
+    def seek(_file: int, place: int, whence: int) -> int:
+        seeks.append((place, whence))
+        return 10_000
+
+    monkeypatch.setattr(os, "lseek", seek)
+    assert not has_holes(0, status)
+    assert seeks == [(0, os.SEEK_HOLE)]
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EINVAL, "no such thing")
+
+    monkeypatch.setattr(os, "lseek", refuse)
+    assert not has_holes(0, status)
 
 
 def test_damaged_content_is_an_error(store: Store, tmp_path: Path) -> None:
