@@ -88,7 +88,14 @@ async def main():
     session = Session(top / "workspace", sandbox=FakeSandbox, environ=environ, policy=Policy(mode="auto"),
                       session_key="killed")
     await session.call("sandbox_write", {"path": "a", "content": "old"}, call_id="c1")
-    os.replace = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+    replace = os.replace
+
+    def kill_at_the_file(source, target, **options):
+        if Path(target).name == "a":  # the head of the ledger is replaced as well, at any moment
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(source, target, **options)
+
+    os.replace = kill_at_the_file
     await session.call("sandbox_write", {"path": "a", "content": "new"}, call_id="c2")
 
 asyncio.run(main())

@@ -257,7 +257,7 @@ async def test_of_ten_thousand_tools_the_first_are_registered(trusting: Session)
 
 
 BROKEN = (
-    *("cut", "cut-before-id", "id-at-its-end", "list", "null", "version", "batch", "surrogate", "wrong-id"),
+    *("cut", "cut-before-id", "id-at-its-end", "list", "null", "version", "batch", "wrong-id"),
     *("no-id", "both", "deepest"),
 )
 
@@ -272,6 +272,14 @@ async def test_an_answer_that_cannot_be_read_ends_its_call_at_once(trusting: Ses
     assert "Whether it did anything is not known." in result.content
     # The connection is still good for what is answered properly.
     assert server.state == "connected"
+    await server.close()
+
+
+async def test_half_a_character_in_an_answer_is_replaced(trusting: Session) -> None:
+    server = await stranger(trusting, "surrogate")
+    result = await trusting.call("s_act")
+    assert not result.is_error
+    assert "\ufffd" in result.content
     await server.close()
 
 
