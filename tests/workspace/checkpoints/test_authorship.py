@@ -25,7 +25,7 @@ from aisotools.workspace.checkpoints.store import Store, content_digest
 from aisotools.workspace.checkpoints.tree import Node, TreeReader, decode_folder, encode_folder
 from aisotools.workspace.dirfd import DIRECTORY_FLAGS
 from aisotools.workspace.workspace import TEMPORARY
-from tests.waiting import file_times_advance
+from tests.waiting import wait_until
 
 NAMED = frozenset({("d", "file"), ("folder",)})
 
@@ -189,12 +189,17 @@ def test_no_more_paths_are_listed_than_are_judged(tmp_path: Path) -> None:
 
 
 def test_time_of_a_link_is_its_own(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("1")
-    file_times_advance()
-    (tmp_path / "link").symlink_to("file")
-    file_times_advance()
-    (tmp_path / "new").write_text("1")
-    of_file, of_link = ((tmp_path / name).lstat().st_ctime_ns for name in ("file", "link"))
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_text("1")
+    of_file = file.stat().st_ctime_ns
+
+    def has_been_made_later() -> bool:
+        link.unlink(missing_ok=True)
+        link.symlink_to("file")
+        return link.lstat().st_ctime_ns > of_file + 1
+
+    wait_until(has_been_made_later)
+    of_link = link.lstat().st_ctime_ns
     root = os.open(tmp_path, DIRECTORY_FLAGS)
     try:
         assert find_seen(root, [("link",)], [(of_link - 1, of_link + 1)]) == {("link",)}
