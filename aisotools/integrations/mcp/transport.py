@@ -60,15 +60,13 @@ _MAX_QUICK_BYTES = 1 << 16
 _MAX_TOKENS = 1_000_000
 # A text without an end goes up to the end of all: looking for one from each quotation mark would take long.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
-_HALF_CHARACTER = re.compile(
-    rb"((?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)*+)(\\u[dD][89a-fA-F]..)",
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
 _LONG_NUMBER = re.compile(
-    rb'((?:[^"\d]++|"(?:[^"\\]++|\\.)*+"|\d{1,4000}+(?!\d))*+)(\d{4001,}+(?:\.\d++)?+(?:[eE][+-]?\d++)?+)',
-    re.DOTALL,
+    rb'"(?:[^"\\]|\\.)*"?|((?<![0-9.])[0-9]{4001,}(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)', re.DOTALL
 )
-_MOST_REPLACED = 20_000
 _EXIT_GRACE_S = 1.0
 """Wait before each stronger way to end a server's process."""
 _HTTP_TIMEOUT = httpx2.Timeout(30.0, read=3_600.0)
@@ -252,22 +250,12 @@ def _parsed(text: bytes) -> SessionMessage:
 def replace_unreadable(text: bytes) -> bytes:
     """Return JSON with U+FFFD for each half of a character, and a remark instead of each very long number."""
     text = text.decode("utf-8", "replace").encode()
-    text = _replace_each(text, _HALF_CHARACTER, rb"\ufffd")
-    return _replace_each(text, _LONG_NUMBER, b'"(a number of thousands of digits)"')
-
-
-def _replace_each(text: bytes, pattern: re.Pattern[bytes], replacement: bytes) -> bytes:
-    """Return `text` with the second group of `pattern` replaced wherever it follows the first one.
-
-    The first group takes all that is in order. So each character is looked at once: a search would begin
-    anew behind each one.
-    """
-    pieces: list[bytes] = []
-    at = 0
-    while (match := pattern.match(text, at)) is not None and len(pieces) < _MOST_REPLACED:
-        pieces += [match[1], replacement]
-        at = match.end()
-    return b"".join([*pieces, text[at:]])
+    if text.count(b"\\") < _MAX_TOKENS:
+        text = _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], text)
+    if text.count(b'"') < _MAX_TOKENS:
+        remark = b'"(a number of thousands of digits)"'
+        text = _LONG_NUMBER.sub(lambda token: remark if token[1] else token[0], text)
+    return text
 
 
 def cut_depth(text: bytes) -> bytes:

@@ -232,7 +232,7 @@ def test_values_nested_too_deep_are_cut_from_a_message() -> None:
     ],
     ids=range(10),
 )
-def test_what_the_parser_does_not_take_is_replaced(given: bytes, expected: object) -> None:
+def test_half_characters_and_long_numbers_are_replaced_in_a_message(given: bytes, expected: object) -> None:
     text = b'{"jsonrpc":"2.0","id":1,"result":{"a":%s,"b":"ok"}}' % given
     with pytest.raises(ValueError, match="JSON"):  # the attack, where nothing is replaced
         types.jsonrpc_message_adapter.validate_json(text, by_name=False)
@@ -242,10 +242,19 @@ def test_what_the_parser_does_not_take_is_replaced(given: bytes, expected: objec
     assert message.message.result == {"a": expected, "b": "ok"}
 
 
+def test_long_fraction_is_a_number() -> None:
+    """It has no more digits than a float takes, and is left when something else has to be replaced."""
+    text = rb'{"jsonrpc":"2.0","id":1,"result":{"a":0.%s,"b":"\ud800"}}' % (b"1" * 5_000)
+    message = parse_message(text)
+    assert isinstance(message, SessionMessage)
+    assert isinstance(message.message, types.JSONRPCResponse)
+    assert message.message.result == {"a": pytest.approx(1 / 9), "b": "\ufffd"}
+
+
 @pytest.mark.parametrize(
     "unit", [rb"\ud800", rb"\\", b"9" * 4_001 + b",", b'"', b"\\", b"\xff"], ids=range(6)
 )
-def test_replacing_takes_time_in_proportion_to_the_size(unit: bytes) -> None:
+def test_messages_that_cannot_be_read_take_time_in_proportion_to_their_size(unit: bytes) -> None:
     times = []
     for size in (1 << 18, 1 << 20):
         text = b'{"a":"' + unit * (size // len(unit))
