@@ -62,11 +62,15 @@ def list_claims(*, few_files: int = FEW_FILES) -> Iterator[tuple[int, str, bool]
 def _claims_of(pid: int, *, is_confined: bool) -> Iterator[tuple[str, bool]]:
     # Another user's process, or one that ends meanwhile, which unlocks what it has locked.
     with suppress(OSError):
-        for file in Path(f"/proc/{pid}/fd").iterdir():
+        folder = f"/proc/{pid}/fd"
+        for name in os.listdir(folder):  # noqa: PTH208 - of hundreds of files, paths take three times as long
             with suppress(FileNotFoundError):  # it is closed meanwhile
-                if not _CLAIM_NAME.fullmatch(str(file.readlink())) or _is_confined(pid) > is_confined:
+                link = os.readlink(f"{folder}/{name}")  # noqa: PTH115 - as above
+                if not link.endswith(".lock"):
                     continue
-                claim = _read_claim(pid, file.name)
+                if not _CLAIM_NAME.fullmatch(link) or _is_confined(pid) > is_confined:
+                    continue
+                claim = _read_claim(pid, name)
                 if claim is not None:
                     yield claim
 
