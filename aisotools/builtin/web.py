@@ -21,6 +21,7 @@ from urllib.parse import urljoin
 
 from pydantic import Field
 
+from aisotools.core.concurrency import STEP_S
 from aisotools.core.exceptions import ToolError, as_clause
 from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import CAP
@@ -43,8 +44,6 @@ _MAX_URL_CHARS = 4_000
 _MAX_ERROR_CHARS = 300
 _REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
 _CHUNK_BYTES = 1 << 16
-_STEP_S = 0.01
-"""Time for which a body is read before others of the event loop get their turn."""
 
 _CACHE_KEY = "web_fetch"
 _CACHE_S = 900.0
@@ -372,13 +371,13 @@ class Fetcher:
         decompress = _Decompressor(encoding.strip().lower(), target)
         body = bytearray()
         received = 0
-        next_pause_s = time.monotonic() + _STEP_S
+        next_pause_s = time.monotonic() + STEP_S
         async for chunk in chunks:
             received += len(chunk)
             # Chunks of a byte each come without waiting for as long as the server sends them fast enough.
             if time.monotonic() >= next_pause_s:
                 await asyncio.sleep(0)
-                next_pause_s = time.monotonic() + _STEP_S
+                next_pause_s = time.monotonic() + STEP_S
             if decompress.is_finished:
                 break
             # Compressed data may decompress to nothing, for ever.

@@ -20,7 +20,7 @@ from aisotools.core.sandboxes import Sandbox
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Facts, Json, ToolCall
 from aisotools.policy.approvers import ask_question, request_approvals
 from aisotools.policy.grants import Grant, Grants, names_to_allow, remember_scopes
-from aisotools.policy.prepared import CallDecision, PreparedCall, prepare_call
+from aisotools.policy.prepared import CallDecision, PreparedCall
 from aisotools.policy.rules import Policy
 from aisotools.session.approvers import default_approver
 from aisotools.session.event_log import EventLog
@@ -287,19 +287,7 @@ def _decide_edited(
     """Decide about a call with arguments that the person wrote. Only a denying rule stands against it."""
     call = dataclasses.replace(prepared.original, arguments=arguments)
     try:
-        edited = prepare_call(
-            prepared.tool,
-            call,
-            policy,
-            env.level,
-            env.can_undo,
-            has_readers=env.has_readers,
-            resolve_paths=env.resolve_paths,
-            find_sources=env.find_sources,
-            digest_code=env.digest_code,
-            enforced=env.enforcement.globs,
-            enforced_for_reading=env.enforcement.reading_globs,
-        )
+        edited = env.prepare(prepared.tool, call, policy)
     except Exception as error:  # tools are written by strangers too
         return CallDecision(
             prepared, Decision.DENY, decided_by, (f"the edited arguments do not fit: {error}",)

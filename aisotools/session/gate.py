@@ -379,26 +379,12 @@ class Gate:
         """Do what `prepare` does for a call whose arguments are known not to be too large."""
         bound, rules = (None, None) if env is None else (env.workspace_policy, env.path_rules)
         policy = self.effective_policy(bound, rules)
-        can_undo = None if env is None else env.can_undo
         tool = self.registry[call.name] if tool is None else tool
-        # Before the session is open nothing can run: the preview assumes a sandbox that has readers.
-        has_readers = env is None or env.has_readers
-        resolve_paths = None if env is None else env.resolve_paths
-        prepared = prepare_call(
-            tool,
-            call,
-            policy,
-            level,
-            can_undo,
-            has_readers=has_readers,
-            resolve_paths=resolve_paths,
-            find_sources=None if env is None else env.find_sources,
-            digest_code=None if env is None else env.digest_code,
-            enforced=rules.enforcement.globs if rules else frozenset(),
-            enforced_for_reading=rules.enforcement.reading_globs if rules else frozenset(),
-            is_asked=is_asked,
-        )
-        if env is None or env.trials is None or not prepared.facts.unknown:
+        if env is None:
+            # Before the session is open nothing can run: the preview assumes a sandbox that has readers.
+            return prepare_call(tool, call, policy, level, has_readers=True, is_asked=is_asked)
+        prepared = env.prepare(tool, call, policy, is_asked=is_asked)
+        if env.trials is None or not prepared.facts.unknown:
             return prepared
         return with_changes(prepared, is_tried=not why_not_tried(prepared, policy, env.trials))
 

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from aisotools.core.exceptions import WorkspaceError, as_clause
+from aisotools.core.protocols import Tool
 from aisotools.core.sandboxes import Sandbox
 from aisotools.core.types import Facts, ToolCall, ToolResult
 from aisotools.policy.enforcement import PathEnforcement
-from aisotools.policy.prepared import CodeDigester, PathsResolver, PreparedCall, SourcesFinder
+from aisotools.policy.prepared import CodeDigester, PathsResolver, PreparedCall, SourcesFinder, prepare_call
 from aisotools.policy.rules import Policy
 from aisotools.policy.trials import TrialLookups
 from aisotools.session.path_rules import PathRules
@@ -126,6 +127,23 @@ class CallEnvironment:
         """A sentence for each rule about paths that the sandbox does not enforce for every call."""
         more = self.enforcement.repository_gaps if self._has_repository() else ()
         return (*self.enforcement.not_enforced, *more)
+
+    def prepare(self, tool: Tool, call: ToolCall, policy: Policy, *, is_asked: bool = False) -> PreparedCall:
+        """Classify a call in this environment, and evaluate a policy; see `prepare_call`."""
+        return prepare_call(
+            tool,
+            call,
+            policy,
+            self.level,
+            self.can_undo,
+            has_readers=self.has_readers,
+            resolve_paths=self.resolve_paths,
+            find_sources=self.find_sources,
+            digest_code=self.digest_code,
+            enforced=self.enforcement.globs,
+            enforced_for_reading=self.enforcement.reading_globs,
+            is_asked=is_asked,
+        )
 
     def gaps_of(self, facts: Facts) -> tuple[str, ...]:
         """Return a sentence for each rule about paths that a call with these facts could pass by."""

@@ -14,7 +14,7 @@ import difflib
 import hashlib
 import operator
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -141,32 +141,36 @@ def _changed_sources(shown: PreparedCall, found: Facts) -> list[str]:
     """Return what of the files that the call reads has changed, or is there now."""
     # A file that would be lost is compared as that, and one of which a diff was shown, with that.
     others = {*dict(shown.facts.losses), *shown.contents, *shown.expected} - shown.left.keys()
-    before, now = {**dict(shown.facts.sources), **shown.left}, dict(found.sources)
+    before = {**dict(shown.facts.sources), **shown.left}
+    return _describe_changed(before, dict(found.sources), others, use="read")
+
+
+def _changed_scripts(shown: PreparedCall, found: Facts) -> list[str]:
+    """Return what of the files that the call may run has changed, or is there now."""
+    # Those in `contents` are compared for themselves, with what an earlier call of the batch makes of them.
+    return _describe_changed(dict(shown.facts.scripts), dict(found.scripts), shown.contents, use="run")
+
+
+def _describe_changed(
+    before: Mapping[str, str], now: Mapping[str, str], others: Container[str], *, use: str
+) -> list[str]:
+    """Return which files have another digest now, or are there only now. Paths among `others` are left out.
+
+    Args:
+        before: Digests by path, as they were shown.
+        now: The same at this moment.
+        others: Paths that are compared elsewhere.
+        use: What the call would do with them, `read` or `run`.
+    """
     changed = [
         f"{path} has changed since it was shown"
         for path, digest in before.items()
         if digest != MISSING and now.get(path) != digest and path not in others
     ]
     return changed + [
-        f"{path} is there now, and would be read"
+        f"{path} is there now, and would be {use}"
         for path, digest in now.items()
         if before.get(path, MISSING) == MISSING and digest != MISSING and path not in others
-    ]
-
-
-def _changed_scripts(shown: PreparedCall, found: Facts) -> list[str]:
-    """Return what of the files that the call may run has changed, or is there now."""
-    before, now = dict(shown.facts.scripts), dict(found.scripts)
-    # Those in `contents` are compared for themselves, with what an earlier call of the batch makes of them.
-    changed = [
-        f"{path} has changed since it was shown"
-        for path, digest in before.items()
-        if digest != MISSING and now.get(path) != digest and path not in shown.contents
-    ]
-    return changed + [
-        f"{path} is there now, and would be run"
-        for path, digest in now.items()
-        if before.get(path, MISSING) == MISSING and digest != MISSING and path not in shown.contents
     ]
 
 

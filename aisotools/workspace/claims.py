@@ -50,7 +50,9 @@ def list_claims(*, few_files: int = FEW_FILES) -> Iterator[tuple[int, str, bool]
             which processes have locked anything.
     """
     try:
-        pids = _find_processes(few_files) or _find_lock_holders()
+        pids = _find_processes(few_files)
+        if pids is None:
+            pids = _find_lock_holders()
         is_confined = _is_confined(os.getpid())
     except OSError:
         return  # this system has no such list
@@ -84,8 +86,8 @@ def _find_lock_holders() -> set[int]:
     return {int(pid) for pid in _find_flocks(Path("/proc/locks").read_bytes())}
 
 
-def _find_processes(few_files: int) -> set[int]:
-    """Return the processes of this user, or of all for root; none where looking at each would take longer.
+def _find_processes(few_files: int) -> set[int] | None:
+    """Return the processes of this user, or of all for root; None where looking at each would take longer.
 
     Race: one that begins meanwhile, or opens a file, has not taken its locks yet, and will see ours.
 
@@ -93,9 +95,9 @@ def _find_processes(few_files: int) -> set[int]:
         OSError: The system does not list processes.
     """
     if not Path("/proc/self/fd").stat().st_size:
-        return set()  # before Linux 6.2 nothing says how many files a process has open
+        return None  # before Linux 6.2 nothing says how many files a process has open
     user, files = os.geteuid(), 0
-    found = {os.getpid()}
+    found: set[int] = set()
     for name in os.listdir("/proc"):  # noqa: PTH208 - hundreds of paths take 1 ms to make
         if name.isdigit():
             with suppress(OSError):  # it has ended
@@ -104,7 +106,7 @@ def _find_processes(few_files: int) -> set[int]:
                     found.add(int(name))
                     files += status.st_size
                     if files > few_files:
-                        return set()
+                        return None
     return found
 
 

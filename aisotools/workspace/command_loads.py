@@ -25,10 +25,11 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import stat
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from aisotools.workspace.dirfd import open_regular
 from aisotools.workspace.loaded_names import loaded_names, may_run_any_file
 
 ANY = "any"
@@ -540,16 +541,6 @@ def _language_of(path: str, text: str) -> str:
 
 def _read_regular(path: str) -> bytes | None:
     """Return the content of a regular file, up to one byte too much; None if there is none."""
-    try:
-        # Hostile: a FIFO in its place would block the open for ever.
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError):
-        return None
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            return None
+    with suppress(OSError), open_regular(path) as file:
         return os.read(file, MAX_SCRIPT_BYTES + 1)
-    except OSError:
-        return None
-    finally:
-        os.close(file)
+    return None

@@ -26,7 +26,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -338,6 +338,27 @@ def read_to_end(file: int, size: int, max_bytes: int) -> bytes:
         parts.append(data)
         left -= len(data)
     return b"".join(parts)
+
+
+@contextmanager
+def open_regular(path: str) -> Iterator[int]:
+    """Open the regular file that a path leads to, links followed, for reading. Yield its descriptor.
+
+    Raises:
+        OSError: There is none, or it cannot be opened.
+    """
+    try:
+        # Hostile: a FIFO in its place would block the open for ever, and a device never end.
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError:  # a zero byte in the path
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from None
+    try:
+        # A folder, too, can be opened so; only then is it seen what was opened.
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        yield file
+    finally:
+        os.close(file)
 
 
 def read_file(folder: int, name: str, max_bytes: int) -> bytes | None:

@@ -37,6 +37,8 @@ from aisotools.workspace.git_settings import (
     GitSetting,
     parse_settings,
     read_small,
+    repository_of,
+    settings_files,
     settings_of_person,
     stamp_of,
 )
@@ -229,14 +231,7 @@ class GitNamedFiles:
 
     def _add_repository(self, worktree: str) -> None:
         """Read the settings of the repository at `worktree`, which may lie elsewhere."""
-        folder = os.path.join(worktree, ".git")
-        # `.git` is a file in a submodule and in a worktree of its own; `commondir` leads on to the main one.
-        if os.path.isfile(folder):
-            text = read_small(folder).decode("utf-8", "surrogateescape")
-            folder = os.path.join(worktree, text.removeprefix("gitdir:").strip())
-        common = read_small(os.path.join(folder, "commondir")).decode("utf-8", "surrogateescape").strip()
-        for place in {folder, os.path.normpath(os.path.join(folder, common))}:
-            self._todo += [(os.path.join(place, name), worktree) for name in ("config", "config.worktree")]
+        self._todo += [(path, worktree) for path in settings_files(repository_of(worktree))]
 
     def _read_file(self, path: str, worktree: str | None) -> None:
         if "\0" in path:

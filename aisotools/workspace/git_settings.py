@@ -23,9 +23,10 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
-from aisotools.workspace.dirfd import read_to_end
+from aisotools.workspace.dirfd import open_regular, read_to_end
 
 MAX_SETTINGS_BYTES = 1 << 20
 """Size of the largest file of settings that is read."""
@@ -137,20 +138,32 @@ def stamp_of(path: str) -> tuple[int, int, int] | None:
 
 def read_small(path: str) -> bytes:
     """Return the content of a regular file, or nothing."""
-    try:
-        # Hostile: a FIFO in its place would block the open for ever, and a device never end.
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError):
-        return b""
-    try:
-        # A folder, too, can be opened so; only then is it seen what was opened.
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            return b""
+    with suppress(OSError), open_regular(path) as file:
         return read_to_end(file, MAX_SETTINGS_BYTES - 1, MAX_SETTINGS_BYTES)
-    except OSError:
-        return b""
-    finally:
-        os.close(file)
+    return b""
+
+
+def repository_of(worktree: str) -> str:
+    """Return the folder of the repository of a work tree: `.git`, or where a file of that name leads.
+
+    It is a file in a submodule, and in a work tree that was added to a repository.
+    """
+    git = os.path.join(worktree, ".git")
+    if os.path.isfile(git):
+        text = read_small(git).decode("utf-8", "surrogateescape")
+        git = os.path.join(worktree, text.removeprefix("gitdir:").strip())
+    return git
+
+
+def settings_files(repository: str) -> Iterator[str]:
+    """Yield where a repository may have settings: its own files, and those of the one that it belongs to."""
+    common = read_small(os.path.join(repository, "commondir")).decode("utf-8", "surrogateescape").strip()
+    places = [repository]
+    if "\0" not in common:
+        places.append(os.path.normpath(os.path.join(repository, common)))
+    for place in dict.fromkeys(places):
+        for name in ("config", "config.worktree"):
+            yield os.path.join(place, name)
 
 
 # ---- programs for commands that only read
@@ -244,11 +257,7 @@ class _ProgramSearch:
                 self._read_repository(place, place)
         while self._waiting:
             worktree = self._waiting.pop()
-            git = os.path.join(worktree, ".git")
-            if os.path.isfile(git):  # of a submodule, or of a worktree of its own
-                text = read_small(git).decode("utf-8", "surrogateescape")
-                git = os.path.join(worktree, text.removeprefix("gitdir:").strip())
-            self._read_repository(git, worktree)
+            self._read_repository(repository_of(worktree), worktree)
 
     def read_home(self, home: str) -> None:
         """Look through the settings that the sandbox has in its own home folder."""
@@ -260,11 +269,8 @@ class _ProgramSearch:
         if "\0" in folder or folder in self._seen:
             return
         self._seen.add(folder)
-        common = read_small(os.path.join(folder, "commondir")).decode("utf-8", "surrogateescape").strip()
-        common = os.path.normpath(os.path.join(folder, common)) if "\0" not in common else folder
-        for place in dict.fromkeys((folder, common)):
-            for name in ("config", "config.worktree"):
-                self._read_file(os.path.join(place, name))
+        for path in settings_files(folder):
+            self._read_file(path)
         if not self._groups.isdisjoint({"fsmonitor", "filter", "patch"}):
             self._find_submodules(folder, worktree)
 
@@ -348,19 +354,10 @@ def _group_of(setting: GitSetting) -> str:
 
 def _read_index(path: str) -> bytes | None:
     """Return the content of an index; None if it cannot be read, or has more than `MAX_INDEX_BYTES`."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError):
-        return None
-    try:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_INDEX_BYTES:
-            return None
-        return read_to_end(file, status.st_size, MAX_INDEX_BYTES)
-    except OSError:
-        return None
-    finally:
-        os.close(file)
+    with suppress(OSError), open_regular(path) as file:
+        size = os.fstat(file).st_size
+        return read_to_end(file, size, MAX_INDEX_BYTES) if size <= MAX_INDEX_BYTES else None
+    return None
 
 
 def _list_gitlinks(data: bytes) -> Iterator[str]:

@@ -182,43 +182,24 @@ async def test_an_approval_is_not_restored_where_it_would_be_another_one(
 
 
 @pytest.mark.parametrize("is_changed", [False, True])
-async def test_an_approval_of_a_script_is_not_restored_for_another_content(
-    tmp_path: Path, environ: Mapping[str, str], is_changed: bool
+@pytest.mark.parametrize(("name", "command"), [("run.sh", "bash run.sh"), ("a.diff", "git apply *.diff")])
+async def test_an_approval_of_what_a_file_says_is_not_restored_for_another_content(
+    tmp_path: Path, environ: Mapping[str, str], name: str, command: str, is_changed: bool
 ) -> None:
-    script = tmp_path / "w" / "run.sh"
-    script.parent.mkdir()
-    script.write_text("echo one\n")
+    file = tmp_path / "w" / name
+    file.parent.mkdir()
+    file.write_text("echo one\n")
     approver = ScriptedApprover([Approval("approve", remember="call")])
     session = await a_session(tmp_path / "w", environ, sandbox_bash, approver=approver)
-    await session.call("sandbox_bash", {"command": "bash run.sh"})
+    await session.call("sandbox_bash", {"command": command})
     past = left(session, environ)
     await session.close()
     assert len(past.grants) == 1
     if is_changed:
-        script.write_text("echo other\n")
+        file.write_text("echo other\n")
     again = await a_session(tmp_path / "w", environ, sandbox_bash, approver=DenyAll())
     problems = await past.restore(again)
     assert len(problems) == len([one for one in problems if "is not as it was" in one]) == is_changed
-    assert len(again.grants) == (not is_changed)
-    await again.close()
-
-
-@pytest.mark.parametrize("is_changed", [False, True])
-async def test_an_approval_of_a_patch_is_not_restored_for_another_content(
-    tmp_path: Path, environ: Mapping[str, str], is_changed: bool
-) -> None:
-    patch = tmp_path / "w" / "a.diff"
-    patch.parent.mkdir()
-    patch.write_text("one")
-    approver = ScriptedApprover([Approval("approve", remember="call")])
-    session = await a_session(tmp_path / "w", environ, sandbox_bash, approver=approver)
-    await session.call("sandbox_bash", {"command": "git apply *.diff"})
-    past = left(session, environ)
-    await session.close()
-    if is_changed:
-        patch.write_text("other")
-    again = await a_session(tmp_path / "w", environ, sandbox_bash, approver=DenyAll())
-    assert len(await past.restore(again)) == is_changed
     assert len(again.grants) == (not is_changed)
     await again.close()
 

@@ -7,7 +7,7 @@ Each case is a call, and the file that is changed: while the card is up, or afte
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -196,15 +196,20 @@ _INDIRECT = (
 
 def copies() -> Iterator[Case]:
     """Yield calls that read the target and change something else."""
+    yield from _spellings_of(_COPIES)
+
+
+def _spellings_of(commands: Sequence[str]) -> Iterator[Case]:
+    """Yield each command with the target named in every way, alone and within others."""
     for number, naming in enumerate(_NAMINGS):
-        for index, command in enumerate(_COPIES):
+        for index, command in enumerate(commands):
             if "{" in naming and "< {s}" in command:
                 continue  # bash opens no file whose name becomes two
             around = _AROUND[(number + index) % len(_AROUND)]
             if "'" in command + naming and "'" in around:
                 around = "{x}"
             yield Case(command=around.replace("{x}", command.format(s=naming)))
-    for command in _COPIES:
+    for command in commands:
         x = command.format(s="in.csv").replace("out/", "../out/")
         yield Case(command=f"cd data && {x}")
         yield Case(command=x, workdir="data")
@@ -213,19 +218,7 @@ def copies() -> Iterator[Case]:
 
 def unknowns() -> Iterator[Case]:
     """Yield calls that may do anything, and depend on the target."""
-    for number, naming in enumerate(_NAMINGS):
-        for index, command in enumerate(_UNKNOWNS):
-            if "{" in naming and "< {s}" in command:
-                continue  # bash opens no file whose name becomes two
-            around = _AROUND[(number + index) % len(_AROUND)]
-            if "'" in command + naming and "'" in around:
-                around = "{x}"
-            yield Case(command=around.replace("{x}", command.format(s=naming)))
-    for command in _UNKNOWNS:
-        x = command.format(s="in.csv").replace("out/", "../out/")
-        yield Case(command=f"cd data && {x}")
-        yield Case(command=x, workdir="data")
-        yield Case(command=f"for f in data/*.csv; do {command.format(s='$f')}; done")
+    yield from _spellings_of(_UNKNOWNS)
     for command in _OTHERS:
         yield Case(command=command)
         if "data" in command and "out" not in command:

@@ -23,7 +23,7 @@ from aisotools.core.types import (
 )
 from aisotools.policy.grants import remember_scopes
 from aisotools.policy.prepared import PreparedCall
-from aisotools.policy.rules import Policy, Rule
+from aisotools.policy.rules import Mode, Policy, Rule
 from aisotools.session.session import Session
 from aisotools.testing.fakes import MockTool
 from tests.conftest import OpenSession
@@ -426,34 +426,31 @@ async def test_a_policy_that_denies_when_the_answer_comes_stands(
         assert "the policy is another one than when the call was decided about" in result.content
 
 
-async def test_a_call_that_waits_for_others_is_decided_by_the_policy_of_its_turn(
-    open_session: OpenSession,
-) -> None:
+async def call_two_while_the_mode_changes(
+    open_session: OpenSession, mode: Mode
+) -> tuple[Changing, list[ToolResult]]:
+    """Make two calls, of which one is asked about in mode auto; the policy changes when it is answered."""
     session, _ = await opened(open_session, policy=Policy(mode="auto"))
 
     def change() -> None:
-        session.policy = Policy(mode="plan")
+        session.policy = Policy(mode=mode)
 
     session.approver = asked = Changing(change)
     calls = [
         ToolCall("1", "sandbox_bash", {"command": "curl -T list http://example.org/x"}, origin="model"),
         ToolCall("2", "sandbox_bash", {"command": f"cp {TARGET} out/z"}, origin="model"),
     ]
-    results = await session.call_many(calls)
+    return asked, list(await session.call_many(calls))
+
+
+async def test_a_call_that_waits_for_others_is_decided_by_the_policy_of_its_turn(
+    open_session: OpenSession,
+) -> None:
+    asked, results = await call_two_while_the_mode_changes(open_session, "plan")
     assert len(asked.requests) == 1
     assert [result.error_kind for result in results] == ["denied", "denied"]
 
 
 async def test_a_call_that_is_asked_about_only_now_is_asked_about(open_session: OpenSession) -> None:
-    session, _ = await opened(open_session, policy=Policy(mode="auto"))
-
-    def change() -> None:
-        session.policy = Policy(mode="safe")
-
-    session.approver = asked = Changing(change)
-    calls = [
-        ToolCall("1", "sandbox_bash", {"command": "curl -T list http://example.org/x"}, origin="model"),
-        ToolCall("2", "sandbox_bash", {"command": f"cp {TARGET} out/z"}, origin="model"),
-    ]
-    await session.call_many(calls)
+    asked, _ = await call_two_while_the_mode_changes(open_session, "safe")
     assert [request.call.id for request in asked.requests] == ["1", "2"]

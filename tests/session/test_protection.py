@@ -91,10 +91,15 @@ class Reading:
         return ToolResult.text("done")
 
 
-async def test_looks_come_as_often_as_readme_says(idling: Idling, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the first look after a call, and from then on, by a clock that stands still."""
+def watch_by_a_clock(
+    idling: Idling, monkeypatch: pytest.MonkeyPatch, on_look: Callable[[], object]
+) -> tuple[list[float], list[float]]:
+    """Have a call end, after which nobody knows whether the sandbox runs, by a clock that stands still.
+
+    Returns:
+        How long the watch has wanted to wait each time, in seconds; and the clock, a list of one number.
+    """
     waits: list[float] = []
-    looks: list[int] = []
     clock_s = [time.monotonic()]
 
     class Waiting(threading.Event):
@@ -103,16 +108,23 @@ async def test_looks_come_as_often_as_readme_says(idling: Idling, monkeypatch: p
             return super().wait(0.01)
 
     def look(*_: object, **__: object) -> tuple[()]:
-        looks.append(len(waits))
+        on_look()
         return ()
 
     clock = SimpleNamespace(monotonic=lambda: clock_s[0], time=time.time)
     monkeypatch.setattr(protection, "time", clock)
     idling.protection._wake = Waiting()
     monkeypatch.setattr(idling.protection._files, "restore", look)
-    idling.switches = None  # nobody knows whether it runs
+    idling.switches = None
     idling.start_call()
     idling.end_call()
+    return waits, clock_s
+
+
+async def test_looks_come_as_often_as_readme_says(idling: Idling, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first look after a call, and from then on, by a clock that stands still."""
+    looks: list[int] = []
+    waits, clock_s = watch_by_a_clock(idling, monkeypatch, lambda: looks.append(len(waits)))
     await eventually(lambda: len(waits) >= 4)
     assert not looks
     clock_s[0] += 1
@@ -288,25 +300,11 @@ async def test_looks_that_take_long_take_a_quarter_of_the_time(
     idling: Idling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the watch reads the clock: each look lasts for 10 s of it."""
-    waits: list[float] = []
-    clock_s = [time.monotonic()]
 
-    class Waiting(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            waits.append(timeout or 0.0)
-            return super().wait(0.01)
-
-    def look(*_: object, **__: object) -> tuple[()]:
+    def take_long() -> None:
         clock_s[0] += 10
-        return ()
 
-    clock = SimpleNamespace(monotonic=lambda: clock_s[0], time=time.time)
-    monkeypatch.setattr(protection, "time", clock)
-    idling.protection._wake = Waiting()
-    monkeypatch.setattr(idling.protection._files, "restore", look)
-    idling.switches = None  # nobody knows whether it runs
-    idling.start_call()
-    idling.end_call()
+    waits, clock_s = watch_by_a_clock(idling, monkeypatch, take_long)
     clock_s[0] += 1
     await eventually(lambda: len(waits) >= 4)
     assert waits[2:4] == [30.0, 30.0]

@@ -32,6 +32,7 @@ from aisotools.workspace.dirfd import (
     kind_of,
     list_folder,
     open_directory,
+    open_regular,
     probe_maps,
     read_file,
     read_to_end,
@@ -467,3 +468,23 @@ def test_a_walk_does_not_go_back_into_another_folder(tmp_path: Path) -> None:
     assert visited == 101
     assert count_open_files() == before
     os.close(root)
+
+
+def test_regular_file_is_opened_wherever_a_path_leads(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "link").symlink_to("file")
+    for name in ("file", "link"):
+        with open_regular(str(tmp_path / name)) as file:
+            assert os.read(file, 9) == b"text"
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(file)
+
+
+@pytest.mark.parametrize("name", ["", "fifo", "missing", "circle", "a\0b"])
+def test_fifo_folder_and_nothing_are_not_opened_as_a_file(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "circle").symlink_to("circle")
+    before = len([*Path("/proc/self/fd").iterdir()])
+    with pytest.raises(OSError, match=r"Invalid|No such|Too many"), open_regular(f"{tmp_path}/{name}"):
+        pass
+    assert len([*Path("/proc/self/fd").iterdir()]) == before

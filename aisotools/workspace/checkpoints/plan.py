@@ -172,7 +172,8 @@ def plan_restore(
                 if targets.get((*path, name), current) is not None:
                     contested[*path, name] = _ADDED_SINCE
     end = hops[-1][1] if hops else ""
-    _take_links(reader, end, targets)
+    if len(hops) > 1:  # else all targets are of that tree
+        _take_links(reader, end, targets)
     right, groups, anchors = _plan_links(reader, now, end, targets, present)
     plan = _build_plan(tree, targets, present, contested, right=right, groups=groups, end=end)
     return replace(

@@ -240,13 +240,21 @@ class Store:
     def _holds(self, digest: str, data: bytes) -> bool:
         """Return whether a content is stored, whole. One that is not is written again."""
         try:
-            file = os.open(digest, READ_FLAGS, dir_fd=self._objects)
+            return b"".join(self._read_of_size(digest, len(data))) == data
         except OSError:
-            return False  # not there, or not to be read
+            return False
+
+    def _read_of_size(self, digest: str, size: int) -> Iterator[bytes]:
+        """Yield in pieces what is stored under a digest, if it has so many bytes.
+
+        Raises:
+            OSError: It is not there, has another size, or the disk does not give it back.
+        """
+        file = os.open(digest, READ_FLAGS, dir_fd=self._objects)
         try:
-            return os.fstat(file).st_size == len(data) and b"".join(_read_chunks(file, len(data))) == data
-        except OSError:
-            return False  # the disk does not give it back
+            if os.fstat(file).st_size != size:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            yield from _read_chunks(file, size)
         finally:
             os.close(file)
 
@@ -305,20 +313,12 @@ class Store:
 
     def _is_whole(self, digest: str, size: int) -> bool:
         """Return whether a content of so many bytes is stored, undamaged."""
-        if self.size_of(digest) != size:
-            return False
-        try:
-            file = os.open(digest, READ_FLAGS, dir_fd=self._objects)
-        except OSError:
-            return False
         hashed = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         try:
-            for chunk in _read_chunks(file, size):
+            for chunk in self._read_of_size(digest, size):
                 hashed.update(chunk)
         except OSError:
-            return False  # the disk does not give it back
-        finally:
-            os.close(file)
+            return False
         return hashed.hexdigest() == digest
 
     def get(self, digest: str) -> bytes:
