@@ -31,7 +31,7 @@ from aisotools.policy.approvers import ScriptedApprover
 from aisotools.policy.prepared import prepare_call
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.confinement import landlock, levels
-from aisotools.sandbox.confinement.detect import ENABLED_BY
+from aisotools.sandbox.confinement.detect import ENABLED_BY, PROTECTS
 from aisotools.sandbox.host import monitor
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import spawn
@@ -165,6 +165,34 @@ def test_attempts_are_refused_where_a_claim_says_so() -> None:
             assert not [name for name in claim.open if not may_succeed(name, stage)], (claim.text, stage)
 
 
+def without_attempts(claims: Sequence[Claim]) -> list[str]:
+    """Return what the table of levels promises, or leaves open, that names no attempt.
+
+    `limited` is no sandbox: the table of attempts has no column for it, and its promises have other tests.
+    """
+    lacking = []
+    for claim in claims:
+        for level in claim.levels:
+            protects, leaves_open = PROTECTS[level]
+            if level == "limited" or claim.untested:
+                continue
+            if (claim.text in protects and not claim.attempts) or (
+                claim.text in leaves_open and not claim.open
+            ):
+                lacking.append(f"{level}: {claim.text}")
+    return lacking
+
+
+def test_each_promise_of_a_level_has_an_attack() -> None:
+    assert not without_attempts(CLAIMS)
+    promised = Claim(section="", text="has no network", levels=("guarded",))
+    left_open = Claim(section="", text="Your other programs can be ended", levels=("guarded",))
+    assert without_attempts([promised, left_open]) == [
+        "guarded: has no network",
+        "guarded: Your other programs can be ended",
+    ]
+
+
 def test_rows_that_are_missing_gone_or_misspelled_are_seen() -> None:
     text = (
         "# A\n## B\nOne holds; two holds.\n\n| level | x |\n| --- | --- |\n| `confined` | Three. |\n"
@@ -263,6 +291,7 @@ def attempt(action):
     attempt(lambda: open({secret!r}).read()),
     attempt(lambda: open({secret!r}, 'a').write('changed')),
     attempt(lambda: open({new!r}, 'x')),
+    attempt(lambda: os.write(os.open({door!r}, os.O_WRONLY), b'echo done > obeyed; exit\\n')),
     attempt(lambda: os.kill({pid}, signal.SIGTERM)),
 ]
 """
@@ -279,23 +308,41 @@ def program() -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another program of this user, which obeys what anybody writes into the named pipe `door`."""
+    os.mkfifo(tmp_path / "door", 0o600)
+    process = subprocess.Popen(["sh", "door"], cwd=tmp_path)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.mark.parametrize("level", LEVELS)
 async def test_limited_leaves_files_and_programs_open(
-    level: str, program: subprocess.Popen[bytes], tmp_path: Path
+    level: str, program: subprocess.Popen[bytes], shell: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     """The same code at each level: at `limited` it does what we can, at the others what they leave open."""
     skip_unless_held(level)
     secret, new = tmp_path / "secret", tmp_path / "new"
     secret.write_text("kept")
+    paths = {"secret": str(secret), "new": str(new), "door": str(tmp_path / "door")}
     async with rig(tmp_path, level=level) as r:
-        done = await r.value(OUTSIDE.format(secret=str(secret), new=str(new), pid=program.pid))
-    *files, signalled = done
+        done = await r.value(OUTSIDE.format(**paths, pid=program.pid))
+    *files, obeyed, signalled = done
+    assert obeyed is (level == "limited")
+    if obeyed:
+        await eventually(lambda: shell.poll() is not None)
+    assert (tmp_path / "obeyed").exists() is obeyed
     # At `isolated` the folder exists in a file system of its own, where it may make what it likes.
     assert files == [level == "limited", *[level in {"limited", "isolated"}] * 2]
     found = (secret.read_text(), new.exists())
     assert found == (("keptchanged", True) if level == "limited" else ("kept", False))
     if level == "limited":
-        assert (signalled, program.wait()) == (True, -signal.SIGTERM)
+        assert signalled
+        assert program.wait() == -signal.SIGTERM
     elif level != "guarded":  # which leaves signals to other programs open where Landlock is old
         assert (signalled, program.poll()) == (False, None)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.workspace.protected import ProtectedFiles
-from aisotools.workspace.protected_groups import EXCEPTIONS, PROTECTED_GROUPS
+from aisotools.workspace.protected_groups import EXCEPTIONS, PROTECTED_GROUPS, ProtectedGroup
 from aisotools.workspace.protected_names import is_candidate, is_protected
 
 CORPUS = tomllib.loads((Path(__file__).parents[1] / "data" / "protected_names.toml").read_text())["programs"]
@@ -23,6 +23,15 @@ def files_of(kind: str) -> list[tuple[str, list[str]]]:
 def test_files_that_programs_run_or_obey_are_protected(one: dict[str, str]) -> None:
     missing = [path for path in one["protected"].split() if not (is_protected(path) and is_candidate(path))]
     assert not missing, f"{one['programs']}: add {missing} to PROTECTED_GROUPS, or say there why not"
+
+
+@pytest.mark.parametrize("group", PROTECTED_GROUPS, ids=[group.programs for group in PROTECTED_GROUPS])
+def test_every_name_of_the_list_is_protected(group: ProtectedGroup) -> None:
+    """With an `x` for what may be any characters; so are files below a folder of the list."""
+    listed = [*group.names, *group.paths, *(f"{folder}/x" for folder in group.folders)]
+    files = [path.replace("[a-z]", "x").replace("*", "x") for path in listed]
+    assert files
+    assert not [path for path in files if not (is_protected(path) and is_candidate(path))]
 
 
 @pytest.mark.parametrize("one", CORPUS, ids=IDS)

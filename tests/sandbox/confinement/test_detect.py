@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 
@@ -203,12 +204,22 @@ answer = asdict(detect.detect())
     assert detection.level in {None, "limited", "confined"}
 
 
-def test_a_machine_we_do_not_know(place: Places) -> None:
-    """A process may ask to be told that it runs on an older machine, of which we have no table."""
+def answer_on_an_unknown_machine(place: Places, code: str) -> Any:
+    """Return what `code` prints as JSON. A process may ask to be told that it runs on an older machine."""
     source = """
 import ctypes, json, subprocess, sys
-possible = ctypes.CDLL(None).personality(8) >= 0  # Linux on 32 bits
-code = '''
+possible = ctypes.CDLL(None).personality(8) >= 0  # Linux on 32 bits, of which we have no table
+done = subprocess.run([sys.executable, "-P", "-c", config["code"]], capture_output=True, text=True)
+answer = [json.loads(done.stdout or "{}") or done.stderr] if possible else None
+"""
+    done = inside.run(source, who="plain", workspace=str(place("plain")), level=None, config={"code": code})
+    if done.answer is None:
+        pytest.skip("a container's filter refuses personality()")
+    return done.answer[0]
+
+
+def test_a_machine_we_do_not_know(place: Places) -> None:
+    code = """
 import json
 from aisotools.core.exceptions import LevelUnavailable
 from aisotools.sandbox.confinement import detect, levels, syscalls
@@ -223,16 +234,33 @@ try:
     levels.confine(plan)
 except LevelUnavailable:
     print(json.dumps(asdict(detect.detect())))
-'''
-done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
-answer = (json.loads(done.stdout or "{}") or done.stderr) if possible else None
 """
-    answer = inside.run(source, who="plain", workspace=str(place("plain")), level=None).answer
-    if answer is None:
-        pytest.skip("a container's filter refuses personality()")
-    detection = detection_from_json(answer)
+    detection = detection_from_json(answer_on_an_unknown_machine(place, code))
     assert detection.level == "limited"
     assert [probe.name for probe in detection.probes] == ["machine"]
+
+
+def test_resource_limits_are_all_there_is_on_a_machine_we_do_not_know(place: Places) -> None:
+    code = """
+import json, socket
+from aisotools.sandbox.confinement import levels, syscalls
+from aisotools.sandbox.limits import Limits, apply_rlimits
+assert syscalls.architecture() is None
+apply_rlimits(Limits(file_bytes=1 << 20))
+levels.confine(levels.Confinement(level="limited", writable=()))
+def attempt(action):
+    try:
+        action()
+    except OSError:
+        return False
+    return True
+print(json.dumps([
+    attempt(lambda: open("small", "wb").write(bytes(1 << 19))),
+    attempt(lambda: open("large", "wb").write(bytes(2 << 20))),
+    attempt(lambda: socket.socket().close()),
+]))
+"""
+    assert answer_on_an_unknown_machine(place, code) == [True, False, True]
 
 
 def test_detection_runs_as_a_program() -> None:

@@ -205,6 +205,35 @@ except SandboxError as error:
     assert missing in done.answer
 
 
+@can_confine
+@pytest.mark.parametrize(("level", "needed"), [("confined", 6), ("guarded", 1)])
+def test_a_level_is_refused_below_the_landlock_that_it_takes(place: Places, level: str, needed: int) -> None:
+    """Version 1 came with Linux 5.13 and version 6 with 6.12: the versions that README names."""
+    source = """
+from aisotools.core.exceptions import SandboxError
+from aisotools.sandbox.confinement import levels
+plan = levels.Confinement(
+    level=config["level"],
+    writable=(config["folder"],),
+    readable=levels.interpreter_paths(),
+    landlock_abi=config["abi"],
+)
+try:
+    levels.confine(plan)
+    answer = "confined"
+except SandboxError as error:
+    answer = str(error)
+"""
+    folder = str(place("plain"))
+
+    def confine(abi: int) -> str:
+        config = {"level": level, "folder": folder, "abi": abi}
+        return str(inside.run(source, who="plain", workspace=folder, level=None, config=config).answer)
+
+    assert confine(needed) == "confined"
+    assert f"Landlock ABI {needed - 1}, and this level needs {needed}" in confine(needed - 1)
+
+
 def test_verify_names_everything_that_does_not_hold(place: Places) -> None:
     source = """
 from aisotools.sandbox.confinement import levels
