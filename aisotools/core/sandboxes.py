@@ -124,6 +124,17 @@ class Sandbox(Protocol):
 
 
 @runtime_checkable
+class SupportsEarlyStart(Protocol):
+    """A sandbox that can begin to start its worker before it is needed."""
+
+    def prepare(self) -> None:
+        """Begin to start a worker, and do not wait for it. Errors and events are those of `Sandbox.start`.
+
+        It runs nothing before a call is sent to it, and ends when the sandbox is closed.
+        """
+
+
+@runtime_checkable
 class SupportsReaders(Protocol):
     """A sandbox that can run tools so that they can change nothing, whatever their code does.
 

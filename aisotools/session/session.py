@@ -322,7 +322,7 @@ class Session:
             WorkspaceRefused: If the folder cannot be a workspace.
             SandboxError: If no worker comes up.
         """
-        async with self._settled() as parts:
+        async with self._settled(start_early=True) as parts:
             await parts.env.sandbox.start()
 
     async def restart(self) -> None:
@@ -333,8 +333,7 @@ class Session:
     async def interrupt(self) -> None:
         """Stop whatever runs, in the sandbox and on the host, and call off open questions.
 
-        It may be awaited from any task, and on any other loop: `asyncio.run(session.interrupt())` is how
-        another thread does it.
+        It may be awaited on any loop: another thread calls `asyncio.run(session.interrupt())`.
         """
         if (loop := self._loop) is None or loop is asyncio.get_running_loop():
             await self._interrupt()
@@ -383,12 +382,12 @@ class Session:
                 "or one session per loop.",
             )
 
-    async def _open(self) -> SessionParts:
-        """Choose level and workspace, once. The worker itself starts with the first call that needs it."""
+    async def _open(self, *, start_early: bool = False) -> SessionParts:
+        """Choose level and workspace, once. The first call that needs the worker waits for its start."""
         if self._parts is None:
             async with self._opening:
                 if self._parts is None:  # two first calls at once: the second finds what the first has set up
-                    self._parts = await self._set_up()
+                    self._parts = await self._set_up(start_early=start_early)
         if self._recording is not None and self._recording.is_waiting:
             await self._recording.write_waiting()
         self._refuse_if_closed("is closed")
@@ -398,7 +397,7 @@ class Session:
         if self._closed:
             raise SessionClosed(f"Session {self.session_key} {state}. Open a new one.")
 
-    async def _set_up(self) -> SessionParts:
+    async def _set_up(self, *, start_early: bool) -> SessionParts:
         found = await asyncio.to_thread(detect_levels, self._make_sandbox)
         self._refuse_if_closed("was closed while it opened")
         level = settle_level(self._make_sandbox, self._level, self._min_level, self._environ, found)
@@ -426,6 +425,7 @@ class Session:
                 session_key=self.session_key,
                 environ=self._environ,
                 policy=self.policy,
+                start_early=start_early,
                 **self._options,
             )
             self._recording = await record(
@@ -440,7 +440,7 @@ class Session:
             announce_opened(self._event_log, parts.history, session=by_session, settings=by_settings)
         except BaseException:
             if parts is not None:
-                parts.history.close()
+                await parts.discard()
             lease.release()
             if self._closed and self._recording is not None:
                 await self._recording.close()
@@ -647,11 +647,11 @@ class Session:
             return await parts.history.changes(since)
 
     @asynccontextmanager
-    async def _settled(self) -> AsyncIterator[SessionParts]:
-        """Open the session, with nothing left to be put back of what ran."""
+    async def _settled(self, *, start_early: bool = False) -> AsyncIterator[SessionParts]:
+        """Open the session, with nothing left to be put back of what ran; see `build_environment`."""
         self._check_loop()
         with self._ticker:
-            parts = await self._open()
+            parts = await self._open(start_early=start_early)
             async with parts.protection.paused():
                 yield parts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import uuid
@@ -19,6 +20,7 @@ from aisotools.core.sandboxes import (
     Sandbox,
     SandboxListener,
     SupportsDetection,
+    SupportsEarlyStart,
     SupportsHome,
     SupportsLeastLevel,
     SupportsReaders,
@@ -119,6 +121,11 @@ class SessionParts:
     reads: ReadCache
     history: UndoHistory
 
+    async def discard(self) -> None:
+        """Close the sandbox and the history of a session that could not be opened."""
+        self.history.close()
+        await self.env.sandbox.close()
+
 
 class SetupOptions(TypedDict):
     """Arguments of a session that only `build_environment` needs, by their names in both."""
@@ -174,8 +181,9 @@ async def build_environment(
     policy: Policy | None = None,
     try_unknown_commands: bool = True,
     on_timeout: TimeoutChoice = "keep",
+    start_early: bool = False,
 ) -> SessionParts:
-    """Make the sandbox, and the guards and the history around its calls. No worker is started.
+    """Make the sandbox, and the guards and the history around its calls.
 
     Args:
         spec: The worker that is wanted.
@@ -187,6 +195,7 @@ async def build_environment(
         policy: The session's policy, of which the sandbox enforces what it can.
         try_unknown_commands: Whether commands with unknown effects are tried before a person is asked.
         on_timeout: Whether changes of a call that times out are kept or taken back.
+        start_early: Whether the sandbox begins to start a worker meanwhile, if it can.
 
     Raises:
         WorkspaceError: If checkpoints cannot be kept.
@@ -209,39 +218,48 @@ async def build_environment(
     spec = dataclasses.replace(spec, unreadable=enforced.unreadable, unwritable=enforced.unwritable)
     sandbox = make_sandbox(spec, event_log)
     path_rules.connect(sandbox, files)
-    imports = await asyncio.to_thread(ImportRootWatch, workspace, environ)
-    protection = Protection(files, functools.partial(_activity, sandbox), imports, event_log)
-    event_log.subscribe(protection.on_event, (CallStarted, CallFinished))
     guarded = Workspace(workspace)
     reads = ReadCache(guarded)
+    async with contextlib.AsyncExitStack() as opened:
+        history: UndoHistory
+        if is_remote:
+            # The files are elsewhere: what lies here says nothing about them, so nothing here is guarded or
+            # kept.
+            history = NoUndoHistory()
+        else:
+            shared = await share_in_thread(workspace, state_folder(environ), sandbox)
+            files.watch_mode(shared.checkpoints.root_mode)
+            history = WorkspaceHistory(
+                shared,
+                sandbox=sandbox,
+                event_log=event_log,
+                reads=reads,
+                session_key=session_key,
+                on_timeout=on_timeout,
+            )
+        opened.callback(history.close)
+        opened.push_async_callback(sandbox.close)
+        if start_early and isinstance(sandbox, SupportsEarlyStart):
+            # Order: by now an undo that was cut short is completed or taken back. That replaces folders, and
+            # what a worker has mounted in one would go with it. What is left to do only reads, and takes this
+            # process about as long as a worker takes to get ready beside it.
+            sandbox.prepare()
+        imports = await asyncio.to_thread(ImportRootWatch, workspace, environ)
+        if isinstance(history, WorkspaceHistory):
+            await history.measure()
+        opened.pop_all()
+    protection = Protection(files, functools.partial(_activity, sandbox), imports, event_log)
+    event_log.subscribe(protection.on_event, (CallStarted, CallFinished))
     env = CallEnvironment(
         sandbox=sandbox,
         level=spec.level,
         workspace=workspace,
         workspace_policy=narrowing,
         has_readers=isinstance(sandbox, SupportsReaders) and sandbox.has_readers,
+        can_undo=history.can_undo,
+        describe_undo=history.describe,
     )
-    history: UndoHistory
-    if is_remote:
-        # The files are elsewhere: what lies here says nothing about them, so nothing here is guarded or kept.
-        history = NoUndoHistory()
-        env = dataclasses.replace(env, can_undo=history.can_undo, describe_undo=history.describe)
-    else:
-        shared = await share_in_thread(workspace, state_folder(environ), sandbox)
-        files.watch_mode(shared.checkpoints.root_mode)
-        history = WorkspaceHistory(
-            shared,
-            sandbox=sandbox,
-            event_log=event_log,
-            reads=reads,
-            session_key=session_key,
-            on_timeout=on_timeout,
-        )
-        try:
-            await history.measure()
-        except BaseException:
-            history.close()
-            raise
+    if isinstance(history, WorkspaceHistory):
         read_guard = ReadGuard(reads)
         resolver = PathResolver(workspace, path_rules.name_of, functools.partial(_home, sandbox))
         env = dataclasses.replace(
@@ -249,8 +267,6 @@ async def build_environment(
             files=guarded,
             guards=(RestGuard(protection), read_guard, history, protection),
             on_read=read_guard.on_read,
-            can_undo=history.can_undo,
-            describe_undo=history.describe,
             resolve_paths=resolver.resolve,
             find_sources=resolver.with_sources,
             digest_code=functools.partial(digest_of_code, workspace),

@@ -20,6 +20,7 @@ import pytest
 from aisotools.builtin.files import sandbox_read
 from aisotools.core.events import SandboxStarted, SessionEnded
 from aisotools.core.exceptions import (
+    LedgerError,
     LevelUnavailable,
     SandboxError,
     SessionClosed,
@@ -28,12 +29,14 @@ from aisotools.core.exceptions import (
     WorkspaceRefused,
 )
 from aisotools.core.protocols import ToolContext
-from aisotools.core.sandboxes import SandboxStatus
+from aisotools.core.sandboxes import SandboxListener, SandboxStatus
 from aisotools.core.types import Effect, Facts, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.confinement.detect import Detection
+from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.limits import Limits
+from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.session import Session
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.tools.adapter import renamed_tool
@@ -41,6 +44,7 @@ from aisotools.tools.function import tool
 from aisotools.tools.registry import ToolRegistry
 from aisotools.workspace.lock import state_folder
 from tests.conftest import OpenSession
+from tests.sandbox.rig import processes_of
 from tests.waiting import HANG_S, eventually
 
 
@@ -388,6 +392,90 @@ async def test_a_session_that_fails_to_start_holds_nothing(
     with pytest.raises(SandboxError, match="out of processes"):
         await failed.__aenter__()
     assert failed.closed
+    with claimed_elsewhere(tmp_path / "w", environ) as (_, held):
+        assert held
+
+
+class Early(FakeSandbox):
+    """Notes what is asked of it, in order."""
+
+    asked: list[str]
+
+    def __init__(self, spec: WorkerSpec, listener: SandboxListener) -> None:
+        super().__init__(spec, listener)
+        type(self).asked = []
+
+    def prepare(self) -> None:
+        self.asked.append("prepare")
+
+    async def start(self) -> SandboxStatus:
+        self.asked.append("start")
+        return await super().start()
+
+    async def close(self) -> None:
+        self.asked.append("close")
+        await super().close()
+
+
+async def test_starting_a_session_has_the_worker_get_ready_while_it_opens(open_session: OpenSession) -> None:
+    session = open_session(reading(), sandbox=Early)
+    await session.start()
+    assert Early.asked == ["prepare", "start"]
+    await session.start()
+    assert Early.asked == ["prepare", "start", "start"]
+
+
+async def test_a_session_that_a_call_opens_starts_no_worker_before_one_is_needed(
+    open_session: OpenSession,
+) -> None:
+    await open_session(reading(), sandbox=Early).changes()
+    assert Early.asked == []
+
+
+async def test_a_session_that_cannot_be_opened_ends_the_worker_that_got_ready(
+    open_session: OpenSession, environ: Mapping[str, str], tmp_path: Path
+) -> None:
+    ledgers = state_folder(environ) / "ledger"
+    ledgers.write_text("in the way")
+    fake = open_session(reading(), sandbox=Early)
+    with pytest.raises(LedgerError, match="ledger"):
+        await fake.start()
+    assert Early.asked == ["prepare", "close"]
+    real = Session(tmp_path / "w", environ=environ)
+    with pytest.raises(LedgerError, match="ledger"):
+        await real.start()
+    assert processes_of(tmp_path / "w") == []
+    await real.close()
+    ledgers.unlink()
+    async with Session(tmp_path / "w", environ=environ) as session:
+        # The other one's worker is in no record.
+        assert [event.kind for event in session.events] == ["sandbox_started"]
+
+
+@pytest.mark.parametrize("ends", ["closed", "cancelled"])
+async def test_ending_a_session_while_its_worker_gets_ready_leaves_nothing(
+    environ: Mapping[str, str], tmp_path: Path, ends: str
+) -> None:
+    asked = asyncio.Event()
+
+    class Watched(LocalSandbox):
+        def prepare(self) -> None:
+            super().prepare()
+            asked.set()
+
+    session = Session(tmp_path / "w", sandbox=Watched, environ=environ)
+    starting = asyncio.ensure_future(session.start())
+    await asked.wait()
+    if ends == "closed":
+        await session.close()
+        with pytest.raises(SessionClosed):
+            await starting
+    else:
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await session.close()
+    assert processes_of(tmp_path / "w") == []
     with claimed_elsewhere(tmp_path / "w", environ) as (_, held):
         assert held
 

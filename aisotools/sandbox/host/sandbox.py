@@ -15,10 +15,9 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied, WorkspaceRefused
+from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.core.sandboxes import SandboxCall, SandboxListener, SandboxStatus
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.confinement import levels
@@ -39,6 +38,7 @@ from aisotools.sandbox.host.readers import Readers
 from aisotools.sandbox.host.scheduler import CallScheduler
 from aisotools.sandbox.host.snapshot_store import MemoryBudget
 from aisotools.sandbox.host.snapshots import SnapshotHistory
+from aisotools.sandbox.host.starting import WorkerStarter
 from aisotools.sandbox.host.worker_limits import (
     UNKNOWN_LIMITS,
     LoweredLimits,
@@ -47,8 +47,6 @@ from aisotools.sandbox.host.worker_limits import (
 )
 from aisotools.sandbox.limits import LIMIT, LimitExceeded, explain_failure
 from aisotools.sandbox.process import spawn, tree
-from aisotools.sandbox.process.descriptors import IN_FLIGHT_PATIENCE_S, IN_FLIGHT_PAUSE_S
-from aisotools.workspace.import_roots import refuse_import_root
 
 # How long an old tree may take to end before a new one is started all the same.
 _OLD_TREE_S = 6.0
@@ -120,7 +118,7 @@ class LocalSandbox:
             snapshot_budget: Memory for snapshots; by default a share of the machine's.
         """
         self._spec = spec
-        self._start_timeout_s = start_timeout_s
+        self._starter = WorkerStarter(self._connect_to, timeout_s=start_timeout_s)
         self._stop_timeouts = stop_timeouts or StopTimeouts()
         self._listener = listener
         self._connection: WorkerConnection | None = None
@@ -170,6 +168,11 @@ class LocalSandbox:
     def __repr__(self) -> str:
         return f"<LocalSandbox {self._spec.level} generation={self._generation} {self._connection!r}>"
 
+    def prepare(self) -> None:
+        """Begin to start a worker, and do not wait; see `aisotools.core.sandboxes.SupportsEarlyStart`."""
+        if self._connection is None:
+            self._starter.prepare(self._spec)
+
     async def start(self) -> SandboxStatus:
         """Start a worker unless there is one, and return the status.
 
@@ -185,6 +188,7 @@ class LocalSandbox:
             self._spec = dataclasses.replace(
                 self._spec, unreadable=tuple(unreadable), unwritable=tuple(unwritable)
             )
+            self._starter.discard("the rules about paths changed before it was used")
             self._readers.unreadable = _absolute(self._spec.workspace, unreadable)
             # A reader that is kept may still read a folder that has got the name of a denied path.
             self._readers.outdate()
@@ -494,6 +498,7 @@ class LocalSandbox:
     async def close(self) -> None:
         """End the worker and everything it started."""
         self._closed = True
+        self._starter.close()
         self._connection = None
         self._read_watch.close()
         self.variables.clear("the session was closed")
@@ -603,87 +608,34 @@ class LocalSandbox:
             if self._connection is None:
                 # Nothing of an old tree may run beside the new one: both write to the same workspace.
                 for old in tuple(self._connections):
-                    await asyncio.wait([old.processes_ended], timeout=_OLD_TREE_S)
-                self._connection = await self._start_worker()
-                self._generation += 1
-                self._started_s = time.monotonic()
-                reason, self._restart_reason = self._restart_reason, ""
-                self._listener.started(self._status(), reason)
-            return self._connection
-
-    async def _start_worker(self) -> WorkerConnection:
-        """Start a worker and wait until it is ready. Try twice: the fork server may have died meanwhile."""
-        for is_last in (False, True):
-            if self._closed:
-                raise SandboxError("The sandbox was closed.")
-            server, connection = spawn.server(self._spec.tool_modules), None
-            try:
-                connection = WorkerConnection(
-                    await self._spawn(server),
-                    listener=self._listener,
-                    displays=self.displays,
-                    exempt_pids=self.variables.pids,
-                    on_worker_exit=self._on_worker_exit,
-                    on_lost=self._on_lost,
-                )
-                self._connections[connection] = None
-                await self._wait_ready(connection)
+                    if old is not self._starter.prepared:
+                        await asyncio.wait([old.processes_ended], timeout=_OLD_TREE_S)
+                connection = await self._starter.start(self._spec)
                 connection.start_monitor(
                     self._spec.limits,
                     folders=(self._spec.workspace,),
                     is_busy=lambda: bool(self._callers),
                     on_exceeded=functools.partial(self._on_limit_exceeded, connection),
                 )
-                return connection
-            except SandboxError as error:
-                if isinstance(error.__cause__, WorkspaceRefused) or is_last or self._closed:
-                    raise
-                if connection is not None and not connection.supervisor:
-                    # The request was never served: the fork server itself is broken.
-                    spawn.discard(server)
-        raise AssertionError("unreachable")
+                self._connection = connection
+                self._generation += 1
+                self._started_s = time.monotonic()
+                reason, self._restart_reason = self._restart_reason, ""
+                self._listener.started(self._status(), reason)
+            return self._connection
 
-    async def _refuse_import_root(self, connection: WorkerConnection) -> None:
-        """Look once more at where the workspace lies, while the fork server makes the worker.
-
-        Raises:
-            SandboxError: The host could import from it. The worker is lost, and has had no call.
-        """
-        try:
-            # In a thread: it lists the folders of modules, which may be large, or lie on a slow disk.
-            await asyncio.to_thread(refuse_import_root, Path(self._spec.workspace))
-        except WorkspaceRefused as error:
-            refusal = f"The worker was ended before its first call: {error}"
-            connection.lose(refusal)
-            raise SandboxError(refusal) from error
-
-    async def _spawn(self, server: spawn.ForkServerHandle) -> spawn.WorkerHandles:
-        loop = asyncio.get_running_loop()
-        ends_s = loop.time() + IN_FLIGHT_PATIENCE_S
-        while True:
-            if self._closed:  # meanwhile
-                raise SandboxError("The sandbox was closed.")
-            try:
-                return server.spawn(self._spec)
-            except spawn.TooManyOnTheirWay:
-                if loop.time() > ends_s:
-                    raise
-                await asyncio.sleep(IN_FLIGHT_PAUSE_S)
-
-    async def _wait_ready(self, connection: WorkerConnection) -> None:
-        try:
-            await self._refuse_import_root(connection)
-            async with asyncio.timeout(self._start_timeout_s):
-                # The timeout cancels the waiting, not the future: `lose` sets the error on it for all who
-                # wait.
-                await asyncio.shield(connection.ready)
-        except TimeoutError:
-            connection.lose(f"it was not ready within {self._start_timeout_s:g} s")
-            raise SandboxError(f"No worker was ready within {self._start_timeout_s:g} s.") from None
-        except BaseException:
-            # Cancelled: nobody waits for this worker any more, and nobody else knows of it.
-            connection.lose("its start was cancelled")
-            raise
+    def _connect_to(self, handles: spawn.WorkerHandles) -> WorkerConnection:
+        """Return the connection to a tree that has just been spawned; it ends with this sandbox."""
+        connection = WorkerConnection(
+            handles,
+            listener=self._listener,
+            displays=self.displays,
+            exempt_pids=self.variables.pids,
+            on_worker_exit=self._on_worker_exit,
+            on_lost=self._on_lost,
+        )
+        self._connections[connection] = None
+        return connection
 
 
 def _absolute(workspace: str, paths: Iterable[str]) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,7 @@ from aisotools.sandbox.process import spawn
 from aisotools.sandbox.results import VALUE_DROPPED
 from aisotools.tools.function import tool
 from tests.sandbox.rig import ReportLog, Rig, is_there, open_files, processes_of, rig, sleepers
-from tests.waiting import LoopClock, as_soon_as, eventually, loop_turns
+from tests.waiting import as_soon_as, eventually
 
 
 @pytest.fixture
@@ -183,13 +182,14 @@ async def test_a_workspace_that_became_an_import_root_gets_one_worker_which_is_e
     r: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spawned: list[spawn.WorkerHandles] = []
-    spawn_worker = r.kernel._spawn
+    starter = r.kernel._starter
+    spawn_worker = starter._spawn
 
-    async def count(server: spawn.ForkServerHandle) -> spawn.WorkerHandles:
-        spawned.append(await spawn_worker(server))
+    async def count(server: spawn.ForkServerHandle, spec: spawn.WorkerSpec) -> spawn.WorkerHandles:
+        spawned.append(await spawn_worker(server, spec))
         return spawned[-1]
 
-    monkeypatch.setattr(r.kernel, "_spawn", count)
+    monkeypatch.setattr(starter, "_spawn", count)
     with monkeypatch.context() as patch:
         patch.syspath_prepend(str(r.workspace))
         with pytest.raises(
@@ -387,40 +387,6 @@ async def test_killing_the_fork_server_in_the_middle_of_a_start(r: Rig, stage: s
     assert (await start).alive
     assert await r.value("1") == 1
     await eventually(lambda: not server.alive)
-
-
-class CrowdedServer:
-    """A fork server that cannot be sent descriptors the first few times."""
-
-    def __init__(self, failures: int) -> None:
-        self.failures = failures
-
-    def spawn(self, _spec: object) -> object:
-        if self.failures:
-            self.failures -= 1
-            raise spawn.TooManyOnTheirWay("too many")
-        return self
-
-
-async def test_a_start_waits_while_too_many_descriptors_are_on_their_way(r: Rig) -> None:
-    start: Any = r.kernel._spawn
-    server = CrowdedServer(3)
-    assert await start(server) is server
-    clock = LoopClock()
-    starting = asyncio.ensure_future(start(CrowdedServer(1 << 30)))
-    while not starting.done():
-        await clock.advance(1)
-    with pytest.raises(spawn.TooManyOnTheirWay):
-        await starting
-
-
-async def test_a_start_that_waits_ends_with_the_sandbox(r: Rig) -> None:
-    start: Any = r.kernel._spawn
-    starting = asyncio.ensure_future(start(CrowdedServer(1 << 30)))
-    await loop_turns(2)
-    await r.kernel.close()
-    with pytest.raises(SandboxError, match="The sandbox was closed"):
-        await starting
 
 
 async def test_a_fork_server_that_does_not_answer_is_replaced(tmp_path: Path) -> None:
