@@ -7,6 +7,7 @@ ten times as long on a busy machine; the benchmarks measure that.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,9 +27,15 @@ def wait_until(holds: Callable[[], Any], *, hang_s: float = HANG_S) -> None:
 
 
 async def eventually(holds: Callable[[], Any], *, hang_s: float = HANG_S) -> None:
-    """Return as soon as `holds()`, while the loop goes on; raise `AssertionError` if it never does."""
+    """Return as soon as `holds()`, while the loop goes on; raise `AssertionError` if it never does.
+
+    What it returns is awaited if it can be.
+    """
     ends_s = time.monotonic() + hang_s
-    while not holds():
+    while True:
+        result = holds()
+        if await result if inspect.isawaitable(result) else result:
+            return
         assert time.monotonic() < ends_s, "it did not come about"
         await asyncio.sleep(0.002)
 

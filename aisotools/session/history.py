@@ -296,7 +296,7 @@ class WorkspaceHistory:
         await self._shared.wait_for_snapshots()
         plan = self._choice("undo").plan(1, files_only=is_back)
         others = [call_id for call_id in self._tokens if call_id != step.call_id]
-        running, helpers = self._find_running()
+        running, helpers = await self._shared.find_running()
         if others:
             undone = refusal(f"Another call is running: {summarize_names(others)}.")
         elif running:
@@ -532,7 +532,7 @@ class WorkspaceHistory:
             plan = choice.plan(count, to=to, files_only=variables == "keep")
             if isinstance(plan, ToolResult):
                 return plan
-            running, helpers = self._find_running()
+            running, helpers = await self._shared.find_running()
             if running and not force:
                 names = summarize_names([f"{printable(name)} ({pid})" for pid, name in running.items()])
                 return refusal(
@@ -550,12 +550,6 @@ class WorkspaceHistory:
             return explain_passed_over(result, passed_over)
         finally:
             self._shared.lock.leave(token)
-
-    def _find_running(self) -> tuple[dict[int, str], dict[int, str]]:
-        """Return what runs in the background, and which helpers only wait for work there."""
-        running = self._shared.find_background_processes()
-        helpers = self._shared.find_idle_helpers() if running else {}
-        return {pid: name for pid, name in running.items() if pid not in helpers}, helpers
 
     async def _carry_out(
         self, plan: UndoPlan, running: Mapping[int, str], *, force: bool, keeps: bool

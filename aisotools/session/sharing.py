@@ -12,7 +12,7 @@ import math
 import signal
 import threading
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -176,25 +176,21 @@ class SharedWorkspace:
                 if isinstance(variables, SupportsSnapshotProcesses):
                     await variables.settled()
 
-    def find_background_processes(self) -> dict[int, str]:
-        """Return the background processes that calls left running in the sandboxes: process id to name."""
-        found: dict[int, str] = {}
-        for sandbox in tuple(self.sandboxes):
-            if isinstance(sandbox, SupportsSupervisor) and sandbox.supervisor:
-                found |= find_background_processes(
-                    sandbox.supervisor, sandbox.worker_pid, _snapshot_pids(sandbox)
-                )
-        return found
+    async def find_running(self) -> tuple[dict[int, str], dict[int, str]]:
+        """Return the background processes that calls left running in the sandboxes.
 
-    def find_idle_helpers(self) -> dict[int, str]:
-        """Return those of the background processes that only wait for work, each with its library."""
-        found: dict[int, str] = {}
-        for sandbox in tuple(self.sandboxes):
-            if isinstance(sandbox, SupportsSupervisor) and sandbox.supervisor:
-                worker, snapshots = sandbox.worker_pid, _snapshot_pids(sandbox)
-                running = find_background_processes(sandbox.supervisor, worker, snapshots)
-                found |= find_idle_helpers(running, worker)
-        return found
+        Returns:
+            Those that may do something, process id to name; and those that only wait for work, each with the
+            library that it belongs to.
+        """
+        trees = [
+            (sandbox.supervisor, sandbox.worker_pid, _snapshot_pids(sandbox))
+            for sandbox in self.sandboxes
+            if isinstance(sandbox, SupportsSupervisor) and sandbox.supervisor
+        ]
+        # In a thread: there may be hundreds, and the kernel lets nobody read the command line of a process
+        # that changes its own memory and waits for a processor meanwhile.
+        return await asyncio.to_thread(_find_running, trees)
 
     def kill(self, pids: Collection[int]) -> None:
         """Kill those of `pids` that still run in the sandboxes. Call it while the sandboxes are frozen."""
@@ -220,6 +216,18 @@ class SharedWorkspace:
                 for path in [path for path, shared in _SHARED.items() if shared is self]:
                     del _SHARED[path]
                 self.checkpoints.close()
+
+
+def _find_running(
+    trees: Iterable[tuple[int, int, frozenset[int]]],
+) -> tuple[dict[int, str], dict[int, str]]:
+    running: dict[int, str] = {}
+    helpers: dict[int, str] = {}
+    for supervisor, worker, snapshots in trees:
+        found = find_background_processes(supervisor, worker, snapshots)
+        running |= found
+        helpers |= find_idle_helpers(found, worker)
+    return {pid: name for pid, name in running.items() if pid not in helpers}, helpers
 
 
 def _snapshot_pids(sandbox: Sandbox) -> frozenset[int]:

@@ -348,6 +348,15 @@ open('made', 'w').close()
 """
 
 
+async def helpers_wait(history: WorkspaceHistory, count: int) -> None:
+    """Wait until so many helpers of a library are found that only wait for work."""
+
+    async def are_found() -> bool:
+        return len((await history._shared.find_running())[1]) == count
+
+    await eventually(are_found)
+
+
 @pytest.mark.parametrize("code", [POOL, FORKED_POOL])
 async def test_idle_pool_of_forks_is_no_obstacle_to_an_undo(real_session: OpenSession, code: str) -> None:
     session = real_session(policy=AUTO)
@@ -358,7 +367,7 @@ async def test_idle_pool_of_forks_is_no_obstacle_to_an_undo(real_session: OpenSe
     assert "[1, 2]" in result.content, result.content
     history = session.history
     assert isinstance(history, WorkspaceHistory)
-    await eventually(lambda: len(history._shared.find_idle_helpers()) == 2)
+    await helpers_wait(history, 2)
     undone = await session.undo()
     assert not undone.is_error, undone.content
     assert "processes of multiprocessing" in undone.content
@@ -376,7 +385,7 @@ async def test_idle_helpers_do_not_keep_an_undo_from_what_it_does(real_session: 
     await write(session, "a", "1")
     history = session.history
     assert isinstance(history, WorkspaceHistory)
-    await eventually(history._shared.find_idle_helpers)  # it has started, and waits
+    await helpers_wait(history, 1)  # it has started
     undone = await session.undo()
     assert not undone.is_error, undone.content
     assert "Ended, since they only waited for work" in undone.content

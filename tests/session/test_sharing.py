@@ -184,20 +184,22 @@ def test_another_state_folder_is_refused(workspace: Path, tmp_path: Path) -> Non
 async def test_a_process_that_was_left_running_is_found_frozen_and_killed(shared: SharedWorkspace) -> None:
     (sandbox,) = shared.sandboxes
     assert isinstance(sandbox, ProcessSandbox)
-    assert shared.find_background_processes() == {}
+    assert await shared.find_running() == ({}, {})
     command = "sleep 60 > /dev/null & echo $!; wait $!; echo $?; read end"
     shell = await asyncio.create_subprocess_exec("sh", "-c", command, stdin=PIPE, stdout=PIPE)
     assert shell.stdout is not None
     try:
         pid = int(await shell.stdout.readline())
         sandbox.supervisor = shell.pid
-        await eventually(
-            lambda: shared.find_background_processes() == {pid: "sleep"}
-        )  # at first it is a shell, too
+
+        async def only_sleeps() -> bool:  # at first it is a shell, too
+            return await shared.find_running() == ({pid: "sleep"}, {})
+
+        await eventually(only_sleeps)
         with shared.freeze():
             await eventually(lambda: process_state(pid) == "T")
             shared.kill({shell.pid})  # the supervisor itself is none of what runs in the sandbox
-        assert shared.find_background_processes() == {pid: "sleep"}
+        assert await shared.find_running() == ({pid: "sleep"}, {})
         shared.kill(())
         shared.kill({pid})
         assert await shell.stdout.readline() == b"%d\n" % (128 + signal.SIGKILL)

@@ -239,12 +239,8 @@ def find_idle_helpers(pids: Iterable[int], worker: int) -> dict[int, str]:
             found[pid] = library
     # What runs at the moment of both looks has counts that are never equal.
     now = count_switches(found)
-    return {
-        pid: library
-        for pid, library in found.items()
-        if {key: count for key, count in before.items() if key[0] == pid}
-        == {key: count for key, count in now.items() if key[0] == pid}
-    }
+    active_pids = {key[0] for key in before.keys() | now.keys() if before.get(key) != now.get(key)}
+    return {pid: library for pid, library in found.items() if pid not in active_pids}
 
 
 def _library_of(pid: int, worker: int) -> str:
