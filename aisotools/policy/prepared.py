@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ParamSpec, Protocol
 
 from aisotools.core.protocols import Tool, ToolPayload
 from aisotools.core.truncation import summarize_names
@@ -162,7 +162,14 @@ class CallDecision:
     reasons: tuple[str, ...]
 
 
-def prepare_call(
+Look = Callable[[], Facts]
+"""Looks at the files that a call is about, which may be many and large. It may run in another thread."""
+
+CallSteps = Generator[Look, Facts, PreparedCall]
+"""A call that is being prepared. It yields what takes long, and is sent the facts that this returns."""
+
+
+def prepare_in_steps(
     tool: Tool,
     call: ToolCall,
     policy: Policy,
@@ -176,10 +183,11 @@ def prepare_call(
     enforced: frozenset[tuple[str, str]] = frozenset(),
     enforced_for_reading: frozenset[tuple[str, str]] = frozenset(),
     is_asked: bool = False,
-) -> PreparedCall:
+) -> CallSteps:
     """Validate and classify a call, and ask the policy.
 
-    An error in the tool's own classification denies the call and is named in the reasons.
+    An error in the tool's own classification denies the call and is named in the reasons. The tool's own code
+    runs here; what is yielded only looks at files.
 
     Args:
         tool: The tool that is called.
@@ -209,7 +217,7 @@ def prepare_call(
     runs_in: RunsIn = "host" if payload is None else "sandbox"
     builtin = None if payload is None else find_builtin(tool)
     try:
-        found = _classify(
+        found = yield from _classify(
             tool,
             call,
             encoded,
@@ -231,7 +239,7 @@ def prepare_call(
         reason = f"its effects could not be determined ({type(error).__name__}: {error}); fix its classify()"
         evaluation = Evaluation(Decision.DENY, reasons=(reason,))
     else:
-        found, evaluation = _evaluate(
+        found, evaluation = yield from _evaluate(
             found,
             call,
             encoded,
@@ -262,6 +270,40 @@ def prepare_call(
         and not only_touches_files,
         look_again=found.resolve if found.is_resolved else None,
     )
+
+
+def finish_steps(steps_left: CallSteps) -> PreparedCall:
+    """Prepare a call to the end, and look at files here. Return the prepared call.
+
+    Raises:
+        Exception: Whatever `prepare_in_steps` raises.
+    """
+    try:
+        look = next(steps_left)
+        while True:
+            try:
+                facts = look()
+            except Exception as error:
+                look = steps_left.throw(error)
+            else:
+                look = steps_left.send(facts)
+    except StopIteration as end:
+        prepared: PreparedCall = end.value
+        return prepared
+
+
+_P = ParamSpec("_P")
+
+
+def _in_one_go(steps: Callable[_P, CallSteps]) -> Callable[_P, PreparedCall]:
+    @functools.wraps(steps)
+    def prepare(*arguments: _P.args, **options: _P.kwargs) -> PreparedCall:
+        return finish_steps(steps(*arguments, **options))
+
+    return prepare
+
+
+prepare_call = _in_one_go(prepare_in_steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +356,7 @@ def _classify(
     has_readers: bool,
     resolve_paths: PathsResolver | None,
     concerns_paths: bool,
-) -> _Classification:
+) -> Generator[Look, Facts, _Classification]:
     """Classify a call with the arguments `encoded`; see `prepare_call`.
 
     Args:
@@ -364,7 +406,8 @@ def _classify(
             else functools.partial(_resolve_with_arguments, resolve_paths, facts, encoded)
         )
         if is_resolved:
-            facts = resolve()
+            # Of a call that may do anything, all that it names is followed and compared.
+            facts = (yield resolve) if facts.commands or not facts.certain else resolve()
     keeps_to_reading = builtin is not None and builtin.keeps_to_reading
     runs_held_command = keeps_to_reading and not facts.background
     if runs_held_command and facts.commands and facts.certain and facts.effect is Effect.READ_ONLY:
@@ -400,13 +443,13 @@ def _evaluate(
     digest_code: CodeDigester | None,
     find_sources: SourcesFinder | None,
     is_asked: bool,
-) -> tuple[_Classification, Evaluation]:
+) -> Generator[Look, Facts, tuple[_Classification, Evaluation]]:
     """Ask the policy. Return its answer, and the classification with what a person who is asked must know."""
     evaluation = policy.check(_with_arguments(call, fresh_arguments(encoded)), found.facts)
     # A person can allow to write what is protected, so that is asked about as well.
     is_asked = is_asked or evaluation.decision is Decision.ASK or bool(evaluation.protected)
     if is_asked and found.resolve is not None and not found.is_resolved:
-        facts, old = found.resolve(), found.facts
+        old, facts = found.facts, (yield found.resolve)
         facts = with_changes(facts, effect=old.effect, undoable=old.undoable)
         # A path that cannot be resolved makes the facts uncertain, and so the effect may become more severe.
         found = with_changes(found, facts=facts, effect=assumed_effect(facts), is_resolved=True)
@@ -414,9 +457,10 @@ def _evaluate(
     if is_asked and found.is_resolved and find_sources is not None and found.effect is not Effect.READ_ONLY:
         assert found.resolve is not None
         find = functools.partial(find_sources, found.declared)
-        found = with_changes(found, facts=find(found.facts), resolve=_Resolution(found.resolve, find))
+        facts = yield functools.partial(find, found.facts)
+        found = with_changes(found, facts=facts, resolve=_Resolution(found.resolve, find))
     if is_asked and digest_code is not None:
-        facts = _with_code(found, fresh_arguments(encoded), digest_code)
+        facts = yield functools.partial(_with_code, found, fresh_arguments(encoded), digest_code)
         found = with_changes(found, facts=facts)
     notes = _notes(found, evaluation.decision)
     if notes:

@@ -156,7 +156,7 @@ class ApprovalManager:
         answered = []
         for prepared, request, answer in zip(shown, requests, answers, strict=True):
             answered.append(
-                self._decide(prepared, answer, request.reasons, decided_by, env=env, policy=policy)
+                await self._decide(prepared, answer, request.reasons, decided_by, env=env, policy=policy)
             )
         return answered
 
@@ -211,7 +211,7 @@ class ApprovalManager:
         self._starting.add(starting)
         starting.add_done_callback(self._starting.discard)
 
-    def _decide(
+    async def _decide(
         self,
         prepared: PreparedCall,
         approval: Approval,
@@ -229,7 +229,7 @@ class ApprovalManager:
             return CallDecision(prepared, Decision.DENY, decided_by, (denied, *causes))
         decision = CallDecision(prepared, Decision.ALLOW, decided_by, reasons)
         if approval.arguments is not None:
-            decision = _decide_edited(prepared, approval.arguments, decided_by, env, policy())
+            decision = await _decide_edited(prepared, approval.arguments, decided_by, env, policy())
         elif prepared.evaluation.protected:
             return self._allow_protected(prepared, approval, reasons, decided_by, env)
         if approval.remember is not None and decision.decision is Decision.ALLOW:
@@ -277,7 +277,7 @@ def _way_out(prepared: PreparedCall) -> str:
     return f"a person can allow it for this workspace, on the card or by Session(allow_protected={names})"
 
 
-def _decide_edited(
+async def _decide_edited(
     prepared: PreparedCall,
     arguments: Mapping[str, Json],
     decided_by: str,
@@ -287,7 +287,7 @@ def _decide_edited(
     """Decide about a call with arguments that the person wrote. Only a denying rule stands against it."""
     call = dataclasses.replace(prepared.original, arguments=arguments)
     try:
-        edited = env.prepare(prepared.tool, call, policy)
+        edited = await env.prepare_in_threads(prepared.tool, call, policy)
     except Exception as error:  # tools are written by strangers too
         return CallDecision(
             prepared, Decision.DENY, decided_by, (f"the edited arguments do not fit: {error}",)

@@ -269,7 +269,7 @@ class Gate:
             decisions = []
             for request in tuple(unfinished.values()):
                 await self._take_turn(request.size)
-                decisions.append(self._decide(request, env))
+                decisions.append(await self._decide(request, env))
             await self._ask_where_needed(decisions, env)
             for wave in in_waves(decisions):
                 await asyncio.gather(*(run(index, decisions[index]) for index in wave))
@@ -365,30 +365,27 @@ class Gate:
             Exception: Whatever else the tool's own members raise.
         """
         check_size(call.name, call.arguments)
-        return self._prepare(call, level, env, tool)
-
-    def _prepare(
-        self,
-        call: ToolCall,
-        level: str,
-        env: CallEnvironment | None,
-        tool: Tool | None,
-        *,
-        is_asked: bool = False,
-    ) -> PreparedCall:
-        """Do what `prepare` does for a call whose arguments are known not to be too large."""
-        bound, rules = (None, None) if env is None else (env.workspace_policy, env.path_rules)
-        policy = self.effective_policy(bound, rules)
         tool = self.registry[call.name] if tool is None else tool
         if env is None:
             # Before the session is open nothing can run: the preview assumes a sandbox that has readers.
-            return prepare_call(tool, call, policy, level, has_readers=True, is_asked=is_asked)
-        prepared = env.prepare(tool, call, policy, is_asked=is_asked)
-        if env.trials is None or not prepared.facts.unknown:
-            return prepared
-        return with_changes(prepared, is_tried=not why_not_tried(prepared, policy, env.trials))
+            return prepare_call(tool, call, self.effective_policy(), level, has_readers=True)
+        policy = self.effective_policy(env.workspace_policy, env.path_rules)
+        return _with_trial(env.prepare(tool, call, policy), policy, env)
 
-    def _decide(
+    async def _prepare(
+        self, call: ToolCall, env: CallEnvironment, tool: Tool | None, *, is_asked: bool = False
+    ) -> PreparedCall:
+        """Do what `prepare` does, in threads, for a call whose arguments are known not to be too large."""
+        tool = self.registry[call.name] if tool is None else tool
+        while True:
+            policies = self.policy, *self._narrowing
+            policy = self.effective_policy(env.workspace_policy, env.path_rules)
+            prepared = await env.prepare_in_threads(tool, call, policy, is_asked=is_asked)
+            # Race: somebody may have set another policy while files were looked at, and that one holds.
+            if policies == (self.policy, *self._narrowing):
+                return _with_trial(prepared, policy, env)
+
+    async def _decide(
         self,
         request: _Request,
         env: CallEnvironment,
@@ -406,7 +403,7 @@ class Gate:
         if request.flaw is not None:
             return broken_tool_result(call.name, request.flaw)
         try:
-            prepared = self._prepare(call, env.level, env, tool or request.tool, is_asked=ask)
+            prepared = await self._prepare(call, env, tool or request.tool, is_asked=ask)
         except UnknownTool as error:
             return ToolResult.error(str(error), error_kind="invalid")
         except Exception as error:  # tools are written by strangers too
@@ -436,7 +433,7 @@ class Gate:
         approver: Approver | None,
     ) -> ToolResult:
         await self._take_turn(request.size)
-        decision = self._decide(request, env, tool, ask=ask, approver=approver)
+        decision = await self._decide(request, env, tool, ask=ask, approver=approver)
         if isinstance(decision, CallDecision) and decision.prepared.is_tried and not ask:
             decision = await self._try_first(decision, env, timeout_s)
         if isinstance(decision, CallDecision) and decision.decision is Decision.ASK:
@@ -501,13 +498,13 @@ class Gate:
             shown = decision.prepared
             if decision.decision is not Decision.ALLOW:
                 return decision
-            differences = describe_differences(shown, env.files)
+            differences = await _find_differences(shown, env)
             is_same_policy = self.effective_policy(env.workspace_policy, env.path_rules) == shown.policy
             is_gone = tool is None and self.registry.get(shown.original.name) is None
             if is_gone or (is_same_policy and not differences):
                 return decision
             is_answered = decision.decided_by == "approver"
-            prepared = self._prepare(shown.call, env.level, env, tool, is_asked=is_answered)
+            prepared = await self._prepare(shown.call, env, tool, is_asked=is_answered)
             evaluation = prepared.evaluation
             if evaluation.decision is Decision.DENY:
                 reasons = evaluation.reasons if is_same_policy else (*evaluation.reasons, _NEW_POLICY)
@@ -600,7 +597,7 @@ class Gate:
                 entered.append(guard)
             # Race: while the workspace's lock was waited for, another call may have changed what was shown.
             is_shown = decision.decided_by == "approver"
-            if is_shown and (differences := describe_differences(prepared, env.files)):
+            if is_shown and (differences := await _find_differences(prepared, env)):
                 result = denial_result(prepared.original.name, (*differences, _MEANWHILE))
             else:
                 result = await self._run_unguarded(prepared, env, timeout_s, session_tool)
@@ -675,3 +672,17 @@ class Gate:
             ),
             emitter=emit,
         )
+
+
+def _with_trial(prepared: PreparedCall, policy: Policy, env: CallEnvironment) -> PreparedCall:
+    """Return the call, marked if it is tried before anybody is asked."""
+    if env.trials is None or not prepared.facts.unknown:
+        return prepared
+    return with_changes(prepared, is_tried=not why_not_tried(prepared, policy, env.trials))
+
+
+async def _find_differences(shown: PreparedCall, env: CallEnvironment) -> list[str]:
+    """Do what `describe_differences` does, in a thread if many files may have to be compared."""
+    if shown.look_again is None or shown.only_touches_files:
+        return describe_differences(shown, env.files)
+    return await asyncio.to_thread(describe_differences, shown, env.files)

@@ -10,6 +10,7 @@ A guard checks the workspace before and after such a call, and may refuse the ca
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import operator
 import os
@@ -25,7 +26,15 @@ from aisotools.core.protocols import Tool
 from aisotools.core.sandboxes import Sandbox
 from aisotools.core.types import Facts, ToolCall, ToolResult
 from aisotools.policy.enforcement import PathEnforcement
-from aisotools.policy.prepared import CodeDigester, PathsResolver, PreparedCall, SourcesFinder, prepare_call
+from aisotools.policy.prepared import (
+    CallSteps,
+    CodeDigester,
+    PathsResolver,
+    PreparedCall,
+    SourcesFinder,
+    finish_steps,
+    prepare_in_steps,
+)
 from aisotools.policy.rules import Policy
 from aisotools.policy.trials import TrialLookups
 from aisotools.session.path_rules import PathRules
@@ -129,8 +138,29 @@ class CallEnvironment:
         return (*self.enforcement.not_enforced, *more)
 
     def prepare(self, tool: Tool, call: ToolCall, policy: Policy, *, is_asked: bool = False) -> PreparedCall:
-        """Classify a call in this environment, and evaluate a policy; see `prepare_call`."""
-        return prepare_call(
+        """Classify a call in this environment, and evaluate a policy. That may look at many files."""
+        return finish_steps(self._prepare(tool, call, policy, is_asked=is_asked))
+
+    async def prepare_in_threads(
+        self, tool: Tool, call: ToolCall, policy: Policy, *, is_asked: bool = False
+    ) -> PreparedCall:
+        """Do what `prepare` does, and look at files in threads where there may be many."""
+        steps_left = self._prepare(tool, call, policy, is_asked=is_asked)
+        try:
+            look = next(steps_left)
+            while True:
+                try:
+                    facts = await asyncio.to_thread(look)
+                except Exception as error:
+                    look = steps_left.throw(error)
+                else:
+                    look = steps_left.send(facts)
+        except StopIteration as end:
+            prepared: PreparedCall = end.value
+            return prepared
+
+    def _prepare(self, tool: Tool, call: ToolCall, policy: Policy, *, is_asked: bool) -> CallSteps:
+        return prepare_in_steps(
             tool,
             call,
             policy,

@@ -12,8 +12,8 @@ which path was replaced.
 Race window: from a replacement until the next call. What an earlier call left running can use it, and a call
 that is already running; what they have open stays open. A state that is younger than the clock of the file
 system can tell is looked at again. Of the files below a rule's path beyond the first `_MOST_COUNTED` a new
-name is found where a call names it (`name_of`), and asked about where they are too many to look at; a call
-that reads the folder around it is not kept from it, which `enforcement.gaps` says.
+name is found where a call names it (`name_lookup`), and asked about where they are too many to look at; a
+call that reads the folder around it is not kept from it, which `enforcement.gaps` says.
 Failure: if the sandbox cannot follow, the call does not run, and the error says why. What cannot be enforced
 at all is in `enforcement.gaps`, is printed when the policy is loaded or assigned, and stands on cards.
 """
@@ -26,7 +26,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from glob import escape
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from aisotools.core.types import Decision
 from aisotools.policy.enforcement import Gap, PathEnforcement, denied_paths, fixed_path, plan_enforcement
 from aisotools.policy.globs import glob_below, relative_glob, rewrite_globs
 from aisotools.policy.rules import Policy, Rule
+from aisotools.workspace.path_lookup import NameOf
 from aisotools.workspace.protected import ProtectedFiles
 from aisotools.workspace.real_paths import (
     LinkCount,
@@ -89,8 +90,6 @@ class PathRules:
         """Names of the files that rules are about: with another one there is another path to them."""
         self._uncounted: dict[str, str] = {}
         """Globs of rules that are about more files than are counted, each with where they lie."""
-        self._names: dict[tuple[int, int], str] | None = None
-        self._is_searched = True
         self.enforcement = PathEnforcement()
         self.has_any = False
         self._sandbox: Sandbox | None = None
@@ -114,7 +113,6 @@ class PathRules:
         Returns:
             The policy to decide by.
         """
-        self._names = None  # each call looks anew
         # Equal ones share their rules, so this compares references.
         if (
             policy == self._policy
@@ -128,34 +126,45 @@ class PathRules:
         # Race: looked at before the plan is made, so that what changes meanwhile is found by the next look.
         self._missing: dict[str, int] = {}
         self._links = {}
-        self._uncounted = {}
-        followed = rewrite_globs(policy, self._rewrite)
+        uncounted: dict[str, str] = {}
+        followed = rewrite_globs(policy, partial(self._rewrite, uncounted))
+        self._uncounted = uncounted  # at once: a look in another thread goes by one plan
         paths = self._name_paths(followed)
         self._stamps = self._stamps_now(dict.fromkeys(paths))
         self._followed, self.enforcement = followed, self._plan(followed)
         return followed
 
-    def name_of(self, device: int, inode: int) -> str | None:
-        """Return which file that a rule is about has these numbers, by its path in the workspace.
+    def name_lookup(self) -> NameOf | None:
+        """Return a function that finds which file a rule is about, by the numbers of its device and inode.
 
-        Only files of rules that are about very many are looked for: others are known by all their names.
+        Only files of rules that are about very many are looked for: others are known by all their names. They
+        are looked at once, when the function is first called, which may be in another thread.
 
         Returns:
-            The path; empty if not all of them could be looked at; None if it is none of them.
+            The function; None if there are no such rules.
         """
-        if not self._uncounted:
+        folders = tuple(dict.fromkeys(self._uncounted.values()))
+        if not folders:
             return None
-        if self._names is None:
-            self._names = {}
+        names: dict[tuple[int, int], str] = {}
+
+        @cache
+        def search() -> str | None:
+            """Fill `names`. Return what is known of a file without one."""
             left = _MOST_SEARCHED
-            for real in dict.fromkeys(self._uncounted.values()):
+            for real in folders:
                 found = list_below(self._workspace, real, left)
                 left -= len(found)
                 for path, key in count_links(self._workspace, found).items():
                     if key is not None:
-                        self._names[key[:2]] = path
-            self._is_searched = left > 0
-        return self._names.get((device, inode), None if self._is_searched else "")
+                        names[key[:2]] = path
+            return None if left > 0 else ""
+
+        def name_of(device: int, inode: int) -> str | None:
+            of_others = search()
+            return names.get((device, inode), of_others)
+
+        return name_of
 
     def announce(self) -> None:
         """Print which rules are not enforced, those that were not printed before."""
@@ -225,8 +234,11 @@ class PathRules:
                 replaced.append(path)
         return sorted(replaced)
 
-    def _rewrite(self, rule: Rule, glob: str) -> tuple[str, ...]:
-        """Return a rule's glob with those of what it leads to by links, and of its files' further names."""
+    def _rewrite(self, uncounted: dict[str, str], rule: Rule, glob: str) -> tuple[str, ...]:
+        """Return a rule's glob with those of what it leads to by links, and of its files' further names.
+
+        One that is about too many files to count is added to `uncounted`.
+        """
         spelled = self._spell(glob)
         path = "" if rule.decision is Decision.ALLOW else fixed_path(spelled)
         real = real_path(self._workspace, path) if path else None
@@ -234,7 +246,7 @@ class PathRules:
             return (spelled,)  # a rule that allows something never allows more than it says
         below = list_below(self._workspace, real, _MOST_COUNTED + 1)
         if len(below) > _MOST_COUNTED:
-            self._uncounted[spelled] = real
+            uncounted[spelled] = real
         self._links |= count_links(self._workspace, below[:_MOST_COUNTED])
         names, missing = find_hard_links(self._workspace, real)
         if missing > 0:

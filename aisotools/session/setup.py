@@ -261,7 +261,7 @@ async def build_environment(
     )
     if isinstance(history, WorkspaceHistory):
         read_guard = ReadGuard(reads)
-        resolver = PathResolver(workspace, path_rules.name_of, functools.partial(_home, sandbox))
+        resolver = PathResolver(workspace, path_rules.name_lookup, functools.partial(_home, sandbox))
         env = dataclasses.replace(
             env,
             files=guarded,

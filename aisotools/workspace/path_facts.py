@@ -23,12 +23,13 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import filterfalse
 from pathlib import Path
 
 from aisotools.core.types import Effect, Facts, Json
 from aisotools.workspace.argument_paths import joined, readings_of
-from aisotools.workspace.path_lookup import GLOB, FollowedPaths, PathLookup, Spellings, may_be_path
+from aisotools.workspace.path_lookup import GLOB, FollowedPaths, NameOf, PathLookup, Spellings, may_be_path
 from aisotools.workspace.paths import Root, as_utf8
 from aisotools.workspace.scripts import FOLDER, digests_of, is_code, source_digests
 from aisotools.workspace.stamps import UNKNOWN, stamps_of
@@ -49,19 +50,18 @@ class PathResolver:
     def __init__(
         self,
         workspace: str | os.PathLike[str],
-        name_of: Callable[[int, int], str | None] | None = None,
+        name_lookup: Callable[[], NameOf | None] = lambda: None,
         home_of: Callable[[], str] = str,
     ) -> None:
         """Resolve in an existing folder.
 
         Args:
             workspace: The folder.
-            name_of: Returns the path in the workspace by which rules know the file of a device and inode;
-                empty if that cannot be told, None if no rule is about it. It is asked about files with
-                several names.
+            name_lookup: Returns, for one call, what names files with several names as rules do; None if
+                no rule is about such a file. It may be called in any thread.
             home_of: Returns the home folder of programs in the sandbox; empty if there is none.
         """
-        self._name_of = name_of
+        self._name_lookup = name_lookup
         self._home_of = home_of
         self._root = Root.of(workspace)
         self._spellings = Spellings.of(self._root.path, os.fspath(Path(workspace).absolute()))
@@ -76,6 +76,34 @@ class PathResolver:
             facts: As a tool declares them.
             arguments: The arguments of a tool that declares no paths: what they name becomes `mentions`.
         """
+        return self._paths_of_call().resolve(facts, arguments)
+
+    def with_sources(self, declared: Facts, facts: Facts) -> Facts:
+        """Return `facts`, which are those that are `declared` with their paths resolved, with the sources."""
+        return self._paths_of_call().with_sources(declared, facts)
+
+    def _paths_of_call(self) -> _CallPaths:
+        return _CallPaths(self._root, self._spellings, self._name_lookup(), self._home_of)
+
+
+@dataclass(frozen=True, slots=True)
+class _CallPaths:
+    """Resolves the paths of one call; see `PathResolver`.
+
+    Attributes:
+        root: The workspace.
+        spellings: How it may be written.
+        name_of: What names files with several names.
+        home_of: Returns the home folder of programs in the sandbox.
+    """
+
+    root: Root
+    spellings: Spellings
+    name_of: NameOf | None
+    home_of: Callable[[], str]
+
+    def resolve(self, facts: Facts, arguments: Mapping[str, Json] | None) -> Facts:
+        """Return `facts` with every path resolved."""
         if facts.without_dashes is not None:
             facts = self._settle_patterns(facts, facts.without_dashes)
         mentioned = FollowedPaths()
@@ -86,7 +114,7 @@ class PathResolver:
         if not (facts.reads or facts.writes or facts.recorded or is_naming):
             return dataclasses.replace(facts, made=())
         named = self._find_named(facts.named) if facts.named else FollowedPaths()
-        look = PathLookup(self._spellings, facts.made, name_of=self._name_of)
+        look = PathLookup(self.spellings, facts.made, name_of=self.name_of)
         read_texts: Sequence[str] = facts.reads
         if facts.commands and not facts.certain and not facts.made:
             # Of words of commands that may do anything, those are no paths that could name nothing here.
@@ -134,7 +162,7 @@ class PathResolver:
     def with_sources(self, declared: Facts, facts: Facts) -> Facts:
         """Return `facts`, which are those that are `declared` with their paths resolved, with the sources."""
         # What the call itself makes is left out: the files of this moment are compared.
-        look = PathLookup(self._spellings, name_of=self._name_of, is_generous=True)
+        look = PathLookup(self.spellings, name_of=self.name_of, is_generous=True)
         paths = dict.fromkeys((*facts.reads, *facts.mentions))
         if any(map(_WITHOUT_FOLDER.fullmatch, {*declared.unresolved} - {*declared.reads})):
             paths["."] = None  # a file of any folder
@@ -149,7 +177,7 @@ class PathResolver:
         if look.is_exhausted:
             unclear["..."] = UNKNOWN
         compared = {path for path, digest in facts.scripts if digest not in {"", FOLDER}}
-        sources = source_digests(Path(self._root.path), filterfalse(compared.__contains__, paths))
+        sources = source_digests(Path(self.root.path), filterfalse(compared.__contains__, paths))
         sources += tuple(unclear.items())
         return dataclasses.replace(facts, sources=tuple((as_utf8(path), digest) for path, digest in sources))
 
@@ -157,7 +185,7 @@ class PathResolver:
         self, facts: Facts, reads: Iterable[str], named: FollowedPaths
     ) -> tuple[tuple[str, str], ...]:
         """Return what a call may run, with digests: what it reads or loads, and code that it names."""
-        workspace = Path(self._root.path)
+        workspace = Path(self.root.path)
         reads = () if facts.certain else reads
         # Of what is only named, data and results stay out: a result differs after each run.
         code = [
@@ -183,15 +211,15 @@ class PathResolver:
                 lost = {**lost, **reads.folders, **reads.paths}
         else:  # moved, or written into, a folder keeps what is in it
             lost = dict.fromkeys(filterfalse(writes.folders.__contains__, writes.paths))
-        stamps = dict(stamps_of(Path(self._root.path), lost))
+        stamps = dict(stamps_of(Path(self.root.path), lost))
         return tuple(zip(_as_utf8(stamps), stamps.values(), strict=True))
 
     def _settle_patterns(self, facts: Facts, without_dashes: Facts) -> Facts:
         """Return the facts that hold, as there is a name that may be taken for an option, or is none."""
-        look = PathLookup(self._spellings)
+        look = PathLookup(self.spellings)
         holds = all(map(look.has_plain_names, facts.dash_folders)) and all(map(look.is_absent, facts.absent))
         on_programs = [absent for absent in facts.absent if absent.programs]
-        home = self._home_of() if on_programs else ""
+        home = self.home_of() if on_programs else ""
         named = [each for absent in on_programs for each in look.programs_in(absent, home)]
         if not holds or named:
             doubts = (*dict.fromkeys(named[:_MAX_SHOWN_PROGRAMS]), *facts.doubts)
@@ -207,7 +235,7 @@ class PathResolver:
 
     def _find_named(self, texts: Iterable[str]) -> FollowedPaths:
         """Return what of the workspace texts name: only what is there, since any text may be a name."""
-        look = PathLookup(self._spellings, name_of=self._name_of)
+        look = PathLookup(self.spellings, name_of=self.name_of)
         named = FollowedPaths()
         for text in texts:
             if may_be_path(text) and look.may_exist(text):
@@ -219,7 +247,7 @@ class PathResolver:
     def _find_mentioned(self, arguments: Mapping[str, Json]) -> FollowedPaths:
         """Return what of the workspace arguments name: as a whole, in words, or as a folder and a name."""
         readings = readings_of(arguments)
-        look = PathLookup(self._spellings, max_paths=_MAX_MENTIONED, name_of=self._name_of)
+        look = PathLookup(self.spellings, max_paths=_MAX_MENTIONED, name_of=self.name_of)
         named = FollowedPaths()
         for text in readings.wholes:
             if _OF_A_PROCESS.match(text):
@@ -256,7 +284,7 @@ class PathResolver:
 
     def _is_around(self, path: str) -> bool:
         """Return whether an absolute path is a folder that the workspace lies in."""
-        return self._root.path.startswith(f"{posixpath.normpath(path).rstrip('/')}/")
+        return self.root.path.startswith(f"{posixpath.normpath(path).rstrip('/')}/")
 
 
 def _as_utf8(paths: Iterable[str]) -> tuple[str, ...]:

@@ -87,6 +87,13 @@ class Spellings:
         return cls(root, tuple(dict.fromkeys((spelled, root, _ALIAS))), not is_within(root, _ALIAS))
 
 
+NameOf = Callable[[int, int], str | None]
+"""Returns the path in the workspace by which rules know the file of a device and inode.
+
+The path is empty if that cannot be told, and None if no rule is about the file.
+"""
+
+
 class PathLookup:
     """One look at the workspace, which counts what it has looked at."""
 
@@ -96,7 +103,7 @@ class PathLookup:
         made: Sequence[MadeName] = (),
         *,
         max_paths: int = _MAX_PATHS,
-        name_of: Callable[[int, int], str | None] | None = None,
+        name_of: NameOf | None = None,
         is_generous: bool = False,
     ) -> None:
         self._name_of = name_of

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -19,13 +19,16 @@ from aisotools.core.types import Decision, Effect, Facts, Json, ToolCall, ToolRe
 from aisotools.policy import prepared as prepared_module
 from aisotools.policy.prepared import (
     CallDecision,
+    CallSteps,
     PreparedCall,
     bound_sources,
     call_digest,
     changes_something,
     denial_result,
+    finish_steps,
     in_waves,
     prepare_call,
+    prepare_in_steps,
 )
 from aisotools.policy.rules import Policy, Rule
 from aisotools.testing.fakes import MockTool
@@ -359,6 +362,72 @@ def test_a_call_whose_paths_turn_out_to_be_uncertain_is_not_taken_for_one_that_r
         for look in (None, resolve)
     ]
     assert effects == [Effect.READ_ONLY, Effect.LOCAL_MUTATION]
+
+
+def digest_nothing(texts: Iterable[str], scripts: Iterable[str], *, is_any: bool = False) -> str:
+    return f"{texts} {scripts} {is_any}"
+
+
+UNCERTAIN = Facts(certain=False, reads=("a",))
+
+
+@pytest.mark.parametrize(
+    ("facts", "policy", "looks"),
+    [
+        (Facts(effect=Effect.READ_ONLY, reads=("a",)), Policy(), 0),
+        (UNCERTAIN, Policy(mode="auto", rules=[Rule(tool="mock", decision=Decision.ALLOW)]), 1),
+        (Facts(reads=("a",), commands=("cp a b",)), Policy(mode="auto"), 1),
+        (
+            Facts(effect=Effect.READ_ONLY, reads=("a",)),
+            Policy(rules=[Rule(tool="mock", decision=Decision.ASK)]),
+            2,
+        ),
+        (UNCERTAIN, Policy(), 3),
+    ],
+)
+def test_looks_at_many_files_are_left_to_whoever_prepares_a_call(
+    facts: Facts, policy: Policy, looks: int
+) -> None:
+    """They follow what a call names that may do anything, and compare what one reads that is asked about."""
+
+    def prepare(finish: Callable[[CallSteps], PreparedCall]) -> PreparedCall:
+        return finish(
+            prepare_in_steps(
+                MockTool(facts=facts),
+                call(x=1),
+                policy,
+                "confined",
+                has_readers=True,
+                resolve_paths=lambda facts, _: facts,
+                find_sources=lambda _, facts: dataclasses.replace(facts, sources=(("a", "digest"),)),
+                digest_code=digest_nothing,
+            )
+        )
+
+    yielded: list[Facts] = []
+
+    def count(steps: CallSteps) -> PreparedCall:
+        look = next(steps, None)
+        try:
+            while look is not None:
+                yielded.append(look())
+                look = steps.send(yielded[-1])
+        except StopIteration as end:
+            prepared: PreparedCall = end.value
+            return prepared
+        return prepare(finish_steps)
+
+    assert prepare(count).facts == prepare(finish_steps).facts
+    assert len(yielded) == looks
+
+
+def test_an_error_of_a_look_that_follows_paths_denies_the_call() -> None:
+    def fail(facts: Facts, arguments: Mapping[str, Json] | None) -> Facts:
+        raise OSError(f"cannot look {facts.reads} {arguments}")
+
+    prepared = prepare_call(MockTool(facts=UNCERTAIN), call(), Policy(), "confined", resolve_paths=fail)
+    assert prepared.evaluation.decision is Decision.DENY
+    assert "OSError: cannot look" in prepared.evaluation.reasons[0]
 
 
 # ---- the result

@@ -450,6 +450,27 @@ async def use_odd_texts(session: Session) -> None:
         await session.call("sandbox_write", {"path": "odd.txt", "content": text}, origin="model")
 
 
+def many_sources(workspace: Path) -> None:
+    """Put files into the workspace that commands may run, as many and as large as are compared."""
+    (workspace / "big").mkdir()
+    for number in range(190):
+        (workspace / "big" / f"m{number}.py").write_text("import os, json, m1, m2\n" * 5_000)
+    for number in range(20_000):
+        (workspace / "big" / f"d{number}.txt").touch()
+
+
+async def use_commands(session: Session) -> None:
+    """Call with commands that may run or change many files, and that are asked about."""
+    for command in (
+        "strange big/*.py",
+        "for f in big/*; do strange $f; done",
+        "cp -r big other",
+        "rm -r other",
+    ):
+        await session.call("sandbox_bash", {"command": command}, origin="model")
+    await session.call("python", {"code": "import m1; open('big/m1.py').read(1)"}, origin="model")
+
+
 @tool
 def take(code: Any) -> str:
     """Take anything."""
@@ -660,6 +681,7 @@ SCENARIOS: dict[str, Scenario] = {
     "a reader that floods": Scenario(follow_up=use_readers),
     "arguments that are too large": Scenario(prepare=large_arguments, follow_up=use_large_arguments),
     "arguments that take long to write": Scenario(follow_up=use_odd_texts),
+    "commands about many files": Scenario(prepare=many_sources, follow_up=use_commands),
     "patches that are large": Scenario(follow_up=use_large_patches),
     "outputs of every shape": Scenario(follow_up=use_every_shape),
     "values that are fetched": Scenario(follow_up=get_values),

@@ -203,6 +203,23 @@ async def test_a_remembered_approval_decides_unless_a_question_is_wanted() -> No
     assert (await rig.run("write")).content == "write was not run: no more."
 
 
+async def test_a_policy_that_is_set_while_files_are_looked_at_decides() -> None:
+    mock = MockTool("write", facts=Facts(certain=False))
+    rig = Rig(mock, policy=Policy(mode="auto", rules=[Rule(tool="write", decision=Decision.ALLOW)]))
+    looks: list[Facts] = []
+
+    def look(facts: Facts, arguments: Mapping[str, Json] | None) -> Facts:
+        del arguments
+        if not looks:
+            rig.gate.policy = Policy(rules=[Rule(decision=Decision.DENY, reason="no more")])
+        looks.append(facts)
+        return facts
+
+    rig.env = dataclasses.replace(rig.env, resolve_paths=look)
+    assert (await rig.run("write")).content == "write was not run: no more."
+    assert (len(looks), mock.calls) == (2, [])
+
+
 @pytest.mark.parametrize("way", ["interrupt", "close"])
 async def test_an_open_question_is_withdrawn(way: str) -> None:
     standing = asyncio.Event()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import sys
+import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from aisotools.core.exceptions import WorkspaceRefused
-from aisotools.core.types import Decision, Facts
+from aisotools.core.types import Decision, Facts, Json, ToolCall
 from aisotools.policy.enforcement import PathEnforcement
 from aisotools.policy.rules import Policy, Rule
 from aisotools.sandbox.limits import Limits
@@ -19,7 +21,7 @@ from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment, ImportRootWatch
 from aisotools.session.path_rules import PathRules
-from aisotools.testing.fakes import FakeSandbox
+from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.workspace.import_roots import block_imports
 
 DENYING = Policy(rules=[Rule(when={"paths": "secrets/*"}, decision=Decision.DENY)])
@@ -29,6 +31,39 @@ def environment(folder: Path, rules: PathRules | None = None) -> CallEnvironment
     spec = WorkerSpec(level="confined", workspace=str(folder), limits=Limits())
     sandbox = FakeSandbox(spec, EventLog())
     return CallEnvironment(sandbox=sandbox, level="confined", workspace=folder, path_rules=rules)
+
+
+# ---- preparing a call
+
+
+def uncertain(facts: Facts, arguments: Mapping[str, Json] | None) -> Facts:
+    del arguments
+    return dataclasses.replace(facts, reads=(threading.current_thread().name,), certain=False)
+
+
+async def test_files_of_a_call_that_may_do_anything_are_looked_at_in_a_thread(tmp_path: Path) -> None:
+    env = dataclasses.replace(environment(tmp_path), resolve_paths=uncertain)
+    tool, call = MockTool(facts=Facts(certain=False)), ToolCall("c", "mock", {})
+    here = threading.current_thread().name
+    assert env.prepare(tool, call, Policy()).facts.reads == (here,)
+    (elsewhere,) = (await env.prepare_in_threads(tool, call, Policy())).facts.reads
+    assert elsewhere != here
+
+
+async def test_an_error_in_a_thread_is_that_of_the_look(tmp_path: Path) -> None:
+    def fail(facts: Facts, arguments: Mapping[str, Json] | None) -> Facts:
+        raise OSError(f"{facts.certain} {arguments}")
+
+    def fail_later(declared: Facts, facts: Facts) -> Facts:
+        raise OSError(f"{declared.certain} {facts.certain}")
+
+    tool, call = MockTool(facts=Facts(certain=False)), ToolCall("c", "mock", {})
+    following = dataclasses.replace(environment(tmp_path), resolve_paths=fail)
+    denied = await following.prepare_in_threads(tool, call, Policy())
+    assert denied.evaluation.decision is Decision.DENY
+    comparing = dataclasses.replace(following, resolve_paths=uncertain, find_sources=fail_later)
+    with pytest.raises(OSError, match="False False"):
+        await comparing.prepare_in_threads(tool, call, Policy())
 
 
 # ---- rules about paths
