@@ -234,3 +234,20 @@ async def test_programs_that_need_shared_memory_say_where_they_work(tmp_path: Pa
             assert "[level confined: processes have no shared memory here" in result.content
             assert "Process and Pipe" in result.content
         assert "[level" not in (await r.python("open('/etc/shadow')")).content
+
+
+FRESH_POOL = """
+import multiprocessing
+with multiprocessing.get_context("spawn").Pool(2) as pool:
+    print(pool.map(abs, [-1, -2]))
+"""
+
+
+async def test_pools_of_fresh_processes_work_also_after_a_reset(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        if r.level != "isolated":
+            pytest.skip("multiprocessing has no locks below isolated")
+        assert (await r.python(FRESH_POOL)).content == "[1, 2]"
+        await r.python("%reset -f")
+        assert (await r.python(FRESH_POOL)).content == "[1, 2]"
+        assert "__spec__" not in (await r.python("%who")).content

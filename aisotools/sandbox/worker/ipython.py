@@ -136,6 +136,12 @@ class ZMQInteractiveShell(InteractiveShell):
         self.config.HistoryManager.enabled = False
         super().init_history()  # type: ignore[no-untyped-call]  # IPython's
 
+    def init_user_ns(self) -> None:
+        """Fill the namespace, also after `%reset`."""
+        super().init_user_ns()  # type: ignore[no-untyped-call]  # IPython's
+        # Processes that multiprocessing starts afresh ask the main module for it. IPython removes it.
+        self.user_ns["__spec__"] = self.user_ns_hidden["__spec__"] = None
+
     def enable_gui(self, gui: Any = None) -> None:
         """Do nothing: no event loop of a toolkit runs here. `%matplotlib inline` calls this all the same."""
 
