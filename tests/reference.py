@@ -296,7 +296,7 @@ another framework all enter at the first step.
    also opens the workspace, the history and the sandbox.
 2. **session**: `session.gate.Gate.run` copies the arguments, so that the caller cannot change them any
    more, and records `core.events.CallRequested`. No call runs without passing here.
-3. **policy**: `policy.prepared.prepare_call` finds out what the call is. The tool validates the arguments
+3. **policy**: `policy.prepared.prepare_in_steps` finds out what the call is. The tool validates the arguments
    (`tools.adapter.validate_arguments`) and names its facts (`tools.adapter.gather_facts`), and
    `policy.rules.Policy.check` returns allow, ask or deny with reasons. For shell commands the facts come
    from `policy.shell.classify.classify_shell`.
