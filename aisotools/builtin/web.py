@@ -24,6 +24,7 @@ from pydantic import Field
 from aisotools.core.concurrency import STEP_S
 from aisotools.core.exceptions import ToolError, as_clause
 from aisotools.core.protocols import ToolContext
+from aisotools.core.threads import in_thread
 from aisotools.core.truncation import CAP
 from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.core.untrusted import UNTRUSTED, mark_untrusted
@@ -532,7 +533,7 @@ async def web_fetch(
         fetcher: Fetcher = memory.get(FETCHER) or Fetcher()
         context.emit("progress", what=f"fetching {url[:200]}")
         page = await fetcher.fetch(url)
-        text = await asyncio.to_thread(as_markdown, page)
+        text = await in_thread(as_markdown, page)
     except ImportError as error:
         raise ToolError(
             f"web_fetch needs the extra 'web': pip install 'aisotools[web]' ({error}).", recoverable=False

@@ -15,6 +15,8 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from aisotools.core.threads import start_in_thread
+
 TICK_S = 0.05
 """Seconds between two wake-ups of the loop by a `LoopTicker`."""
 
@@ -99,7 +101,7 @@ class DelayedRun:
 
     def _start(self) -> None:
         self._timer = None
-        self._running = asyncio.get_running_loop().run_in_executor(None, self._act)
+        self._running = start_in_thread(self._act)
 
 
 class LoopTurns:

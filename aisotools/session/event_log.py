@@ -52,6 +52,7 @@ from aisotools.core.events import (
 )
 from aisotools.core.sandboxes import SandboxStatus
 from aisotools.core.spill import SpillFile, spill_file
+from aisotools.core.threads import start_in_thread
 from aisotools.core.truncation import Retained, RetentionBudget, return_free_memory, size_of
 from aisotools.core.types import Json, ToolResult
 from aisotools.session.progress import ProgressTracker
@@ -398,7 +399,7 @@ class _RetainedEvents:
         if len(self._events) == 1:
             return  # the newest
         try:
-            loop = asyncio.get_running_loop()
+            asyncio.get_running_loop()
         except RuntimeError:
             return  # it stays until the budget needs its room
 
@@ -420,7 +421,7 @@ class _RetainedEvents:
                 self._move_excess()
 
         self._is_moving = True
-        loop.run_in_executor(None, move).add_done_callback(on_moved)
+        start_in_thread(move).add_done_callback(on_moved)
 
     def _stay_in_memory(self, error: BaseException) -> None:
         _log.warning("Events stay in memory, and are dropped beyond the budget: %r", error)

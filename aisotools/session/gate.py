@@ -31,6 +31,7 @@ from aisotools.core.exceptions import (
 )
 from aisotools.core.protocols import Approver, OutputCaps, Tool, ToolContext
 from aisotools.core.sandboxes import SandboxCall
+from aisotools.core.threads import in_thread
 from aisotools.core.truncation import ResultStore, RetentionBudget, truncate_result
 from aisotools.core.types import Decision, Effect, Json, Origin, ToolCall, ToolResult, with_changes
 from aisotools.policy.grants import Grants, names_to_allow
@@ -685,4 +686,4 @@ async def _find_differences(shown: PreparedCall, env: CallEnvironment) -> list[s
     """Do what `describe_differences` does, in a thread if many files may have to be compared."""
     if shown.look_again is None or shown.only_touches_files:
         return describe_differences(shown, env.files)
-    return await asyncio.to_thread(describe_differences, shown, env.files)
+    return await in_thread(describe_differences, shown, env.files)

@@ -10,7 +10,6 @@ A guard checks the workspace before and after such a call, and may refuse the ca
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import operator
 import os
@@ -24,6 +23,7 @@ from typing import Any, Protocol
 from aisotools.core.exceptions import WorkspaceError, as_clause
 from aisotools.core.protocols import Tool
 from aisotools.core.sandboxes import Sandbox
+from aisotools.core.threads import in_thread
 from aisotools.core.types import Facts, ToolCall, ToolResult
 from aisotools.policy.enforcement import PathEnforcement
 from aisotools.policy.prepared import (
@@ -150,7 +150,7 @@ class CallEnvironment:
             look = next(steps_left)
             while True:
                 try:
-                    facts = await asyncio.to_thread(look)
+                    facts = await in_thread(look)
                 except Exception as error:
                     look = steps_left.throw(error)
                 else:

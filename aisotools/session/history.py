@@ -36,6 +36,7 @@ from aisotools.core.events import (
 )
 from aisotools.core.exceptions import SandboxError, UsageError, WorkspaceError
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariablePoint
+from aisotools.core.threads import in_thread
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Facts, ToolResult
 from aisotools.policy.prepared import PreparedCall
@@ -167,7 +168,7 @@ class WorkspaceHistory:
         """Write through to the disk what waits for that; see `UndoHistory.finish`."""
         self._syncing.cancel()
         if not self._checkpoints.is_synced:
-            await asyncio.to_thread(self._sync)
+            await in_thread(self._sync)
 
     def park(self) -> None:
         """Close what is open between calls; see `UndoHistory.park`."""
@@ -209,7 +210,7 @@ class WorkspaceHistory:
         started_s = time.perf_counter()
         outside = None
         if prepared.facts.runs_in == "host":
-            outside = await asyncio.to_thread(self._path_outside, prepared)
+            outside = await in_thread(self._path_outside, prepared)
         token = await self._shared.lock.enter(self)
         try:
             begin = functools.partial(
@@ -258,11 +259,11 @@ class WorkspaceHistory:
             if self._checkpoints.is_due:
                 # What a call has changed is on the disk before anybody reads its answer. In a thread: the
                 # disk may take its time.
-                await asyncio.to_thread(self._checkpoints.sync)
+                await in_thread(self._checkpoints.sync)
             elif not self._checkpoints.is_synced:
                 self._syncing.request()
             if self._checkpoints.has_excess:
-                await asyncio.to_thread(self._checkpoints.drop_old)
+                await in_thread(self._checkpoints.drop_old)
                 self._forget_states()
             if result is not None and step.changed:
                 result = await writers.name_others(step, result, inline=was_small and self._is_small)
@@ -270,7 +271,7 @@ class WorkspaceHistory:
             limited = call.id in self._limited or latest is None or _is_limited(latest)
             if result is not None and step.changed and limited:
                 # Only here: it reads the listings of both trees.
-                entries = await asyncio.to_thread(self._checkpoints.list_unrestored, step)
+                entries = await in_thread(self._checkpoints.list_unrestored, step)
                 result = explain_unrestored(result, entries) if entries else result
             if result is not None and result.metadata.get("timed_out") is True:
                 result = await self._after_timeout(step, result)
@@ -287,7 +288,7 @@ class WorkspaceHistory:
 
     async def _after_timeout(self, step: Checkpoint, result: ToolResult) -> ToolResult:
         """Say what a call has changed that timed out, and take it back if that was asked for."""
-        paths = await asyncio.to_thread(self._checkpoints.list_changes, step)
+        paths = await in_thread(self._checkpoints.list_changes, step)
         if self._on_timeout == "keep" or not (paths or step.changes_variables):
             return explain_kept(result, paths)
         # The worker may be one that has the variables from before this call already.
@@ -347,7 +348,7 @@ class WorkspaceHistory:
                 with hold(), gc_paused():
                     return scan(progress=progress.update)
 
-            scanning = asyncio.ensure_future(asyncio.to_thread(scan_in_thread))
+            scanning = asyncio.ensure_future(in_thread(scan_in_thread))
             while not (await asyncio.wait([scanning], timeout=_PROGRESS_INTERVAL_S))[0]:
                 self._event_log.add(
                     CallEmitted,
@@ -408,7 +409,7 @@ class WorkspaceHistory:
 
     async def measure(self) -> None:
         """Look at the workspace before the first call, so that no call has to look at a large one."""
-        self._fits_at_first = await asyncio.to_thread(self._checkpoints.fits)
+        self._fits_at_first = await in_thread(self._checkpoints.fits)
 
     def _would_fit(self) -> bool:
         if not self._checkpoints.is_busy:
@@ -438,7 +439,7 @@ class WorkspaceHistory:
             if declared is not None:
                 path = self._workspace / declared
                 inside = path.resolve().is_relative_to(self._workspace.resolve())
-                if inside or await asyncio.to_thread(self._path_outside, prepared) is not None:
+                if inside or await in_thread(self._path_outside, prepared) is not None:
                     sentences.append(f"It also brings back {printable(str(path))}.")
                 else:
                     sentences.append(f"It does not cover {printable(str(path))}.")
@@ -489,7 +490,7 @@ class WorkspaceHistory:
                 return changes_between(self._checkpoints.store, root, snapshot.root, list_uncovered(snapshot))
 
         try:
-            changes = await asyncio.to_thread(compare)
+            changes = await in_thread(compare)
         finally:
             self._checkpoints.unpin(root)
         return dataclasses.replace(changes, since=begins, reach=await self.reach())
@@ -571,16 +572,16 @@ class WorkspaceHistory:
         finally:
             self.announce()
         if moved.conflicts and not moved.done:
-            return await asyncio.to_thread(conflict_result, moved)
+            return await in_thread(conflict_result, moved)
         self._reads.forget()
         if not moved.done:
-            return await asyncio.to_thread(failed_result, moved)
+            return await in_thread(failed_result, moved)
         try:
             variables = await self._move_variables(plan, keeps=keeps)
         except SandboxError as error:
             return await self._revert(moved, str(error))
         # In a thread, and in a turn of the loop of its own: the paths may be a hundred thousand.
-        result = await asyncio.to_thread(move_result, plan, moved, variables)
+        result = await in_thread(move_result, plan, moved, variables)
         mode = self._checkpoints.root_mode
         if mode is not None and mode.notes:
             result = add_notes(result, mode)
@@ -606,7 +607,7 @@ class WorkspaceHistory:
             back = await self._scan(revert, "", inline=False)
         except WorkspaceError as error:
             back = str(error)
-        return await asyncio.to_thread(reverted_result, moved, problem, back)
+        return await in_thread(reverted_result, moved, problem, back)
 
     # -- variables
 

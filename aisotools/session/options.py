@@ -15,6 +15,7 @@ from pathlib import Path
 from aisotools.core.concurrency import run_to_completion
 from aisotools.core.exceptions import UsageError, WorkspaceError, WorkspaceRefused
 from aisotools.core.protocols import Approver
+from aisotools.core.threads import in_thread
 from aisotools.core.truncation import MIN_RETAINED_BYTES
 from aisotools.policy.approvers import has_former_method
 from aisotools.policy.rules import Policy
@@ -92,7 +93,7 @@ async def claim(folder: Path | None, level: str, environ: Mapping[str, str]) -> 
     leases: list[WorkspaceLease] = []
 
     async def open_in_thread() -> None:
-        leases.append(await asyncio.to_thread(open_workspace, folder, level, environ))
+        leases.append(await in_thread(open_workspace, folder, level, environ))
 
     try:
         await run_to_completion(open_in_thread())

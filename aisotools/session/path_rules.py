@@ -32,6 +32,7 @@ from pathlib import Path
 
 from aisotools.core.exceptions import SandboxError, as_clause
 from aisotools.core.sandboxes import Sandbox, SupportsPathRules
+from aisotools.core.threads import in_thread
 from aisotools.core.types import Decision
 from aisotools.policy.enforcement import Gap, PathEnforcement, denied_paths, fixed_path, plan_enforcement
 from aisotools.policy.globs import glob_below, relative_glob, rewrite_globs
@@ -203,7 +204,7 @@ class PathRules:
         assert self._sandbox is not None
         assert self._files is not None
         if (wanted.put_back, wanted.unreadable) != (self._applied.put_back, self._applied.unreadable):
-            await asyncio.to_thread(self._files.follow_denied, wanted.put_back, wanted.unreadable)
+            await in_thread(self._files.follow_denied, wanted.put_back, wanted.unreadable)
         has_any = (
             wanted.unreadable or wanted.unwritable or self._applied.unreadable or self._applied.unwritable
         )

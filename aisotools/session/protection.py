@@ -38,6 +38,7 @@ from contextlib import asynccontextmanager, suppress
 
 from aisotools.core.events import CallFinished, CallStarted, ProtectedFilesRestored, SessionEvent
 from aisotools.core.exceptions import SandboxError, WorkspaceRefused
+from aisotools.core.threads import in_thread
 from aisotools.core.types import ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import normalize_path
@@ -210,14 +211,14 @@ class Protection:
         if self._imports is not None:
             try:
                 if self._imports.has_changed():
-                    await asyncio.to_thread(self._imports.check)
+                    await in_thread(self._imports.check)
             except WorkspaceRefused as error:
                 raise SandboxError(f"{name} was not run: {error}") from error
         if self._looking.locked():
-            await asyncio.to_thread(self._await_look)
+            await in_thread(self._await_look)
         async with self._lock:
             if self._check_pending:
-                await asyncio.to_thread(self._check_between_calls)
+                await in_thread(self._check_between_calls)
         if self._unreported.any:
             raise SandboxError(
                 f"{name} was not run: something that an earlier call left running (or a person right after "
@@ -233,7 +234,7 @@ class Protection:
                 try:
                     changes = self._files.restore(declared, most_steps=_LOOP_STEPS)
                 except OutOfSteps:
-                    changes = await asyncio.to_thread(self._files.restore, declared)
+                    changes = await in_thread(self._files.restore, declared)
                 unwatched, is_all_usable = self._files.unwatched, self._files.is_all_usable
         finally:
             self._changing.discard(prepared.original.id)
@@ -295,7 +296,7 @@ class Protection:
         self._changing.add(work)
         try:
             if self._looking.locked():
-                await asyncio.to_thread(self._await_look)
+                await in_thread(self._await_look)
             await self.settle()
             yield
         finally:
@@ -313,7 +314,7 @@ class Protection:
             try:
                 self._check_between_calls(_LOOP_STEPS)
             except OutOfSteps:
-                await asyncio.to_thread(self._check_between_calls)
+                await in_thread(self._check_between_calls)
 
     def prepare_close(self) -> None:
         """Record whether the sandbox is idle. Call this just before the sandbox is closed."""
@@ -328,14 +329,14 @@ class Protection:
         self._closing = True
         self._wake.set()
         if self._watch is not None:
-            await asyncio.to_thread(self._watch.join)
+            await in_thread(self._watch.join)
         async with self._lock:
             if not self._any_call_finished or self._was_idle:
                 if self._files.root_mode is not None:
                     self._files.root_mode.accept()
                 changes: tuple[ProtectedFileChange, ...] = ()
             else:
-                changes = await asyncio.to_thread(self._files.restore)
+                changes = await in_thread(self._files.restore)
         if changes:
             _log.warning("After the last call: %s", _summarize_changes(changes))
         self._unrecorded.add(changes)

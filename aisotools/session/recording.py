@@ -41,6 +41,7 @@ from aisotools.core.events import (
 from aisotools.core.exceptions import LedgerError
 from aisotools.core.protocols import Tool
 from aisotools.core.redaction import are_plain, redact_arguments, redact_text, remembering, secret_parameters
+from aisotools.core.threads import in_thread, start_in_thread
 from aisotools.core.types import Json, ToolResult
 from aisotools.policy.prompts import shown_path
 from aisotools.session.event_log import EventLog
@@ -128,7 +129,7 @@ class Recording:
             return
         redacted = self._redacted.setdefault(call_id, {})
         try:
-            await asyncio.to_thread(_redact_into, redacted, content)
+            await in_thread(_redact_into, redacted, content)
         except BaseException:
             self._redacted.pop(call_id, None)  # there may never be an event of this call
             raise
@@ -214,7 +215,7 @@ class Recording:
                 self._waiting.popleft()
             if self._is_unsealed and not self._stopped:
                 # Race: what is recorded while a thread waits for the disk is in the next head.
-                await asyncio.to_thread(self._ledger.seal)
+                await in_thread(self._ledger.seal)
                 self._is_unsealed = False
         except LedgerError as error:
             self._stop_or_wait(error)
@@ -235,7 +236,7 @@ class Recording:
     def _seal(self) -> None:
         self._seal_timer = None
         # In a thread: replacing a file may wait for the disk, for hundreds of milliseconds if that is busy.
-        self._sealing = asyncio.get_running_loop().run_in_executor(None, self._ledger.seal)
+        self._sealing = start_in_thread(self._ledger.seal)
         self._sealing.add_done_callback(self._on_sealed)
 
     def _on_sealed(self, sealing: asyncio.Future[None]) -> None:
@@ -274,7 +275,7 @@ class Recording:
             await self.write_waiting()
         is_failed, self._stopped = self._stopped or bool(self._waiting), True
         try:
-            await asyncio.to_thread(self._ledger.close)
+            await in_thread(self._ledger.close)
         except LedgerError as error:
             if not is_failed:
                 self._on_failure(error)
@@ -311,7 +312,7 @@ async def record(
         return known[name][1]
 
     # In a thread: it waits for the disk.
-    opening = asyncio.ensure_future(asyncio.to_thread(_open, folder, ledger_name(session_key)))
+    opening = asyncio.ensure_future(in_thread(_open, folder, ledger_name(session_key)))
     try:
         ledger = await asyncio.shield(opening)
     except asyncio.CancelledError:

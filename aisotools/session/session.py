@@ -20,6 +20,7 @@ from aisotools.core.events import CallEmitted, SessionEnded, SessionEvent
 from aisotools.core.exceptions import SessionClosed, ToolError, UsageError
 from aisotools.core.protocols import Approver, OutputCaps, StoredText
 from aisotools.core.sandboxes import Sandbox
+from aisotools.core.threads import in_thread
 from aisotools.core.truncation import DEFAULT_RETAINED_BYTES, RetentionBudget
 from aisotools.core.types import Json, Origin, ToolCall, ToolResult
 from aisotools.policy.config import user_allowed_names, user_policy
@@ -369,7 +370,7 @@ class Session:
                 parts.history.close()
             self._blocked_imports.close()
             if self._lease is not None:
-                await asyncio.to_thread(self._lease.release)
+                await in_thread(self._lease.release)
             self._event_log.add(SessionEnded)
             if self._recording is not None:
                 await self._recording.close()
@@ -398,7 +399,7 @@ class Session:
             raise SessionClosed(f"Session {self.session_key} {state}. Open a new one.")
 
     async def _set_up(self, *, start_early: bool) -> SessionParts:
-        found = await asyncio.to_thread(detect_levels, self._make_sandbox)
+        found = await in_thread(detect_levels, self._make_sandbox)
         self._refuse_if_closed("was closed while it opened")
         level = settle_level(self._make_sandbox, self._level, self._min_level, self._environ, found)
         self._missing_levels = missing_levels(level, found)
@@ -498,10 +499,7 @@ class Session:
             return await self._gate.run(call, parts.env, timeout_s=timeout_s, ask=ask, approver=approver)
 
     async def call_many(
-        self,
-        calls: Iterable[tuple[str, Mapping[str, Json]] | ToolCall],
-        *,
-        origin: Origin = "program",
+        self, calls: Iterable[tuple[str, Mapping[str, Json]] | ToolCall], *, origin: Origin = "program"
     ) -> list[ToolResult]:
         """Pass several calls through the gate: one question for all that need asking, results in call order.
 
@@ -577,7 +575,7 @@ class Session:
         tool = GetVariable(check_variable(name))
         await self._transfer(tool)
         assert tool.payload is not None
-        return await asyncio.to_thread(unpack, name, tool.payload)
+        return await in_thread(unpack, name, tool.payload)
 
     async def _transfer(self, tool: PutVariable | GetVariable) -> None:
         # Whoever holds the session may do this as if they had typed it, so its origin is a person.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import functools
@@ -27,6 +26,7 @@ from aisotools.core.sandboxes import (
     SupportsRemoteLocation,
     SupportsSupervisor,
 )
+from aisotools.core.threads import in_thread
 from aisotools.policy.config import workspace_policy
 from aisotools.policy.enforcement import PathEnforcement
 from aisotools.policy.rules import Policy
@@ -205,7 +205,7 @@ async def build_environment(
     is_remote = isinstance(make_sandbox, SupportsRemoteLocation)
     path_rules = PathRules(workspace, spec.level, environ.get("HOME", ""))
     # In a thread: what lies in a workspace may be hostile and large.
-    narrowing, files = await asyncio.to_thread(
+    narrowing, files = await in_thread(
         _read_workspace,
         spec,
         environ,
@@ -244,7 +244,7 @@ async def build_environment(
             # what a worker has mounted in one would go with it. What is left to do only reads, and takes this
             # process about as long as a worker takes to get ready beside it.
             sandbox.prepare()
-        imports = await asyncio.to_thread(ImportRootWatch, workspace, environ)
+        imports = await in_thread(ImportRootWatch, workspace, environ)
         if isinstance(history, WorkspaceHistory):
             await history.measure()
         opened.pop_all()

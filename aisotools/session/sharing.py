@@ -20,6 +20,7 @@ from pathlib import Path
 
 from aisotools.core.exceptions import UsageError
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshotProcesses, SupportsSnapshots, SupportsSupervisor
+from aisotools.core.threads import in_thread
 from aisotools.sandbox.host.leftovers import find_idle_helpers
 from aisotools.sandbox.process.tree import descendants, find_background_processes, freeze_tree, send_signal
 from aisotools.workspace.checkpoints.timeline import Checkpoints
@@ -190,7 +191,7 @@ class SharedWorkspace:
         ]
         # In a thread: there may be hundreds, and the kernel lets nobody read the command line of a process
         # that changes its own memory and waits for a processor meanwhile.
-        return await asyncio.to_thread(_find_running, trees)
+        return await in_thread(_find_running, trees)
 
     def kill(self, pids: Collection[int]) -> None:
         """Kill those of `pids` that still run in the sandboxes. Call it while the sandboxes are frozen."""
@@ -269,7 +270,7 @@ async def share_in_thread(workspace: Path, state_folder: Path, sandbox: Sandbox)
         WorkspaceError: As `share`.
         UsageError: As `share`.
     """
-    sharing = asyncio.ensure_future(asyncio.to_thread(share, workspace, state_folder, sandbox))
+    sharing = asyncio.ensure_future(in_thread(share, workspace, state_folder, sandbox))
     try:
         return await asyncio.shield(sharing)
     except asyncio.CancelledError:

@@ -7,7 +7,6 @@ worker packed inside the tool, and comes back as text that the host parses witho
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
 import keyword
@@ -25,6 +24,7 @@ from aisotools.core.concurrency import gc_paused, in_steps
 from aisotools.core.exceptions import ToolError, UsageError, WorkspaceError
 from aisotools.core.protocols import Declaration, OutputCaps, Tool, ToolContext, ToolPayload
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableCopy
+from aisotools.core.threads import in_thread
 from aisotools.core.types import Effect, Json, ToolResult
 from aisotools.sandbox.data import MAX_BYTES, PAYLOAD_KINDS, Payload, pack, unpack
 from aisotools.session.undo_history import UndoHistory
@@ -69,7 +69,7 @@ class StateCopy:
 
     async def remove(self) -> None:
         """Remove the copy of the workspace, for which no branch was opened."""
-        await asyncio.to_thread(_remove_copy, self.folder, self.is_new)
+        await in_thread(_remove_copy, self.folder, self.is_new)
 
 
 async def branch_off(
@@ -99,11 +99,11 @@ async def branch_off(
         try:
             if isinstance(sandbox, SupportsSnapshots):
                 copy = replace(copy, variables=await sandbox.variables.branch())
-            missing = await asyncio.to_thread(extract_tree, history.store, snapshot.root, target)
+            missing = await in_thread(extract_tree, history.store, snapshot.root, target)
             notes = checkpoint_folder(target, state_folder)
             notes.mkdir(mode=0o700, parents=True, exist_ok=True)
             # The session that is copied has opened on no others, or at a level at which they do not matter.
-            await asyncio.to_thread(note_made, target, notes)
+            await in_thread(note_made, target, notes)
         except BaseException:
             copy.close()
             await copy.remove()
@@ -262,7 +262,7 @@ class PutVariable(_VariableTool):
                 tool._shipment = ToolPayload(key=tool.version, payload=pickle.dumps(tool))
                 return tool
 
-        return await asyncio.to_thread(prepare)
+        return await in_thread(prepare)
 
     def shipment(self) -> ToolPayload:
         """Send this tool by value, once."""

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 
+from aisotools.core.threads import in_thread
 from aisotools.core.types import ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.sandbox.host.activity import IdleTimes
@@ -178,5 +179,5 @@ class CallWriters:
             return result
         compare = self._shared.checkpoints.changes_by_author
         is_quick = inline and len(authorship.named or ()) <= _MOST_NAMED_INLINE
-        changes = compare(step) if is_quick else await asyncio.to_thread(compare, step)
+        changes = compare(step) if is_quick else await in_thread(compare, step)
         return explain_others(result, changes, names_all=is_open)

@@ -6,7 +6,6 @@ module also renames tools, and knows the built-in ones by identity.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import functools
@@ -36,6 +35,7 @@ from aisotools.core.protocols import (
     ToolContext,
     ToolPayload,
 )
+from aisotools.core.threads import in_thread
 from aisotools.core.types import Effect, Facts, Json, ToolDefinition, ToolResult
 from aisotools.tools.host_failures import host_failure
 from aisotools.tools.schema import check_name
@@ -330,7 +330,7 @@ async def load_analysis(tool: Tool | None) -> None:
     # Race: another call may be importing it. It is in `sys.modules` then, and whoever needs it waits for its
     # lock: here in a thread, too.
     with contextlib.suppress(ImportError):  # raised again where the facts are found out; the call is denied
-        await asyncio.to_thread(importlib.import_module, builtin.analysis)
+        await in_thread(importlib.import_module, builtin.analysis)
         _loaded_analyses.add(builtin.analysis)
 
 

@@ -11,6 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -648,6 +649,43 @@ def test_the_loop_wakes_often_while_a_call_waits(tmp_path: Path, environ: Mappin
 
 
 # ---- workspaces
+
+
+async def test_a_program_may_keep_all_threads_of_its_loop_waiting_for_a_session(
+    open_session: OpenSession,
+) -> None:
+    """As frameworks do that run functions in such threads, which then call tools of a session."""
+    session = open_session(MockTool(facts=Facts(writes=("a",), path_guarded=True)), approver=AllowAll())
+    await session.start()
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(2))
+    calls = (asyncio.to_thread(session.call_threadsafe, "mock", {"n": n}) for n in range(6))
+    results = await asyncio.wait_for(asyncio.gather(*calls), HANG_S)
+    assert [result.content for result in results] == ["done"] * 6
+
+
+async def test_functions_on_the_host_that_never_return_hold_up_no_other_call(
+    open_session: OpenSession,
+) -> None:
+    go_on = threading.Event()
+
+    @tool(runs_in="host")
+    def stuck() -> str:
+        """Wait for something that does not come."""
+        go_on.wait(HANG_S)
+        return "at last"
+
+    changing = MockTool(facts=Facts(writes=("a",), path_guarded=True))
+    session = open_session(stuck, changing, approver=AllowAll())
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+    try:
+        for _ in range(8):
+            result = await session.call("stuck", timeout_s=0.01)
+            assert result.metadata["timed_out"] is True
+        assert (await session.call("mock")).content == "done"
+        assert not go_on.is_set()
+    finally:
+        go_on.set()
 
 
 async def test_two_sessions_of_one_process_share_a_workspace(open_session: OpenSession) -> None:

@@ -22,6 +22,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 from pydantic_core import from_json
 
 from aisotools.core.exceptions import SandboxError
+from aisotools.core.threads import in_thread
 from aisotools.integrations.addresses import is_loopback
 from aisotools.integrations.jupyter_gateway.guardian import KernelGuardian
 
@@ -162,7 +163,7 @@ class Gateway:
         if self._guardian is not None:
             try:
                 # In a thread: a process is started.
-                await asyncio.to_thread(
+                await in_thread(
                     self._guardian.watch,
                     self.address.url + _path(kernel),
                     self.address.headers,
@@ -207,7 +208,7 @@ class Gateway:
                 raise
         if self._guardian is not None:
             with contextlib.suppress(OSError):  # it has ended before, and with it what it was to do
-                await asyncio.to_thread(self._guardian.release, self.address.url + _path(kernel))
+                await in_thread(self._guardian.release, self.address.url + _path(kernel))
 
     async def _request(self, method: str, path: str, timeout_s: float, body: str | None = None) -> Any:
         from tornado.httpclient import HTTPRequest

@@ -20,6 +20,7 @@ from mcp import types
 from mcp.shared.message import SessionMessage
 from pydantic_core import from_json
 
+from aisotools.core.threads import in_thread
 from aisotools.integrations.mcp.tools import OfferedTool, Offers, check_offers
 from aisotools.integrations.mcp.transport import Streams, UnreadableMessage
 
@@ -122,7 +123,7 @@ class Screen:
         if not isinstance(listed, list):
             return dict(result)  # the library refuses it
         # In a thread: schemas may be large, and there may be many.
-        sound = await asyncio.to_thread(check_offers, listed, self.offers)
+        sound = await in_thread(check_offers, listed, self.offers)
         return {**result, "tools": [_for_library(offer) for offer in sound]}
 
     def _screen_unreadable(self, error: Exception) -> Sequence[SessionMessage]:

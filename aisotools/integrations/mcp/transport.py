@@ -33,6 +33,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.message import SessionMessage
 
 from aisotools.core.exceptions import UsageError
+from aisotools.core.threads import in_thread
 from aisotools.core.truncation import HeadTailBuffer
 from aisotools.integrations.addresses import is_loopback
 from aisotools.policy.prompts import visible
@@ -196,7 +197,7 @@ async def _receive(process: Process, incoming: Any, on_end: Callable[[str], obje
         while line := await process.stdout.readline():
             # In a thread if it is long: it may take a while to find what is nested too deep.
             is_long = len(line) > _MAX_QUICK_BYTES
-            message = await asyncio.to_thread(parse_message, line) if is_long else parse_message(line)
+            message = await in_thread(parse_message, line) if is_long else parse_message(line)
             await incoming.send(message)
     except ValueError:
         # From `readline`: the line is longer than the limit of the stream.

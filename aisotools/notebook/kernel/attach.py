@@ -28,6 +28,7 @@ from pydantic_core import from_json, to_json
 
 from aisotools.core.events import SandboxStarted, SessionEnded, SessionEvent
 from aisotools.core.exceptions import ChannelError, UsageError
+from aisotools.core.threads import in_thread
 from aisotools.notebook.kernel.session import (
     CellRequest,
     CellResult,
@@ -222,7 +223,7 @@ class Attachment:
                 return
             await asyncio.sleep(_EXIT_POLL_S)
         self._process.kill()
-        await asyncio.to_thread(self._process.wait)
+        await in_thread(self._process.wait)
 
     async def _serve(self) -> None:
         try:
@@ -235,7 +236,7 @@ class Attachment:
             if not self.ready.done():
                 self.ready.set_exception(UsageError("The kernel process ended before it was ready."))
             if self._process is not None:
-                await asyncio.to_thread(self._process.wait)
+                await in_thread(self._process.wait)
 
     # ---- requests of the kernel process
 
@@ -366,7 +367,7 @@ async def attach(
         pidfds.close()
         # Its channel is closed, so it ends by itself; killed, it does so before it has been waited for.
         process.kill()
-        await asyncio.to_thread(process.wait)
+        await in_thread(process.wait)
         raise
     attachment = Attachment(session, sandbox, channel, pidfds, path)
     attachment.start(process, session.status().pid)

@@ -26,6 +26,7 @@ from jupyter_client.session import Session
 from traitlets import Bool, Unicode
 
 from aisotools.core.exceptions import AisotoolsError
+from aisotools.core.threads import in_thread
 from aisotools.notebook.kernel.attach import open_remote
 from aisotools.notebook.kernel.output import CellOrigin, DisplayFilter, JupyterMessage, JupyterOutput
 from aisotools.notebook.kernel.session import (
@@ -400,7 +401,7 @@ class SandboxKernel(Kernel):
         # `Session.send` packs and signs at once, which takes 100 ms for 20 MiB. A thread that signs lets the
         # loop go on.
         made = self._messages.msg(message.type, content, parent=parent, metadata=metadata)
-        parts = await asyncio.to_thread(self._messages.serialize, made, self._topic(message.type))
+        parts = await in_thread(self._messages.serialize, made, self._topic(message.type))
         assert self.iopub_socket is not None
         self.iopub_socket.send_multipart([*parts, *message.buffers], copy=False)
 

@@ -33,6 +33,7 @@ from typing import Any
 
 from aisotools.core.exceptions import ChannelError, SandboxError
 from aisotools.core.sandboxes import VariablePoint
+from aisotools.core.threads import in_thread
 from aisotools.sandbox.confinement import syscalls
 from aisotools.sandbox.frames import Frame, FrameLimits, FrameReader, encode
 from aisotools.sandbox.host.fork_observation import (
@@ -357,7 +358,7 @@ class ForkSnapshot:
         try:
             observation = observe(self.socket.pid, self._counts, header, is_quick=True)
         except TooMuchToRead:
-            observation = await asyncio.to_thread(observe, self.socket.pid, self._counts, header)
+            observation = await in_thread(observe, self.socket.pid, self._counts, header)
         # Race: if the fork has ended meanwhile, this may be of another process with its number; then it is
         # not alive, and nothing is restored from it.
         label, lost = label_snapshot(observation)
@@ -424,7 +425,7 @@ class ForkSnapshot:
         try:
             inherited = list_inherited(self.socket.pid, is_quick=True)
         except TooMuchToRead:
-            inherited = await asyncio.to_thread(list_inherited, self.socket.pid)
+            inherited = await in_thread(list_inherited, self.socket.pid)
         header = {
             **inherited,
             "writable": list(writable),

@@ -25,7 +25,6 @@ When it fails
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import signal
@@ -36,6 +35,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 
+from aisotools.core.threads import in_thread
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.confinement import syscalls
@@ -128,9 +128,7 @@ class CallTimes:
             own: Further processes that are no call's.
         """
         ours = frozenset((supervisor, *_find_init(supervisor), worker, *own))
-        return add_note(
-            result, describe_leftovers(await asyncio.to_thread(self.find_leftovers, supervisor, ours))
-        )
+        return add_note(result, describe_leftovers(await in_thread(self.find_leftovers, supervisor, ours)))
 
     def find_leftovers(self, supervisor: int, own: Collection[int]) -> list[Leftovers]:
         """Return what calls that are over have left running below a process, the most first.
@@ -497,7 +495,7 @@ class ReadWatch:
         is_awake = not is_in_worker and (len(turns) != _TURNS or len({*turns}) > 1)
         if not is_awake and (before == {} or not others.have_run(before)):
             return result
-        changed = await asyncio.to_thread(find_changed, self._workspace, since_ns)
+        changed = await in_thread(find_changed, self._workspace, since_ns)
         return add_note(result, describe_changed(changed))
 
     def close(self) -> None:

@@ -39,6 +39,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from aisotools.core.threads import in_thread
 from aisotools.sandbox.host.disk_usage import DiskUsage
 from aisotools.sandbox.host.open_files import SOCKET_BYTES, OpenFiles, measure_files
 from aisotools.sandbox.limits import LimitExceeded, Limits
@@ -531,7 +532,7 @@ class ResourceMonitor:
         sampled_s = time.monotonic()
         try:
             # The processes are hostile: one look at sixty forks of a gigabyte takes seconds.
-            usage, cost_s = await asyncio.to_thread(self._measure)
+            usage, cost_s = await in_thread(self._measure)
             if self._stopped:
                 return
             self._cpu_samples.append((usage.cpu_s, sampled_s))
@@ -568,12 +569,12 @@ class ResourceMonitor:
         """
         if self._walk_task is not None:
             await asyncio.wait([self._walk_task])
-        used = await asyncio.to_thread(self._disk.used_bytes, self._supervisor())
+        used = await in_thread(self._disk.used_bytes, self._supervisor())
         self._reported_disk_bytes = max(self._reported_disk_bytes, used)
 
     async def _walk(self) -> None:
         try:
-            used = await asyncio.to_thread(self._disk.used_bytes, self._supervisor())
+            used = await in_thread(self._disk.used_bytes, self._supervisor())
         finally:
             self._walk_task = None
         exceeded = find_exceeded(ResourceUsage(disk_bytes=used), self._limits)

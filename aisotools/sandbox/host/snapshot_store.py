@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aisotools.core.exceptions import SandboxError
+from aisotools.core.threads import start_in_thread
 from aisotools.sandbox.host import fork_observation
 from aisotools.sandbox.host.connection import WorkerConnection
 from aisotools.sandbox.host.fork_handle import ForkSnapshot, ForkSocket
@@ -262,7 +263,7 @@ class SnapshotStore:
         self._measurement = None
         snapshots = [snapshot for snapshot in self.all() if snapshot.settled.done()]
         # In a thread: the kernel walks every page table for each of these numbers.
-        sizes = asyncio.get_running_loop().run_in_executor(None, _measure_memory, snapshots)
+        sizes = start_in_thread(_measure_memory, snapshots)
         sizes.add_done_callback(
             lambda done: None if done.cancelled() else self._enforce_budget(done.result())
         )

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from aisotools.core.exceptions import SandboxError, WorkspaceRefused
+from aisotools.core.threads import in_thread
 from aisotools.sandbox.host.connection import WorkerConnection
 from aisotools.sandbox.process import spawn
 from aisotools.sandbox.process.descriptors import IN_FLIGHT_PATIENCE_S, IN_FLIGHT_PAUSE_S
@@ -133,7 +134,7 @@ class WorkerStarter:
         """
         try:
             # In a thread: it lists the folders of modules, which may be large, or lie on a slow disk.
-            await asyncio.to_thread(refuse_import_root, workspace)
+            await in_thread(refuse_import_root, workspace)
         except WorkspaceRefused as error:
             refusal = f"The worker was ended before its first call: {error}"
             connection.lose(refusal)

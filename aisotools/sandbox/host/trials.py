@@ -29,6 +29,7 @@ from collections.abc import Mapping, Sequence
 
 from aisotools.core.exceptions import SandboxError
 from aisotools.core.sandboxes import SandboxStatus
+from aisotools.core.threads import in_thread
 from aisotools.core.types import Json
 
 SCRATCH_NAME = re.compile(r"/trial-[0-9a-f]{16}\b")
@@ -72,7 +73,7 @@ class TrialScratch:
     async def remove(self) -> None:
         """Remove it, also if the caller is cancelled. Nothing of the trial may run any more."""
         if self._removing is None:
-            self._removing = asyncio.ensure_future(asyncio.to_thread(remove_scratch, self.path))
+            self._removing = asyncio.ensure_future(in_thread(remove_scratch, self.path))
         # Cancelled meanwhile: the thread goes on, and so does what it removes.
         await asyncio.shield(self._removing)
 

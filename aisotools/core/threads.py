@@ -1,0 +1,69 @@
+"""Threads for the event loop: for the work of this package, and for functions of tools that run on the host.
+
+The loop's default executor is everybody's, and has few threads: six with two processors. A tool's function
+that does not return keeps its thread, and a program that calls a session from such a thread waits there. If
+the session needed one of these threads to go on, both would wait for ever. So it has threads of its own. They
+are started as they are needed and used again, and functions of tools never run in those of the package.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class LoopThreads:
+    """Threads in which an event loop has functions run. None is started before it is needed."""
+
+    def __init__(self, name: str, most: int) -> None:
+        """Start at most `most` threads, whose names begin with `name`; further functions wait for one."""
+        self._name = name
+        self._most = most
+        self._executor = self._make()
+        # A fork has none of these threads, and an executor that counts on them would wait for them.
+        os.register_at_fork(after_in_child=self._forget)
+
+    def __repr__(self) -> str:
+        return f"<LoopThreads {self._name!r}, at most {self._most}>"
+
+    def _make(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._most, thread_name_prefix=self._name)
+
+    def _forget(self) -> None:
+        self._executor = self._make()
+
+    def start(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
+        """Have a function run in a thread, with the present context; return a future of the running loop."""
+        run = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
+        return asyncio.get_running_loop().run_in_executor(self._executor, run)
+
+
+OWN = LoopThreads("aisotools", 256)
+"""For work of this package. It ends by itself, and waits for nothing that needs another of these threads."""
+
+TOOLS = LoopThreads("aisotools-tool", 1_000)
+"""For functions of tools that run on the host, which may do anything for any time."""
+
+
+def start_in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
+    """Have a function of this package run in a thread; return a future of the running loop."""
+    return OWN.start(function, *args, **kwargs)
+
+
+async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Return what a function of this package returns that runs in a thread.
+
+    If the waiting task is cancelled, the function goes on.
+
+    Raises:
+        Exception: Whatever the function raises.
+    """
+    return await OWN.start(function, *args, **kwargs)

@@ -1,0 +1,116 @@
+"""Threads of an event loop that are nobody else's."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextvars
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from aisotools.core import threads
+from aisotools.core.threads import TOOLS, LoopThreads, in_thread, start_in_thread
+from tests.waiting import HANG_S
+
+PACKAGE = Path(threads.__file__).parents[1]
+
+setting: contextvars.ContextVar[str] = contextvars.ContextVar("setting")
+
+
+async def test_functions_run_in_named_threads_with_the_present_context() -> None:
+    def look(*arguments: int, more: int) -> tuple[str, str, tuple[int, ...], int]:
+        name = threading.current_thread().name
+        found = setting.get()
+        setting.set("changed by a thread")
+        return name, found, arguments, more
+
+    setting.set("of the task")
+    name, found, arguments, more = await in_thread(look, 1, 2, more=3)
+    assert name.startswith("aisotools_")
+    assert (found, arguments, more, setting.get()) == ("of the task", (1, 2), 3, "of the task")
+    assert (await TOOLS.start(look, more=4))[0].startswith("aisotools-tool_")
+
+
+async def test_an_error_is_raised_where_the_result_is_awaited() -> None:
+    def fail() -> None:
+        raise OSError("no")
+
+    with pytest.raises(OSError, match="no"):
+        await in_thread(fail)
+    future = start_in_thread(fail)
+    assert isinstance(await asyncio.gather(future, return_exceptions=True), list)
+    assert isinstance(future.exception(), OSError)
+
+
+async def test_threads_are_used_again_and_bounded() -> None:
+    two = LoopThreads("two", 2)
+    assert repr(two) == "<LoopThreads 'two', at most 2>"
+    names = [await two.start(lambda: threading.current_thread().name) for _ in range(20)]
+    assert set(names) <= {"two_0", "two_1"}
+    go_on = threading.Event()
+    waiting = [two.start(go_on.wait, HANG_S) for _ in range(2)]
+    third = two.start(int)
+    await asyncio.sleep(0.01)
+    assert not third.done()
+    go_on.set()
+    assert await asyncio.gather(*waiting, third) == [True, True, 0]
+
+
+async def test_threads_of_the_loop_s_default_executor_are_not_needed() -> None:
+    """A program may keep all of them waiting for a session."""
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    go_on = threading.Event()
+    busy = loop.run_in_executor(None, go_on.wait, HANG_S)
+    try:
+        assert await in_thread(int) == 0
+        assert await TOOLS.start(int) == 0
+    finally:
+        go_on.set()
+        await busy
+
+
+async def test_functions_of_tools_cannot_take_the_threads_of_the_package() -> None:
+    go_on = threading.Event()
+    stuck = [TOOLS.start(go_on.wait, HANG_S) for _ in range(50)]
+    try:
+        assert await in_thread(int) == 0
+        assert await TOOLS.start(int) == 0
+    finally:
+        go_on.set()
+        assert all(await asyncio.gather(*stuck))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_starts_threads_of_its_own() -> None:
+    assert asyncio.run(in_thread(int)) == 0  # so that there is one that waits for work
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writing, b"%d" % asyncio.run(in_thread(int)))
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        assert pipe.read() == b"0"
+    os.waitpid(pid, 0)
+    assert asyncio.run(in_thread(int)) == 0
+
+
+def test_nothing_here_uses_the_threads_of_a_program() -> None:
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            is_default = node.func.attr == "run_in_executor" and (
+                isinstance(node.args[0], ast.Constant) and node.args[0].value is None
+            )
+            if node.func.attr == "to_thread" or is_default:
+                found.append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
+    assert found == []
