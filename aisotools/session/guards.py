@@ -46,6 +46,7 @@ from aisotools.workspace.import_roots import (
     refuse_import_root,
 )
 from aisotools.workspace.read_tracker import ReadCache, SupportsTouches
+from aisotools.workspace.real_paths import mount_watch
 from aisotools.workspace.workspace import Workspace
 
 
@@ -244,7 +245,8 @@ class ImportRootWatch:
             except Exception:  # written by strangers; one that cannot be read leads nowhere
                 folders.append([])
         variables = [(name, self._environ.get(name)) for name in self._environ if chooses_code(name)]
-        return here, list(sys.path), list(sys.meta_path), sys.pycache_prefix, folders, variables
+        mounts = mount_watch.count()
+        return here, list(sys.path), list(sys.meta_path), sys.pycache_prefix, folders, variables, mounts
 
 
 # ---- files that were not read

@@ -74,6 +74,7 @@ from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.diff import Changes, changes_between
 from aisotools.workspace.paths import printable
 from aisotools.workspace.read_tracker import ReadCache
+from aisotools.workspace.real_paths import resolve_links
 
 _log = logging.getLogger(__name__)
 
@@ -438,7 +439,7 @@ class WorkspaceHistory:
             declared = undo_path(prepared.tool, prepared.arguments)
             if declared is not None:
                 path = self._workspace / declared
-                inside = path.resolve().is_relative_to(self._workspace.resolve())
+                inside = Path(resolve_links(str(path))).is_relative_to(self._workspace.resolve())
                 if inside or await in_thread(self._path_outside, prepared) is not None:
                     sentences.append(f"It also brings back {printable(str(path))}.")
                 else:

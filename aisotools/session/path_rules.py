@@ -47,6 +47,7 @@ from aisotools.workspace.real_paths import (
     is_small,
     list_below,
     real_path,
+    resolve_links,
 )
 
 _log = logging.getLogger(__name__)
@@ -260,7 +261,7 @@ class PathRules:
         spelled = relative_glob(glob, (str(self._workspace),), self._home)
         folder = spelled.split("*", 1)[0].split("?", 1)[0].split("[", 1)[0].rpartition("/")[0]
         if spelled.startswith("/") and folder:
-            real = os.path.realpath(folder)
+            real = resolve_links(folder)
             spelled = relative_glob(f"{real}{spelled[len(folder) :]}", (str(self._workspace),), "")
             if spelled.startswith("/"):
                 return glob

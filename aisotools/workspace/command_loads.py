@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 
 from aisotools.workspace.dirfd import open_regular
 from aisotools.workspace.loaded_names import loaded_names, may_run_any_file
+from aisotools.workspace.real_paths import resolve_links
 
 ANY = "any"
 """In place of a language: any file may be loaded."""
@@ -403,7 +404,7 @@ class _LoadReader:
         waiting = [(path, 0) for path in sorted(paths) if "\0" not in path]
         while waiting:
             path, depth = waiting.pop(0)
-            real = os.path.realpath(path)
+            real = resolve_links(path)
             # What lies in a repository of git is protected by its name.
             if real in self._read or not real.startswith(f"{self._root}/") or "/.git/" in real:
                 continue

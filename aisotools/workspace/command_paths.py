@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from aisotools.workspace.command_loads import Loads, find_loads
+from aisotools.workspace.real_paths import resolve_links
 
 MAX_COMMAND_CHARS = 4096
 """Characters of a value that are searched for paths."""
@@ -142,7 +143,7 @@ class PathSearch:
 
     def _holds(self, folder: str) -> bool:
         """Return whether the workspace lies in the folder, or is it: that cannot be protected as a whole."""
-        return f"{self._root}/".startswith(f"{os.path.realpath(folder).rstrip('/')}/")
+        return f"{self._root}/".startswith(f"{resolve_links(folder).rstrip('/')}/")
 
     def _read(self, command: str, worktree: str) -> list[str]:
         """Return the ways to read a command."""

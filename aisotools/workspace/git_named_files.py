@@ -43,6 +43,7 @@ from aisotools.workspace.git_settings import (
     stamp_of,
 )
 from aisotools.workspace.protected_names import fold_name
+from aisotools.workspace.real_paths import resolve_links
 
 MAX_LINKS = 40
 """Links on the way of one path, as the system follows them."""
@@ -236,7 +237,7 @@ class GitNamedFiles:
     def _read_file(self, path: str, worktree: str | None) -> None:
         if "\0" in path:
             return
-        real = os.path.realpath(path)
+        real = resolve_links(path)
         if real.startswith(f"{self._root}/"):
             if worktree is None:
                 self._name(path)  # a person's own settings, in the workspace
@@ -280,7 +281,7 @@ class GitNamedFiles:
         for folder in found.folders:
             self._name(folder, folder=True)
         for folder, languages in found.languages.items():
-            real = f"{os.path.realpath(folder).rstrip('/')}/"
+            real = f"{resolve_links(folder).rstrip('/')}/"
             # From above the workspace its files are loaded as those of a package.
             inside = real[len(self._root) + 1 : -1] if real.startswith(f"{self._root}/") else ""
             if inside or f"{self._root}/".startswith(real):

@@ -27,6 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from aisotools.workspace.dirfd import open_regular, read_to_end
+from aisotools.workspace.real_paths import resolve_links
 
 MAX_SETTINGS_BYTES = 1 << 20
 """Size of the largest file of settings that is read."""
@@ -215,7 +216,7 @@ def find_programs(folder: str, groups: Collection[str], *, root: str, home: str 
         Clauses about the command; those among them that say what could not be looked at.
     """
     search = _ProgramSearch(frozenset(groups), root)
-    search.look_in(os.path.realpath(folder))
+    search.look_in(resolve_links(folder))
     if home:
         search.read_home(home)
     return search.found()

@@ -42,6 +42,7 @@ def refuse_host_files(
     loaded: Mapping[str, Mapping[str, Sequence[str]]],
     roots: Collection[str],
     paths: RealPaths | None = None,
+    refusal: str = "",
 ) -> None:
     """Raise if this process or the next one of the person would run a file of `workspace` by itself.
 
@@ -51,12 +52,13 @@ def refuse_host_files(
         loaded: Modules of this process: by the absolute path of their folder and the name of their file.
         roots: Real paths of folders in which modules are looked up by name, and in which the workspace lies.
         paths: Has real paths that were found just now.
+        refusal: How the message begins, if it does not name the workspace alone.
 
     Raises:
         WorkspaceRefused: Saying why, and what would do.
     """
     real = os.path.realpath(workspace)
-    refusal = f"{str(workspace)!r} cannot be the workspace: "
+    refusal = refusal or f"{str(workspace)!r} cannot be the workspace: "
     advice = "Use a folder made for this, such as ./workspace/mine."
     if _PYCACHE in real.split("/"):
         raise WorkspaceRefused(

@@ -6,15 +6,17 @@ next `python` that a person starts, looks for modules. The next import runs it o
 Mechanism: a workspace is refused if it is or contains a folder that modules are imported from, if it belongs
 to a package, if the finder of an editable install maps a name to it, if a link in such a folder makes it part
 of a module, if a loaded package looks for its modules there (`__path__`), or if it lies below such a folder
-under a name that could be imported. The folder of a person's own packages and those that files `.pth` name
+under a name that could be imported. So is one that a mount shows at such a place, whole or in part, or in
+which such a folder is mounted. The folder of a person's own packages and those that files `.pth` name
 count before they exist, as Python uses them as soon as they do. `refuse_import_root` looks when a session
 opens, before a new worker gets its first call, and before each call that may change something if `sys.path`,
-the finders, the current folder, the places of loaded packages or the files have changed. It calls
+the finders, the current folder, the places of loaded packages, the files or the mounts have changed. It calls
 `refuse_host_files` as well. Besides, `block_imports` keeps this process from importing modules out of an open
 workspace: a hook of `sys.path_hooks` passes over the entries of `sys.path` that lie there, so that the same
 name is found elsewhere, and a finder, first on `sys.meta_path`, refuses what any other finder locates there.
 
-Race window: a file that is written after one look and imported before the next is stopped only by the block.
+Race window: a file that is written after one look and imported before the next is stopped only by the block,
+and by no block if a mount that was made in between shows it; nor are the layers of an overlay compared.
 The block does not see what a finder locates that other code has put before it, until the next call or the
 next session puts it first again; what a finder without `find_spec` locates; nor a module whose spec names no
 file. A module that becomes a package after it was loaded (`__path__`) is seen by the next look for another
@@ -44,7 +46,15 @@ from typing import Any, NamedTuple
 
 from aisotools.core.exceptions import WorkspaceRefused
 from aisotools.workspace.host_files import refuse_host_files
-from aisotools.workspace.real_paths import RealPaths, leads_into, lies_to, list_links, parents
+from aisotools.workspace.real_paths import (
+    RealPaths,
+    find_other_places,
+    leads_into,
+    lies_to,
+    list_links,
+    parents,
+    resolve_links,
+)
 from aisotools.workspace.search_path import find_odd_entry, list_import_roots
 
 OWN_IMPORTS = frozenset(
@@ -110,7 +120,24 @@ def refuse_import_root(workspace: Path, environ: Mapping[str, str] | None = None
         WorkspaceRefused: Saying why, and what would do.
     """
     real = os.path.realpath(workspace)
-    refusal = f"{str(workspace)!r} cannot be the workspace: "
+    environ = dict(os.environ if environ is None else environ)  # hundreds of names are looked up
+    _refuse_place(real, f"{str(workspace)!r} cannot be the workspace: ", environ)
+    for place in find_other_places(real):
+        subject = f"{str(workspace)!r} cannot be the workspace: what is in it is at {place!r} as well, and "
+        _refuse_place(place, subject, environ)
+
+
+def _refuse_place(real: str, refusal: str, environ: Mapping[str, str]) -> None:
+    """Raise if something that is written into a folder could be imported outside the sandbox.
+
+    Args:
+        real: Its path, without links.
+        refusal: How the message begins.
+        environ: Where `PYTHONPATH` is looked up.
+
+    Raises:
+        WorkspaceRefused: Saying why, and what would do.
+    """
     if odd := find_odd_entry():
         raise WorkspaceRefused(refusal + odd)
     loaded = _list_loaded()
@@ -129,7 +156,6 @@ def refuse_import_root(workspace: Path, environ: Mapping[str, str] | None = None
                 f"{refusal}it {relation} the editable install of {name} ({home}), which this process can "
                 "import. Use a folder made for this, such as ./workspace/mine."
             )
-    environ = dict(os.environ if environ is None else environ)  # hundreds of names are looked up
     roots = list(list_import_roots(environ))
     for root, description in roots:
         relation = lies_to(real, root)
@@ -154,7 +180,7 @@ def refuse_import_root(workspace: Path, environ: Mapping[str, str] | None = None
     around = [root for root, _ in roots if lies_to(real, root)]
     paths = RealPaths()
     _refuse_search_folders(real, loaded.packages, around, refusal, paths)
-    refuse_host_files(workspace, environ, loaded=loaded.files, roots=around, paths=paths)
+    refuse_host_files(Path(real), environ, loaded=loaded.files, roots=around, paths=paths, refusal=refusal)
 
 
 def package_marks(workspace: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -257,7 +283,7 @@ def _links_in(root: str) -> Iterator[tuple[str, str]]:
             for name in list_links(folder):
                 path = f"{folder.rstrip('/')}/{name}"
                 if name.endswith((*_SUFFIXES, ".pth")) or Path(path).is_dir():
-                    yield path, os.path.realpath(path)
+                    yield path, resolve_links(path)
             if strict:
                 with os.scandir(folder) as entries:
                     folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -631,13 +657,15 @@ def block_imports(workspace: Path) -> Callable[[], None]:
     folder are counted.
     """
     real = workspace.resolve()
+    places = [real, *map(Path, find_other_places(str(real)))]
     with _lock:
         if _find_nothing_in_workspaces not in sys.path_hooks:
             sys.path_hooks.insert(0, _find_nothing_in_workspaces)
-        _blocked[real] += 1
-        _forget_finders(real)
+        for place in places:
+            _blocked[place] += 1
+            _forget_finders(place)
         _put_first()
-    return functools.partial(_unblock, [real])
+    return functools.partial(_unblock, places)
 
 
 def _unblock(blocks: list[Path]) -> None:

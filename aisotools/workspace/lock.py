@@ -39,7 +39,7 @@ from aisotools.workspace.checkouts import find_unexpected, note_made
 from aisotools.workspace.claims import is_same_for, list_claims
 from aisotools.workspace.dirfd import LOCK_FLAGS
 from aisotools.workspace.import_roots import refuse_import_root
-from aisotools.workspace.real_paths import find_places, follow_path, lies_to, parents
+from aisotools.workspace.real_paths import find_places, follow_path, lies_to, parents, resolve_links
 
 SERVER_ROOT = "AISOTOOLS_SERVER_ROOT"
 """Environment variable with the root folder of the kernel's Jupyter server."""
@@ -142,7 +142,7 @@ def default_workspace(base: Path, stem: str, *, number: int = 1) -> Path:
     folder = base / "workspace" / (name if number == 1 else f"{name}-{number}")
     if folder.is_symlink():
         # A session on the folder above may have made it. Where it leads need not exist.
-        leads = os.path.realpath(folder)
+        leads = resolve_links(str(folder))
         raise WorkspaceRefused(
             f"{str(folder)!r} cannot be the workspace: it is a symbolic link to {leads!r}, which code in a "
             f"sandbox may have made. Remove the link, or use Session(workspace={leads!r}) if you mean that.",

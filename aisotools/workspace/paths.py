@@ -38,6 +38,12 @@ _ALIAS_COMPONENTS = ("workspace",)
 MAX_LINKS = 40
 """Links followed for one path, as in Linux."""
 
+MAX_PARTS = 5_000
+"""Parts of a path, and of the links on its way, that are followed: each costs a system call.
+
+The links on the way of one path may have 80,000 parts together.
+"""
+
 MAX_DEPTH = 200
 """Directories that a walk or a listing holds open; well below the usual limit of 1,024 descriptors."""
 
@@ -196,8 +202,14 @@ class _PathWalk:
             raise WorkspaceError(
                 f"The workspace {self._root.path!r} does not exist any more. Create it again."
             ) from None
+        left = MAX_PARTS
         while self._todo:
-            name = self._todo.pop()
+            name, left = self._todo.pop(), left - 1
+            if left < 0:
+                raise WorkspaceError(
+                    f"The path {self._path[:80]!r} leads through more than {MAX_PARTS:,} folders by its "
+                    "links; use a shorter way.",
+                )
             if name == "..":
                 self._up()
             elif name == ".":

@@ -7,17 +7,20 @@ reached, and how much there is below a path.
 from __future__ import annotations
 
 import errno
+import io
 import itertools
 import os
 import re
+import select
 import stat
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Set as AbstractSet
 from pathlib import Path
 
 from aisotools.core.path_texts import is_within
-from aisotools.workspace.paths import MAX_LINKS
+from aisotools.workspace.paths import MAX_LINKS, MAX_PARTS
 
 _MOST_PLACES = 64  # by which one folder is looked for; there are more only where somebody mounts in a loop
 _MOST_LISTINGS = 4096
@@ -25,6 +28,7 @@ _SETTLED_NS = 1_000_000_000  # beyond the granularity of any clock of a file sys
 _MAX_SEARCHED = 20_000  # for further names of denied files, and only if there are any
 _MAX_COPIED = 2_000  # files and folders: each costs a look around every call
 _MAX_COPIED_BYTES = 16 << 20
+_MOUNTS = "/proc/self/mountinfo"
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
@@ -40,16 +44,19 @@ def lies_to(workspace: str, folder: str) -> str:
 def leads_into(path: str, folders: AbstractSet[str]) -> bool:
     """Return whether the path, or a link on its way, enters one of these real folders.
 
-    A file that a link in a workspace stands for counts: sandboxed code can point the link elsewhere.
+    A file that a link in a workspace stands for counts: sandboxed code can point the link elsewhere. So does
+    a path of which not all parts are followed.
     """
     if not path.startswith("/"):
         try:
             path = f"{Path.cwd()}/{path}"
         except FileNotFoundError:  # the current folder is gone
             return False
-    parts, place, links = path.split("/")[::-1], "", 0
+    parts, place, links, left = path.split("/")[::-1], "", 0, MAX_PARTS
     while parts:
-        part = parts.pop()
+        part, left = parts.pop(), left - 1
+        if left < 0:
+            return True
         if part in {"", "."}:
             continue
         if part == "..":
@@ -85,13 +92,13 @@ class RealPaths:
         if real is None:
             parent, _, name = path.rpartition("/")
             if not parent or name in {"", ".", ".."}:
-                real = os.path.realpath(path)
+                real = resolve_links(path)
             else:
                 folder = self.resolve(parent)
                 links = self._remembered_links(folder)
                 # One look at a folder tells it of all that is in there. But to list one costs more.
                 is_link = os.path.islink(path) if links is None else name in links  # noqa: PTH114 - many
-                real = os.path.realpath(path) if is_link else f"{folder.rstrip('/')}/{name}"
+                real = resolve_links(path) if is_link else f"{folder.rstrip('/')}/{name}"
             self._found[path] = real
         return real
 
@@ -166,14 +173,17 @@ def follow_path(path: str, read_link: Callable[[str], str] = os.readlink) -> tup
             places of a sandbox.
 
     Raises:
-        OSError: There are too many links, or the current folder is gone.
+        OSError: There are too many links or parts, or the current folder is gone.
     """
     if not path.startswith("/"):
         path = f"{os.getcwd()}/{path}"  # noqa: PTH109 - a text, as everything here
     parts, place = path.split("/")[::-1], ""
     links: list[str] = []
+    left = MAX_PARTS
     while parts:
-        part = parts.pop()
+        part, left = parts.pop(), left - 1
+        if left < 0:
+            raise OSError(errno.ELOOP, "Too many parts of links", path)
         if part in {"", "."}:
             continue
         if part == "..":
@@ -190,6 +200,35 @@ def follow_path(path: str, read_link: Callable[[str], str] = os.readlink) -> tup
         parts += link.split("/")[::-1]
         place = "" if link.startswith("/") else place.rpartition("/")[0]
     return place or "/", links
+
+
+def resolve_links(path: str) -> str:
+    """Return the real path, as `os.path.realpath` does, of one that may take very long to follow.
+
+    Threat: `os.path.realpath` follows any number of links, each of which may have thousands of parts, and
+    fails where there are a thousand in a row.
+    Mechanism: the kernel follows the path, which takes it some milliseconds at most, or refuses to. Where
+    nothing is at the end, `follow_path` does, within its bounds.
+    Race: what is there may be replaced between the look and its use, as with every path.
+    Failure: a path that nobody follows to its end is returned as an absolute path with its links. The kernel
+    opens nothing by it, or only what `follow_path` finds too long to follow.
+    """
+    try:
+        found = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            real = os.readlink(f"/proc/self/fd/{found}")  # noqa: PTH115 - a text, as everything here
+            # Race: of what is removed meanwhile the kernel gives no path. Nor does it of what lies outside of
+            # this process's root.
+            if os.path.samestat(os.stat(real), os.fstat(found)):  # noqa: PTH116 - likewise
+                return real
+        finally:
+            os.close(found)
+    except (OSError, ValueError):
+        pass
+    try:
+        return follow_path(path)[0]
+    except (OSError, ValueError):
+        return os.path.abspath(path)  # noqa: PTH100 - a text, as everything here
 
 
 def is_plain_path(workspace: Path, path: str) -> bool:
@@ -322,6 +361,44 @@ def parents(path: str) -> list[str]:
     return above
 
 
+class MountWatch:
+    """Counts how often the mounts of this process have changed. It costs a microsecond to ask."""
+
+    def __init__(self) -> None:
+        """Open nothing yet."""
+        self._lock = threading.Lock()
+        self._file: io.FileIO | None = None
+        self._changes = 0
+        # A fork shares the open file, and with it which changes were seen.
+        os.register_at_fork(after_in_child=self._forget)
+
+    def count(self) -> int:
+        """Return a number that changes with every change of the mounts; 0 where the system has no list."""
+        # Race: the kernel reports a change once. Whoever asks at the same time must not miss it.
+        with self._lock:
+            if self._file is None:
+                try:
+                    self._file = Path(_MOUNTS).open("rb", buffering=0)  # noqa: SIM115 - it stays open
+                except OSError:
+                    return 0
+                self._poll = select.poll()
+                self._poll.register(self._file, select.POLLPRI)
+                self._changes += 1
+            if self._poll.poll(0):
+                self._changes += 1
+            return self._changes
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+mount_watch = MountWatch()
+"""That of this process."""
+
+
 def find_places(folder: str, mounts: str | None = None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return where a real folder, or a part of it, can be found: bind mounts show it elsewhere, too.
 
@@ -332,16 +409,7 @@ def find_places(folder: str, mounts: str | None = None) -> tuple[tuple[str, ...]
     Returns:
         The paths that lead to the folder, the given one first; and mount points that show a part of it.
     """
-    if mounts is None:
-        try:
-            mounts = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
-        except OSError:  # nothing is known of mounts: then a folder has one path
-            return (folder,), ()
-    known: list[tuple[str, str, str]] = []  # device, path in its file system, mount point
-    for line in mounts.splitlines():
-        fields = line.split(" ", 5)
-        if len(fields) > 4 and fields[3].startswith("/"):
-            known.append((fields[2], _unescape(fields[3]), _unescape(fields[4])))
+    known = _list_mounts() if mounts is None else _parse_mounts(mounts)
     # Of mounts at one point the last one covers the others.
     covering = [mount for mount in known if lies_to(folder, mount[2]) in {"is", "lies in"}]
     if not covering:
@@ -362,6 +430,49 @@ def find_places(folder: str, mounts: str | None = None) -> tuple[tuple[str, ...]
         ):
             partly.append(other_point)
     return tuple(whole), tuple(partly)
+
+
+def find_other_places(folder: str) -> list[str]:
+    """Return further paths by which a real folder, a part of it, or what is mounted in it can be found.
+
+    What is written into the folder may be read there.
+    """
+    whole, partly = find_places(folder)
+    places = [*whole, *partly]
+    for _, _, point in _list_mounts():
+        if lies_to(folder, point) == "contains" and len(places) <= _MOST_PLACES:
+            inner, parts = find_places(point)
+            places += [*inner[1:], *parts]
+    # What lies in the folder is looked at with it.
+    return [one for one in dict.fromkeys(places) if lies_to(folder, one) not in {"is", "contains"}]
+
+
+_last_mounts: tuple[int, list[tuple[str, str, str]]] = (0, [])
+
+
+def _list_mounts() -> list[tuple[str, str, str]]:
+    """Return the mounts of this process; see `_parse_mounts`. They are read again when they have changed."""
+    global _last_mounts  # noqa: PLW0603 - one value for this process, replaced as a whole
+    # Race: counted before they are read, so that what changes meanwhile is read the next time.
+    count = mount_watch.count()
+    last, known = _last_mounts
+    if count != last or not count:
+        try:
+            known = _parse_mounts(Path(_MOUNTS).read_text("utf-8", "surrogateescape"))
+        except OSError:  # nothing is known of mounts: then a folder has one path
+            known = []
+        _last_mounts = count, known
+    return known
+
+
+def _parse_mounts(text: str) -> list[tuple[str, str, str]]:
+    """Return of each mount the device, the path in its file system, and the mount point."""
+    known = []
+    for line in text.splitlines():
+        fields = line.split(" ", 5)
+        if len(fields) > 4 and fields[3].startswith("/"):
+            known.append((fields[2], _unescape(fields[3]), _unescape(fields[4])))
+    return known
 
 
 def _join(folder: str, rest: str) -> str:

@@ -45,6 +45,7 @@ from aisotools.workspace.loaded_names import (
     may_run_any_file,
     may_run_elsewhere,
 )
+from aisotools.workspace.real_paths import resolve_links
 from aisotools.workspace.stamps import UNKNOWN, StampReader
 from aisotools.workspace.workspace import Workspace
 
@@ -385,7 +386,7 @@ def _stamp(root: str, path: str) -> tuple[object, ...] | None:
     stamp = (path, status.st_mode, status.st_ino, status.st_size, status.st_ctime_ns)
     if not stat.S_ISLNK(status.st_mode):
         return stamp
-    real = os.path.realpath(place)
+    real = resolve_links(place)
     if real == root or real.startswith(f"{root}/") or real.startswith(_SYSTEM_FOLDERS):
         return (*stamp, real)  # what it leads to is looked at itself, or is the system's
     scratch = os.path.realpath(tempfile.gettempdir())

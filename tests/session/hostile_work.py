@@ -471,6 +471,32 @@ async def use_commands(session: Session) -> None:
     await session.call("python", {"code": "import m1; open('big/m1.py').read(1)"}, origin="model")
 
 
+def long_links(workspace: Path) -> None:
+    """Put links into the workspace that take as long to follow as any, and some that nobody follows."""
+    (workspace / "x").mkdir()
+    for chain, last, count, target in (
+        ("p", "file", 35, "x/../" * 800),
+        ("d", "nothing", 35, "x/../" * 800),
+        ("c", "file", 1_500, ""),
+    ):
+        (workspace / "file").touch()
+        (workspace / f"{chain}0").symlink_to(f"{target}{last}")
+        for number in range(count):
+            (workspace / f"{chain}{number + 1}").symlink_to(f"{target}{chain}{number}")
+
+
+async def use_links(session: Session) -> None:
+    """Call with commands and code that such links are beside, or that name them; then go on working."""
+    for command in ("rm -f p1*", "cp d* x", "cat p35", "strange c*", "rm -rf c900 c1200"):
+        await session.call("sandbox_bash", {"command": command}, origin="model")
+    for name in ("p20", "d20", "c1000"):
+        await session.call("sandbox_write", {"path": name, "content": "x"}, origin="model")
+        await session.call("python", {"code": f"open('{name}')"}, origin="model")
+    await session.undo()
+    await session.restart()
+    await use_files(session)
+
+
 @tool
 def take(code: Any) -> str:
     """Take anything."""
@@ -681,6 +707,7 @@ SCENARIOS: dict[str, Scenario] = {
     "a reader that floods": Scenario(follow_up=use_readers),
     "arguments that are too large": Scenario(prepare=large_arguments, follow_up=use_large_arguments),
     "arguments that take long to write": Scenario(follow_up=use_odd_texts),
+    "links that take long to follow": Scenario(prepare=long_links, follow_up=use_links),
     "commands about many files": Scenario(prepare=many_sources, follow_up=use_commands),
     "patches that are large": Scenario(follow_up=use_large_patches),
     "outputs of every shape": Scenario(follow_up=use_every_shape),

@@ -683,3 +683,78 @@ def test_finder_that_equals_everything_stays(monkeypatch: pytest.MonkeyPatch) ->
     finder = Agreeable()
     monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
     assert any(one is finder for one in import_roots.list_finders())
+
+
+# ---- mounts
+
+MOUNTED = {
+    "the workspace on the path": ("ws", "mnt", "mnt"),
+    "a folder of it on the path": ("ws/lib", "mnt", "mnt"),
+    "the path as the workspace": ("site", "ws", "site"),
+    "the path in the workspace": ("site", "ws/lib", "site"),
+    "the path above the workspace": ("site", "other", "site"),
+}
+"""What is mounted, where, and which folder is on the path of modules, relative to a temporary folder."""
+
+IN_A_NAMESPACE = """
+import ctypes, os, sys
+sys.path.insert(0, {project!r})
+from pathlib import Path
+from aisotools.core.exceptions import WorkspaceRefused
+from aisotools.workspace.import_roots import block_imports, refuse_import_root
+from aisotools.session.guards import ImportRootWatch
+libc = ctypes.CDLL(None, use_errno=True)
+base, source, target, root = map(os.fsencode, {arguments!r})
+own = 0x20000 if os.geteuid() == 0 else 0x10020000
+if libc.unshare(own) or libc.mount(None, b"/", None, 0x44000, None):
+    sys.exit("no mount namespaces here")
+workspace = Path(os.fsdecode(base), "ws")
+sys.path.insert(0, os.fsdecode(base + b"/" + root))
+refuse_import_root(workspace)  # the control: without the mount it is a workspace
+watch = ImportRootWatch(workspace, dict(os.environ))
+if libc.mount(base + b"/" + source, base + b"/" + target, None, 4096, None):
+    sys.exit("no bind mounts here")
+assert watch.has_changed()
+for look in (watch.check, lambda: refuse_import_root(workspace)):
+    try:
+        look()
+    except WorkspaceRefused as error:
+        print(error)
+block_imports(workspace)
+Path(os.fsdecode(base), "ws", "lib", "planted.py").write_text("")
+Path(os.fsdecode(base), "ws", "planted.py").write_text("")
+try:
+    import planted
+except ModuleNotFoundError:
+    print("blocked")
+"""
+
+
+@pytest.mark.parametrize("case", [case for case in MOUNTED if case != "the path above the workspace"])
+def test_a_workspace_that_a_mount_shows_where_modules_are_is_refused(tmp_path: Path, case: str) -> None:
+    for name in ("ws/lib", "mnt", "site/lib", "other"):
+        (tmp_path / name).mkdir(parents=True)
+    source, target, root = MOUNTED[case]
+    done = run_in_namespace(tmp_path, source, target, root)
+    assert done[-1] == "blocked", done
+    assert len(done) == 3, done
+    assert f"{str(tmp_path / 'ws')!r} cannot be the workspace: what is in it is at " in done[0]
+    assert f"an entry of sys.path ({tmp_path / root})" in done[0]
+
+
+def test_mounts_elsewhere_refuse_no_workspace(tmp_path: Path) -> None:
+    for name in ("ws/lib", "mnt", "site/lib", "other"):
+        (tmp_path / name).mkdir(parents=True)
+    assert run_in_namespace(tmp_path, *MOUNTED["the path above the workspace"]) == ["blocked"]
+
+
+def run_in_namespace(base: Path, source: str, target: str, root: str) -> list[str]:
+    """Mount something in a namespace of its own; return what is said of the workspace `ws`."""
+    arguments = (str(base), source, target, root)
+    project = str(Path(__file__).parents[2])
+    code = IN_A_NAMESPACE.format(project=project, arguments=arguments)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/", check=False)
+    if done.stderr.endswith(" here\n"):
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()

@@ -215,6 +215,17 @@ def test_nothing_stays_open(workspace: Workspace, root: Path) -> None:
 # ---- links
 
 
+def test_links_with_too_many_parts_are_not_followed(workspace: Workspace, root: Path) -> None:
+    (root / "x").mkdir()
+    (root / "l0").symlink_to("file")
+    for number in range(10):
+        (root / f"l{number + 1}").symlink_to("x/../" * 800 + f"l{number}")
+    (root / "file").write_text("text")
+    assert workspace.read_bytes("l2", max_bytes=9) == b"text"
+    with pytest.raises(WorkspaceError, match="'l10' leads through more than 5,000 folders by its links"):
+        workspace.read_bytes("l10", max_bytes=9)
+
+
 def test_links_inside_are_followed(workspace: Workspace, root: Path) -> None:
     (root / "link").symlink_to("d/b.txt")
     (root / "d" / "up").symlink_to("../a.txt")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from aisotools.workspace import real_paths
 from aisotools.workspace.real_paths import (
+    MountWatch,
     RealPaths,
     count_links,
     find_hard_links,
@@ -22,6 +24,7 @@ from aisotools.workspace.real_paths import (
     list_links,
     parents,
     real_path,
+    resolve_links,
 )
 
 
@@ -208,6 +211,77 @@ def test_small_is_what_can_be_copied(tmp_path: Path) -> None:
     assert not is_small(workspace, "many")
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("file", "folder/inner", "folder/../file", "to_file", "to_folder/inner", "to_folder/../file"),
+        *("nothing", "folder/nothing/more", "to_nothing", "to_nothing/more", "file/below", "up/file"),
+        *("/", "/etc/..", "."),
+        *("loop", "loop/more", "half_loop"),
+    ],
+)
+def test_links_are_resolved_as_python_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "folder" / "inner").touch()
+    for name, target in {
+        "to_file": "folder/../file",
+        "to_folder": "./folder/",
+        "up": f"../{tmp_path.name}",
+        "to_nothing": "folder/gone/file",
+        "half_loop": "to_file/../loop",
+    }.items():
+        (tmp_path / name).symlink_to(target)
+    (tmp_path / "loop").symlink_to("loop")
+    monkeypatch.chdir(tmp_path)
+    if "loop" in path:  # Python leaves some of such a path out, the kernel opens none
+        assert resolve_links(path) == f"{tmp_path}/{path}"
+    else:
+        assert resolve_links(path) == os.path.realpath(path)
+        assert resolve_links(f"{tmp_path}/{path}") == os.path.realpath(f"{tmp_path}/{path}")
+    assert resolve_links("a\0b") == f"{tmp_path}/a\0b"
+
+
+@pytest.mark.parametrize("last", ["file", "nothing"])
+def test_links_that_take_long_to_follow_are_left_as_they_are(tmp_path: Path, last: str) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "many0").symlink_to(last)
+    (tmp_path / "long0").symlink_to("x/../" * 800 + last)
+    for number in range(1_500):
+        (tmp_path / f"many{number + 1}").symlink_to(f"many{number}")
+    for number in range(35):
+        (tmp_path / f"long{number + 1}").symlink_to("x/../" * 800 + f"long{number}")
+    with pytest.raises(RecursionError):
+        os.path.realpath(tmp_path / "many1500")  # the control
+    assert resolve_links(f"{tmp_path}/many1500") == f"{tmp_path}/many1500"
+    assert resolve_links(f"{tmp_path}/many39") == f"{tmp_path}/{last}"
+    assert resolve_links(f"{tmp_path}/long1") == f"{tmp_path}/{last}"
+    # The kernel follows it to what is there; where there is nothing, nobody does.
+    expected = last if last == "file" else "long35"
+    assert resolve_links(f"{tmp_path}/long35") == f"{tmp_path}/{expected}"
+    with pytest.raises(OSError, match="Too many parts"):
+        follow_path(f"{tmp_path}/long35")
+    assert leads_into(f"{tmp_path}/long35", {"/elsewhere"}), "nobody knows, so it counts"
+    assert not leads_into(f"{tmp_path}/long1", {"/elsewhere"})
+
+
+def test_a_file_that_is_removed_while_links_are_resolved_has_no_path_of_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    kernel = os.readlink
+
+    def remove_first(path: str) -> str:
+        (tmp_path / "file").unlink(missing_ok=True)
+        return kernel(path)
+
+    monkeypatch.setattr(os, "readlink", remove_first)
+    assert resolve_links(f"{tmp_path}/file") == f"{tmp_path}/file"
+
+
 def test_a_path_is_followed_within_the_workspace(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "link").symlink_to("a")
@@ -251,3 +325,30 @@ def test_a_further_name_changes_the_count_and_a_new_file_that_of_its_folder(tmp_
     os.utime(tmp_path / "a" / "b", ns=(1, 1))  # as a new file does
     assert count_links(tmp_path, paths)["a/b"] != before["a/b"]
     assert count_links(tmp_path, ["missing"]) == {"missing": None}
+
+
+def test_the_watch_of_mounts_counts_changes_once_for_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = MountWatch()
+    first = watch.count()
+    assert first > 0
+    assert watch.count() == first
+    polls = iter([[(3, 8)], [], [(3, 8)]])
+    monkeypatch.setattr(watch, "_poll", SimpleNamespace(poll=lambda _timeout: next(polls)))
+    assert [watch.count() for _ in range(3)] == [first + 1, first + 1, first + 2]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_watches_mounts_by_a_file_of_its_own() -> None:
+    watch = MountWatch()
+    before = watch.count()
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writing, b"%d" % (watch._file is None and watch.count() > before))
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        assert pipe.read() == b"1"
+    os.waitpid(pid, 0)
