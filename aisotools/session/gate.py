@@ -61,7 +61,7 @@ from aisotools.tools.adapter import (
     load_analysis,
 )
 from aisotools.tools.registry import ToolRegistry
-from aisotools.tools.validation import check_size
+from aisotools.tools.validation import bounded_call, check_size
 from aisotools.workspace.protected_names import AllowedNames
 from aisotools.workspace.stamps import stamps_of
 
@@ -282,6 +282,7 @@ class Gate:
 
     async def _record_request(self, call: ToolCall) -> _Request:
         """Find the tool, copy the arguments if they are not too large, and record the request."""
+        call = bounded_call(call)
         tool = self.registry.get(call.name)
         await load_analysis(tool)
         if self._turns.is_spent:

@@ -6,14 +6,16 @@ no validator; `validate_against` checks theirs.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import hashlib
 import reprlib
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from aisotools.core.exceptions import ArgumentError, ToolError
-from aisotools.core.types import Json
+from aisotools.core.types import Json, ToolCall
 from aisotools.tools.conformance import Checker, OverBudget, Violation
 from aisotools.tools.soundness import BrokenSchema, schema_flaw
 
@@ -35,10 +37,14 @@ MAX_INTEGER_BITS = 100_000
 
 _PLAIN_BITS = 64
 
+MAX_LABEL_CHARS = 1_000
+"""Characters of a call's id, of its name, and of the ids of its agent and turn."""
+
 MAX_PROBLEMS = 8
 """Problems that one message lists; the model corrects them and tries again."""
 
 _MAX_MESSAGE_CHARS = 300
+_LABEL_BEGINNING = 100
 _MAX_HINTED_ARGUMENTS = 20
 _MAX_HINTED_VALUES = 12
 _MAX_HINT_CHARS = 200  # of one argument
@@ -116,6 +122,31 @@ def encode_arguments(tool: str, arguments: Mapping[str, Any]) -> bytes:
     large = EncodedArguments(encoded)
     large.parsed = parsed
     return large
+
+
+def bounded_call(call: ToolCall) -> ToolCall:
+    """Return the call with ids and a name that every record can hold, as a model or a client chooses them.
+
+    Of a text of more than `MAX_LABEL_CHARS` characters the beginning stays, with its length and a digest of
+    its ends; half characters are escaped.
+    """
+    labels: tuple[object, ...] = (call.id, call.name, call.agent_id, call.turn_id)
+    if all(isinstance(label, str) and len(label) <= MAX_LABEL_CHARS and label.isascii() for label in labels):
+        return call
+    call_id, name, agent_id, turn_id = map(_bounded_label, labels)
+    return dataclasses.replace(call, id=call_id, name=name, agent_id=agent_id, turn_id=turn_id)
+
+
+def _bounded_label(label: object) -> str:
+    text = str(label)
+    size = len(text)
+    if size > 2 * MAX_LABEL_CHARS:  # all of it may take long to read
+        text = text[:MAX_LABEL_CHARS] + text[-MAX_LABEL_CHARS:]
+    encoded = text.encode("utf-8", "backslashreplace")
+    text = encoded.decode()
+    if len(text) <= MAX_LABEL_CHARS:
+        return text
+    return f"{text[:_LABEL_BEGINNING]}... ({size:,} characters, {hashlib.sha256(encoded).hexdigest()[:32]})"
 
 
 _CHARS_PER_VALUE = 100  # reading one value takes about as long as this much text

@@ -203,6 +203,19 @@ async def test_a_remembered_approval_decides_unless_a_question_is_wanted() -> No
     assert (await rig.run("write")).content == "write was not run: no more."
 
 
+async def test_ids_that_are_long_or_hold_half_characters_are_recorded_in_short() -> None:
+    rig = Rig(reading())
+    odd = ToolCall("i" * 100_000, "read", {}, agent_id="\ud800", turn_id="t" * 100_000)
+    assert (await rig.gate.run(odd, rig.env)).content == "done"
+    assert (await rig.gate.run(odd, rig.env)).content.endswith("an id runs at most once. Give another.")
+    unknown = await rig.gate.run(ToolCall("2", "n" * 100_000, {}), rig.env)
+    assert unknown.is_error
+    assert len(unknown.content) < 2_000
+    for event in rig.log.events:
+        assert len(repr(event)) < 3_000
+        repr(event).encode()
+
+
 async def test_a_policy_that_is_set_while_files_are_looked_at_decides() -> None:
     mock = MockTool("write", facts=Facts(certain=False))
     rig = Rig(mock, policy=Policy(mode="auto", rules=[Rule(tool="write", decision=Decision.ALLOW)]))

@@ -12,9 +12,12 @@ from hypothesis import given, strategies as st
 from pydantic_core import to_json
 
 from aisotools.core.exceptions import ArgumentError, ToolError
+from aisotools.core.types import ToolCall
 from aisotools.tools.validation import (
     MAX_ARGUMENT_BYTES,
+    MAX_LABEL_CHARS,
     EncodedArguments,
+    bounded_call,
     check_size,
     describe_problem,
     encode_arguments,
@@ -334,3 +337,25 @@ def test_a_path_to_a_problem_stays_short() -> None:
 )
 def test_the_hint_reads_like_a_signature(schema: Mapping[str, Any], expected: str) -> None:
     assert signature_hint(schema) == expected
+
+
+# ---- ids and names of calls
+
+
+def test_ids_and_names_of_calls_are_bounded_and_can_be_recorded() -> None:
+    plain = ToolCall("id", "name", {}, agent_id="a", turn_id="t")
+    assert bounded_call(plain) is plain
+    spelled = ToolCall("é", "näme", {"x": 1}, origin="model")
+    assert bounded_call(spelled) == spelled
+    long, other = (ToolCall(f"{'i' * 5_000_000}{n}", "n" * 1_001, {}, agent_id="a" * 1_000) for n in (1, 2))
+    bounded = bounded_call(long)
+    assert bounded.id.startswith("i" * 100 + "... (5,000,001 characters, ")
+    assert max(len(bounded.id), len(bounded.name)) < 200
+    assert bounded.agent_id == long.agent_id
+    assert bounded_call(other).id != bounded.id, "another call"
+    assert bounded_call(long) == bounded
+    half = bounded_call(ToolCall("a\ud800", "b\udfff", {}, agent_id="\ud800", turn_id="\ud800" * 400))
+    assert (half.id, half.name, half.agent_id) == ("a\\ud800", "b\\udfff", "\\ud800")
+    for label in (half.id, half.name, half.agent_id, half.turn_id):
+        label.encode()
+        assert len(label) <= MAX_LABEL_CHARS
