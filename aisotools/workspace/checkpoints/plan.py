@@ -7,7 +7,7 @@ changed since, or during the call. `find_changed_since` looks once more, right b
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -141,9 +141,17 @@ def plan_restore(
     others: dict[TreePath, str] = {}
     timed: set[TreePath] = set()
     for (start, end), authorship in zip(hops, authorships or repeat(UNKNOWN), strict=False):
+        unkept: set[TreePath] = set()
         for path, (before, after) in reader.differences(start, end, timed).items():
+            if after is not None and after.kind == "unkept":
+                unkept.add(path)
+            elif after is None and not unkept.isdisjoint(_around(path)):
+                continue  # what this folder is to hold was never known, so nothing in it is too much
             current = targets[path] if path in targets else reader.lookup(now, path)
-            is_known = is_same(current, before) or is_same(current, after)
+            hidden = None
+            if current is None and path not in targets:
+                hidden = _find_hidden(reader, now, start, path)
+            is_known = hidden is None and (is_same(current, before) or is_same(current, after))
             author = "call" if is_same(current, after) else authorship.author_of(path)
             if author == "others" and not force and not (direction == "redo" and is_known):
                 others[path] = _CHANGED_BY_OTHERS
@@ -151,8 +159,9 @@ def plan_restore(
             present.setdefault(path, current)
             if not is_known and not (is_resumed and current is None):
                 why = _CHANGED_SINCE
-                if current is not None and current.is_unreadable:
-                    why = f"what is there cannot be compared: {current.why_unkept}"
+                unread = current if hidden is None else hidden
+                if unread is not None and (unread is hidden or unread.is_unreadable):
+                    why = f"what is there cannot be compared: {unread.why_unkept}"
                 contested.setdefault(path, why)
             elif author != "call" and direction == "undo" and not is_resumed:
                 why = _CHANGED_BY_OTHERS if author == "others" else _CHANGED_BY_ANYBODY
@@ -167,7 +176,9 @@ def plan_restore(
             contested.setdefault(path, _REMOVED_SINCE)
     for path, target in targets.items():
         current = present[path]
-        if current is not None and current.kind == "folder" and (target is None or target.kind != "folder"):
+        # What was not kept is not brought back, so the folder in its place stays, with all in it.
+        is_removed = target is None or target.kind not in {"folder", "unkept", "other"}
+        if current is not None and current.kind == "folder" and is_removed:
             for name in reader.of(current):
                 if targets.get((*path, name), current) is not None:
                     contested[*path, name] = _ADDED_SINCE
@@ -186,6 +197,23 @@ def plan_restore(
         anchors=anchors,
         keeps_set_ids=direction == "undo",
     )
+
+
+def _around(path: TreePath) -> Iterator[TreePath]:
+    """Yield the paths of the folders around a path, the outermost first."""
+    return (path[:length] for length in range(1, len(path)))
+
+
+def _find_hidden(reader: TreeReader, now: str, start: str, path: TreePath) -> Node | None:
+    """Return the folder around a path that hides it now, and did not do so in the tree `start`, if any.
+
+    Not even its names are known, so that nothing is found at the path says nothing.
+    """
+    for around in _around(path):
+        node = reader.lookup(now, around)
+        if node is None or node.kind == "unkept":
+            return None if node is None or reader.lookup(start, around) == node else node
+    return None
 
 
 def _has_other_attributes(current: Node | None, before: Node | None, after: Node | None) -> bool:

@@ -106,15 +106,14 @@ class Mover:
     def _heal(self) -> bool:
         """Store damaged contents again that the workspace has as well. Return whether any is whole now."""
         damaged = set(self._store.damaged)
-        if not damaged:
-            return False
-        for digest in damaged:
-            self._store.forget(digest)
-        for tree in self._trees:
-            tree.scanner.close()
-            tree.scan()
+        # A disk may give back the second time what it did not the first time, so nothing is deleted: whatever
+        # is not whole is replaced when the same is stored.
+        if not all(map(self._store.is_intact, damaged)):
+            for tree in self._trees:
+                tree.scanner.close()
+                tree.scan()
         self._store.damaged.clear()
-        return any(digest in self._store for digest in damaged)
+        return any(map(self._store.is_intact, damaged))
 
     def _take_back(self, moved: UndoResult, plans: Sequence[tuple[TrackedTree, RestorePlan]]) -> UndoResult:
         """Take back a move that has failed. Return what became of that."""

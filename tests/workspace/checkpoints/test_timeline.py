@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import gc
 import math
@@ -12,8 +14,10 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -1205,6 +1209,125 @@ def test_damaged_content_is_healed_when_the_same_is_stored_again(rig: Rig) -> No
     rig.step(partial((rig.root / "b").write_text, "good"))
     assert rig.move(count=2).restored == ("a",)
     assert (rig.root / "a").read_text() == "good"
+
+
+ERRORS = [errno.EIO, errno.EMFILE, errno.EACCES]
+
+
+@pytest.mark.parametrize("code", ERRORS)
+@pytest.mark.parametrize("call", ["open", "fstat", "read"])
+def test_content_that_could_not_be_read_once_is_not_lost(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    """What the disk gives back the next time is still there, and so is the way back."""
+    (rig.root / "a").write_text("good")
+    rig.step(partial((rig.root / "a").write_text, "bad"))
+    contents = sorted((rig.store / "objects").iterdir())
+    failing = Failing(getattr(os, call), code)
+    real = rig.chain.store.chunks
+
+    def chunks(digest: str) -> Iterator[bytes]:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, failing)
+            yield from real(digest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.chain.store, "chunks", chunks)
+        with contextlib.suppress(WorkspaceError):
+            rig.move()
+    assert failing.was_called
+    assert set(contents) <= set((rig.store / "objects").iterdir())
+    if rig.chain.steps:
+        assert (rig.root / "a").read_text() == "bad"
+        rig.move()
+    assert (rig.root / "a").read_text() == "good"
+
+
+@dataclass
+class Failing:
+    """A system call that fails the first time."""
+
+    real: Callable[..., Any]
+    code: int
+    was_called: bool = False
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        if not self.was_called:
+            self.was_called = True
+            raise OSError(self.code, os.strerror(self.code))
+        return self.real(*arguments, **options)
+
+
+@pytest.mark.parametrize("code", ERRORS)
+def test_history_that_cannot_be_looked_at_when_it_is_opened_is_not_dropped(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    rig.step(lambda: (rig.root / "a").write_text("1"))
+    rig.chain.close()
+    failing = Failing(os.stat, code)
+    with monkeypatch.context() as patch:
+        real = Store.size_of
+
+        def size_of(store: Store, digest: str) -> int:
+            with monkeypatch.context() as inner:
+                inner.setattr(os, "stat", failing)
+                return real(store, digest)
+
+        patch.setattr(Store, "size_of", size_of)
+        with pytest.raises(WorkspaceError, match="cannot be read|not given back by the disk"):
+            rig.again()
+    assert failing.was_called
+    rig.again()
+    assert rig.move().removed == ("a",)
+
+
+def test_undo_removes_nothing_from_a_folder_whose_content_before_the_call_is_not_known(
+    tmp_path: Path,
+) -> None:
+    """It held too much; the call has removed some of that, and what is left is not what the call made."""
+    rig = Rig(tmp_path, ScanLimits(entries=8))
+    folder = rig.root / "large"
+    folder.mkdir()
+    for number in range(10):
+        (folder / str(number)).write_text("a person's")
+
+    def remove_some() -> None:
+        for number in range(5):
+            (folder / str(number)).unlink()
+
+    rig.step(remove_some)
+    assert "large (it holds more than 8 files and folders)" in rig.chain.list_unrestored(rig.chain.steps[-1])
+    for force in (False, True):
+        moved = rig.move(force=force)
+        assert moved.removed == ()
+        assert dict(moved.missing)["large"] == "it was not kept: it holds more than 8 files and folders"
+        assert sorted(path.name for path in folder.iterdir()) == list("56789")
+        rig.move("redo", force=force)
+        assert sorted(path.name for path in folder.iterdir()) == list("56789")
+    rig.chain.close()
+
+
+def test_redo_removes_nothing_from_a_folder_whose_content_after_the_call_is_not_known(
+    tmp_path: Path,
+) -> None:
+    rig = Rig(tmp_path, ScanLimits(entries=8))
+    folder = rig.root / "large"
+    folder.mkdir()
+    (folder / "first").write_text("a person's")
+
+    def add_many() -> None:
+        for number in range(10):
+            (folder / str(number)).write_text("the call's")
+
+    rig.step(add_many)
+    for number in range(10):
+        (folder / str(number)).unlink()
+    rig.move(force=True)
+    assert (folder / "first").read_text() == "a person's"
+    moved = rig.move("redo", force=True)
+    assert dict(moved.missing)["large"] == "it was not kept: it holds more than 8 files and folders"
+    assert (folder / "first").read_text() == "a person's"
+    rig.chain.close()
 
 
 def test_contents_and_records_are_synced_before_a_step_that_changed_something_ends(rig: Rig) -> None:
