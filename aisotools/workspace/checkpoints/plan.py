@@ -47,6 +47,8 @@ class RestorePlan:
         unrestorable: Paths that should be removed, but whose content is not stored: removing them is final.
         sealed: Folders that should be removed with all they hold. Their content is not stored either, because
             it lies too deep, but it is known that nobody has changed anything in them.
+        hidden: Paths at or in folders that cannot be read now, or could not where the way begins, each with
+            the reason: of what is there, all that the steps have not changed stays.
         conflicts: Displayed paths that somebody else changed since.
         contested: The same as tree paths.
         others: Paths that only somebody else changed during a call, each with that reason: they stay.
@@ -65,6 +67,7 @@ class RestorePlan:
     missing: tuple[Failure, ...] = ()
     unrestorable: tuple[Failure, ...] = ()
     sealed: tuple[TreePath, ...] = ()
+    hidden: tuple[Failure, ...] = ()
     conflicts: Reasons = ()
     contested: frozenset[TreePath] = frozenset()
     others: tuple[Failure, ...] = ()
@@ -139,6 +142,8 @@ def plan_restore(
     targets: dict[TreePath, Node | None] = {}
     contested: dict[TreePath, str] = {}
     others: dict[TreePath, str] = {}
+    unseen: dict[TreePath, str] = {}
+    hides: dict[TreePath, str] = {}
     timed: set[TreePath] = set()
     for (start, end), authorship in zip(hops, authorships or repeat(UNKNOWN), strict=False):
         unkept: set[TreePath] = set()
@@ -161,6 +166,8 @@ def plan_restore(
                 why = _CHANGED_SINCE
                 unread = current if hidden is None else hidden
                 if unread is not None and (unread is hidden or unread.is_unreadable):
+                    if unread is hidden or (after is not None and after.kind == "folder"):
+                        unseen[path] = unread.why_unkept
                     why = f"what is there cannot be compared: {unread.why_unkept}"
                 contested.setdefault(path, why)
             elif author != "call" and direction == "undo" and not is_resumed:
@@ -170,6 +177,9 @@ def plan_restore(
                 # Power loss: of what the call itself had set, any part may be gone when a restore is resumed.
                 contested.setdefault(path, _ATTRIBUTES_SINCE)
             targets[path] = after
+            for node in (before, current):
+                if node is not None and node.is_unreadable and after is not None and after.kind == "folder":
+                    hides[path] = node.why_unkept
     for path, node in _missing_folders(reader, now, hops[-1][1] if hops else "", targets).items():
         present[path], targets[path] = None, node
         if not is_resumed:
@@ -186,7 +196,7 @@ def plan_restore(
     if len(hops) > 1:  # else all targets are of that tree
         _take_links(reader, end, targets)
     right, groups, anchors = _plan_links(reader, now, end, targets, present)
-    plan = _build_plan(tree, targets, present, contested, right=right, groups=groups, end=end)
+    plan = _build_plan(tree, targets, present, contested, right=right, groups=groups, unseen=unseen, end=end)
     return replace(
         plan,
         others=tuple((path, others[path]) for path in sorted_in_runs(others)),
@@ -196,6 +206,7 @@ def plan_restore(
         groups=groups,
         anchors=anchors,
         keeps_set_ids=direction == "undo",
+        hidden=tuple({**hides, **unseen}.items()),
     )
 
 
@@ -327,6 +338,7 @@ def _build_plan(
     *,
     right: Collection[TreePath],
     groups: Collection[TreePath],
+    unseen: Mapping[TreePath, str],
     end: str,
 ) -> RestorePlan:
     possible: dict[TreePath, Node | None] = {}
@@ -335,6 +347,9 @@ def _build_plan(
     sealed: list[TreePath] = []
     for path, target in targets.items():
         current = present[path]
+        if path in unseen:
+            missing.append((path, f"what is there is not known: {unseen[path]}"))
+            continue
         if current == target and path not in groups:
             continue
         if path in right or (target is not None and target.is_like(current) and path not in groups):

@@ -139,7 +139,14 @@ class Mover:
         for key, root in moved.origin.items():
             tree = self._trees.find(key)
             if tree is not None:
-                plans.append((tree, plan_restore(self._store, tree, [(tree.scan().root, root)])))
+                plan = plan_restore(self._store, tree, [(tree.scan().root, root)])
+                if plan.hidden:
+                    # What the move has put there would stay, and nobody would say so.
+                    path, why = plan.hidden[0]
+                    raise WorkspaceError(
+                        f"{tree.display_path(path)!r} cannot be taken back: {why}. Try again."
+                    )
+                plans.append((tree, plan))
         direction: Direction = "redo" if moved.direction == "undo" else "undo"
         return self._carry_out(
             direction, moved.steps[::-1], plans, moved.token, force=True, must_succeed=True

@@ -1250,9 +1250,15 @@ class Failing:
     real: Callable[..., Any]
     code: int
     was_called: bool = False
+    fails_at: Callable[[Any], bool] = lambda _first: True
+    passes: int = 0
+    """How many calls are let through before."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        if not self.was_called:
+        if not self.was_called and self.fails_at(arguments[0]):
+            if self.passes:
+                self.passes -= 1
+                return self.real(*arguments, **options)
             self.was_called = True
             raise OSError(self.code, os.strerror(self.code))
         return self.real(*arguments, **options)
@@ -1274,11 +1280,56 @@ def test_history_that_cannot_be_looked_at_when_it_is_opened_is_not_dropped(
                 return real(store, digest)
 
         patch.setattr(Store, "size_of", size_of)
-        with pytest.raises(WorkspaceError, match="cannot be read|not given back by the disk"):
+        with pytest.raises(WorkspaceError, match=r"cannot be read|not given back by the disk"):
             rig.again()
     assert failing.was_called
     rig.again()
     assert rig.move().removed == ("a",)
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_move_is_not_taken_back_while_a_folder_cannot_be_read(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """What the move has put there would stay without a word; `looks` says at which look that is so."""
+    (rig.root / "d").mkdir()
+    (rig.root / "d" / "gone").write_text("1")
+    rig.step((rig.root / "d" / "gone").unlink)
+    moved = rig.move()
+    failing = Failing(os.scandir, errno.EIO, fails_at=lambda folder: is_folder(folder, rig.root / "d"))
+    failing.passes = looks - 1
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", failing)
+        with pytest.raises(
+            WorkspaceError, match=r"'d(/gone)?' cannot be taken back: it cannot be read: Input.* Try again\."
+        ):
+            rig.chain.revert(moved)
+    assert (rig.root / "d" / "gone").read_text() == "1"
+    assert rig.chain.revert(moved).missing == ()
+    assert list((rig.root / "d").iterdir()) == []
+
+
+def is_folder(opened: int, folder: Path) -> bool:
+    return os.fstat(opened).st_ino == folder.stat().st_ino
+
+
+def test_what_cannot_be_looked_at_is_a_conflict_and_stays_even_if_forced(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (rig.root / "d").mkdir()
+    rig.step(partial((rig.root / "d" / "made").write_text, "1"), lambda: (rig.root / "d").chmod(0o711))
+    why = "it cannot be read: Input/output error"
+    for force in (False, True):
+        failing = Failing(os.scandir, errno.EIO, fails_at=lambda folder: is_folder(folder, rig.root / "d"))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "scandir", failing)
+            moved = rig.move(force=force)
+        assert moved.conflicts == tuple(
+            (path, f"what is there cannot be compared: {why}") for path in ("d", "d/made")
+        )
+        assert moved.done == force
+        assert (rig.root / "d" / "made").read_text() == "1"
+    assert moved.missing == tuple((path, f"what is there is not known: {why}") for path in ("d", "d/made"))
 
 
 def test_undo_removes_nothing_from_a_folder_whose_content_before_the_call_is_not_known(
