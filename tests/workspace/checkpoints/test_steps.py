@@ -144,7 +144,7 @@ def test_records_that_do_not_fit_are_ignored() -> None:
 
 def test_step_that_may_have_changed_something_leaves_nothing_to_redo() -> None:
     undone, same = checkpoint("0"), checkpoint("1", "a", "a")
-    for step, kept in (
+    for step, still_undone in (
         (same, [undone]),
         (replace(same, changes_variables=True), []),
         (checkpoint("1"), []),
@@ -152,7 +152,7 @@ def test_step_that_may_have_changed_something_leaves_nothing_to_redo() -> None:
     ):
         timeline = Timeline(undone=[undone], running={"1": same})
         timeline.end(step)
-        assert (timeline.done, timeline.undone, timeline.running) == ([step], kept, {})
+        assert (timeline.done, timeline.undone, timeline.running) == ([step], still_undone, {})
 
 
 def test_last_step_of_an_id_is_the_one_that_moves() -> None:

@@ -1309,11 +1309,28 @@ def test_move_is_not_taken_back_while_a_folder_cannot_be_read(
     assert list((rig.root / "d").iterdir()) == []
 
 
+def test_folder_whose_time_is_not_back_since_a_file_in_it_stays_is_named(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (rig.root / "d").mkdir()
+    rig.step((rig.root / "d" / "made").touch)
+    rig.move()
+    moved = rig.move("redo")
+    refuse = Failing(os.unlink, errno.EIO, fails_at=lambda name: name == "made")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        back = rig.chain.revert(moved)
+    assert back.missing == (
+        ("d", "its time is not back, since not all in it is"),
+        ("d/made", "Input/output error"),
+    )
+
+
 def is_folder(opened: int, folder: Path) -> bool:
     return os.fstat(opened).st_ino == folder.stat().st_ino
 
 
-def test_what_cannot_be_looked_at_is_a_conflict_and_stays_even_if_forced(
+def test_folder_that_cannot_be_looked_at_is_a_conflict_and_stays_even_if_forced(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (rig.root / "d").mkdir()
