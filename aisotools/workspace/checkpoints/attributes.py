@@ -41,6 +41,9 @@ _XATTR_HEAD = struct.Struct("<HI")
 _NOT_KEPT = 0xFFFFFFFF  # in the place of a value's length
 _REFUSED = frozenset({errno.EPERM, errno.EINVAL, errno.ENOTSUP, errno.ENOSYS})
 """What the system says of an attribute that it does not have, or that is not this user's to set."""
+_UNTOLD = _REFUSED | {errno.EACCES, errno.ENODATA, errno.ERANGE}
+"""What the system says when it tells no value: among others, that the attribute was removed meanwhile, or is
+longer now."""
 _SET_IDS = stat.S_ISUID | stat.S_ISGID
 
 
@@ -53,12 +56,16 @@ def read_xattrs(file: int, store: ContentStore) -> str:
     """Store the extended attributes of an open file or folder. Return their digest; empty if it has none.
 
     Raises:
+        OSError: If the disk does not give them back.
         WorkspaceError: If they cannot be stored.
     """
     try:
         names = os.listxattr(file)
-    except OSError:
-        return ""  # the file system has none, or tells nobody
+    except OSError as error:
+        # Anything else says nothing of the file: it would seem to have lost its attributes.
+        if error.errno in _REFUSED:
+            return ""  # the file system has none, or tells nobody
+        raise
     if not names:
         return ""
     found: dict[str, bytes | None] = {}
@@ -70,8 +77,10 @@ def read_xattrs(file: int, store: ContentStore) -> str:
         if is_covered(name):
             try:
                 value = os.getxattr(file, name)
-            except OSError:
-                continue  # it is named, and its value is not known
+            except OSError as error:
+                if error.errno in _UNTOLD:
+                    continue  # it is named, and its value is not known
+                raise
             left -= len(name) + len(value)
             if left >= 0:
                 found[name] = value
@@ -192,7 +201,7 @@ def set_xattrs(file: int, node: Node, store: ContentStore) -> list[str]:
     """Give an open file or folder the extended attributes of a node. Return the names of those it has not.
 
     Raises:
-        OSError: If there is no room for them.
+        OSError: If there is no room for them, or the disk does not tell which there are.
         WorkspaceError: If they are no longer stored.
     """
     if node.mtime_ns is None:
@@ -200,7 +209,10 @@ def set_xattrs(file: int, node: Node, store: ContentStore) -> list[str]:
     wanted = load_xattrs(node.xattrs, store)
     try:
         present = os.listxattr(file)
-    except OSError:
+    except OSError as error:
+        # Without the names, what has to go would stay without a word.
+        if error.errno not in _REFUSED:
+            raise
         present = []
     for name in present:
         # A new file has the access control list that the folder around it gives to new files.

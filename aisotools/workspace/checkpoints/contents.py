@@ -34,13 +34,20 @@ def occupied_bytes(status: os.stat_result) -> int:
 
 
 def has_holes(file: int, status: os.stat_result) -> bool:
-    """Return whether an open file has a hole. Its position may change."""
+    """Return whether an open file has a hole. Its position may change.
+
+    Raises:
+        OSError: If the disk does not tell.
+    """
     if status.st_blocks * 512 >= status.st_size:
         return False
     try:
         return os.lseek(file, 0, os.SEEK_HOLE) < status.st_size
-    except OSError:
-        return False  # the file system does not tell
+    except OSError as error:
+        # The file system knows no holes. ENXIO, a race: the file was cut, as its stamp will show.
+        if error.errno in {errno.EINVAL, errno.ENOTSUP, errno.ENXIO}:
+            return False
+        raise
 
 
 def store_sparse(store: Store, file: int, size: int, *, max_bytes: int) -> StoredFile | None:

@@ -7,7 +7,7 @@ changed since, or during the call. `find_changed_since` looks once more, right b
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -47,6 +47,8 @@ class RestorePlan:
         unrestorable: Paths that should be removed, but whose content is not stored: removing them is final.
         sealed: Folders that should be removed with all they hold. Their content is not stored either, because
             it lies too deep, but it is known that nobody has changed anything in them.
+        hidden: Paths at or in folders that cannot be read now, or could not where the way begins, each with
+            the reason: of what is there, all that the steps have not changed stays.
         conflicts: Displayed paths that somebody else changed since.
         contested: The same as tree paths.
         others: Paths that only somebody else changed during a call, each with that reason: they stay.
@@ -65,6 +67,7 @@ class RestorePlan:
     missing: tuple[Failure, ...] = ()
     unrestorable: tuple[Failure, ...] = ()
     sealed: tuple[TreePath, ...] = ()
+    hidden: tuple[Failure, ...] = ()
     conflicts: Reasons = ()
     contested: frozenset[TreePath] = frozenset()
     others: tuple[Failure, ...] = ()
@@ -139,11 +142,21 @@ def plan_restore(
     targets: dict[TreePath, Node | None] = {}
     contested: dict[TreePath, str] = {}
     others: dict[TreePath, str] = {}
+    unseen: dict[TreePath, str] = {}
+    hides: dict[TreePath, str] = {}
     timed: set[TreePath] = set()
     for (start, end), authorship in zip(hops, authorships or repeat(UNKNOWN), strict=False):
+        unkept: set[TreePath] = set()
         for path, (before, after) in reader.differences(start, end, timed).items():
+            if after is not None and after.kind == "unkept":
+                unkept.add(path)
+            elif after is None and not unkept.isdisjoint(_around(path)):
+                continue  # what this folder is to hold was never known, so nothing in it is too much
             current = targets[path] if path in targets else reader.lookup(now, path)
-            is_known = is_same(current, before) or is_same(current, after)
+            hidden = None
+            if current is None and path not in targets:
+                hidden = _find_hidden(reader, now, start, path)
+            is_known = hidden is None and (is_same(current, before) or is_same(current, after))
             author = "call" if is_same(current, after) else authorship.author_of(path)
             if author == "others" and not force and not (direction == "redo" and is_known):
                 others[path] = _CHANGED_BY_OTHERS
@@ -151,8 +164,11 @@ def plan_restore(
             present.setdefault(path, current)
             if not is_known and not (is_resumed and current is None):
                 why = _CHANGED_SINCE
-                if current is not None and current.is_unreadable:
-                    why = f"what is there cannot be compared: {current.why_unkept}"
+                unread = current if hidden is None else hidden
+                if unread is not None and (unread is hidden or unread.is_unreadable):
+                    if unread is hidden or (after is not None and after.kind == "folder"):
+                        unseen[path] = unread.why_unkept
+                    why = f"what is there cannot be compared: {unread.why_unkept}"
                 contested.setdefault(path, why)
             elif author != "call" and direction == "undo" and not is_resumed:
                 why = _CHANGED_BY_OTHERS if author == "others" else _CHANGED_BY_ANYBODY
@@ -161,13 +177,18 @@ def plan_restore(
                 # Power loss: of what the call itself had set, any part may be gone when a restore is resumed.
                 contested.setdefault(path, _ATTRIBUTES_SINCE)
             targets[path] = after
+            for node in (before, current):
+                if node is not None and node.is_unreadable and after is not None and after.kind == "folder":
+                    hides[path] = node.why_unkept
     for path, node in _missing_folders(reader, now, hops[-1][1] if hops else "", targets).items():
         present[path], targets[path] = None, node
         if not is_resumed:
             contested.setdefault(path, _REMOVED_SINCE)
     for path, target in targets.items():
         current = present[path]
-        if current is not None and current.kind == "folder" and (target is None or target.kind != "folder"):
+        # What was not kept is not brought back, so the folder in its place stays, with all in it.
+        is_removed = target is None or target.kind not in {"folder", "unkept", "other"}
+        if current is not None and current.kind == "folder" and is_removed:
             for name in reader.of(current):
                 if targets.get((*path, name), current) is not None:
                     contested[*path, name] = _ADDED_SINCE
@@ -175,7 +196,7 @@ def plan_restore(
     if len(hops) > 1:  # else all targets are of that tree
         _take_links(reader, end, targets)
     right, groups, anchors = _plan_links(reader, now, end, targets, present)
-    plan = _build_plan(tree, targets, present, contested, right=right, groups=groups, end=end)
+    plan = _build_plan(tree, targets, present, contested, right=right, groups=groups, unseen=unseen, end=end)
     return replace(
         plan,
         others=tuple((path, others[path]) for path in sorted_in_runs(others)),
@@ -185,7 +206,25 @@ def plan_restore(
         groups=groups,
         anchors=anchors,
         keeps_set_ids=direction == "undo",
+        hidden=tuple({**hides, **unseen}.items()),
     )
+
+
+def _around(path: TreePath) -> Iterator[TreePath]:
+    """Yield the paths of the folders around a path, the outermost first."""
+    return (path[:length] for length in range(1, len(path)))
+
+
+def _find_hidden(reader: TreeReader, now: str, start: str, path: TreePath) -> Node | None:
+    """Return the folder around a path that hides it now, and did not do so in the tree `start`, if any.
+
+    Not even its names are known, so that nothing is found at the path says nothing.
+    """
+    for around in _around(path):
+        node = reader.lookup(now, around)
+        if node is None or node.kind == "unkept":
+            return None if node is None or reader.lookup(start, around) == node else node
+    return None
 
 
 def _has_other_attributes(current: Node | None, before: Node | None, after: Node | None) -> bool:
@@ -299,6 +338,7 @@ def _build_plan(
     *,
     right: Collection[TreePath],
     groups: Collection[TreePath],
+    unseen: Mapping[TreePath, str],
     end: str,
 ) -> RestorePlan:
     possible: dict[TreePath, Node | None] = {}
@@ -307,6 +347,9 @@ def _build_plan(
     sealed: list[TreePath] = []
     for path, target in targets.items():
         current = present[path]
+        if path in unseen:
+            missing.append((path, f"what is there is not known: {unseen[path]}"))
+            continue
         if current == target and path not in groups:
             continue
         if path in right or (target is not None and target.is_like(current) and path not in groups):

@@ -305,6 +305,8 @@ class _Restore:
                 if names is None or names == set(present):
                     set_time(folder, node)
                     self._result.timed.append(path)
+                elif any(failed[:-1] == path for failed, _ in self._result.failed):
+                    self._result.left_out.append((path, "its time is not back, since not all in it is"))
             finally:
                 os.close(folder)
         except (FileNotFoundError, NotADirectoryError):

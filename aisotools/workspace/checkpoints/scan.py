@@ -14,7 +14,6 @@ things could hide a change behind an old stamp, and both are dealt with:
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import stat
@@ -314,8 +313,14 @@ class Scanner:
         for batch in batches:
             try:
                 opened = open_below(root, batch.path)
-            except OSError:
-                opened = -1  # it was removed since the walk has visited it
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # it was removed since the walk has visited it, which dropped what was known of it
+            except OSError as error:
+                # Not removed: an undo would take what is in it for the work of somebody else, or remove it.
+                for name in batch.names:
+                    batch.folder.set(name, None, unreadable_node(error, None))
+                walk.has_unkept = True
+                continue
             try:
                 for name, size in zip(batch.names, batch.sizes, strict=True):
                     room = self._limits.total_bytes - walk.file_bytes
@@ -331,8 +336,7 @@ class Scanner:
                     if progress is not None:
                         progress(read_bytes, due_bytes)
             finally:
-                if opened >= 0:
-                    os.close(opened)
+                os.close(opened)
         return read_bytes
 
     def _read_file(
@@ -344,16 +348,20 @@ class Scanner:
             FileNotFoundError: It is there no longer.
             TooSlow: Its stamp could be trusted if it were synced, which this walk must not wait for.
         """
-        if folder < 0:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        if size > room:
-            return None, unkept_node("it is too large", _status(folder, name))
+        status = None
         try:
-            opened = os.open(name, READ_FLAGS, dir_fd=folder)
+            if size > room:
+                return None, unkept_node("it is too large", _status(folder, name))
+            try:
+                opened = os.open(name, READ_FLAGS, dir_fd=folder)
+            except OSError:
+                status = _status(folder, name)
+                raise
         except FileNotFoundError:
             raise
         except OSError as error:
-            return None, unreadable_node(error, _status(folder, name))
+            return None, unreadable_node(error, status)
+        before = None
         try:
             for _ in range(_READ_ATTEMPTS):
                 before = os.fstat(opened)
@@ -386,7 +394,7 @@ class Scanner:
                     return None, unkept_node("it is too large", after)
             return None, unkept_node("it kept changing while it was read", os.fstat(opened))
         except OSError as error:
-            return None, unreadable_node(error, os.fstat(opened))
+            return None, unreadable_node(error, before)
         finally:
             os.close(opened)
 
@@ -530,38 +538,54 @@ class _Walk:
         state.set(name, _stamp_of(status) if trusted else None, node)
 
     def _visit_folder(self, parent: int, path: TreePath, name: str, state: FolderState) -> None:
+        """Visit a subfolder. One that cannot be read is named, and nothing below it is known.
+
+        Raises:
+            OSError: If the folder around it does not even let it be looked at.
+        """
         try:
             status = _status(parent, name)
-            folder = os.open(name, DIRECTORY_FLAGS, dir_fd=parent)
         except FileNotFoundError:
             return  # removed since it was listed; the next walk drops it
-        except OSError as error:
-            state.set(name, None, unreadable_node(error, status))
-            return
+        pending, file_bytes = len(self.pending), self.file_bytes
         try:
-            status = os.fstat(folder)
-            if status.st_dev != self.device:
-                state.set(name, None, unkept_node("it lies on another file system", status))
-                return
-            if len(path) + 1 > self.limits.depth:
-                reason = f"it lies more than {self.limits.depth} folders deep"
-                state.set(name, None, unkept_node(reason, status, self._look_through(folder)))
-                return
-            inner = state.folders.get(name)
-            if inner is None:
-                inner = FolderState(state)
-            # Its time before the look: whatever is put into it from then on shows the next time.
-            node = Node("folder", content=inner.digest)
-            node = _with_attributes(node, status, read_xattrs(folder, self.store))
-            if name not in state.folders or state.node(name) != node:
-                state.set(name, None, node)
-                state.folders[name] = inner
             try:
-                self.visit(folder, (*path, name), inner)
-            except _TooManyEntries as error:
-                state.set(name, None, unkept_node(str(error), status))
-        finally:
-            os.close(folder)
+                folder = os.open(name, DIRECTORY_FLAGS, dir_fd=parent)
+            except FileNotFoundError:
+                return  # the same
+            try:
+                self._visit_open(folder, (*path, name), state)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            # Hostile code may let the names in a folder be listed and nothing else of them be seen.
+            del self.pending[pending:]
+            self.file_bytes = file_bytes
+            state.set(name, None, unreadable_node(error, status))
+
+    def _visit_open(self, folder: int, path: TreePath, state: FolderState) -> None:
+        """Visit the open folder at `path`, whose entry is in `state`."""
+        name, status = path[-1], os.fstat(folder)
+        if status.st_dev != self.device:
+            state.set(name, None, unkept_node("it lies on another file system", status))
+            return
+        if len(path) > self.limits.depth:
+            reason = f"it lies more than {self.limits.depth} folders deep"
+            state.set(name, None, unkept_node(reason, status, self._look_through(folder)))
+            return
+        inner = state.folders.get(name)
+        if inner is None:
+            inner = FolderState(state)
+        # Its time before the look: whatever is put into it from then on shows the next time.
+        node = Node("folder", content=inner.digest)
+        node = _with_attributes(node, status, read_xattrs(folder, self.store))
+        if name not in state.folders or state.node(name) != node:
+            state.set(name, None, node)
+            state.folders[name] = inner
+        try:
+            self.visit(folder, path, inner)
+        except _TooManyEntries as error:
+            state.set(name, None, unkept_node(str(error), status))
 
     def _look_through(self, folder: int) -> str:
         """Return what `digest_below` does for a folder beyond the depth, whose content is not stored."""

@@ -18,8 +18,9 @@ Race window
     What was stored since the last `sync` may be lost with the power, in any order: a record may be there
     without its content.
 When it fails
-    A content that is damaged or gone is an error of whoever reads it; `put` of the same bytes heals it. A
-    record that cannot be read ends the journal, and `damage` says how much came after it.
+    A content that is damaged or gone is an error of whoever reads it; `put` of the same bytes heals it. One
+    that could not be read is not taken for lost: the next read may succeed, so nothing is deleted. A record
+    that cannot be read ends the journal, and `damage` says how much came after it.
 """
 
 from __future__ import annotations
@@ -59,6 +60,14 @@ _SHARED_BYTES = 1 << 16  # below it a copy takes no longer
 _NEVER_SHARED = frozenset({errno.EXDEV, errno.ENOTTY, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 _SYNCED_ONE_BY_ONE = 32
 """Up to so many contents are synced each; above it the whole file system is, which is faster."""
+
+
+_LOST = frozenset({errno.ENOENT, errno.EIO})
+"""What the system says of a content that is gone or damaged; all else may be another the next time."""
+
+
+class LostContent(WorkspaceError):
+    """A stored content is gone or damaged."""
 
 
 def content_digest(data: bytes) -> str:
@@ -103,7 +112,8 @@ class Store:
         size: Bytes of all contents.
         count: Number of all contents. Which there are is on disk only: there may be many small ones.
         damage: What of the journal could not be read, in a clause; empty if that is nothing.
-        damaged: Digests of contents that somebody wanted to read, and that are gone or another; see `forget`.
+        damaged: Digests of contents that somebody wanted to read, and that are gone, another, or not given
+            back by the disk; see `is_intact`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -212,7 +222,7 @@ class Store:
     # ---- contents
 
     def __contains__(self, digest: str) -> bool:
-        return os.access(digest, os.F_OK, dir_fd=self._objects)
+        return self.size_of(digest) >= 0
 
     def put(self, data: bytes) -> str:
         """Store a content. Return its digest.
@@ -311,6 +321,12 @@ class Store:
             self._abort(name, error)
         return StoredFile(digest, size)
 
+    def is_intact(self, digest: str) -> bool:
+        """Return whether a content is stored, undamaged. It is read for that."""
+        with suppress(OSError):
+            return self._is_whole(digest, self._find_size(digest))
+        return False
+
     def _is_whole(self, digest: str, size: int) -> bool:
         """Return whether a content of so many bytes is stored, undamaged."""
         hashed = hashlib.blake2b(digest_size=_DIGEST_BYTES)
@@ -325,7 +341,8 @@ class Store:
         """Return a content.
 
         Raises:
-            WorkspaceError: If it no longer exists or is damaged.
+            LostContent: If it no longer exists or is damaged.
+            WorkspaceError: If it cannot be read now.
         """
         data = b"".join(self.chunks(digest))
         if content_digest(data) != digest:
@@ -380,18 +397,18 @@ class Store:
         """Yield a content in pieces without verifying its digest.
 
         Raises:
-            WorkspaceError: If it no longer exists.
+            LostContent: If it no longer exists, or the disk does not give it back.
+            WorkspaceError: If it cannot be read now.
         """
         try:
             file = os.open(digest, READ_FLAGS, dir_fd=self._objects)
+            try:
+                # No more than there is now: a file that is being written to has an end all the same.
+                yield from _read_chunks(file, os.fstat(file).st_size)
+            finally:
+                os.close(file)
         except OSError as error:
-            self.damaged.add(digest)
-            raise WorkspaceError(f"The checkpoint content {digest[:12]} is gone: {error.strerror}.") from None
-        try:
-            # No more than there is now: a file that is being written to has an end all the same.
-            yield from _read_chunks(file, os.fstat(file).st_size)
-        finally:
-            os.close(file)
+            raise self._read_error(digest, error) from error
 
     def keep_only(self, digests: Iterable[str]) -> None:
         """Delete every other content."""
@@ -408,13 +425,32 @@ class Store:
 
     def _damage_error(self, digest: str) -> WorkspaceError:
         self.damaged.add(digest)
-        return WorkspaceError(f"The checkpoint content {digest[:12]} is damaged; it is not used.")
+        return LostContent(f"The checkpoint content {digest[:12]} is damaged; it is not used.")
+
+    def _read_error(self, digest: str, error: OSError) -> WorkspaceError:
+        # Out of descriptors or memory: says nothing of the content, which must not count as lost for that.
+        problem = f"The checkpoint content {digest[:12]}"
+        if error.errno not in _LOST:
+            return WorkspaceError(f"{problem} cannot be read: {error.strerror}. Try again.")
+        self.damaged.add(digest)
+        problem += " is gone" if error.errno == errno.ENOENT else " is not given back by the disk"
+        return LostContent(f"{problem}: {error.strerror}.")
 
     def size_of(self, digest: str) -> int:
-        """Return the size of a content in bytes; -1 if it is not there."""
+        """Return the size of a content in bytes; -1 if it is not there.
+
+        Raises:
+            WorkspaceError: If that cannot be told now.
+        """
+        try:
+            return self._find_size(digest)
+        except OSError as error:
+            raise self._read_error(digest, error) from error
+
+    def _find_size(self, digest: str) -> int:
         try:
             return os.stat(digest, dir_fd=self._objects, follow_symlinks=False).st_size
-        except OSError:
+        except FileNotFoundError:
             return -1
 
     def _create_temporary(self) -> tuple[str, int]:
@@ -429,7 +465,7 @@ class Store:
     def _commit(self, name: str, digest: str, size: int) -> None:
         # Race: two processes may store the same content. Each renames a whole file, so either is right.
         with self._lock:
-            is_new = not os.access(digest, os.F_OK, dir_fd=self._objects)
+            is_new = self._find_size(digest) < 0  # else it is damaged
             os.rename(name, digest, src_dir_fd=self._objects, dst_dir_fd=self._objects)
             self._note_unsynced(digest, is_new=True)
             if is_new:
@@ -443,7 +479,7 @@ class Store:
             self._is_all_unsynced = True
 
     def forget(self, digest: str) -> None:
-        """Delete a content that is damaged, so that the same is written again when it is at hand."""
+        """Delete a content that is not on the disk as it should be, so that nobody takes it for whole."""
         with self._lock, suppress(FileNotFoundError):
             size = os.stat(digest, dir_fd=self._objects, follow_symlinks=False).st_size
             # Crash: the records that name it find it missing, as they would have found it damaged.

@@ -435,7 +435,7 @@ class Checkpoints:
         changed, no call may change anything before that is mended, by the next move or the next process.
 
         Raises:
-            WorkspaceError: If it cannot be recorded; nothing was changed then.
+            WorkspaceError: If it cannot be recorded, or a folder not be looked at; nothing was changed then.
         """
         with self._lock:
             return self._mover.revert(moved)

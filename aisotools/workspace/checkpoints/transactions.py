@@ -106,15 +106,14 @@ class Mover:
     def _heal(self) -> bool:
         """Store damaged contents again that the workspace has as well. Return whether any is whole now."""
         damaged = set(self._store.damaged)
-        if not damaged:
-            return False
-        for digest in damaged:
-            self._store.forget(digest)
-        for tree in self._trees:
-            tree.scanner.close()
-            tree.scan()
+        # A disk may give back the second time what it did not the first time, so nothing is deleted: whatever
+        # is not whole is replaced when the same is stored.
+        if not all(map(self._store.is_intact, damaged)):
+            for tree in self._trees:
+                tree.scanner.close()
+                tree.scan()
         self._store.damaged.clear()
-        return any(digest in self._store for digest in damaged)
+        return any(map(self._store.is_intact, damaged))
 
     def _take_back(self, moved: UndoResult, plans: Sequence[tuple[TrackedTree, RestorePlan]]) -> UndoResult:
         """Take back a move that has failed. Return what became of that."""
@@ -140,7 +139,14 @@ class Mover:
         for key, root in moved.origin.items():
             tree = self._trees.find(key)
             if tree is not None:
-                plans.append((tree, plan_restore(self._store, tree, [(tree.scan().root, root)])))
+                plan = plan_restore(self._store, tree, [(tree.scan().root, root)])
+                if plan.hidden:
+                    # What the move has put there would stay, and nobody would say so.
+                    path, why = plan.hidden[0]
+                    raise WorkspaceError(
+                        f"{tree.display_path(path)!r} cannot be taken back: {why}. Try again."
+                    )
+                plans.append((tree, plan))
         direction: Direction = "redo" if moved.direction == "undo" else "undo"
         return self._carry_out(
             direction, moved.steps[::-1], plans, moved.token, force=True, must_succeed=True

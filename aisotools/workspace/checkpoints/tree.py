@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.workspace.checkpoints.store import content_digest
+from aisotools.workspace.checkpoints.store import LostContent, content_digest
 from aisotools.workspace.dirfd import DIRECTORY_FLAGS
 
 NodeKind = Literal["file", "sparse", "folder", "link", "long_link", "fifo", "other", "unkept"]
@@ -148,7 +148,7 @@ class SizedStore(ContentStore, Protocol):
     """Storage that tells the size of a content without reading it."""
 
     def size_of(self, digest: str) -> int:
-        """Return the size of a content in bytes; -1 if it is not there."""
+        """Return the size of a content in bytes; -1 if it is not there. An error if that cannot be told."""
 
 
 def link_node(target: str, store: ContentStore) -> Node:
@@ -377,7 +377,11 @@ def reachable_digests(store: ContentStore, roots: Iterable[str]) -> set[str]:
 
 
 def is_whole(store: SizedStore, root: str) -> bool:
-    """Return whether all that a tree needs is stored: its listings undamaged, the rest of the right size."""
+    """Return whether all that a tree needs is stored: its listings undamaged, the rest of the right size.
+
+    Raises:
+        WorkspaceError: If that cannot be told now.
+    """
     known: set[str] = set()
     todo = [root]
     while todo:
@@ -387,7 +391,7 @@ def is_whole(store: SizedStore, root: str) -> bool:
         known.add(digest)
         try:
             nodes = decode_folder(store.get(digest))
-        except WorkspaceError:
+        except LostContent:
             return False
         for node in nodes.values():
             if node.kind == "folder":
@@ -484,9 +488,12 @@ def _stamp_text(status: os.stat_result) -> str:
     return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}:{status.st_ctime_ns}"
 
 
-def unreadable_node(error: OSError, status: os.stat_result) -> Node:
-    """Return a node for a path that cannot be read."""
-    return unkept_node(f"{_UNREADABLE}{error.strerror}", status)
+def unreadable_node(error: OSError, status: os.stat_result | None) -> Node:
+    """Return a node for a path that cannot be read; without a status one that is equal to no other."""
+    reason = f"{_UNREADABLE}{error.strerror}"
+    if status is None:
+        return Node("unkept", content=f"{reason};{os.urandom(8).hex()}")
+    return unkept_node(reason, status)
 
 
 def unkept_node(reason: str, status: os.stat_result, digest: str = "") -> Node:

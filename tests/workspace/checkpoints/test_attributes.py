@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import random
 import shutil
@@ -16,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +28,9 @@ from aisotools.workspace.checkpoints.attributes import (
     list_partial,
     load_xattrs,
     read_xattrs,
+    set_attributes,
     set_special_attributes,
+    set_time,
     set_xattrs,
     settable_mode,
     why_partial,
@@ -472,6 +476,178 @@ def test_owner_is_set_where_that_is_allowed(tmp_path: Path, monkeypatch: pytest.
     assert set_special_attributes(folder, "l", node, None) == lost
     assert (tmp_path / "l").lstat().st_mtime_ns == 1
     os.close(folder)
+
+
+# ---- what the system says of attributes, on whatever file system this runs
+
+
+class Attributes:
+    """A file's extended attributes as `os` tells of them; calls may fail with an error."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, **values: bytes) -> None:
+        self.values = {f"user.{name}": value for name, value in values.items()}
+        self.errors: dict[str, int] = {}
+        self.changed: list[str] = []
+        for name in ("listxattr", "getxattr", "setxattr", "removexattr"):
+            patch.setattr(os, name, functools.partial(self._answer, name))
+
+    def _answer(self, call: str, _file: int, *arguments: Any) -> Any:
+        if call in self.errors:
+            raise OSError(self.errors[call], os.strerror(self.errors[call]))
+        if call == "listxattr":
+            return list(self.values)
+        if call == "getxattr":
+            return self.values[arguments[0]]
+        self.changed.append(f"{call} {arguments[0]}")
+        return None
+
+
+@pytest.fixture
+def attributes(monkeypatch: pytest.MonkeyPatch) -> Attributes:
+    return Attributes(monkeypatch, a=b"1")
+
+
+@pytest.mark.parametrize(("size", "is_kept"), [(4096 - len("user.b"), True), (4097 - len("user.b"), False)])
+def test_four_kilobytes_of_names_and_values_are_kept(
+    store: Store, attributes: Attributes, size: int, is_kept: bool
+) -> None:
+    value = b"y" * size
+    attributes.values = {"user.b": value}
+    assert load_xattrs(read_xattrs(0, store), store) == {"user.b": value if is_kept else None}
+
+
+def test_label_that_the_system_gives_to_every_file_is_not_kept(store: Store, attributes: Attributes) -> None:
+    attributes.values["security.selinux"] = b"label"
+    assert load_xattrs(read_xattrs(0, store), store) == {"user.a": b"1"}
+    del attributes.values["user.a"]
+    assert read_xattrs(0, store) == ""
+
+
+@pytest.mark.parametrize("code", [errno.ENOTSUP, errno.EPERM, errno.ENOSYS, errno.EINVAL])
+def test_file_system_without_attributes_has_none(store: Store, attributes: Attributes, code: int) -> None:
+    digest = read_xattrs(0, store)
+    attributes.errors["listxattr"] = code
+    assert read_xattrs(0, store) == ""
+    assert set_xattrs(0, Node("file", mtime_ns=1, xattrs=digest), store) == []
+    assert attributes.changed == ["setxattr user.a"]
+
+
+@pytest.mark.parametrize("code", [errno.ENODATA, errno.ERANGE, errno.EACCES, errno.EPERM])
+def test_attribute_without_a_value_is_named(store: Store, attributes: Attributes, code: int) -> None:
+    attributes.errors["getxattr"] = code
+    assert load_xattrs(read_xattrs(0, store), store) == {"user.a": None}
+
+
+@pytest.mark.parametrize("call", ["listxattr", "getxattr"])
+def test_disk_that_does_not_tell_attributes_is_an_error(
+    store: Store, attributes: Attributes, call: str
+) -> None:
+    """Neither does the file count as one without, nor is anything left that should go."""
+    node = Node("file", mtime_ns=1, xattrs=read_xattrs(0, store))
+    attributes.errors[call] = errno.EIO
+    with pytest.raises(OSError, match="Input/output error"):
+        read_xattrs(0, store)
+    with pytest.raises(OSError, match="Input/output error"):
+        set_xattrs(0, node, store)
+
+
+def test_attribute_that_the_system_refuses_is_named_and_one_without_room_is_an_error(
+    store: Store, attributes: Attributes
+) -> None:
+    node = Node("file", mtime_ns=1, xattrs=read_xattrs(0, store))
+    assert set_xattrs(0, node, store) == []
+    assert attributes.changed == [], "it has that one"
+    attributes.values = {"user.a": b"2", "user.other": b"", "trusted.not ours": b""}
+    assert set_xattrs(0, node, store) == []
+    assert attributes.changed == ["removexattr user.other", "setxattr user.a"]
+    attributes.errors["setxattr"] = errno.EPERM
+    assert set_xattrs(0, node, store) == ["user.a"]
+    attributes.errors["setxattr"] = errno.ENOSPC
+    with pytest.raises(OSError, match="No space left"):
+        set_xattrs(0, node, store)
+
+
+def test_bits_that_lend_rights_are_named_only_if_they_are_missing(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a"
+    path.touch()
+    if IS_ROOT:
+        os.chown(path, 12345, 12345)
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        monkeypatch.setattr(os, "getegid", lambda: 12345)
+    status = path.stat()
+    owner = status.st_uid, status.st_gid
+    lends, plain = (Node("file", mode, owner=owner) for mode in (0o6755, 0o755))
+    file = os.open(path, os.O_RDONLY)
+    try:
+        assert set_attributes(file, lends, store, owner=None, keeps_set_ids=True) == []
+        assert stat.S_IMODE(path.stat().st_mode) == 0o6755
+        lost = ["its setuid or setgid bit"]
+        assert set_attributes(file, lends, store, owner=None, keeps_set_ids=False) == lost
+        assert stat.S_IMODE(path.stat().st_mode) == 0o755
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fchmod", lambda _file, _mode: None)  # a file system without modes
+            path.chmod(0o600)
+            assert set_attributes(file, plain, store, owner=None, keeps_set_ids=True) == []
+            assert set_attributes(file, lends, store, owner=None, keeps_set_ids=True) == lost
+    finally:
+        os.close(file)
+
+
+def test_fifo_gets_its_mode_only_where_the_mask_has_taken_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "p", 0o600)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    changed: list[int] = []
+    monkeypatch.setattr(
+        "aisotools.workspace.checkpoints.attributes.change_mode", lambda _place, mode: changed.append(mode)
+    )
+    try:
+        for mode in (0o600, 0o622):
+            assert set_special_attributes(folder, "p", Node("fifo", mode, mtime_ns=7), None) == []
+        assert (tmp_path / "p").stat().st_mtime_ns == 7
+    finally:
+        os.close(folder)
+    assert changed == [0o622]
+
+
+def test_time_is_set_if_it_is_known_and_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    path.touch()
+    file = os.open(path, os.O_RDONLY)
+    try:
+        set_time(file, Node("file", mtime_ns=5))
+        assert path.stat().st_mtime_ns == 5
+        monkeypatch.setattr(os, "utime", None)
+        set_time(file, Node("file", mtime_ns=5))
+        set_time(file, Node("file"))
+    finally:
+        os.close(file)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
+def test_owner_that_the_disk_does_not_take_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fchown", fail)
+    monkeypatch.setattr(os, "chown", fail)
+    (tmp_path / "l").symlink_to("x")
+    folder = os.open(tmp_path, os.O_RDONLY)
+    other = (OWN[0] + 1, OWN[1])
+    try:
+        with pytest.raises(OSError, match=os.strerror(code)):
+            give_to(folder, other)
+        with pytest.raises(OSError, match=os.strerror(code)):
+            set_special_attributes(folder, "l", Node("link", content="x", owner=other), None)
+        with pytest.raises(OSError, match=os.strerror(code)):
+            set_special_attributes(folder, "l", Node("link", content="x"), other)
+    finally:
+        os.close(folder)
 
 
 # ---- as another user, and on another file system

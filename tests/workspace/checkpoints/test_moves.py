@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from aisotools.workspace.checkpoints.authorship import Evidence
+from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship, Evidence, JointAuthorship
 from aisotools.workspace.checkpoints.moves import (
     LISTED_BYTES,
     PathList,
     TreesMoved,
     UndoResult,
+    changes_by_author,
     find_stuck,
+    join_authorships,
     judge_changes,
     list_changed,
+    list_unrestored,
     move_trees,
     plan_trees,
 )
@@ -27,7 +32,7 @@ from aisotools.workspace.checkpoints.plan import RestorePlan
 from aisotools.workspace.checkpoints.scan import ScanLimits
 from aisotools.workspace.checkpoints.steps import Checkpoint
 from aisotools.workspace.checkpoints.store import Store, content_digest
-from aisotools.workspace.checkpoints.tree import Node, TreePath
+from aisotools.workspace.checkpoints.tree import Node, TreePath, TreeReader
 from aisotools.workspace.checkpoints.trees import TrackedTree, TrackedTrees
 
 
@@ -382,3 +387,192 @@ def test_result_of_a_move_is_one_that_was_made_and_shows_no_digests() -> None:
     assert "first digest" not in repr(result)
     assert "token" not in repr(result)
     assert LISTED_BYTES == 8 << 20
+    assert not result.is_late
+    assert replace(result, is_late=True) == result
+
+
+# ---- whose changes they are
+
+
+def step_of(before: str, after: str, **options: Any) -> Checkpoint:
+    given: dict[str, Any] = {"call_id": "c", "before": {"": before}, "after": {"": after}, **options}
+    return Checkpoint(name="bash", session="s", time_s=0, **given)
+
+
+OTHERS = Authorship(named=frozenset({("ours",)}), is_certain=True)
+
+
+def test_writers_of_the_workspace_are_no_writers_of_what_lies_outside(tmp_path: Path) -> None:
+    store, folder, other = Store(tmp_path / "store"), tmp_path / "workspace", tmp_path / "other"
+    folder.mkdir()
+    other.mkdir()
+    trees = TrackedTrees(store, folder, ScanLimits())
+    outside = trees.track(other / "file")
+    assert outside is not None
+    before = {"": trees.workspace.scan().root, outside.key: outside.scan().root}
+    for path in (folder / "file", folder / "ours", other / "file"):
+        path.touch()
+    after = {"": trees.workspace.scan().root, outside.key: outside.scan().root}
+    step = replace(step_of("", "", authorship=OTHERS), before=before, after=after)
+    plans = {tree.key: plan for tree, plan in plan_trees(store, trees, "undo", [step])}
+    assert set(plans[""].targets) == {("ours",)}
+    assert [path for path, _ in plans[""].others] == [("file",)]
+    assert (set(plans[outside.key].targets), plans[outside.key].others) == ({("file",)}, ())
+    store.close()
+
+
+def test_authors_of_calls_that_overlapped_are_joined(two: Two) -> None:
+    """With the paths that each may have changed, and those that something has changed in between."""
+    tree, root = two.trees[0], two.roots[0]
+    roots = [tree.scan().root]
+    for name, content in (("first", "1"), ("both", "1"), ("both", "22"), ("last", "1")):
+        (root / name).write_text(content)
+        roots.append(tree.scan().root)
+    reader = TreeReader(two.store)
+    certain = replace(OTHERS, seen=frozenset({("first",)}))
+    one = step_of(roots[0], roots[3], call_id="1", began=1, ended=3, authorship=certain)
+    other = step_of(roots[2], roots[4], call_id="2", began=2, ended=4)
+    assert join_authorships(reader, [one]) is certain
+    paths = {name: (name,) for name in ("first", "both", "last")}
+    assert join_authorships(reader, [one, other]) == JointAuthorship(
+        (
+            (certain, frozenset({paths["first"], paths["both"]})),
+            (UNKNOWN, frozenset({paths["both"], paths["last"]})),
+        ),
+        between=frozenset({paths["both"]}),
+    )
+    unknown_end = replace(other, after={})
+    assert join_authorships(reader, [one, unknown_end]) == JointAuthorship(
+        ((certain, frozenset({paths["first"], paths["both"]})), (UNKNOWN, frozenset()))
+    )
+
+
+def test_call_that_wrote_something_else_did_not_make_what_is_there(two: Two) -> None:
+    tree, root = two.trees[0], two.roots[0]
+    for name in ("right", "other", "gone", "link"):
+        (root / name).write_text("before")
+    before = tree.scan().root
+    for name in ("right", "other"):
+        (root / name).write_text(name)
+    (root / "gone").unlink()
+    (root / "link").unlink()
+    (root / "link").symlink_to("right")
+    after = tree.scan().root
+    contents: dict[TreePath, list[str]] = {
+        (name,): [content_digest(b"right")] for name in ("right", "other", "gone", "link", "same")
+    }
+    step = step_of(before, after)
+    judged = judge_changes(two.store, tree, step, Evidence(contents=contents))
+    assert judged.seen == {("other",), ("gone",), ("link",)}
+    assert judge_changes(two.store, tree, step, Evidence(authorship=OTHERS)) is OTHERS
+    for unknown in (step_of("", after), step_of(before, ""), step_of(before, before)):
+        assert judge_changes(two.store, tree, unknown, Evidence(contents=contents)) is UNKNOWN
+
+
+def test_changes_are_listed_by_author(two: Two) -> None:
+    tree, root = two.trees[0], two.roots[0]
+    before = tree.scan().root
+    for name in ("ours", "mine", "both"):
+        (root / name).write_text(name)
+    after = tree.scan().root
+    authorship = replace(OTHERS, seen=frozenset({("both",)}))
+    step = step_of(before, after, authorship=authorship)
+    listed = {"call": ["ours"], "others": ["mine"], "unclear": ["both"]}
+    assert changes_by_author(two.store, tree, step) == listed
+    nothing: dict[str, list[str]] = {"call": [], "others": [], "unclear": []}
+    assert changes_by_author(two.store, tree, step_of("", after)) == nothing
+    assert changes_by_author(two.store, tree, step_of(before, "")) == nothing
+    assert changes_by_author(two.store, tree, replace(step_of(before, after), after={})) == nothing
+
+
+# ---- what undo will not bring back
+
+
+def test_all_that_undo_will_not_bring_back_is_said(two: Two) -> None:
+    root = two.roots[0]
+    tree = TrackedTree(two.store, root, ScanLimits(total_bytes=20, depth=1))
+    for name in ("large", "large and stays"):
+        (root / name).write_bytes(bytes(30))
+    (root / "d").mkdir()
+    (root / "d" / "small").write_text("1")
+    before = tree.scan().root
+    listening = socket.socket(socket.AF_UNIX)
+    with listening:
+        listening.bind(str(root / "s"))
+        with_socket = tree.scan().root
+    (root / "s").unlink()
+    (root / "large").unlink()
+    (root / "new").write_bytes(bytes(31))
+    (root / "d" / "deep" / "deeper").mkdir(parents=True)
+    (root / "d" / "small").unlink()
+    after = tree.scan().root
+    assert list_unrestored(two.store, [tree], step_of(before, after)) == [
+        "large (it is too large)",
+        "new (it will stay: it is too large)",
+    ]
+    assert list_unrestored(two.store, [tree], step_of(with_socket, before)) == ["s (it is a socket)"]
+    for unknown in (step_of("", after), step_of(before, ""), replace(step_of(before, after), after={})):
+        assert list_unrestored(two.store, [tree], unknown) == []
+
+
+def test_names_outside_of_what_the_call_changed_are_counted(two: Two) -> None:
+    root, tree = two.roots[0], two.trees[0]
+    (root / "a").write_text("1")
+    os.link(root / "a", root / "b")
+    os.link(root / "a", two.roots[1] / "outside")
+    (root / "alone").write_text("2")
+    before = tree.scan().root
+    (root / "a").unlink()
+    (root / "alone").unlink()
+    step = step_of(before, tree.scan().root)
+    assert list_unrestored(two.store, [tree], step) == ["a (its 1 other name outside of the workspace)"]
+    (two.roots[1] / "outside").unlink()
+    os.link(root / "b", root / "a")
+    before = tree.scan().root
+    (root / "a").unlink()
+    assert list_unrestored(two.store, [tree], step_of(before, tree.scan().root)) == [], "b has it as well"
+
+
+def test_bits_that_lend_rights_are_said_where_an_undo_cannot_set_them(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, tree = two.roots[0], two.trees[0]
+    (root / "a").write_text("1")
+    (root / "a").chmod(0o4755)
+    before = tree.scan().root
+    (root / "a").unlink()
+    step = step_of(before, tree.scan().root)
+    owner = root.stat()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert list_unrestored(two.store, [tree], step) == ["a (its setuid or setgid bit)"]
+    if owner.st_uid == 0:
+        os.chown(root, 12345, owner.st_gid)
+        (root / "a").write_text("1")
+        os.chown(root / "a", 12345, owner.st_gid)
+        (root / "a").chmod(0o4755)
+        before = tree.scan().root
+        (root / "a").unlink()
+        step = step_of(before, tree.scan().root)
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    else:
+        monkeypatch.undo()
+    assert list_unrestored(two.store, [tree], step) == []
+
+
+# ---- while it is staged
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_save_in_one_tree_while_all_is_staged_keeps_all_as_they_are(two: Two, late: int) -> None:
+    (two.roots[late] / "a").write_text("a person's")
+    plans = [
+        RestorePlan(targets={("a",): two.whole}, absent=frozenset({("a",)}), looked_ns=1) for _ in range(2)
+    ]
+    moved = move(two, *plans)
+    assert (moved.is_late, moved.is_switched) == (True, False)
+    assert [why for _, why in moved.failed] == ["somebody else is changing it just now"]
+    assert two.names() == ["a"]
+    assert (two.roots[late] / "a").read_text() == "a person's"
+    for force in (False, True):
+        moved = move(two, *plans, force=force, must_succeed=force)
+        assert (moved.is_late, moved.is_switched) == (False, True)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from aisotools.workspace.checkpoints.plan import RestorePlan
+from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship
+from aisotools.workspace.checkpoints.plan import RestorePlan, find_changed_since, plan_restore
 from aisotools.workspace.checkpoints.restore import (
     RestoreResult,
 )
-from tests.workspace.checkpoints.test_restore import TrackedFolder
+from aisotools.workspace.checkpoints.steps import Direction
+from tests.waiting import file_times_advance
+from tests.workspace.checkpoints.test_restore import TrackedFolder, descriptors
 
 CHANGED = "it was changed by somebody else since"
 REMOVED = "it was removed by somebody else since"
@@ -245,3 +250,265 @@ def test_contested_folder_beyond_the_depth_is_left_alone(tracked: TrackedFolder)
     assert rest.sealed == (("d", "ours"),)
     assert tracked.carry_out(rest) == RestoreResult(removed=[("d", "ours")])
     assert (tracked.root / "d" / "mine" / "deep" / "file").read_text() == "person"
+
+
+# ---- whose a change is
+
+
+def plan_by(
+    tracked: TrackedFolder,
+    start: str,
+    end: str,
+    authorship: Authorship,
+    direction: Direction = "undo",
+    *,
+    force: bool = False,
+    is_resumed: bool = False,
+) -> RestorePlan:
+    return plan_restore(
+        tracked.store,
+        tracked.tree,
+        [(start, end)],
+        authorships=[authorship],
+        direction=direction,
+        force=force,
+        is_resumed=is_resumed,
+    )
+
+
+OURS = frozenset({("ours",)})
+
+
+def test_file_that_only_somebody_else_has_changed_during_a_call_stays(tracked: TrackedFolder) -> None:
+    before = tracked.scan()
+    for name in ("ours", "mine"):
+        (tracked.root / name).write_text(name)
+    after = tracked.scan()
+    others = Authorship(named=OURS, is_certain=True)
+    plan = plan_by(tracked, after, before, others)
+    assert (dict(plan.targets), plan.conflicts) == ({("ours",): None}, ())
+    assert plan.others == ((("mine",), "it was changed by somebody else during the call"),)
+    assert plan.touched == OURS
+    (tracked.root / "ours").unlink()
+    redo = plan_by(tracked, before, after, others, "redo")
+    assert (set(redo.targets), redo.others, redo.conflicts) == (set(OURS), (), ()), "it is there already"
+    (tracked.root / "mine").write_text("since")
+    redo = plan_by(tracked, before, after, others, "redo")
+    assert [path for path, _ in redo.others] == [("mine",)]
+    (tracked.root / "mine").unlink()
+    redo = plan_by(tracked, before, after, others, "redo")
+    assert set(redo.targets) == {("ours",), ("mine",)}, "as the undo would have left it"
+
+
+@pytest.mark.parametrize(
+    ("authorship", "why"),
+    [
+        (Authorship(named=OURS), "it was changed during the call, and not, or not only, by the call"),
+        (Authorship(named=OURS, is_certain=True), "it was changed by somebody else during the call"),
+    ],
+)
+def test_undo_that_is_forced_says_whose_change_it_replaces(
+    tracked: TrackedFolder, authorship: Authorship, why: str
+) -> None:
+    before = tracked.scan()
+    for name in ("ours", "mine"):
+        (tracked.root / name).write_text(name)
+    after = tracked.scan()
+    plan = plan_by(tracked, after, before, authorship, force=True)
+    assert set(plan.targets) == {("ours",), ("mine",)}
+    assert plan.conflicts == (("mine", why),)
+    assert plan_by(tracked, after, before, authorship, force=True, is_resumed=True).conflicts == ()
+    redo = plan_by(tracked, before, after, Authorship(named=OURS), "redo")
+    assert redo.conflicts == (), "what is there is what the call left"
+
+
+def test_plan_of_an_undo_brings_back_bits_that_lend_rights_and_says_when_it_looked(
+    tracked: TrackedFolder,
+) -> None:
+    (tracked.root / "a").write_text("1")
+    before = tracked.scan()
+    (tracked.root / "a").write_text("22")
+    after = tracked.scan()
+    undo = plan_by(tracked, after, before, UNKNOWN)
+    assert undo.keeps_set_ids
+    assert not plan_by(tracked, before, after, UNKNOWN, "redo").keeps_set_ids
+    assert undo.looked_ns > 0
+    assert undo.end == before
+    assert plan_by(tracked, after, before, UNKNOWN, is_resumed=True).looked_ns == 0, "it is completed anyway"
+
+
+def test_folder_around_what_cannot_be_removed_stays_unless_that_is_forced(tracked: TrackedFolder) -> None:
+    tracked.track(total_bytes=10)
+    before = tracked.scan()
+    (tracked.root / "d").mkdir()
+    (tracked.root / "d" / "log").write_bytes(bytes(12))
+    (tracked.root / "d" / "small").write_bytes(b"2")
+    plan = tracked.plan(tracked.scan(), before)
+    assert set(plan.targets_of(force=False)) == {("d", "small")}
+    assert set(plan.targets_of(force=True)) == {("d",), ("d", "small")}
+
+
+# ---- several names of one file
+
+
+def test_name_that_was_removed_leads_to_the_file_of_the_others_again(tracked: TrackedFolder) -> None:
+    a, b, c = (tracked.root / name for name in "abc")
+    a.write_text("1")
+    os.link(a, b)
+    os.link(a, c)
+    first = tracked.scan()
+    c.unlink()
+    plan = tracked.plan(tracked.scan(), first)
+    assert set(plan.targets) == {("c",)}
+    assert plan.links_of(plan.targets) == {("c",): ("a",)}
+    assert tracked.carry_out(plan) == RestoreResult(restored=[("c",)])
+    assert a.stat().st_ino == b.stat().st_ino == c.stat().st_ino
+
+
+def test_name_of_a_file_that_somebody_has_replaced_is_none_of_the_old_one(tracked: TrackedFolder) -> None:
+    """The other name leads to another file now, which must not get the content of the old one."""
+    a, b, c = (tracked.root / name for name in "abc")
+    a.write_text("1")
+    os.link(a, c)
+    first = tracked.scan()
+    c.unlink()
+    second = tracked.scan()
+    a.unlink()
+    a.write_text("a person's")
+    plan = tracked.plan(second, first)
+    assert plan.links_of(plan.targets) == {}
+    assert tracked.carry_out(plan).failed == []
+    assert (a.read_text(), c.read_text(), b.exists()) == ("a person's", "1", False)
+    a.unlink()
+    assert tracked.plan(second, first).links_of(plan.targets) == {}, "and so if it is gone"
+
+
+def test_file_that_was_copied_instead_of_linked_is_one_with_its_other_name_again(
+    tracked: TrackedFolder,
+) -> None:
+    """Neither content nor attributes tell the copy from the link."""
+    a, b = tracked.root / "a", tracked.root / "b"
+    a.write_text("1")
+    os.link(a, b)
+    first = tracked.scan()
+    b.unlink()
+    shutil.copy2(a, b)
+    plan = tracked.plan(tracked.scan(), first)
+    assert plan.conflicts == ()
+    tracked.carry_out(plan)
+    assert a.stat().st_ino == b.stat().st_ino
+
+
+def test_file_that_was_linked_instead_of_copied_is_one_of_its_own_again(tracked: TrackedFolder) -> None:
+    a, b, c = (tracked.root / name for name in "abc")
+    a.write_text("1")
+    shutil.copy2(a, b)
+    first = tracked.scan()
+    b.unlink()
+    os.link(a, b)
+    second = tracked.scan()
+    for has_third in (False, True):
+        if has_third:
+            os.link(a, c)  # somebody else's
+        plan = tracked.plan(second, first)
+        assert plan.conflicts == ()
+        assert ("b",) in plan.groups
+    tracked.carry_out(plan)
+    assert a.stat().st_ino == c.stat().st_ino != b.stat().st_ino
+
+
+def test_name_that_leads_where_it_should_is_left_alone(tracked: TrackedFolder) -> None:
+    a, b, c = (tracked.root / name for name in "abc")
+    a.write_text("1")
+    os.link(a, b)
+    first = tracked.scan()
+    b.unlink()
+    b.write_text("other")
+    second = tracked.scan()
+    b.unlink()
+    os.link(a, b)
+    plan = tracked.plan(second, first)
+    assert (dict(plan.targets), plan.conflicts, plan.groups) == ({}, (), {})
+    # A third name, of which the tree that is led to knows nothing.
+    os.link(a, c)
+    plan = tracked.plan(second, first)
+    assert (dict(plan.targets), plan.conflicts) == ({}, ())
+
+
+def test_content_that_a_person_has_linked_elsewhere_stays_theirs(tracked: TrackedFolder) -> None:
+    b, c = tracked.root / "b", tracked.root / "c"
+    b.write_text("before")
+    first = tracked.scan()
+    b.write_text("call")
+    second = tracked.scan()
+    os.link(b, c)
+    plan = tracked.plan(second, first)
+    assert plan.conflicts == ()
+    assert tracked.carry_out(plan).failed == []
+    assert (b.read_text(), c.read_text()) == ("before", "call")
+
+
+# ---- between the plan and its restore
+
+
+def test_change_after_the_plan_was_made_is_found(tracked: TrackedFolder) -> None:
+    for name in ("a", "b", "gone"):
+        (tracked.root / name).write_text("1")
+    before = tracked.scan()
+    for name in ("a", "b"):
+        (tracked.root / name).write_text("22")
+    (tracked.root / "gone").unlink()
+    (tracked.root / "new").mkdir()
+    (tracked.root / "new" / "file").write_text("3")
+    plan = tracked.plan(tracked.scan(), before)
+
+    def found() -> list[str]:
+        with tracked.tree.opened() as root:
+            failures = find_changed_since(root, plan, plan.targets)
+        assert {why for _, why in failures} <= {"somebody else is changing it just now"}
+        return sorted("/".join(path) for path, _ in failures)
+
+    file_times_advance()
+    plan = tracked.plan(tracked.scan(), before)
+    opened = descriptors()
+    assert found() == []
+    (tracked.root / "b").write_text("333")
+    (tracked.root / "gone").write_text("a person's")
+    assert found() == ["b", "gone"]
+    (tracked.root / "a").unlink()
+    (tracked.root / "new" / "file").unlink()
+    assert found() == ["a", "b", "gone", "new", "new/file"], "a folder changes with what it holds"
+    (tracked.root / "new").rmdir()
+    assert found() == ["a", "b", "gone", "new", "new/file"]
+    assert descriptors() == opened
+
+
+def test_file_that_gets_a_further_name_while_it_is_staged_has_not_changed(tracked: TrackedFolder) -> None:
+    a, b = tracked.root / "a", tracked.root / "b"
+    a.write_text("1")
+    os.link(a, b)
+    before = tracked.scan()
+    b.unlink()
+    after = tracked.scan()
+    file_times_advance()
+    plan = tracked.plan(after, before)
+    os.link(a, tracked.root / "staged")
+    opened = descriptors()
+    with tracked.tree.opened() as root:
+        assert find_changed_since(root, plan, [("b",)]) == []
+        assert find_changed_since(root, replace(plan, looked_ns=0), [("a",)]) == []
+        missing = replace(plan, anchors={1: ("gone", "x"), 2: ("gone",)}, looked_ns=0)
+        assert [path for path, _ in find_changed_since(root, missing, [("a",)])] == [("a",)]
+    assert descriptors() == opened
+
+
+def test_name_that_is_gone_with_its_folder_is_as_the_plan_found_it(tracked: TrackedFolder) -> None:
+    (tracked.root / "d").mkdir()
+    (tracked.root / "d" / "f").write_text("1")
+    before = tracked.scan()
+    (tracked.root / "d" / "f").unlink()
+    (tracked.root / "d").rmdir()
+    plan = tracked.plan(tracked.scan(), before)
+    assert plan.absent == {("d",), ("d", "f")}
+    with tracked.tree.opened() as root:
+        assert find_changed_since(root, plan, plan.targets) == []

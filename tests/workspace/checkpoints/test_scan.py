@@ -693,6 +693,106 @@ def test_unreadable_file_and_folder_are_named(tree: ScannedFolder) -> None:
     (tree.root / "folder").chmod(0o700)
 
 
+@pytest.mark.parametrize("names", [["file"], ["inner/file"], ["file", "inner/file", "link"]])
+@pytest.mark.parametrize("is_known", [False, True])
+def test_folder_whose_entries_may_only_be_listed_is_named_and_hides_no_other(
+    tree: ScannedFolder, names: list[str], is_known: bool
+) -> None:
+    """Hostile code takes the right to search a folder away: that must not end what all calls need."""
+    for name in names:
+        if name == "link":
+            (tree.root / "listed" / name).symlink_to("nowhere")
+        else:
+            tree.write(f"listed/{name}", 3)
+    tree.write("other", 5)
+    if is_known:
+        tree.scan()
+    with unsearchable(tree.root / "listed"):
+        snapshot = tree.scan()
+        assert snapshot.uncovered == ((("listed",), "it cannot be read: Permission denied"),)
+        assert tree.scan().root == snapshot.root, "as long as nothing changes, it is the same"
+        assert snapshot.total_bytes == 5
+        assert tree.node(snapshot, "other") is not None
+    assert tree.scan().uncovered == ()
+    assert tree.node(tree.scan(), "listed", *names[0].split("/")) is not None
+
+
+@contextmanager
+def unsearchable(folder: Path) -> Iterator[None]:
+    """Let the names in a folder be listed, and nothing of them be looked at."""
+    if os.geteuid() != 0:
+        folder.chmod(0o400)
+        yield
+        folder.chmod(0o700)
+        return
+    # Root is refused nothing, so the system calls are.
+    inode, real = folder.stat().st_ino, os.stat
+    inodes = {path.lstat().st_ino for path in folder.iterdir()}
+
+    def refuse(entry: os.DirEntry[str]) -> None:
+        if not entry.is_dir(follow_symlinks=False) and entry.inode() in inodes:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    def stat_of(path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:
+        if dir_fd is not None and os.fstat(dir_fd).st_ino == inode:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+
+    with pytest.MonkeyPatch.context() as patch, listed_entries(refuse):
+        patch.setattr(os, "stat", stat_of)
+        yield
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.EACCES])
+def test_files_in_a_folder_that_cannot_be_opened_again_are_not_taken_for_removed(
+    tree: ScannedFolder, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    tree.write("folder/a", 5)
+    real = open_below
+
+    def fail(root: int, path: TreePath) -> int:
+        if path:
+            raise OSError(code, os.strerror(code))
+        return real(root, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("aisotools.workspace.checkpoints.scan.open_below", fail)
+        snapshot = tree.scan()
+        assert tree.scan().root != snapshot.root, "nobody knows whether it has changed"
+    reason = f"it cannot be read: {os.strerror(code)}"
+    assert snapshot.uncovered == ((("folder", "a"), reason),)
+    node = tree.node(snapshot, "folder", "a")
+    assert node is not None
+    assert node.is_unreadable
+    assert tree.scan().uncovered == ()
+
+
+@pytest.mark.parametrize("call", ["listxattr", "getxattr", "lseek", "fstat", "scandir"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOMEM])
+def test_entry_of_which_the_disk_does_not_tell_all_is_unreadable(
+    tree: ScannedFolder, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    """Attributes or holes that are not there would be gone after an undo."""
+    file = tree.write("folder/a", 5)
+    os.setxattr(file, "user.mark", b"1")
+    with file.open("ab") as opened:
+        opened.truncate(1 << 20)
+    os.setxattr(file.parent, "user.mark", b"2")
+    inode = (file.parent if call == "scandir" else file).stat().st_ino
+    real, status_of = getattr(os, call), os.fstat
+
+    def fail(opened: int, *arguments: Any) -> Any:
+        if status_of(opened).st_ino == inode:
+            raise OSError(code, os.strerror(code))
+        return real(opened, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        snapshot = tree.scan()
+    assert [reason for _, reason in snapshot.uncovered] == [f"it cannot be read: {os.strerror(code)}"]
+    assert tree.scan().uncovered == ()
+
+
 # ---- work
 
 

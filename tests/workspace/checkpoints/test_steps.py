@@ -142,6 +142,19 @@ def test_records_that_do_not_fit_are_ignored() -> None:
     assert (timeline.done, timeline.undone) == ([checkpoint("1")], [])
 
 
+def test_step_that_may_have_changed_something_leaves_nothing_to_redo() -> None:
+    undone, same = checkpoint("0"), checkpoint("1", "a", "a")
+    for step, still_undone in (
+        (same, [undone]),
+        (replace(same, changes_variables=True), []),
+        (checkpoint("1"), []),
+        (checkpoint("1", "a", None), []),
+    ):
+        timeline = Timeline(undone=[undone], running={"1": same})
+        timeline.end(step)
+        assert (timeline.done, timeline.undone, timeline.running) == ([step], still_undone, {})
+
+
 def test_last_step_of_an_id_is_the_one_that_moves() -> None:
     timeline = Timeline(done=[checkpoint("1", "a", "b"), checkpoint("1", "b", "c")])
     timeline.shift("undo", ["1"])

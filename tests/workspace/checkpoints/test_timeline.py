@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import gc
 import math
@@ -12,8 +14,10 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -1205,6 +1209,193 @@ def test_damaged_content_is_healed_when_the_same_is_stored_again(rig: Rig) -> No
     rig.step(partial((rig.root / "b").write_text, "good"))
     assert rig.move(count=2).restored == ("a",)
     assert (rig.root / "a").read_text() == "good"
+
+
+ERRORS = [errno.EIO, errno.EMFILE, errno.EACCES]
+
+
+@pytest.mark.parametrize("code", ERRORS)
+@pytest.mark.parametrize("call", ["open", "fstat", "read"])
+def test_content_that_could_not_be_read_once_is_not_lost(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    """What the disk gives back the next time is still there, and so is the way back."""
+    (rig.root / "a").write_text("good")
+    rig.step(partial((rig.root / "a").write_text, "bad"))
+    contents = sorted((rig.store / "objects").iterdir())
+    failing = Failing(getattr(os, call), code)
+    real = rig.chain.store.chunks
+
+    def chunks(digest: str) -> Iterator[bytes]:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, failing)
+            yield from real(digest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.chain.store, "chunks", chunks)
+        with contextlib.suppress(WorkspaceError):
+            rig.move()
+    assert failing.was_called
+    assert set(contents) <= set((rig.store / "objects").iterdir())
+    if rig.chain.steps:
+        assert (rig.root / "a").read_text() == "bad"
+        rig.move()
+    assert (rig.root / "a").read_text() == "good"
+
+
+@dataclass
+class Failing:
+    """A system call that fails the first time."""
+
+    real: Callable[..., Any]
+    code: int
+    was_called: bool = False
+    fails_at: Callable[[Any], bool] = lambda _first: True
+    passes: int = 0
+    """How many calls are let through before."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        if not self.was_called and self.fails_at(arguments[0]):
+            if self.passes:
+                self.passes -= 1
+                return self.real(*arguments, **options)
+            self.was_called = True
+            raise OSError(self.code, os.strerror(self.code))
+        return self.real(*arguments, **options)
+
+
+@pytest.mark.parametrize("code", ERRORS)
+def test_history_that_cannot_be_looked_at_when_it_is_opened_is_not_dropped(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    rig.step(lambda: (rig.root / "a").write_text("1"))
+    rig.chain.close()
+    failing = Failing(os.stat, code)
+    with monkeypatch.context() as patch:
+        real = Store.size_of
+
+        def size_of(store: Store, digest: str) -> int:
+            with monkeypatch.context() as inner:
+                inner.setattr(os, "stat", failing)
+                return real(store, digest)
+
+        patch.setattr(Store, "size_of", size_of)
+        with pytest.raises(WorkspaceError, match=r"cannot be read|not given back by the disk"):
+            rig.again()
+    assert failing.was_called
+    rig.again()
+    assert rig.move().removed == ("a",)
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_move_is_not_taken_back_while_a_folder_cannot_be_read(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """What the move has put there would stay without a word; `looks` says at which look that is so."""
+    (rig.root / "d").mkdir()
+    (rig.root / "d" / "gone").write_text("1")
+    rig.step((rig.root / "d" / "gone").unlink)
+    moved = rig.move()
+    failing = Failing(os.scandir, errno.EIO, fails_at=lambda folder: is_folder(folder, rig.root / "d"))
+    failing.passes = looks - 1
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", failing)
+        with pytest.raises(
+            WorkspaceError, match=r"'d(/gone)?' cannot be taken back: it cannot be read: Input.* Try again\."
+        ):
+            rig.chain.revert(moved)
+    assert (rig.root / "d" / "gone").read_text() == "1"
+    assert rig.chain.revert(moved).missing == ()
+    assert list((rig.root / "d").iterdir()) == []
+
+
+def test_folder_whose_time_is_not_back_since_a_file_in_it_stays_is_named(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (rig.root / "d").mkdir()
+    rig.step((rig.root / "d" / "made").touch)
+    rig.move()
+    moved = rig.move("redo")
+    refuse = Failing(os.unlink, errno.EIO, fails_at=lambda name: name == "made")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        back = rig.chain.revert(moved)
+    assert back.missing == (
+        ("d", "its time is not back, since not all in it is"),
+        ("d/made", "Input/output error"),
+    )
+
+
+def is_folder(opened: int, folder: Path) -> bool:
+    return os.fstat(opened).st_ino == folder.stat().st_ino
+
+
+def test_folder_that_cannot_be_looked_at_is_a_conflict_and_stays_even_if_forced(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (rig.root / "d").mkdir()
+    rig.step(partial((rig.root / "d" / "made").write_text, "1"), lambda: (rig.root / "d").chmod(0o711))
+    why = "it cannot be read: Input/output error"
+    for force in (False, True):
+        failing = Failing(os.scandir, errno.EIO, fails_at=lambda folder: is_folder(folder, rig.root / "d"))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "scandir", failing)
+            moved = rig.move(force=force)
+        assert moved.conflicts == tuple(
+            (path, f"what is there cannot be compared: {why}") for path in ("d", "d/made")
+        )
+        assert moved.done == force
+        assert (rig.root / "d" / "made").read_text() == "1"
+    assert moved.missing == tuple((path, f"what is there is not known: {why}") for path in ("d", "d/made"))
+
+
+def test_undo_removes_nothing_from_a_folder_whose_content_before_the_call_is_not_known(
+    tmp_path: Path,
+) -> None:
+    """It held too much; the call has removed some of that, and what is left is not what the call made."""
+    rig = Rig(tmp_path, ScanLimits(entries=8))
+    folder = rig.root / "large"
+    folder.mkdir()
+    for number in range(10):
+        (folder / str(number)).write_text("a person's")
+
+    def remove_some() -> None:
+        for number in range(5):
+            (folder / str(number)).unlink()
+
+    rig.step(remove_some)
+    assert "large (it holds more than 8 files and folders)" in rig.chain.list_unrestored(rig.chain.steps[-1])
+    for force in (False, True):
+        moved = rig.move(force=force)
+        assert moved.removed == ()
+        assert dict(moved.missing)["large"] == "it was not kept: it holds more than 8 files and folders"
+        assert sorted(path.name for path in folder.iterdir()) == list("56789")
+        rig.move("redo", force=force)
+        assert sorted(path.name for path in folder.iterdir()) == list("56789")
+    rig.chain.close()
+
+
+def test_redo_removes_nothing_from_a_folder_whose_content_after_the_call_is_not_known(
+    tmp_path: Path,
+) -> None:
+    rig = Rig(tmp_path, ScanLimits(entries=8))
+    folder = rig.root / "large"
+    folder.mkdir()
+    (folder / "first").write_text("a person's")
+
+    def add_many() -> None:
+        for number in range(10):
+            (folder / str(number)).write_text("the call's")
+
+    rig.step(add_many)
+    for number in range(10):
+        (folder / str(number)).unlink()
+    rig.move(force=True)
+    assert (folder / "first").read_text() == "a person's"
+    moved = rig.move("redo", force=True)
+    assert dict(moved.missing)["large"] == "it was not kept: it holds more than 8 files and folders"
+    assert (folder / "first").read_text() == "a person's"
+    rig.chain.close()
 
 
 def test_contents_and_records_are_synced_before_a_step_that_changed_something_ends(rig: Rig) -> None:

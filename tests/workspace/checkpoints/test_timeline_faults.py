@@ -1,28 +1,37 @@
-"""Every system call of an undo that changes something fails in turn, or is the last one of its process.
+"""Every system call of an undo fails in turn, or is the last one of its process.
 
-Each case runs in a process of its own, which is forked, so that nothing else meets the faults: by an
-interpreter that holds nothing else, since to fork one with all tests in it takes tens of milliseconds.
+Each case runs in a process of its own, which is forked, so that nothing else meets the faults: by
+interpreters that hold nothing else, since to fork one with all tests in it takes tens of milliseconds.
 Afterwards the folder is wholly as before or wholly as after, or the answer names each path that is not, with
 its state; and the history is whole.
+
+`python -m tests.workspace.checkpoints.test_timeline_faults` runs the whole table, and prints how many cases
+each row has, what became of them and how long they took.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import itertools
+import json
 import os
 import pickle
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal
 
 import pytest
 
 from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace.checkpoints import staging, store
 from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.timeline import Checkpoints
 from aisotools.workspace.workspace import TEMPORARY
@@ -40,11 +49,17 @@ from tests.workspace.checkpoints.test_timeline_stateful import (
 
 Act = Literal["undo", "redo", "revert"]
 Kind = Literal["once", "from then on", "full", "killed"]
+Calls = Literal["changes", "looks"]
+"""Which system calls fail: those that change something, or those that only look."""
 
 CHANGES = [
     *("open", "write", "ftruncate", "fdatasync", "fsync", "fchmod", "fchown", "chmod", "chown"),
     *("rename", "unlink", "rmdir", "mkdir", "symlink", "mkfifo", "link"),
-    *("utime", "setxattr", "removexattr"),
+    *("utime", "setxattr", "removexattr", "ioctl", "syncfs"),
+]
+LOOKS = [
+    *("open", "read", "pread", "lseek", "stat", "fstat", "lstat", "access", "scandir", "listdir"),
+    *("readlink", "getxattr", "listxattr"),
 ]
 NEED_SPACE = {"open", "write", "mkdir", "symlink", "mkfifo", "link", "setxattr"}
 """What a full disk refuses."""
@@ -57,6 +72,7 @@ class Faults:
     kind: Kind = "once"
     at: int = 1 << 30
     code: int = errno.EIO
+    calls: Calls = "changes"
     names: list[str] = field(default_factory=list)
     attributes: dict[int, int] = field(default_factory=dict)
     """How many extended attributes were set, by the inode that has them."""
@@ -64,12 +80,13 @@ class Faults:
     """How many more can be set on a full disk, since what had as many was removed."""
 
     def arm(self) -> None:
-        for name in CHANGES:
-            setattr(os, name, self._failing(name, getattr(os, name)))
+        for name in LOOKS if self.calls == "looks" else CHANGES:
+            for module, attribute in places_of(name):
+                setattr(module, attribute, self._failing(name, getattr(module, attribute)))
 
     def _failing(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            if name == "open" and not arguments[1] & os.O_CREAT:
+            if name == "open" and (self.calls == "looks") == bool(arguments[1] & os.O_CREAT):
                 return real(*arguments, **options)
             number = len(self.names)
             self.names.append(name)
@@ -90,6 +107,13 @@ class Faults:
             return real(*arguments, **options)
 
         return call
+
+
+def places_of(call: str) -> list[tuple[Any, str]]:
+    """Return where a system call can be replaced: each object, and the name of its attribute."""
+    if call == "syncfs":  # the library of the system is called by what these modules have imported
+        return [(module, "flush_file_system") for module in (store, staging)]
+    return [(fcntl if call == "ioctl" else os, call)]
 
 
 def fill(root: Path) -> None:
@@ -276,8 +300,11 @@ class Opened:
         self.chain.close()
 
 
-def check_answer(case: Case, answer: UndoResult | str) -> None:
-    """Check that an answer is true of the folder as it is now."""
+def check_answer(case: Case, answer: UndoResult | str, calls: Calls = "changes") -> None:
+    """Check that an answer is true of the folder as it is now.
+
+    Where something could not be looked at, a folder that is named stands for all in it.
+    """
     start, end = (case.new, case.old) if case.act == "revert" else (case.old, case.new)
     if isinstance(answer, str):
         assert not case.paths_unlike(start), "an error says that nothing was changed"
@@ -286,16 +313,23 @@ def check_answer(case: Case, answer: UndoResult | str) -> None:
         named |= {path.rpartition("/")[0] for path, why in answer.missing if "the folder around it" in why}
         # A file that could not be put to its place is no other name of the ones that could.
         named |= {path for path, entry in end.items() if entry.first_name in named}
-        assert case.paths_unlike(end) <= named, "whatever is not as it should be is named"
+        unlike = case.paths_unlike(end)
+        if calls == "looks":
+            unlike = {path for path in unlike if named.isdisjoint({"", *folders_around(path)})}
+        assert unlike <= named, "whatever is not as it should be is named"
     elif answer.conflicts:
         assert not case.paths_unlike(start)
+        causes = {os.strerror(code) for code in (errno.EIO, errno.EACCES, errno.EMFILE)}
         assert {why for _, why in answer.conflicts} <= {
-            "what is there cannot be compared: it cannot be read: Input/output error",
-            "what is there cannot be compared: it cannot be read: Permission denied",
+            f"what is there cannot be compared: it cannot be read: {cause}" for cause in causes
         }
     else:
         assert answer.missing, "it says what failed"
         assert case.paths_unlike(start) == {path for path, _ in answer.stuck}
+
+
+def folders_around(path: str) -> list[str]:
+    return [path[:end] for end, letter in enumerate(path) if letter == "/"]
 
 
 def check_history(case: Case) -> None:
@@ -324,75 +358,134 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def cases(tmp_path: Path, act: Act, kind: Kind, code: int) -> Iterator[tuple[Case, UndoResult | str | None]]:
-    """Yield each case of a fault that lies one call later, until the act meets none."""
-    number = 0
-    while True:
-        case = Case(tmp_path / str(number), act)
-        faults = Faults(kind, number, code)
-        answer = case.run(faults)
-        if answer is not None and len(faults.names) <= number:
-            break
-        yield case, answer
-        remove(tmp_path / str(number))
-        number += 1
-    assert number > 30, "an undo of this tree takes many calls"
+@dataclass(frozen=True)
+class Row:
+    """One row of the table: what is done, and which fault it meets at each of its calls.
+
+    Attributes:
+        act: What is done.
+        kind: The fault.
+        code: The number of the error.
+        calls: Which calls fail.
+        is_untouched: Check that a fault leaves everything as it was, down to the change times.
+    """
+
+    act: Act
+    kind: Kind
+    code: int = 0
+    calls: Calls = "changes"
+    is_untouched: bool = False
+
+    def __str__(self) -> str:
+        error = f" {errno.errorcode[self.code]}" if self.code else ""
+        return f"{self.act}, {self.kind}{error}, {'untouched' if self.is_untouched else self.calls}"
+
+    def cases(self, folder: Path, share: int, shares: int) -> Iterator[tuple[Case, UndoResult | str | None]]:
+        """Yield one of so many shares of the cases, each with the answer, until the act meets no fault.
+
+        The fault of each case lies one call later than that of the case before it, which is in another share.
+        """
+        for number in itertools.count(share, shares):
+            case = Case(folder / str(number), self.act)
+            faults = Faults(self.kind, number, self.code, self.calls)
+            answer = case.run(faults)
+            if answer is not None and len(faults.names) <= number:
+                return
+            yield case, answer
+            remove(folder / str(number))
+
+    def check(self, folder: Path, share: int, shares: int) -> Counter[str]:
+        """Check a share of the cases. Return how many came out in which way."""
+        outcomes: Counter[str] = Counter()
+        for case, answer in self.cases(folder, share, shares):
+            if self.kind == "killed":
+                assert answer is None
+                outcomes[check_ended(case)] += 1
+            else:
+                assert answer is not None
+                outcomes[outcome_of(answer)] += 1
+                if self.is_untouched:
+                    check_untouched(case, answer)
+                else:
+                    check_answer(case, answer, self.calls)
+            if not self.is_untouched:
+                check_history(case)
+        return outcomes
 
 
-def check_ended(tmp_path: Path, act: Act) -> None:
-    """Check that a process that ends at any call leaves the one state or the other."""
-    for case, answer in cases(tmp_path, act, "killed", 0):
-        assert answer is None
-        with case.opened():
-            assert not case.paths_unlike(case.old) or not case.paths_unlike(case.new)
-        check_history(case)
+def outcome_of(answer: UndoResult | str) -> str:
+    """Return in a word or two what an answer says."""
+    if isinstance(answer, str):
+        return "an error"
+    if answer.conflicts:
+        return "a conflict"
+    if answer.done:
+        return "done, with exceptions" if answer.missing else "done"
+    return "not wholly taken back" if answer.stuck else "given up or taken back"
 
 
-def check_failed(tmp_path: Path, act: Act, kind: Kind, code: int) -> None:
-    """Check that a call that fails changes nothing or is named."""
-    for case, answer in cases(tmp_path, act, kind, code):
-        assert answer is not None
-        check_answer(case, answer)
-        check_history(case)
+def check_ended(case: Case) -> str:
+    """Check that a process that was ended has left the one state or the other. Return which."""
+    with case.opened():
+        if not case.paths_unlike(case.new):
+            return "completed"
+        assert not case.paths_unlike(case.old)
+        return "as before"
 
 
-def check_untouched(tmp_path: Path, act: Act) -> None:
-    """Check that whenever the disk becomes full, all is done, or not even a change time is another one."""
-    done = given_up = 0
-    for case, answer in cases(tmp_path, act, "full", errno.ENOSPC):
-        if isinstance(answer, UndoResult) and answer.done:
-            assert (answer.missing, case.paths_unlike(case.new)) == ((), set())
-            done += 1
+def check_untouched(case: Case, answer: UndoResult | str) -> None:
+    """Check that all is done, or not even a change time is another one."""
+    if isinstance(answer, UndoResult) and answer.done:
+        assert (answer.missing, case.paths_unlike(case.new)) == ((), set())
+    else:
+        assert case.identities() == case.untouched
+
+
+SHARES = max(2, os.cpu_count() or 1) + 1
+"""Interpreters that check the cases of a row side by side: a third of the time each waits for the disk."""
+
+
+def check_row(folder: Path, row: Row, *, uid: int | None = None) -> Counter[str]:
+    """Have interpreters of their own check all cases of a row, as another user if there is a `uid`.
+
+    Returns:
+        How many cases came out in which way, which is printed as well.
+    """
+    began_s = time.monotonic()
+    module, root = "tests.workspace.checkpoints.test_timeline_faults", Path(__file__).resolve().parents[3]
+    running = []
+    for share in range(SHARES):
+        argv = [sys.executable, "-B", "-m", module, str(folder), json.dumps([share, *astuple(row)])]
+        command, options = command_of(argv, uid)
+        running.append(
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root, **options
+            )
+        )
+    outcomes: Counter[str] = Counter()
+    failures = []
+    for process in running:
+        output, errors = process.communicate()
+        if process.returncode or errors:
+            failures.append(errors or f"It ended with {process.returncode}.")
         else:
-            assert case.identities() == case.untouched
-            given_up += 1
-    assert done
-    assert given_up > 10, "what is staged takes many calls"
-
-
-def check_alone(
-    folder: Path, act: Act, kind: Kind | Literal["untouched"], code: int, *, uid: int | None = None
-) -> None:
-    """Have an interpreter of its own check all cases, as another user if there is a `uid`."""
-    argv = [
-        sys.executable,
-        "-B",
-        "-m",
-        "tests.workspace.checkpoints.test_timeline_faults",
-        str(folder),
-        act,
-        kind,
-        str(code),
-    ]
-    root = Path(__file__).resolve().parents[3]
-    command, options = command_of(argv, uid)
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=root, timeout=550, check=False, **options
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+            outcomes.update(json.loads(output))
+    took_s = time.monotonic() - began_s
+    print(f"{row}: {outcomes.total()} cases, {took_s:.1f} s: {dict(outcomes)}", flush=True)
+    assert not failures, "\n".join(failures)
+    assert outcomes.total() > 100, "an undo of this tree takes many calls"
+    return outcomes
 
 
 ACTS: list[Act] = ["undo", "redo", "revert"]
+FAULTS: list[tuple[Kind, int]] = [
+    ("once", errno.EIO),
+    ("once", errno.EACCES),
+    ("from then on", errno.EIO),
+    ("from then on", errno.EACCES),
+    ("full", errno.ENOSPC),
+]
+OF_LOOKS: list[tuple[Kind, int]] = [("once", errno.EIO), ("once", errno.EMFILE), ("from then on", errno.EIO)]
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -400,30 +493,33 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("act", ACTS)
 def test_a_process_that_ends_at_any_call_leaves_the_one_or_the_other_state(tmp_path: Path, act: Act) -> None:
-    check_alone(tmp_path, act, "killed", 0)
+    outcomes = check_row(tmp_path, Row(act, "killed"))
+    assert set(outcomes) == {"as before", "completed"}
 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize(
-    ("kind", "code"),
-    [
-        ("once", errno.EIO),
-        ("once", errno.EACCES),
-        ("from then on", errno.EIO),
-        ("from then on", errno.EACCES),
-        ("full", errno.ENOSPC),
-    ],
-)
+@pytest.mark.parametrize(("kind", "code"), FAULTS)
 def test_a_call_that_fails_changes_nothing_or_is_named(
     tmp_path: Path, act: Act, kind: Kind, code: int
 ) -> None:
-    check_alone(tmp_path, act, kind, code)
+    check_row(tmp_path, Row(act, kind, code))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize(("kind", "code"), OF_LOOKS)
+def test_a_look_that_fails_changes_nothing_or_is_named(
+    tmp_path: Path, act: Act, kind: Kind, code: int
+) -> None:
+    check_row(tmp_path, Row(act, kind, code, "looks"))
 
 
 @pytest.mark.parametrize("act", ["undo", "redo"])
 def test_a_full_disk_is_met_before_the_first_change(tmp_path: Path, act: Act) -> None:
-    check_alone(tmp_path, act, "untouched", 0)
+    outcomes = check_row(tmp_path, Row(act, "full", errno.ENOSPC, is_untouched=True))
+    assert outcomes["done"]
+    assert outcomes.total() - outcomes["done"] > 10, "what is staged takes many calls"
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="the tests above are run as a plain user already")
@@ -435,7 +531,7 @@ def test_all_of_this_holds_for_a_plain_user_whose_bits_lend_rights(act: Act, kin
     uid = user_of("plain")
     with tempfile.TemporaryDirectory() as place:  # another user cannot come to the usual one
         os.chown(place, uid or 0, -1)
-        check_alone(Path(place), act, kind, code, uid=uid)
+        check_row(Path(place), Row(act, kind, code), uid=uid)
 
 
 def test_table_has_each_kind_of_attribute(tmp_path: Path) -> None:
@@ -454,19 +550,25 @@ def test_table_has_each_kind_of_attribute(tmp_path: Path) -> None:
     assert {name for entry in entries for name, _ in entry.xattrs} == {"user.mark", ACCESS, DEFAULT}
 
 
-def main(folder: Path, act: Act, fault: str, code: int) -> None:
-    """Check all cases of one fault in this process."""
-    # Nothing here is about what the power takes away, and each case would sync a hundred times.
-    for name in ("fsync", "fdatasync"):
-        setattr(os, name, lambda _file: None)
-    if fault == "killed":
-        check_ended(folder, act)
-    elif fault == "untouched":
-        check_untouched(folder, act)
-    else:
-        assert fault in get_args(Kind)
-        check_failed(folder, act, cast("Kind", fault), code)
+def main(arguments: list[str]) -> None:
+    """Check a share of the cases of one row, or all rows without arguments."""
+    if arguments:
+        # Nothing here is about what the power takes away, and each case would wait a hundred times.
+        for call in ("fsync", "fdatasync", "syncfs"):
+            for module, attribute in places_of(call):
+                setattr(module, attribute, lambda _file: None)
+        share, *values = json.loads(arguments[1])
+        print(json.dumps(Row(*values).check(Path(arguments[0]), share, SHARES)))
+        return
+    rows = [Row(act, "killed") for act in ACTS]
+    rows += [Row(act, kind, code) for kind, code in FAULTS for act in ACTS]
+    rows += [Row(act, "full", errno.ENOSPC, is_untouched=True) for act in ACTS[:2]]
+    rows += [Row(act, kind, code, "looks") for kind, code in OF_LOOKS for act in ACTS]
+    for number, row in enumerate(rows, 1):
+        with tempfile.TemporaryDirectory() as folder:
+            print(f"{number} of {len(rows)}: ", end="", flush=True)
+            check_row(Path(folder), row)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), cast("Act", sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+    main(sys.argv[1:])
