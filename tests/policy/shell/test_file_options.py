@@ -484,10 +484,24 @@ def test_nearly_all_forms_are_denied_and_not_only_asked(workspace: Path) -> None
     assert len(asked) < 0.05 * len(forms())
 
 
-_SCHEMES = ("file://", "FILE://", "file:", "fil{e,e}://", "file:///", "file://localhost", "file://LOCALHOST")
-_SCHEMES += ("file://127.0.0.1", "file://{localhost}")
+_SCHEMES: tuple[str, ...] = (
+    "file://",
+    "FILE://",
+    "file:",
+    "fil{e,e}://",
+    "file:///",
+    "file://localhost",
+    "file://LOCALHOST",
+)
+_SCHEMES += ("file://LOCALHOST", "file://127.0.0.1", "file://{localhost}")
 _ROOTS = ("$PWD", "${PWD}", "$WORKSPACE", "W", "W/x/..", "$PWD/secrets/..")
-_NAMES = ("secrets/key", "secrets/%6bey", "%73ecrets/key", "secrets/{key,x}", "{x,secrets}/key")
+_NAMES: tuple[str, ...] = (
+    "secrets/key",
+    "secrets/%6bey",
+    "%73ecrets/key",
+    "secrets/{key,x}",
+    "{x,secrets}/key",
+)
 _NAMES += (
     "secrets/[j-l]ey",
     "secrets/key?x",
