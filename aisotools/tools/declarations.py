@@ -12,13 +12,12 @@ import contextvars
 import dataclasses
 import functools
 import ipaddress
-import itertools
 import operator
 import os
 import posixpath
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar, get_args
 
 from aisotools.core.exceptions import ToolError
@@ -37,6 +36,7 @@ from aisotools.core.types import (
     Facts,
     Json,
     MadeName,
+    PatchFile,
     RunsIn,
     with_changes,
 )
@@ -282,25 +282,39 @@ def _usable_part(stated: Facts) -> Facts:
 
     How a call is held, what undo covers, and digests of what is there are for the gate to find out.
     """
-    removed = (path for path, _ in stated.losses)
-    made = (one.name for one in stated.made)
-    others = (stated.mentions, stated.named, stated.places, (path for path, _ in stated.scripts))
-    linked = (path for link in stated.links for path in link)
-    copied = (one.source for one in stated.made if one.source)
-    reads = itertools.chain(*others, linked, copied)
+    removed = [path for path, _ in stated.losses]
+    made = [one.name for one in stated.made]
+    patches = [one.path for one in stated.patches if one.path != "-"]
+    scripts = [path for path, _ in stated.scripts]
+    linked = [path for link in stated.links for path in link]
+    copied = [one.source for one in stated.made if one.source]
+    reads = (*patches, *stated.mentions, *stated.named, *stated.places, *scripts, *linked, *copied)
     return Facts(
         effect=stated.effect,
         outside=stated.outside,
         certain=stated.certain,
         background=stated.background,
-        reads=unite_names(stated.reads, tuple(reads)),
-        writes=unite_names(stated.writes, (*removed, *made)),
+        reads=unite_names(stated.reads, _outside_of(stated.reads, reads)),
+        writes=unite_names(stated.writes, _outside_of(stated.writes, (*removed, *made))),
         folders=stated.folders,
         unresolved=stated.unresolved,
         recorded=stated.recorded,
         hosts=stated.hosts,
         commands=stated.commands,
     )
+
+
+def _outside_of(paths: tuple[str, ...], others: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the others that are none of the paths, nor below one."""
+    known = set(paths)
+    return tuple(other for other in others if known.isdisjoint(_with_parents(other)))
+
+
+def _with_parents(path: str) -> Iterator[str]:
+    yield path
+    while (end := path.rfind("/")) > 0:
+        path = path[:end]
+        yield path
 
 
 def _contradiction(facts: Facts) -> str:
@@ -311,6 +325,7 @@ def _contradiction(facts: Facts) -> str:
             "leaves something running": facts.background,
             "removes or replaces something (losses)": facts.losses,
             "makes names (made)": facts.made,
+            "applies patches (patches)": facts.patches,
             "runs files of the workspace (scripts)": facts.scripts,
             "may run code (code)": facts.code is not None,
             "is compared like a change (sources)": facts.sources,
@@ -355,6 +370,14 @@ def _is_made_name(value: object) -> bool:
     name, source, is_link = value.name, value.source, value.is_link
     is_source = _is_text(source) and (not source or _is_path(source))
     return _is_text(name) and _is_path(name) and is_source and type(is_link) is bool
+
+
+def _is_patch_file(value: object) -> bool:
+    if type(value) is not PatchFile:
+        return False
+    path, folder, strip = value.path, value.folder, value.strip
+    is_located = all(_is_text(one) and _is_path(one) for one in (path, folder))
+    return is_located and (strip is None or type(strip) is int)
 
 
 def _is_absent_names(value: object) -> bool:
@@ -431,6 +454,7 @@ def _is_one_of(*texts: str) -> Callable[[object], bool]:
 _KINDS: Final[Mapping[str, tuple[str, Callable[[object], bool]]]] = {
     "effect": ("Effect", lambda value: type(value) is Effect),
     "links": ("tuple of pairs of paths", _is_pairs),
+    "patches": ("tuple of PatchFile", lambda value: _is_tuple_of(value, _is_patch_file)),
     "made": ("tuple of MadeName", lambda value: _is_tuple_of(value, _is_made_name)),
     "absent": ("tuple of AbsentNames", lambda value: _is_tuple_of(value, _is_absent_names)),
     "without_dashes": ("Facts", lambda value: value is None or type(value) is Facts),
