@@ -539,14 +539,34 @@ def _plan(workspace: Workspace, file: FilePatch) -> _FileChange:
     """Compute the change of one file. Nothing is written until all of them fit."""
     if file.new is not None and file.new != file.old:
         _require_free(workspace, file.new)
-    if file.old is None:
-        text, before = Text(""), None
-    else:
+    before = None
+    if file.old is not None:
         with translate_errors(workspace, file.old):
             before = workspace.read_bytes(file.old, max_bytes=MAX_FILE_BYTES)
-        if b"\0" in before and file.hunks:
-            raise ToolError(f"{as_utf8(file.old)!r} is a binary file. Nothing was changed.")
-        text = Text.of(before)
+    after, tolerances = _patch(file, before)
+    return _FileChange(file, before, after, tolerances)
+
+
+def patch_content(file: FilePatch, before: bytes | None) -> bytes | None:
+    """Return what a patch makes of the content of a file; None if it deletes it.
+
+    Args:
+        file: The patch.
+        before: The content; None if there is no such file.
+
+    Raises:
+        ToolError: If the patch does not fit.
+    """
+    if file.old is not None and before is None:
+        raise ToolError(f"{as_utf8(file.old)!r} does not exist. Nothing was changed.")
+    return _patch(file, before)[0]
+
+
+def _patch(file: FilePatch, before: bytes | None) -> tuple[bytes | None, tuple[str, ...]]:
+    """Return the content after a patch, None for a file that it deletes, and what differed."""
+    if before is not None and b"\0" in before and file.hunks:
+        raise ToolError(f"{as_utf8(file.path)!r} is a binary file. Nothing was changed.")
+    text = Text.of(before or b"")
     patched = apply_hunks(file, text.body)
     if file.new is None:
         if file.hunks and patched.body:
@@ -554,7 +574,7 @@ def _plan(workspace: Workspace, file: FilePatch) -> _FileChange:
                 f"{as_utf8(file.path)!r} holds more than the patch deletes, so it is not deleted. Read "
                 "it again, or use file, operation 'delete'. Nothing was changed."
             )
-        return _FileChange(file, before, None, patched.tolerances)
+        return None, patched.tolerances
     try:
         after = text.data(patched.body) if file.hunks else (before or b"")
     except UnicodeEncodeError:
@@ -566,7 +586,7 @@ def _plan(workspace: Workspace, file: FilePatch) -> _FileChange:
             f"{as_utf8(file.path)!r} would have {len(after):,} bytes; at most {MAX_FILE_BYTES:,}. "
             "Split it into several files, or write it with python."
         )
-    return _FileChange(file, before, after, patched.tolerances)
+    return after, patched.tolerances
 
 
 def _require_free(workspace: Workspace, path: str) -> None:

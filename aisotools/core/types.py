@@ -281,6 +281,22 @@ class MadeName:
 
 
 @dataclass(frozen=True, slots=True)
+class PatchFile:
+    """A patch that a call applies: what it changes stands there.
+
+    Attributes:
+        path: The patch, as it is meant where the call starts; `-` for what the call reads otherwise.
+        folder: Where its names are meant, likewise.
+        strip: How many folders are left out at the beginning of its names; None for all.
+    """
+
+    path: str
+    folder: str = "."
+    _: KW_ONLY
+    strip: int | None = 1
+
+
+@dataclass(frozen=True, slots=True)
 class AbsentNames:
     """What must not be in a folder, since a program that is run there would run it, or obey it.
 
@@ -320,6 +336,8 @@ class Facts:
         recorded: Paths of which it reads, or spreads, what a repository of git has recorded; `.` for any.
         made: Names that it makes, and what these lead to from then on: what else it reads and writes below
             them is that.
+        patches: Patches that it applies. Once the paths are resolved, the files that these name are among the
+            writes.
         dash_folders: Folders in which patterns among the arguments of programs find names; one with a dash in
             front would be an option.
         absent: What else may be in folders and would make programs do more than they do otherwise.
@@ -363,6 +381,7 @@ class Facts:
     unresolved: tuple[str, ...] = ()
     recorded: tuple[str, ...] = ()
     made: tuple[MadeName, ...] = ()
+    patches: tuple[PatchFile, ...] = ()
     dash_folders: tuple[str, ...] = ()
     absent: tuple[AbsentNames, ...] = ()
     without_dashes: Facts | None = None

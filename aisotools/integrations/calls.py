@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from typing import Any, Literal
 from aisotools.core.exceptions import ToolError, UnknownTool, UsageError
 from aisotools.core.protocols import Approver
 from aisotools.core.types import Decision, Effect, Json, ToolCall, ToolResult
+from aisotools.policy.prompts import visible
 from aisotools.session.session import Session
 from aisotools.tools.validation import schema_error, short_repr
 
@@ -25,6 +27,12 @@ _HINT_KEYS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHin
 """Keys under which adapters of other frameworks put what an MCP server says of a tool."""
 
 _IMAGE_TYPES = ("image/png", "image/jpeg")
+
+_TEXT_KEYS = frozenset({"description", "title", "$comment"})
+_DATA_KEYS = frozenset({"enum", "const", "default"})
+_NAMING_KEYS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_LINE_CHARS = "\n\r\t"
+_MAX_QUOTED_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +110,92 @@ def check_schema(tool: str, schema: Mapping[str, Json]) -> Mapping[str, Json]:
     Its regular expressions do not count: the framework checks them itself.
 
     Raises:
-        UsageError: If it is broken, or nested or large beyond measure.
+        UsageError: If it is broken, nested or large beyond measure, or has characters that nobody sees.
     """
     flaw = schema_error(schema, with_patterns=False)
+    try:
+        cleaned = {} if flaw else clean_schema(schema)
+    except ValueError as error:
+        flaw = str(error)
     if flaw:
         raise UsageError(f"The tool {tool!r} cannot be taken from its framework: {flaw}.")
-    return schema
+    return schema if cleaned == schema else cleaned
+
+
+def clean_schema(schema: Mapping[str, Json], *, max_text_chars: int | None = None) -> dict[str, Any]:
+    """Return a schema in which every character can be seen.
+
+    Texts for people, and examples, are escaped. What a model has to send as it stands cannot be: names,
+    values, patterns.
+
+    Args:
+        schema: The schema, of bounded depth.
+        max_text_chars: How long texts for people may be; None for any length.
+
+    Raises:
+        ValueError: If another character cannot be seen; the message is a clause about the tool.
+    """
+    cleaned: dict[str, Any] = _clean(schema, max_text_chars, "schema")
+    return cleaned
+
+
+def _clean(node: Any, max_chars: int | None, kind: Literal["schema", "names", "data"]) -> Any:
+    """Return a part of a schema: a schema, an object whose keys are names of schemas, or values."""
+    if isinstance(node, str):
+        _check_visible(node, "the value", _LINE_CHARS)
+        return node
+    if isinstance(node, list | tuple):
+        return [_clean(item, max_chars, kind) for item in node]
+    if not isinstance(node, Mapping):
+        return node
+    cleaned: dict[str, Any] = {}
+    for key, value in node.items():
+        name = str(key)
+        _check_visible(name, "the name", "")
+        if kind != "schema":
+            cleaned[name] = _clean(value, max_chars, "schema" if kind == "names" else "data")
+        elif name in _TEXT_KEYS and isinstance(value, str):
+            cleaned[name] = clean_text(value, max_chars)
+        elif name == "examples":
+            cleaned[name] = _escape(value)
+        elif name in _DATA_KEYS:
+            cleaned[name] = _clean(value, max_chars, "data")
+        else:
+            cleaned[name] = _clean(value, max_chars, "names" if name in _NAMING_KEYS else "schema")
+    return cleaned
+
+
+def _escape(value: Any) -> Any:
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, list | tuple):
+        return [_escape(item) for item in value]
+    if isinstance(value, Mapping):
+        return {visible(str(key)): _escape(item) for key, item in value.items()}
+    return value
+
+
+def clean_text(text: str, max_chars: int | None) -> str:
+    """Return a text for people with every character made visible, cut if it is longer than `max_chars`."""
+    if max_chars is None:
+        return visible(text)
+    cleaned = visible(text[: max_chars + 1])
+    return cleaned if len(cleaned) <= max_chars else cleaned[: max_chars - 3] + "..."
+
+
+def _check_visible(text: str, what: str, keep: str) -> None:
+    """Raise a `ValueError` if a text has a character that nobody sees; blanks of any width are seen."""
+    shown = visible(text, keep)
+    if shown == text:
+        return
+    hidden = [char for char in text if char not in keep and unicodedata.category(char) != "Zs"]
+    found = next((char for char in hidden if visible(char, keep) != char), None)
+    if found is not None:
+        quoted = visible(text, "")[:_MAX_QUOTED_CHARS]
+        raise ValueError(
+            f"its schema has U+{ord(found):04X}, which nobody sees, in {what} '{quoted}'; a model would have "
+            "to send what no card can show"
+        )
 
 
 def find_effect(name: str, effect: Effect | str | None, metadata: object) -> Effect | None:

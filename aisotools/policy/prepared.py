@@ -106,6 +106,8 @@ class PreparedCall:
         changes_variables: True if the call may change variables of the sandbox, which therefore keeps those
             from before it. Tools that overlap share the worker with others, whose variables they leave alone.
         contents: Digests of the files that its preview was computed from, by path, once it was shown.
+        before: Of the paths in `contents`, digests of what was there when it was shown, where earlier calls
+            of the same question leave something else.
         expected: Paths that earlier calls of the same question change: no reason to ask about it again.
         left: Digests of its sources, by path, as earlier calls of the same question leave them.
         is_tried: True if it is tried without the right to change anything before anybody is asked.
@@ -128,6 +130,7 @@ class PreparedCall:
     needs_reader: bool
     changes_variables: bool
     contents: Mapping[str, str] = field(default_factory=dict)
+    before: Mapping[str, str] = field(default_factory=dict)
     expected: tuple[str, ...] = ()
     left: Mapping[str, str] = field(default_factory=dict)
     is_tried: bool = False

@@ -26,7 +26,7 @@ from aisotools.session.approvers import default_approver
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment
 from aisotools.session.options import is_number
-from aisotools.session.previews import Previewer
+from aisotools.session.previews import Previewer, digest_of_file
 from aisotools.tools.adapter import definition_of, hints_of
 from aisotools.workspace.protected_names import AllowedNames
 
@@ -134,7 +134,12 @@ class ApprovalManager:
             left = previewer.digests_left(dict(prepared.facts.sources))
             preview, contents = previewer.preview(call.arguments, prepared.own_path, scripts)
             expected = _expected_among(prepared.facts, changed) if changed else ()
-            prepared = dataclasses.replace(prepared, contents=contents, expected=expected, left=left)
+            before = {}
+            if changed and env.files is not None:
+                before = {path: digest_of_file(env.files, path) for path in contents}
+            prepared = dataclasses.replace(
+                prepared, contents=contents, before=before, expected=expected, left=left
+            )
             changed += prepared.facts.writes
             shown.append(prepared)
             requests.append(await self._request(prepared, call, preview, env))

@@ -33,7 +33,7 @@ from aisotools.core.protocols import Approver, OutputCaps, Tool, ToolContext
 from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.threads import in_thread
 from aisotools.core.truncation import ResultStore, RetentionBudget, truncate_result
-from aisotools.core.types import Decision, Effect, Json, Origin, ToolCall, ToolResult, with_changes
+from aisotools.core.types import Decision, Effect, Facts, Json, Origin, ToolCall, ToolResult, with_changes
 from aisotools.policy.grants import Grants, names_to_allow
 from aisotools.policy.prepared import (
     CallDecision,
@@ -49,7 +49,7 @@ from aisotools.policy.trials import why_not_tried
 from aisotools.sandbox.worker.output import escape_surrogates
 from aisotools.session.approvals import DEFAULT_ANSWER_TIMEOUT_S, ApprovalManager
 from aisotools.session.event_log import EventLog
-from aisotools.session.guards import CallEnvironment, Guard, leave_guards
+from aisotools.session.guards import CallEnvironment, Guard, foresee_refusal, leave_guards
 from aisotools.session.host_calls import CallServices, HostCalls, validated_result
 from aisotools.session.path_rules import PathRules
 from aisotools.session.previews import describe_differences
@@ -438,6 +438,8 @@ class Gate:
         decision = await self._decide(request, env, tool, ask=ask, approver=approver)
         if isinstance(decision, CallDecision) and decision.prepared.is_tried and not ask:
             decision = await self._try_first(decision, env, timeout_s)
+        if isinstance(decision, CallDecision) and (flaw := foresee_refusal(decision, env)):
+            return exception_result(flaw)
         if isinstance(decision, CallDecision) and decision.decision is Decision.ASK:
             await self._take_turn(request.size)
             (decision,) = await self._ask([decision], env, approver)
@@ -453,6 +455,13 @@ class Gate:
                 decisions[index] = await self._try_first(decision, env)
             if changes_something(decisions[index]):
                 break  # what comes after is about what this one leaves
+        earlier: list[Facts] = []
+        for index, decision in enumerate(decisions):
+            if isinstance(decision, CallDecision) and decision.decision is not Decision.DENY:
+                if flaw := foresee_refusal(decision, env, earlier):
+                    decisions[index] = exception_result(flaw)
+                else:
+                    earlier.append(decision.prepared.facts)
         to_ask = {
             index: decision
             for index, decision in enumerate(decisions)

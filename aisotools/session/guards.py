@@ -18,15 +18,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from aisotools.core.exceptions import WorkspaceError, as_clause
+from aisotools.core.exceptions import ToolError, WorkspaceError, as_clause
+from aisotools.core.path_texts import is_within
 from aisotools.core.protocols import Tool
 from aisotools.core.sandboxes import Sandbox
 from aisotools.core.threads import in_thread
-from aisotools.core.types import Facts, ToolCall, ToolResult
+from aisotools.core.types import Decision, Facts, ToolCall, ToolResult
 from aisotools.policy.enforcement import PathEnforcement
 from aisotools.policy.prepared import (
+    CallDecision,
     CallSteps,
     CodeDigester,
     PathsResolver,
@@ -45,7 +47,7 @@ from aisotools.workspace.import_roots import (
     list_packages,
     refuse_import_root,
 )
-from aisotools.workspace.read_tracker import ReadCache, SupportsTouches
+from aisotools.workspace.read_tracker import FileTouch, ReadCache, SupportsTouches
 from aisotools.workspace.real_paths import mount_watch
 from aisotools.workspace.workspace import Workspace
 
@@ -66,6 +68,46 @@ class Guard(Protocol):
 
         Returns:
             The result that the caller gets: the given one, or one that says more, or an error.
+        """
+
+
+def foresee_refusal(
+    decision: CallDecision, env: CallEnvironment, earlier: Sequence[Facts] = ()
+) -> ToolError | None:
+    """Return why a guard would refuse a call whatever a person answers; None if none would.
+
+    Args:
+        decision: The decision before anybody is asked.
+        env: Where the call would run.
+        earlier: Facts of the calls that run before it. What they may read or change, they may mend.
+    """
+    facts = decision.prepared.facts
+    paths = (*facts.reads, *facts.writes)
+    if decision.decision is not Decision.ASK or any(_may_mend(one, paths) for one in earlier):
+        return None
+    try:
+        for guard in env.guards:
+            if isinstance(guard, SupportsForesight):
+                guard.foresee(decision.prepared)
+    except ToolError as error:
+        return error
+    return None
+
+
+def _may_mend(earlier: Facts, paths: Sequence[str]) -> bool:
+    others = (*earlier.reads, *earlier.writes)
+    return not earlier.certain or any(is_within(a, b) or is_within(b, a) for a in paths for b in others)
+
+
+@runtime_checkable
+class SupportsForesight(Protocol):
+    """A `Guard` that can tell before anybody is asked that it would refuse a call."""
+
+    def foresee(self, prepared: PreparedCall) -> None:
+        """Refuse a call that would be refused whatever a person answers, if nothing else runs before it.
+
+        Raises:
+            ToolError: As `Guard.before` would.
         """
 
 
@@ -269,18 +311,27 @@ class ReadGuard:
         self._contents_before: dict[str, dict[str, bytes]] = {}
         """By call id and path, the files that a running call is about to edit."""
 
+    def foresee(self, prepared: PreparedCall) -> None:
+        """Refuse an edit of lines that were not read; see `SupportsForesight`.
+
+        Raises:
+            ToolError: Naming the file and what to read.
+        """
+        self._reads.check(_touches_of(prepared))
+
     async def before(self, prepared: PreparedCall) -> None:
         """Refuse an edit of lines that were not read; see `Guard`.
 
         Raises:
             ToolError: Naming the file and what to read.
         """
-        if not isinstance(prepared.tool, SupportsTouches):
-            return
-        touches = prepared.tool.touches(prepared.arguments)
+        touches = _touches_of(prepared)
+        self._reads.check(touches)
+        path = prepared.arguments.get("path") if is_file_tool(prepared, "", "append") else None
+        if isinstance(path, str):
+            touches = [FileTouch(path=path)]  # what is added to a file that was read counts as read
         if not touches:
             return
-        self._reads.check(touches)
         contents = self._contents_before[prepared.original.id] = {}
         for touch in touches:
             data = self._reads.content(touch.path)
@@ -298,6 +349,12 @@ class ReadGuard:
             with suppress(OSError, WorkspaceError):
                 if content is not None:
                     self._reads.note_edit(path, before, content)
+        if is_file_tool(prepared, "", "move") or is_file_tool(prepared, "", "copy"):
+            source = prepared.arguments.get("path")
+            target = result.value.get("destination") if isinstance(result.value, dict) else None
+            with suppress(OSError, WorkspaceError):  # the same race
+                if isinstance(source, str) and isinstance(target, str):
+                    self._reads.note_same(source, target)
         if is_file_tool(prepared, "sandbox_write", "write"):
             arguments = prepared.arguments
             file, text = arguments.get("path"), arguments.get("content")
@@ -360,6 +417,10 @@ class ReadGuard:
             return result
         note = f"[Unchanged since {since}: lines {first}-{last} of {path} are as that result shows them.]"
         return dataclasses.replace(result, content=note, truncation=None).with_metadata(unchanged_since=since)
+
+
+def _touches_of(prepared: PreparedCall) -> Sequence[FileTouch]:
+    return prepared.tool.touches(prepared.arguments) if isinstance(prepared.tool, SupportsTouches) else ()
 
 
 def is_file_tool(prepared: PreparedCall, tool: str, operation: str) -> bool:

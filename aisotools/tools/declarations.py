@@ -9,14 +9,16 @@ machine or system, or to a blank: that no file of the workspace is meant is cert
 from __future__ import annotations
 
 import contextvars
+import dataclasses
 import functools
 import ipaddress
+import operator
 import os
 import posixpath
 import re
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, TypeVar, get_args
 
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import (
@@ -28,9 +30,14 @@ from aisotools.core.protocols import (
     Tool,
 )
 from aisotools.core.types import (
+    AbsentNames,
+    Basis,
     Effect,
     Facts,
     Json,
+    MadeName,
+    PatchFile,
+    RunsIn,
     with_changes,
 )
 from aisotools.tools.adapter import supports
@@ -58,6 +65,18 @@ _FOREIGN_VARIABLE = re.compile(r"%\w+%|\$\{?\w|\$\(|`")
 
 # Members by which an object may say something else about its calls than its class does.
 _OVERRIDDEN = frozenset({"classify", "gather_facts"})
+
+_NAME_KINDS = frozenset(
+    {
+        *("reads", "writes", "folders", "mentions", "named", "places", "unresolved", "recorded"),
+        *("dash_folders", "hosts", "commands"),
+    }
+)
+"""Fields of facts of which what is usable counts, whatever is wrong with the rest."""
+
+_DEFAULTS = {one.name: one.default for one in dataclasses.fields(Facts)}
+_FIELDS: Final = tuple(_DEFAULTS)
+_values_of = operator.attrgetter(*_FIELDS)
 
 _Answer = TypeVar("_Answer")
 
@@ -114,7 +133,19 @@ def declared_facts(
         declared = _agreed(*answers)
     else:
         declared = _read(tool, fresh_arguments(encoded_arguments))
+    if not declared.flaw and (flaw := _declaration_flaw(tool)):
+        declared = DeclaredFacts(declared.facts, flaw)
     return _conclude(declared, declaration, on_host)
+
+
+def _declaration_flaw(tool: Tool) -> str:
+    """Return what is wrong with the member `declaration` of a tool; empty if nothing is, or it has none."""
+    if not supports(tool, SupportsDeclaration):
+        return ""
+    declaration: object = tool.declaration
+    if type(declaration) is str and declaration in get_args(Declaration):
+        return ""
+    return f"its declaration is {short_repr(declaration)}, which is none of 'computed', 'constant', 'none'"
 
 
 @functools.cache
@@ -225,55 +256,132 @@ def check_facts(facts: Facts) -> DeclaredFacts:
 
     What is usable is not dropped for another flaw, so that a rule that denies a path or a host still holds.
     """
+    # Each member is looked up once: what was checked is what is used.
+    values = dict(zip(_FIELDS, _values_of(facts), strict=True))
     flaws: list[str] = []
     checked: dict[str, Any] = {}
-    effect: object = facts.effect
-    # By type and not by equality, here and below: an object of a class of its own could change its answer.
-    if type(effect) is Effect:
-        checked["effect"] = effect
-    else:
-        flaws.append(f"its facts have the effect {short_repr(effect)}, which is no Effect")
-    # Each member is looked up once: what was checked is what is used.
-    flags: dict[str, object] = {
-        "outside": facts.outside,
-        "certain": facts.certain,
-        "background": facts.background,
-    }
-    for name, flag in flags.items():
-        if type(flag) is bool:
-            checked[name] = flag
+    for name, value in values.items():
+        # By type and not by equality, here and below: an object of another class could change its answer.
+        if name in _NAME_KINDS:
+            checked[name], flaw = _check_names(name, value)
         else:
-            flaws.append(f"its facts have {name}={short_repr(flag)}, which is neither True nor False")
-    kinds: dict[str, object] = {
-        "reads": facts.reads,
-        "writes": facts.writes,
-        "folders": facts.folders,
-        "unresolved": facts.unresolved,
-        "recorded": facts.recorded,
-        "hosts": facts.hosts,
-        "commands": facts.commands,
-    }
-    for name, names in kinds.items():
-        checked[name], flaw = _check_names(name, names)
+            kind, is_kind = _KINDS[name]
+            is_usable = value is _DEFAULTS[name] or is_kind(value)
+            checked[name] = value if is_usable else _DEFAULTS[name]
+            flaw = "" if is_usable else f"{name}={short_repr(value)}, which is no {kind}"
         if flaw:
             flaws.append(f"its facts have {flaw}")
-    plain = Facts(**checked)
-    if not flaws and (contradiction := _contradiction(plain)):
+    stated = Facts(**checked)
+    if not flaws and (contradiction := _contradiction(stated)):
         flaws.append(contradiction)
-    return DeclaredFacts(plain, flaws[0] if flaws else "")
+    return DeclaredFacts(_usable_part(stated), flaws[0] if flaws else "")
+
+
+def _usable_part(stated: Facts) -> Facts:
+    """Return what counts of checked facts: what an author can know, with every path that they name.
+
+    How a call is held, what undo covers, and digests of what is there are for the gate to find out.
+    """
+    removed = [path for path, _ in stated.losses]
+    made = [one.name for one in stated.made]
+    patches = [one.path for one in stated.patches if one.path != "-"]
+    scripts = [path for path, _ in stated.scripts]
+    linked = [path for link in stated.links for path in link]
+    copied = [one.source for one in stated.made if one.source]
+    reads = (*patches, *stated.mentions, *stated.named, *stated.places, *scripts, *linked, *copied)
+    return Facts(
+        effect=stated.effect,
+        outside=stated.outside,
+        certain=stated.certain,
+        background=stated.background,
+        reads=unite_names(stated.reads, _outside_of(stated.reads, reads)),
+        writes=unite_names(stated.writes, _outside_of(stated.writes, (*removed, *made))),
+        folders=stated.folders,
+        unresolved=stated.unresolved,
+        recorded=stated.recorded,
+        hosts=stated.hosts,
+        commands=stated.commands,
+    )
+
+
+def _outside_of(paths: tuple[str, ...], others: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the others that are none of the paths, nor below one."""
+    known = set(paths)
+    return tuple(other for other in others if known.isdisjoint(_with_parents(other)))
+
+
+def _with_parents(path: str) -> Iterator[str]:
+    yield path
+    while (end := path.rfind("/")) > 0:
+        path = path[:end]
+        yield path
 
 
 def _contradiction(facts: Facts) -> str:
     """Return which two statements of the facts contradict each other; empty if none do."""
     if facts.effect is Effect.READ_ONLY:
-        if facts.writes or facts.outside:
-            return "its facts say that it only reads, and that it writes"
-        if facts.background:
-            return "its facts say that it only reads, and that it leaves something running"
+        statements = {
+            "writes": facts.writes or facts.outside,
+            "leaves something running": facts.background,
+            "removes or replaces something (losses)": facts.losses,
+            "makes names (made)": facts.made,
+            "applies patches (patches)": facts.patches,
+            "runs files of the workspace (scripts)": facts.scripts,
+            "may run code (code)": facts.code is not None,
+            "is compared like a change (sources)": facts.sources,
+        }
+        for statement, is_made in statements.items():
+            if is_made:
+                return f"its facts say that it only reads, and that it {statement}"
+    if facts.certain:
+        open_questions = {
+            "doubts": facts.doubts,
+            "unknown": facts.unknown,
+            "dash_folders": facts.dash_folders,
+            "absent": facts.absent,
+            "without_dashes": facts.without_dashes is not None,
+        }
+        for name, is_open in open_questions.items():
+            if is_open:
+                return f"its facts say that all is certain, and have {name}, for what is not"
     strays = set(facts.folders) - {*facts.reads, *facts.writes}
     if strays:
         return f"its facts name {short_repr(min(strays))} as a folder that it neither reads nor writes"
     return ""
+
+
+def _is_pairs(value: object) -> bool:
+    return _is_tuple_of(value, lambda pair: _is_tuple_of(pair, _is_text, 2) and _is_path(pair[0]))
+
+
+def _is_tuple_of(value: object, is_member: Callable[[Any], bool], length: int | None = None) -> bool:
+    if type(value) is not tuple or len(value) > MAX_NAMES or (length is not None and len(value) != length):
+        return False
+    return all(map(is_member, value))
+
+
+def _is_text(value: object) -> bool:
+    return type(value) is str and len(value) <= MAX_COMMAND_CHARS
+
+
+def _is_made_name(value: object) -> bool:
+    if type(value) is not MadeName:
+        return False
+    name, source, is_link = value.name, value.source, value.is_link
+    is_source = _is_text(source) and (not source or _is_path(source))
+    return _is_text(name) and _is_path(name) and is_source and type(is_link) is bool
+
+
+def _is_patch_file(value: object) -> bool:
+    if type(value) is not PatchFile:
+        return False
+    path, folder, strip = value.path, value.folder, value.strip
+    is_located = all(_is_text(one) and _is_path(one) for one in (path, folder))
+    return is_located and (strip is None or type(strip) is int)
+
+
+def _is_absent_names(value: object) -> bool:
+    return type(value) is AbsentNames and _is_text(value.folder) and _is_tuple_of(value.names, _is_text)
 
 
 def _check_names(kind: str, names: object) -> tuple[tuple[str, ...], str]:
@@ -333,6 +441,46 @@ def _is_elsewhere(path: str) -> bool:
     workspace can have such a name is no reason to believe it.
     """
     return not path.strip() or bool(_ELSEWHERE.match(path)) or bool(_FOREIGN_VARIABLE.search(path))
+
+
+def _is_flag(value: object) -> bool:
+    return type(value) is bool
+
+
+def _is_one_of(*texts: str) -> Callable[[object], bool]:
+    return lambda value: type(value) is str and value in texts
+
+
+_KINDS: Final[Mapping[str, tuple[str, Callable[[object], bool]]]] = {
+    "effect": ("Effect", lambda value: type(value) is Effect),
+    "links": ("tuple of pairs of paths", _is_pairs),
+    "patches": ("tuple of PatchFile", lambda value: _is_tuple_of(value, _is_patch_file)),
+    "made": ("tuple of MadeName", lambda value: _is_tuple_of(value, _is_made_name)),
+    "absent": ("tuple of AbsentNames", lambda value: _is_tuple_of(value, _is_absent_names)),
+    "without_dashes": ("Facts", lambda value: value is None or type(value) is Facts),
+    "enforced": (
+        "frozenset of pairs of texts",
+        lambda value: type(value) is frozenset and all(_is_tuple_of(one, _is_text, 2) for one in value),
+    ),
+    "outside": ("bool", _is_flag),
+    "certain": ("bool", _is_flag),
+    "doubts": ("tuple of texts", lambda value: _is_tuple_of(value, _is_text)),
+    "unknown": (
+        "tuple of tuples of words",
+        lambda value: _is_tuple_of(value, lambda words: bool(words) and _is_tuple_of(words, _is_text)),
+    ),
+    "scripts": ("tuple of pairs of path and digest", _is_pairs),
+    "code": ("text", lambda value: value is None or _is_text(value)),
+    "sources": ("tuple of pairs of path and digest", _is_pairs),
+    "losses": ("tuple of pairs of path and stamp", _is_pairs),
+    "runs_in": ("place (sandbox, host)", _is_one_of(*get_args(RunsIn))),
+    "level": ("text", _is_text),
+    "undoable": ("bool", _is_flag),
+    "path_guarded": ("bool", _is_flag),
+    "background": ("bool", _is_flag),
+    "basis": ("basis (analysis, declaration, nothing)", _is_one_of(*get_args(Basis))),
+}
+"""For the other fields of facts what their values are, and whether one is such a value."""
 
 
 # ---- bounded in time

@@ -1,14 +1,15 @@
 """Read settings of git, and find the programs that they name for commands which otherwise only read.
 
 Threat: `git status`, `git diff` and `git log -p` change nothing by themselves, but run what settings name:
-`core.fsmonitor`, `diff.external`, a `textconv`, a filter. A command that runs a program is not one that is
-known to read, wherever that program comes from: mode `plan` promises that nobody's program runs.
+`core.fsmonitor`, `diff.external`, a `textconv`, a filter. Those that look at files write the index then, for
+which git runs the hook `post-index-change`. A command that runs a program is not one that is known to read,
+wherever that program comes from: mode `plan` promises that nobody's program runs.
 
 Mechanism: `find_programs` reads the settings that git in a sandbox sees from a folder: those of the
 repository and of each further one that git may take for it, all that they include, whatever the condition,
 those of its submodules, which git finds by their entries in the index, and those in the sandbox's own home
-folder. The person's own settings and the system's are out of reach there. Each setting counts in its group,
-whether or not another one revokes it.
+folder; and it looks into the folders of hooks. The person's own settings and the system's are out of reach
+there. Each setting counts in its group, whether or not another one revokes it.
 Race: a setting can change after the look. The gate looks once more at dispatch; calls cannot write settings
 that name a program (`aisotools.workspace.protected`).
 Cost: the settings of one repository take about 0.2 ms, and nothing for a command that is not git's.
@@ -195,6 +196,7 @@ _TRANSPORTS = frozenset(
         *(("remote", "uploadpack"), ("remote", "vcs"), ("url", "insteadof")),
     )
 )
+_HOOK = "post-index-change"
 _GITLINK = b"\x00\x00\xe0\x00"  # the mode of a submodule in an index
 _NAME_MASK = 0x0FFF  # of the flags of an entry: the length of its name, or that it is at least this long
 _EXTENDED = 0x4000  # of the flags: two more bytes of them follow
@@ -207,7 +209,7 @@ def find_programs(folder: str, groups: Collection[str], *, root: str, home: str 
 
     Args:
         folder: The folder in which git is started.
-        groups: Of `fsmonitor`, `filter`, `patch`, `signature`, `fetch`, `alternates` and `help`; see
+        groups: Of `fsmonitor`, `filter`, `hook`, `patch`, `signature`, `fetch`, `alternates` and `help`; see
             `aisotools.policy.shell.git_programs`.
         root: Real path of the workspace.
         home: The home folder of programs in the sandbox, on this machine; empty if there is none.
@@ -231,6 +233,8 @@ class _ProgramSearch:
         self._named: dict[str, None] = {}
         self._promisors: list[str] = []
         self._transports: list[str] = []
+        self._hook_folders: dict[str, None] = {}
+        self._worktrees: list[str] = []
         self._seen: set[str] = set()
         self._waiting: list[str] = []
 
@@ -238,7 +242,28 @@ class _ProgramSearch:
         """Return what was found."""
         if "fetch" in self._groups and self._promisors and self._transports:
             self._name(f"{self._promisors[0]} with {self._transports[0]}")
+        if "hook" in self._groups:
+            self._find_hooks()
         return list(self._named)
+
+    def _find_hooks(self) -> None:
+        """Name hooks that git would run, in the folders that it may take for those of hooks."""
+        for folder in self._hook_folders:
+            # A relative one is meant in the work tree, or in the repository if that has none.
+            for base in self._worktrees or [self._root]:
+                path = os.path.normpath(os.path.join(base, folder, _HOOK))
+                is_private = path.startswith(_SCRATCH) and not path.startswith(f"{self._root}/")
+                if folder.startswith(("~", "%")) or "\0" in folder or is_private:
+                    self._named[f"git may run the hook {_HOOK} in {folder}"] = None
+                    continue
+                try:
+                    mode = os.stat(path).st_mode
+                except (FileNotFoundError, NotADirectoryError):
+                    continue
+                except OSError:
+                    mode = stat.S_IXUSR
+                if mode & (stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH):
+                    self._named[f"git may run the hook {path.removeprefix(f'{self._root}/')}"] = None
 
     def _name(self, setting: str) -> None:
         self._named[f"a setting of git may have it run a program: {setting}"] = None
@@ -270,9 +295,11 @@ class _ProgramSearch:
         if "\0" in folder or folder in self._seen:
             return
         self._seen.add(folder)
+        self._worktrees += [worktree, folder]
         for path in settings_files(folder):
+            self._hook_folders[os.path.join(os.path.dirname(path), "hooks")] = None
             self._read_file(path)
-        if not self._groups.isdisjoint({"fsmonitor", "filter", "patch"}):
+        if not self._groups.isdisjoint({"fsmonitor", "filter", "hook", "patch"}):
             self._find_submodules(folder, worktree)
 
     def _read_file(self, path: str, *, is_included: bool = False) -> None:
@@ -307,6 +334,8 @@ class _ProgramSearch:
             else:
                 self._read_file(included, is_included=True)
             return
+        if (section, key) == ("core", "hookspath") and value:
+            self._hook_folders[value] = None
         is_promisor = (section, key) == ("remote", "promisor") and value.lower() in _TRUE
         if is_promisor or (section, key) == ("extensions", "partialclone"):
             self._promisors.append(str(setting))

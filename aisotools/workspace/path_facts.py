@@ -27,14 +27,20 @@ from dataclasses import dataclass
 from itertools import filterfalse
 from pathlib import Path
 
+from aisotools.core.exceptions import WorkspaceError
 from aisotools.core.types import Effect, Facts, Json
 from aisotools.workspace.argument_paths import joined, readings_of
+from aisotools.workspace.patch_names import names_in_patch
 from aisotools.workspace.path_lookup import GLOB, FollowedPaths, NameOf, PathLookup, Spellings, may_be_path
 from aisotools.workspace.paths import Root, as_utf8
 from aisotools.workspace.scripts import FOLDER, digests_of, is_code, source_digests
 from aisotools.workspace.stamps import UNKNOWN, stamps_of
+from aisotools.workspace.workspace import Workspace
 
 _MAX_MENTIONED = 150
+_MAX_PATCHES = 10
+_OF_RUN_TIME = re.compile(r"[$`*?\[]")
+_MAX_PATCH_BYTES = 1 << 20
 _MAX_SHOWN_PROGRAMS = 3
 _REFERENCE = re.compile(r"\$(?:\{\w+\}|\w+)")
 _WITHOUT_FOLDER = re.compile(r"[^$`…{}~]+")
@@ -119,6 +125,8 @@ class _CallPaths:
         if facts.commands and not facts.certain and not facts.made:
             # Of words of commands that may do anything, those are no paths that could name nothing here.
             read_texts = [text for text in facts.reads if text in facts.unresolved or look.may_be_read(text)]
+        if facts.patches:
+            facts = self._name_patched(facts)
         reads = look.follow_all(read_texts, doubtful=facts.unresolved)
         writes = look.follow_all(facts.writes, doubtful=facts.writes)
         shown_reads = _as_utf8(reads.paths)
@@ -196,6 +204,39 @@ class _CallPaths:
         ]
         loaded = [path for path, _ in facts.scripts]
         return digests_of(workspace, (*reads, *code), loaded, named.folders)
+
+    def _name_patched(self, facts: Facts) -> Facts:
+        """Return the facts with what patches name among the writes, and a doubt where they do not say it."""
+        workspace = Workspace(self.root.path)
+        # What the call itself makes is left out: the patches of this moment are read.
+        look = PathLookup(self.spellings, name_of=self.name_of)
+        names: dict[str, None] = {}
+        doubts: list[str] = []
+        for patch in facts.patches:
+            is_named = patch.path != "-" and not _OF_RUN_TIME.search(patch.path)
+            files = look.follow_all((patch.path,) if is_named else facts.reads[:_MAX_PATCHES]).paths
+            found: list[str] = []
+            for file in files:
+                try:
+                    data = workspace.read_bytes(file, max_bytes=_MAX_PATCH_BYTES)
+                except (OSError, ValueError, WorkspaceError):
+                    if not is_named and patch.path != "-" and GLOB.search(file):
+                        continue  # a pattern as it is written
+                    doubts.append(f"what the patch {file} changes cannot be read")
+                    continue
+                named = names_in_patch(data.decode("utf-8", "surrogateescape"), patch.strip)
+                found += named.names
+                if not named.is_complete and (named.names or patch.path != "-"):
+                    doubts.append(f"not all files that the patch {file} changes can be named")
+            if not found and not doubts:
+                doubts.append("which files the patch changes cannot be told")
+            names |= dict.fromkeys(posixpath.normpath(f"{patch.folder}/{name}") for name in found)
+        return dataclasses.replace(
+            facts,
+            writes=tuple(dict.fromkeys((*facts.writes, *names))),
+            doubts=tuple(dict.fromkeys((*doubts[:_MAX_SHOWN_PROGRAMS], *facts.doubts))),
+            patches=(),
+        )
 
     def _find_losses(
         self, effect: Effect, reads: FollowedPaths, writes: FollowedPaths

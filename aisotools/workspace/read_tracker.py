@@ -110,6 +110,12 @@ class ReadCache:
             ranges = _move_ranges(known.ranges, _lines(before), _lines(after))
         self._known[key] = _Known(version_digest(after), ranges, total)
 
+    def note_same(self, path: str, other: str) -> None:
+        """Record that what was read of the file `path` has been read of `other`, if that has its content."""
+        known, data = self._known.get(self._workspace.relative(path)), self.content(other)
+        if known is not None and data is not None and known.digest == version_digest(data):
+            self._known[self._workspace.relative(other)] = known
+
     def check(self, touches: Iterable[FileTouch]) -> None:
         """Require that everything touched was read and has not changed since.
 

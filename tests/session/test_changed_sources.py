@@ -161,9 +161,12 @@ async def test_a_source_of_any_tool_is_compared(open_session: OpenSession, name:
         session.registry.register(one)
     tool, arguments = TOOLS[name]
     session.approver = asked = Changing(lambda: None)
+    assert session.reads is not None
+    session.reads.note_read(TARGET, (workspace / TARGET).read_bytes())
     await session.call(tool, arguments, origin="model")
     assert len(asked.requests) == 1, "the control: nothing has changed"
     put_files_again(workspace)
+    session.reads.note_read(TARGET, (workspace / TARGET).read_bytes())
     session.approver = asked = Changing(lambda: (workspace / TARGET).write_text("else\n"))
     await session.call(tool, arguments, origin="model")
     assert len(asked.requests) == 2

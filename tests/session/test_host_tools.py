@@ -5,6 +5,7 @@ No sandbox holds them, so "stays in the workspace" is never known of them, only 
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
@@ -16,12 +17,14 @@ from pydantic_ai import Tool as TheirTool
 from aisotools.core.exceptions import UsageError
 from aisotools.core.protocols import Tool, ToolContext
 from aisotools.core.types import (
+    AbsentNames,
     Approval,
     ApprovalRequest,
     Decision,
     Effect,
     Facts,
     Json,
+    MadeName,
     ToolCall,
     ToolResult,
 )
@@ -201,6 +204,11 @@ WRONG_FACTS: dict[str, dict[str, Any]] = {
     "background as text": {"effect": Effect.READ_ONLY, "background": "no"},
     "only reads, and writes": {"effect": Effect.READ_ONLY, "writes": ("a",)},
     "only reads, and writes outside": {"effect": Effect.READ_ONLY, "outside": True},
+    **{
+        f"{field.name} of {name}": {"effect": Effect.READ_ONLY, field.name: value}
+        for field in dataclasses.fields(Facts)
+        for name, value in {"an object": object(), "a mapping": {"a": 1}, "a number": 2}.items()
+    },
 }
 CONTRADICTIONS: dict[str, dict[str, Any]] = {
     **{
@@ -247,6 +255,17 @@ CONTRADICTIONS: dict[str, dict[str, Any]] = {
                 "a folder that it does not read": {"folders": ("b",)},
                 "writes to a URL": {"writes": ("https://example.org/x",)},
                 "writes a blank": {"writes": (" ",)},
+                "removes something": {"losses": (("a.txt", "x"),)},
+                "removes another": {"losses": (("out/b.txt", ""),)},
+                "runs a script": {"scripts": (("a.txt", ""),)},
+                "makes a link": {"made": (MadeName("b", "a.txt", is_link=True),)},
+                "may run code": {"code": "digest"},
+                "is compared as a change": {"sources": (("a.txt", "digest"),)},
+                "is certain of an unknown command": {"unknown": (("frobnicate", "a.txt"),)},
+                "is certain in spite of a doubt": {"doubts": ("a program is unknown",)},
+                "does more if there is a name": {"dash_folders": (".",)},
+                "does more if there is a file": {"absent": (AbsentNames(".", ("conftest.py",)),)},
+                "is something else otherwise": {"without_dashes": Facts(effect=Effect.DESTRUCTIVE)},
             },
         ).items()
     },

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from aisotools.builtin import patch as patches
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Effect, ToolCall
 from aisotools.policy.rules import Policy, Rule
 from aisotools.session.previews import MAX_BYTES, MAX_LINES, Previewer, digest_of_file
@@ -15,6 +16,7 @@ from aisotools.workspace.workspace import Workspace
 from tests.conftest import OpenSession
 from tests.work import lines_run
 
+OUR_PATCH = "aisotools.builtin.patch:apply_patch"
 OURS = "aisotools.builtin.files:sandbox_write"
 
 
@@ -51,6 +53,9 @@ def test_edits(tmp_path: Path) -> None:
     edits = [{"old": "a", "new": "c", "replace_all": True}, {"old": "b", "new": "d"}]
     assert diff(tmp_path, path="a.txt", edits=edits)["lines"][1:] == ["-a b a", "+c d c"]
     once = [{"old": "a", "new": "c"}]
+    note = diff(tmp_path, path="a.txt", edits=once)["note"]
+    assert "stands there several times; the call will fail" in note
+    once = [{"old": "a b", "new": "c b"}]
     assert diff(tmp_path, path="a.txt", edits=once)["lines"][1:] == ["-a b a", "+c b a"]
     shown = diff(tmp_path, path="a.txt", edits=[{"old": "x", "new": "y"}])
     assert "edit 1 replaces a text that is not in the file" in shown["note"]
@@ -302,6 +307,188 @@ async def test_three_edits_of_one_file_are_asked_about_once(
     assert not any(result.is_error for result in results), results
     assert (workspace / "a.txt").read_text() == "four\n"
     assert len(approver.requests) == 3
+
+
+BASE = "one\ntwo\nthree\n"
+
+
+def change(old: str, new: str, path: str = "c.txt") -> tuple[str, dict[str, Any]]:
+    return "edit", {"path": path, "edits": [{"old": old, "new": new}]}
+
+
+def operate(operation: str, path: str = "c.txt", **arguments: Any) -> tuple[str, dict[str, Any]]:
+    return "file", {"operation": operation, "path": path, **arguments}
+
+
+def patch(old: str, new: str) -> tuple[str, dict[str, Any]]:
+    hunk = "".join(f"-{line}\n+{new}\n" if line == old else f" {line}\n" for line in BASE.split("\n") if line)
+    return "apply_patch", {"patch": f"--- a/c.txt\n+++ b/c.txt\n@@ -1,3 +1,3 @@\n{hunk}"}
+
+
+DELETING = "--- a/c.txt\n+++ /dev/null\n@@ -1,3 +0,0 @@\n-1\n-two\n-three\n"
+CHAINS: dict[str, tuple[Sequence[tuple[str, dict[str, Any]]], dict[str, str]]] = {
+    "edit, edit, edit": (
+        [change("one", "1"), change("two", "2"), change("three", "3")],
+        {"c.txt": "1\n2\n3\n"},
+    ),
+    "append, edit": ([operate("append", content="four\n"), change("four", "4")], {"c.txt": f"{BASE}4\n"}),
+    "edit, append": ([change("one", "1"), operate("append", content="4\n")], {"c.txt": "1\ntwo\nthree\n4\n"}),
+    "append, append": (
+        [operate("append", content="4\n"), operate("append", content="5\n")],
+        {"c.txt": f"{BASE}4\n5\n"},
+    ),
+    "write, edit": ([operate("write", content="a b\n"), change("a", "c")], {"c.txt": "c b\n"}),
+    "new, edit": (
+        [operate("write", "new/d.txt", content="a\n"), change("a", "c", "new/d.txt")],
+        {"c.txt": BASE, "new/d.txt": "c\n"},
+    ),
+    "sandbox_write, append": (
+        [("sandbox_write", {"path": "c.txt", "content": "a\n"}), operate("append", content="b\n")],
+        {"c.txt": "a\nb\n"},
+    ),
+    "patch, edit": ([patch("two", "2"), change("three", "3")], {"c.txt": "one\n2\n3\n"}),
+    "edit, patch": ([change("1", "one", "d.txt"), patch("two", "2")], {"c.txt": "one\n2\nthree\n"}),
+    "edit, patch that deletes": ([change("one", "1"), ("apply_patch", {"patch": DELETING})], {}),
+    "edit, move, edit": (
+        [change("one", "1"), operate("move", destination="e.txt"), change("two", "2", "e.txt")],
+        {"e.txt": "1\n2\nthree\n"},
+    ),
+    "edit, move into a folder, edit": (
+        [change("one", "1"), operate("move", destination="sub"), change("two", "2", "sub/c.txt")],
+        {"sub/c.txt": "1\n2\nthree\n"},
+    ),
+    "copy, edit of both": (
+        [operate("copy", destination="e.txt"), change("one", "1", "e.txt"), change("two", "2")],
+        {"c.txt": "one\n2\nthree\n", "e.txt": "1\ntwo\nthree\n"},
+    ),
+    "edit, delete": ([change("one", "1"), operate("delete")], {}),
+    "delete, write": ([operate("delete"), operate("write", content="a\n")], {"c.txt": "a\n"}),
+    "edit, delete, write, edit": (
+        [change("one", "1"), operate("delete"), operate("write", content="a\n"), change("a", "b")],
+        {"c.txt": "b\n"},
+    ),
+    "edit by other spellings": (
+        [change("one", "1"), change("two", "2", "./sub/../c.txt"), change("three", "3", "link.txt")],
+        {"c.txt": "1\n2\n3\n"},
+    ),
+}
+"""Calls of one question on a file that was read, and what they leave."""
+
+
+async def start_chain(real_session: OpenSession, workspace: Path, approver: Any) -> Any:
+    (workspace / "c.txt").write_text(BASE)
+    (workspace / "d.txt").write_text("1\n")
+    (workspace / "sub").mkdir()
+    (workspace / "link.txt").symlink_to("c.txt")
+    session = real_session(approver=approver)
+    for name in ("c.txt", "d.txt", "link.txt"):
+        await session.call("file", {"operation": "read", "path": name})
+    return session
+
+
+def calls_of(calls: Sequence[tuple[str, dict[str, Any]]]) -> list[ToolCall]:
+    return [ToolCall(f"c{number}", *call, origin="model") for number, call in enumerate(calls)]
+
+
+@pytest.mark.parametrize("name", CHAINS)
+async def test_each_call_of_a_chain_is_asked_about_once(
+    real_session: OpenSession, workspace: Path, name: str
+) -> None:
+    calls, left = CHAINS[name]
+    approver = Changing()
+    session = await start_chain(real_session, workspace, approver)
+    results = await session.call_many(calls_of(calls))
+    again = [request.reasons for request in approver.requests[len(calls) :]]
+    assert not again
+    assert [result.content for result in results if result.is_error] == []
+    for path in ("c.txt", "e.txt", "new/d.txt", "sub/c.txt"):
+        file = workspace / path
+        assert (file.read_text() if file.exists() else None) == left.get(path)
+
+
+class Denying(Changing):
+    """Denies the first call of the first question, and every later question."""
+
+    async def ask_many(self, requests: Sequence[ApprovalRequest]) -> list[Approval]:
+        is_first = not self.requests
+        self.requests += requests
+        return [Approval("approve" if is_first and n else "deny") for n, _ in enumerate(requests)]
+
+
+@pytest.mark.parametrize("name", [name for name in CHAINS if "other" not in name and "of both" not in name])
+async def test_no_call_of_a_chain_runs_on_what_it_was_not_shown(
+    real_session: OpenSession, workspace: Path, name: str
+) -> None:
+    calls, _ = CHAINS[name]
+    first = calls[0][1].get("path", "c.txt")
+    calls = [call for call in calls if call[1].get("path", "c.txt") == first][:2]
+    if len(calls) < 2:
+        pytest.skip("the second call is about another file")
+    approver = Denying()
+    session = await start_chain(real_session, workspace, approver)
+    await session.call_many(calls_of(calls))
+    assert (workspace / "c.txt").read_text() == BASE
+    assert len(approver.requests) == 3
+    reason = "an earlier call was shown to change it, and has not"
+    assert any(reason in one for one in approver.requests[2].reasons)
+
+
+@pytest.mark.parametrize("name", [name for name in CHAINS if name != "edit, patch"])
+async def test_a_change_of_a_person_between_card_and_run_stops_a_chain(
+    real_session: OpenSession, workspace: Path, name: str
+) -> None:
+    calls, _ = CHAINS[name]
+    path = workspace / "c.txt"
+    approver = Denying(lambda: None)
+
+    async def ask_many(requests: Sequence[ApprovalRequest]) -> list[Approval]:
+        is_first = not approver.requests
+        approver.requests += requests
+        path.write_text(f"{BASE}typed\n")
+        return [Approval("approve" if is_first else "deny") for _ in requests]
+
+    approver.ask_many = ask_many  # type: ignore[method-assign]  # as a person who types meanwhile
+    session = await start_chain(real_session, workspace, approver)
+    await session.call_many(calls_of(calls))
+    assert path.read_text() == f"{BASE}typed\n"
+
+
+async def test_an_edit_of_a_file_that_was_not_read_is_refused_without_a_question(
+    real_session: OpenSession, workspace: Path
+) -> None:
+    approver = Changing()
+    session = real_session(approver=approver)
+    calls = [change("one", "1", "a.txt"), change("one", "2", "a.txt")]
+    calls.append(operate("append", "b.txt", content="x"))
+    results = await session.call_many(calls_of(calls))
+    assert ["was not read in this session" in result.content for result in results] == [True, True, False]
+    assert [request.call.name for request in approver.requests] == ["file"]
+    single = await session.call(*change("one", "1", "a.txt"), origin="model")
+    assert "was not read in this session" in single.content
+    assert len(approver.requests) == 1
+    calls = [operate("read", "a.txt"), change("one", "1", "a.txt")]
+    results = await session.call_many(
+        [ToolCall(f"r{number}", *call, origin="model") for number, call in enumerate(calls)]
+    )
+    assert not results[1].is_error, "the control: it is read before it is edited"
+    assert (workspace / "a.txt").read_text() == "1\n"
+
+
+def test_a_patch_that_takes_long_to_fit_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x\n" * 100_000)
+    hunks = "".join(f"@@ -{n},2 +{n},2 @@\n x\n-x\n+y\n" for n in range(1, 2_000, 2))
+    arguments: dict[str, Any] = {"patch": f"--- a/a.txt\n+++ b/a.txt\n{hunks}"}
+    previewer = Previewer(Workspace(tmp_path))
+    folder = str(Path(patches.__file__).parent)
+    assert lines_run(lambda: previewer.preview(arguments, OUR_PATCH), below=folder) < 300_000
+    _, contents = previewer.preview(edit("x", "y"), OURS)
+    assert contents == {"a.txt": "unknown"}
+
+
+def test_an_edit_that_would_fill_memory_is_not_made(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a" * MAX_BYTES)
+    edits = [{"old": "a", "new": "b" * 1_000_000, "replace_all": True}]
+    assert "too long to compare" in diff(tmp_path, path="a.txt", edits=edits)["note"]
 
 
 async def test_an_edit_whose_predecessor_was_denied_is_asked_about_again(

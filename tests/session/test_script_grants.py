@@ -303,7 +303,8 @@ async def test_losses_are_compared_before_the_call(open_session: OpenSession, na
     session.grants.clear()
     session.approver = changing = ChangesIt(workspace / "out/y", "more precious")
     await session.call(tool, arguments, origin="model")
-    lost = [reason for request in changing.requests[1:] for reason in request.reasons if "lost" in reason]
+    word = "has changed since it was shown" if name == "append" else "lost"  # an append loses nothing
+    lost = [reason for request in changing.requests[1:] for reason in request.reasons if word in reason]
     assert len(changing.requests) == 2
     assert lost[0].startswith("out")
 

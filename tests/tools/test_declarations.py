@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextvars
+import dataclasses
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aisotools.core.exceptions import ToolError
-from aisotools.core.types import Effect, Facts
+from aisotools.core.types import Effect, Facts, MadeName
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.declarations import (
     MAX_NAMES,
@@ -207,6 +208,78 @@ def test_facts_are_bounded() -> None:
     assert check_facts(Facts(writes=("a" * (MAX_PATH_BYTES + 1),))).flaw
 
 
+WRONG: tuple[Any, ...] = (
+    object(),
+    2,
+    1.5,
+    b"a",
+    {"a": 1},
+    {"a"},
+    ((),),
+    (None,),
+    (("a", "b", "c"),),
+    ((1, 2),),
+)
+"""Values that no field of facts may have."""
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Facts)])
+def test_a_wrong_value_of_any_field_is_a_flaw(name: str) -> None:
+    """Also of a field that is added later: each has a check."""
+    default = check_facts(Facts(effect=Effect.READ_ONLY))
+    assert not default.flaw
+    for value in WRONG:
+        wrong: Any = {"effect": Effect.READ_ONLY, name: value}
+        found = check_facts(Facts(**wrong))
+        assert found.flaw, f"{name}={value!r}"
+        assert name in found.flaw or found.flaw.startswith("its facts say that it only reads"), found.flaw
+        assert dataclasses.replace(found.facts, effect=Effect.READ_ONLY) == default.facts
+
+
+ELSEWHERE: dict[str, dict[str, Any]] = {
+    "losses": {"losses": (("secrets/key", "stamp"),)},
+    "made": {"made": (MadeName("secrets/key"),)},
+    "a source of made": {"made": (MadeName("a", "secrets/key"),)},
+    "scripts": {"scripts": (("secrets/key", ""),)},
+    "links": {"links": (("secrets/key", "b"),)},
+    "the target of links": {"links": (("b", "secrets/key"),)},
+    **{name: {name: ("secrets/key",)} for name in ("mentions", "named", "places")},
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+@pytest.mark.parametrize("effect", Effect)
+def test_a_path_in_any_field_counts_for_rules(name: str, effect: Effect) -> None:
+    facts, _ = check_facts(Facts(effect=effect, **ELSEWHERE[name]))
+    assert "secrets/key" in (facts.writes if name in {"losses", "made"} else facts.reads)
+
+
+def test_fields_that_the_gate_fills_are_not_taken_from_a_tool() -> None:
+    facts, flaw = check_facts(
+        Facts(
+            writes=("a",),
+            enforced=frozenset({("read", "secrets/*")}),
+            sources=(("a", "digest"),),
+            code="digest",
+            undoable=True,
+            path_guarded=True,
+            runs_in="sandbox",
+            level="isolated",
+            basis="analysis",
+        )
+    )
+    assert (facts, flaw) == (Facts(writes=("a",)), "")
+
+
+@pytest.mark.parametrize("declaration", ["trust me", 5, Effect.READ_ONLY, ["computed"]])
+def test_a_nonsensical_declaration_is_named(declaration: Any) -> None:
+    made = declaring(declaration=declaration, classify=lambda _: Effect.READ_ONLY)
+    facts, flaw = declared_facts(made, b"{}", on_host=True)
+    assert facts == UNKNOWN
+    assert flaw.startswith("its declaration is ")
+    assert "'computed'" in flaw
+
+
 ANY = st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.floats() | st.just(object())
 ANYTHING = ANY | st.lists(ANY, max_size=4) | st.tuples(ANY) | st.dictionaries(st.text(), ANY, max_size=2)
 
@@ -214,9 +287,7 @@ ANYTHING = ANY | st.lists(ANY, max_size=4) | st.tuples(ANY) | st.dictionaries(st
 @given(
     values=st.fixed_dictionaries(
         {},
-        optional=dict.fromkeys(
-            ("effect", "reads", "writes", "hosts", "commands", "outside", "certain", "background"), ANYTHING
-        ),
+        optional=dict.fromkeys([field.name for field in dataclasses.fields(Facts)], ANYTHING),
     )
 )
 def test_checked_facts_have_only_plain_values(values: dict[str, Any]) -> None:

@@ -49,6 +49,19 @@ def test_file_that_changed_since_must_be_read_again(reads: ReadCache, tmp_path: 
         reads.check([FileTouch(path="a")])
 
 
+def test_lines_that_were_read_count_for_a_copy(reads: ReadCache, tmp_path: Path) -> None:
+    reads.note_read("a", TEN, 3, 5)
+    (tmp_path / "same").write_bytes(TEN)
+    (tmp_path / "other").write_bytes(TEN + b"more\n")
+    for name in ("same", "other", "missing"):
+        reads.note_same("a", name)
+    reads.note_same("unread", "a")
+    reads.check([FileTouch(path="same", lines=((3, 5),))])
+    for touch in (FileTouch(path="same", lines=((1, 1),)), FileTouch(path="other", lines=((3, 5),))):
+        with pytest.raises(ToolError):
+            reads.check([touch])
+
+
 def test_only_the_lines_that_were_read_may_be_changed(reads: ReadCache) -> None:
     reads.note_read("a", TEN, 3, 5)
     reads.check([FileTouch(path="a", lines=((3, 5),)), FileTouch(path="a", lines=((4, 4), (5, 5)))])

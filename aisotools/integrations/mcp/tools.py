@@ -1,7 +1,8 @@
 """Conversion between MCP's tools and results and ours.
 
 A server is untrusted: its hints are shown and decide nothing, its texts are marked and cleaned of invisible
-characters, and its schemas are bounded in size, in depth and in what their references expand to.
+characters, and its schemas are bounded in size, in depth and in what their references expand to. A schema in
+which a name or a value has a character that nobody sees is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mcp import types
 from aisotools.core.protocols import Declaration, Tool, ToolContext
 from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.core.untrusted import UNTRUSTED, mark_untrusted
-from aisotools.integrations.calls import images
+from aisotools.integrations.calls import clean_schema, clean_text, images
 from aisotools.policy.prompts import visible
 from aisotools.tools.adapter import declared_effect
 from aisotools.tools.soundness import References, size_flaw
@@ -45,7 +46,6 @@ _MAX_INNER_TEXT_CHARS = 1_000
 _MAX_SERVER_NAME_CHARS = 128
 _MAX_NAME_CHARS = 64
 _DIGEST_CHARS = 32
-_TEXT_KEYS = ("description", "title", "$comment")
 
 
 # ---- tools of a server
@@ -147,7 +147,7 @@ def check_offer(listing: object) -> OfferedTool:
         raise ToolRejected("what the server says about it cannot be written as JSON") from None
     if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
         raise ToolRejected(schema_error(schema))
-    cleaned = _clean_schema(schema, 0)
+    cleaned = _clean_schema(schema)
     if len(json.dumps(cleaned)) > _MAX_SCHEMA_BYTES:
         raise ToolRejected(f"the schema of its arguments has more than {_MAX_SCHEMA_BYTES >> 10} KiB")
     cleaned.setdefault("type", "object")
@@ -158,7 +158,7 @@ def check_offer(listing: object) -> OfferedTool:
     texts = [text for key in ("description", "title") if isinstance(text := listing.get(key), str)]
     return OfferedTool(
         name=name,
-        description=_clean_text(next(filter(None, [*texts, name])), _MAX_DESCRIPTION_CHARS),
+        description=clean_text(next(filter(None, [*texts, name])), _MAX_DESCRIPTION_CHARS),
         schema=cleaned,
         digest=_digest(canonical),
         hints=_hints(listing.get("annotations")),
@@ -181,26 +181,19 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
 
 
-def _clean_text(text: str, max_chars: int) -> str:
-    cleaned = visible(text[: max_chars + 1])
-    return cleaned if len(cleaned) <= max_chars else cleaned[: max_chars - 3] + "..."
-
-
-def _clean_schema(node: Any, depth: int) -> Any:
+def _clean_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema with every text for people made visible and bounded."""
-    if depth > _MAX_DEPTH:
+    if _is_deep(schema, _MAX_DEPTH):
         raise ToolRejected(f"the schema of its arguments is nested more than {_MAX_DEPTH} deep")
-    if isinstance(node, list):
-        return [_clean_schema(item, depth + 1) for item in node]
-    if not isinstance(node, dict):
-        return node
-    cleaned: dict[str, Any] = {}
-    for key, value in node.items():
-        if key in _TEXT_KEYS and isinstance(value, str):
-            cleaned[str(key)] = _clean_text(value, _MAX_INNER_TEXT_CHARS)
-        else:
-            cleaned[str(key)] = _clean_schema(value, depth + 1)
-    return cleaned
+    try:
+        return clean_schema(schema, max_text_chars=_MAX_INNER_TEXT_CHARS)
+    except ValueError as error:
+        raise ToolRejected(str(error)) from None
+
+
+def _is_deep(node: object, depth: int) -> bool:
+    inner = node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ()
+    return depth < 0 or any(_is_deep(item, depth - 1) for item in inner)
 
 
 def _check_expansion(root: Mapping[str, Any]) -> None:

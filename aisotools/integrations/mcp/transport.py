@@ -68,6 +68,10 @@ _ESCAPE = re.compile(
 _LONG_NUMBER = re.compile(
     rb'"(?:[^"\\]|\\.)*"?|((?<![0-9.])[0-9]{4001,}(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)', re.DOTALL
 )
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
+_MAX_LINE_END = 3  # bytes of the end of an event that may have come already
+_DATA_LINE = re.compile(rb"data(?::|$)")
 _EXIT_GRACE_S = 1.0
 """Wait before each stronger way to end a server's process."""
 _HTTP_TIMEOUT = httpx2.Timeout(30.0, read=3_600.0)
@@ -351,13 +355,85 @@ class _BoundedStream(httpx2.AsyncByteStream):
         await self._body.aclose()
 
 
+class _ReadableBody(httpx2.AsyncByteStream):
+    """The body of a response that is one message, in a form that the library can parse if there is one."""
+
+    def __init__(self, body: httpx2.AsyncByteStream) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield await _readable(b"".join([chunk async for chunk in self._body]))
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+class _ReadableEvents(httpx2.AsyncByteStream):
+    """A stream of events, each with its message in a form that the library can parse if there is one."""
+
+    def __init__(self, body: httpx2.AsyncByteStream) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        pending = bytearray()
+        async for chunk in self._body:
+            searched = max(len(pending) - _MAX_LINE_END, 0)
+            pending += chunk
+            while found := _EVENT_END.search(pending, searched):
+                event = bytes(pending[: found.end()])
+                del pending[: found.end()]
+                searched = 0
+                yield await _readable_event(event)
+            if len(pending) > MAX_MESSAGE_BYTES:
+                yield bytes(pending)  # the library refuses it
+                pending.clear()
+        yield bytes(pending)
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+async def _readable_event(event: bytes) -> bytes:
+    """Return an event; if its message has to be changed for it, with that on one line."""
+    lines = _LINE_END.split(event)
+    data = [line.partition(b":")[2].removeprefix(b" ") for line in lines if _DATA_LINE.match(line)]
+    text = b"\n".join(data)
+    changed = await _readable(text) if text else text
+    if changed == text:
+        return event
+    others = [line for line in lines if line and not _DATA_LINE.match(line)]
+    return b"\n".join([*others, b"data: " + changed, b"", b""])
+
+
+async def _readable(text: bytes) -> bytes:
+    """Return a message in a form that the library can parse; as it came, if there is none."""
+    return await in_thread(_reparsed, text) if len(text) > _MAX_QUICK_BYTES else _reparsed(text)
+
+
+def _reparsed(text: bytes) -> bytes:
+    with contextlib.suppress(ValueError):
+        _parsed(text)
+        return text
+    message = parse_message(text)
+    if isinstance(message, UnreadableMessage):
+        return text
+    return message.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+
+
 async def _bound_response(response: httpx2.Response) -> None:
     # Called before the body is read. A compressed body could grow beyond any bound.
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.DecodingError("The server sent a compressed response, which was not requested.")
     # The response to a GET is an endless stream of events, each bounded by `max_sse_event_size`.
-    if response.request.method == "POST" and isinstance(response.stream, httpx2.AsyncByteStream):
+    if not isinstance(response.stream, httpx2.AsyncByteStream):
+        return
+    if response.request.method == "POST":
         response.stream = _BoundedStream(response.stream, MAX_MESSAGE_BYTES)
+    kind = response.headers.get("content-type", "").lower()
+    if kind.startswith("text/event-stream"):
+        response.stream = _ReadableEvents(response.stream)
+    elif kind.startswith("application/json"):
+        response.stream = _ReadableBody(response.stream)
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from aisotools.core.path_texts import is_within
-from aisotools.core.types import AbsentNames, Effect, Facts, MadeName
+from aisotools.core.types import AbsentNames, Effect, Facts, MadeName, PatchFile
 from aisotools.policy.quoted import quoted_texts
 from aisotools.policy.shell.commands import (
     classify_response_files,
@@ -67,6 +67,7 @@ from aisotools.policy.shell.options import (
     writes,
 )
 from aisotools.policy.shell.parser import parse_shell
+from aisotools.policy.shell.patches import patches_in
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -121,6 +122,7 @@ class ShellReport:
         named: What words of commands may name, where not everything that these do is listed here.
         places: Folders that such commands run in, if those are named by `cd` or an option.
         made: Names that it makes by copying, moving or linking, and what they lead to.
+        patches: Patches that it applies, which name the files that it changes.
         absent: What must not be in folders for this to hold: otherwise programs run it, or obey it, and may
             do anything. `shell_facts` has both answers.
         hosts: Network hosts it talks to.
@@ -139,6 +141,7 @@ class ShellReport:
     named: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
     made: tuple[MadeName, ...] = ()
+    patches: tuple[PatchFile, ...] = ()
     absent: tuple[AbsentNames, ...] = ()
     hosts: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -221,6 +224,7 @@ def _facts_of(report: ShellReport, folder: str) -> Facts:
         named=_unique((*named, *places)),
         places=tuple(place for place in places if place not in named),
         made=tuple(_relocate_made(report.made, start)),
+        patches=tuple(_relocate_patches(report.patches, start)),
         outside=any(map(_is_outside, written)),
         hosts=report.hosts,
         commands=report.commands,
@@ -313,6 +317,7 @@ class _ShellAnalysis:
             named=_unique((*total.named, *(() if total.certain else self._values))),
             places=tuple(sorted(self._places)),
             made=tuple(dict.fromkeys(total.made)),
+            patches=tuple(dict.fromkeys(total.patches)),
             absent=tuple(dict.fromkeys(total.absent)),
             hosts=_unique(total.hosts),
             reasons=_unique(_shorten(reason) for reason in total.reasons if reason)[:_MAX_REASONS],
@@ -430,6 +435,8 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
         verdict = dataclasses.replace(verdict, unknown=())  # its words mean files of another folder
     if verdict.made:
         verdict = dataclasses.replace(verdict, made=tuple(_relocate_made(verdict.made, folders)))
+    if verdict.patches:
+        verdict = dataclasses.replace(verdict, patches=tuple(_relocate_patches(verdict.patches, folders)))
     if verdict.absent and folders is None:
         verdict = merge([verdict, uncertain("it may run what lies in the folder, which is not known")])
     elif verdict.absent:
@@ -465,6 +472,13 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
         unresolved=tuple(unresolved),
     )
     return merge([located, *doubts])
+
+
+def _relocate_patches(patches: Iterable[PatchFile], folders: Folders) -> Iterator[PatchFile]:
+    """Yield patches as they are meant in each folder; for None, as they would be where the text starts."""
+    patches = tuple(patches)
+    for folder in sorted(folders or (START,)):
+        yield from patches_in(patches, folder)
 
 
 def _relocate_made(made: Iterable[MadeName], folders: Folders) -> Iterator[MadeName]:

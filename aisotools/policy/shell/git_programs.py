@@ -1,7 +1,8 @@
 """Which programs, named by settings of git, a git command that only reads may run.
 
 `git status` runs what `core.fsmonitor` and the filters of `.gitattributes` name, `git diff` what
-`diff.external` or a `textconv` names, and so on. Whether there are such settings only who sees the files can
+`diff.external` or a `textconv` names, and so on; where it writes the index afterwards, it also runs the hook
+`post-index-change`. Whether there are such settings only who sees the files can
 tell; this module says which groups of them must be empty for a command to be reading alone. What git 2.39 ran
 in an experiment, with each setting of `aisotools.workspace.git_settings` and each subcommand that is known to
 read, is in `tests/workspace/test_git_settings.py`. A subcommand, or an option, that is in no table here may
@@ -33,14 +34,17 @@ MISSING_OBJECTS = "fetch"
 OTHER_REPOSITORIES = "alternates"
 """A program that lists references of the repositories from which this one borrows."""
 
+HOOKS = "hook"
+"""The hook that git runs when it writes the index, as after a look at which files have changed."""
+
 HELP = "help"
 """Programs that show a page of the manual."""
 
 # Where there are submodules, git looks into the index for nearly everything.
 _OBJECTS = (WATCHER, MISSING_OBJECTS, OTHER_REPOSITORIES)
 _COMMITS = (SIGNATURES, *_OBJECTS)
-_FILES = (FILTERS, *_OBJECTS)
-_ALL = (FILTERS, PATCHES, *_COMMITS)
+_FILES = (FILTERS, HOOKS, *_OBJECTS)
+_ALL = (FILTERS, HOOKS, PATCHES, *_COMMITS)
 
 _RUNS_NOTHING = name_set(
     "archive bisect check-mailmap config count-objects get-tar-commit-id patch-id remote sparse-checkout "

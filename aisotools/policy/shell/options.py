@@ -29,7 +29,7 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from aisotools.core.types import AbsentNames, Effect, MadeName
+from aisotools.core.types import AbsentNames, Effect, MadeName, PatchFile
 from aisotools.policy.shell.expansion import Word, literal
 from aisotools.policy.shell.folders import START
 
@@ -62,6 +62,7 @@ class CommandVerdict:
         recorded: Paths of which it reads, or spreads, what a repository of git has recorded; `.` for any.
         named: What its words may name, if not everything it does is listed here.
         made: Names that it makes, and what they lead to.
+        patches: Patches that it applies.
         absent: What must not be in the folder in which it runs, or it may do anything.
         hosts: Hosts it contacts.
         reasons: Why the effect is not read only, or why the verdict is not certain.
@@ -81,6 +82,7 @@ class CommandVerdict:
     recorded: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
     made: tuple[MadeName, ...] = ()
+    patches: tuple[PatchFile, ...] = ()
     absent: tuple[AbsentNames, ...] = ()
     hosts: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -117,6 +119,7 @@ def merge(verdicts: Iterable[CommandVerdict]) -> CommandVerdict:
         recorded=tuple(path for verdict in relevant for path in verdict.recorded),
         named=tuple(path for verdict in relevant for path in verdict.named),
         made=tuple(name for verdict in relevant for name in verdict.made),
+        patches=tuple(patch for verdict in relevant for patch in verdict.patches),
         absent=tuple(names for verdict in relevant for names in verdict.absent),
         hosts=tuple(host for verdict in relevant for host in verdict.hosts),
         reasons=tuple(reason for verdict in relevant for reason in verdict.reasons),
@@ -226,9 +229,8 @@ def writes(word: Word, reason: str = "", effect: Effect = Effect.LOCAL_MUTATION)
         doubt = "whatever that is" if word.is_located else "wherever that is"
         return CommandVerdict(effect=effect, certain=False, writes=(path,), reasons=(f"{reason}, {doubt}",))
     if _DISK.fullmatch(path):
-        return CommandVerdict(
-            effect=Effect.DESTRUCTIVE, writes=(path,), reasons=(f"it writes to the device {path}",)
-        )
+        reason = f"it writes to the device {path}"
+        return CommandVerdict(effect=Effect.DESTRUCTIVE, writes=(path,), reasons=(reason,))
     return CommandVerdict(effect=effect, writes=(path,), reasons=(reason,))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
@@ -204,16 +204,54 @@ ANSWERS: Mapping[str, tuple[str, bytes]] = {
     "nothing": ("application/json", b""),
     "a page": ("text/html", b"<html>log in</html>"),
     "deepest": ("application/json", b'{"jsonrpc":"2.0","id":%d,"result":' + b"[" * 100_000),
+    "half": ("application/json", b'{"jsonrpc":"2.0","id":%d,'),
+    "a number alone": ("application/json", b'{"id":%d}'),
+    "null": ("application/json", b"null"),
+    "half an event": ("text/event-stream", b'event: message\ndata: {"jsonrpc":"2.0","id":%d,\n\n'),
+    "an event with a number alone": ("text/event-stream", b'data: {"jsonrpc":"2.0","id":%d}\r\n\r\n'),
+    "an event of null": ("text/event-stream", b"data: null\n\n"),
     "broken event": ("text/event-stream", b"event: message\ndata: {broken\n\n"),
     "no event": ("text/event-stream", b": nothing\n\n"),
 }
 
 
-class WebServer:
-    """An MCP server over HTTP that answers calls in the way that `how` names."""
+BAD_TOOLS: Mapping[str, bytes] = {
+    "half a character in a description": rb'{"name":"bad","description":"x\ud800","inputSchema":{}}',
+    "half a character in a name": rb'{"name":"bad\udfff","inputSchema":{"type":"object"}}',
+    "half a character in a property": rb'{"name":"bad","inputSchema":{"properties":{"\ud800":{}}}}',
+    "half a character in a value": rb'{"name":"bad","inputSchema":{"properties":{"a":{"enum":["\udc00"]}}}}',
+    "a long number": b'{"name":"bad","inputSchema":{"properties":{"a":{"default":' + b"7" * 5_000 + b"}}}}",
+    "deep": b'{"name":"bad","inputSchema":{"a":' + b"[" * 5_000 + b"]" * 5_000 + b"}}",
+    "no schema": b'{"name":"bad"}',
+    "no tool": b"5",
+    "hidden": rb'{"name":"bad","inputSchema":{"properties":{"a\u202e":{}}}}',
+    "broken UTF-8": b'{"name":"bad","description":"\xff","inputSchema":{"type":"object"}}',
+}
+LIST = b'{"jsonrpc":"2.0","id":%d,"result":{"tools":[BAD,{"name":"fine","inputSchema":{"type":"object"}}]}}'
+FORMS: Mapping[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "json": ("application/json", lambda body: body),
+    "event": ("text/event-stream", lambda body: b"event: message\ndata: " + body + b"\n\n"),
+    "event, other line ends": (
+        "text/event-stream",
+        lambda body: b": hi\r\nid: 1\r\ndata:" + body + b"\r\n\r\n",
+    ),
+    "event on several lines": (
+        "text/event-stream",
+        lambda body: b"data: " + body.replace(b',"result"', b'\ndata: ,"result"') + b"\n\n",
+    ),
+    "second event": (
+        "text/event-stream",
+        lambda body: b'data: {"jsonrpc":"2.0","method":"notifications/x"}\n\ndata: ' + body + b"\n\n",
+    ),
+}
 
-    def __init__(self, how: str) -> None:
+
+class WebServer:
+    """An MCP server over HTTP that answers calls in the way that `how` names, and lists in a given form."""
+
+    def __init__(self, how: str, listing: tuple[str, bytes] | None = None) -> None:
         self.how = how
+        self.listing = listing
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -236,6 +274,11 @@ class WebServer:
             case "initialize":
                 result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
                 result["serverInfo"] = {"name": "s", "version": "0"}
+            case "tools/list" if self.listing is not None:
+                kind, body = self.listing
+                return kind, body.replace(b"%d", str(message["id"]).encode())
+            case "tools/call" if self.listing is not None:
+                result = {"content": [{"type": "text", "text": "done"}]}
             case "tools/list":
                 result = {"tools": [{"name": "act", "inputSchema": {"type": "object"}}, {"name": "no"}]}
             case "tools/call":
@@ -264,5 +307,24 @@ async def test_an_answer_over_http_that_cannot_be_read_ends_its_call(
     result = await asyncio.wait_for(session.call("s_act", timeout_s=80_000), HANG_S)
     assert result.is_error
     assert "s_act: " in result.content
+    await server.close()
+    http.close()
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("bad", BAD_TOOLS)
+async def test_one_bad_tool_over_http_leaves_the_others(
+    bad: str, form: str, open_session: OpenSession
+) -> None:
+    kind, write = FORMS[form]
+    listing = kind, write(LIST.replace(b"BAD", BAD_TOOLS[bad]))
+    http = await asyncio.start_server(WebServer("", listing).serve, "127.0.0.1", 0)
+    session = open_session(MockTool("own"), approver=AllowAll())
+    url = f"http://127.0.0.1:{http.sockets[0].getsockname()[1]}/mcp"
+    server = await add_mcp_server(session.registry, "s", url=url, session=session)
+    assert "s_fine" in server.tools
+    result = await asyncio.wait_for(session.call("s_fine", timeout_s=80_000), HANG_S)
+    assert "done" in result.content
     await server.close()
     http.close()

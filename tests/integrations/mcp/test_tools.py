@@ -45,6 +45,30 @@ def test_descriptions_are_cleaned_and_short() -> None:
     assert offer.schema["properties"]["description"]["description"] == "a\\u202eb"
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a\u202eb": {}}},
+        {"properties": {"a": {"enum": ["x\x1b[2J"]}}},
+        {"properties": {"a": {"default": "x\u200b"}}},
+        {"properties": {"a": {"const": "\u2066"}}},
+        {"required": ["a\u202e"]},
+    ],
+)
+def test_a_tool_whose_names_or_values_nobody_sees_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(ToolRejected, match=r"its schema has U\+[0-9A-F]{4}, which nobody sees"):
+        check_offer(listing(type="object", **schema))
+
+
+def test_titles_and_examples_are_escaped() -> None:
+    offer = check_offer(
+        listing(title="a\u202eb", properties={"a": {"title": "\x1b[2J", "examples": ["\u200b"]}})
+    )
+    shown = json.dumps(offer.schema, ensure_ascii=False)
+    assert not {"\u202e", "\x1b", "\u200b"} & set(shown)
+    assert offer.schema["title"] == "a\\u202eb"
+
+
 def chain(length: int) -> dict[str, Any]:
     """Each definition names the next one twice: spelled out, that is 2 ** length."""
 

@@ -6,7 +6,7 @@ import pytest
 
 from aisotools.core.types import Effect
 from aisotools.policy.shell.classify import classify_shell, shell_facts
-from aisotools.policy.shell.git_programs import FILTERS, HELP, PATCHES, SIGNATURES, WATCHER
+from aisotools.policy.shell.git_programs import FILTERS, HELP, HOOKS, PATCHES, SIGNATURES, WATCHER
 
 
 def groups_of(command: str) -> set[str]:
@@ -18,10 +18,10 @@ def groups_of(command: str) -> set[str]:
 @pytest.mark.parametrize(
     ("command", "some", "none"),
     [
-        ("git status", {WATCHER, FILTERS}, {PATCHES, SIGNATURES, HELP}),
+        ("git status", {WATCHER, FILTERS, HOOKS}, {PATCHES, SIGNATURES, HELP}),
         ("git status -v", {WATCHER, FILTERS, PATCHES}, {HELP}),
         ("git status --verb", {PATCHES}, set()),
-        ("git diff", {WATCHER, FILTERS, PATCHES}, {HELP}),
+        ("git diff", {WATCHER, FILTERS, HOOKS, PATCHES}, {HELP}),
         ("git diff --stat", {WATCHER, FILTERS}, {PATCHES}),
         ("git diff --stat -p", {PATCHES}, set()),
         ("git diff --no-ext-diff --no-textconv", {FILTERS}, {PATCHES}),
@@ -34,9 +34,9 @@ def groups_of(command: str) -> set[str]:
         ("git stash list", {SIGNATURES}, {PATCHES}),
         ("git stash show", {PATCHES}, set()),
         ("git describe", {WATCHER}, {FILTERS, PATCHES}),
-        ("git describe --dirty", {FILTERS}, {PATCHES}),
+        ("git describe --dirty", {FILTERS, HOOKS}, {PATCHES}),
         ("git blame a", {PATCHES}, set()),
-        ("git branch -a", {WATCHER}, {FILTERS, PATCHES, SIGNATURES}),
+        ("git branch -a", {WATCHER}, {FILTERS, HOOKS, PATCHES, SIGNATURES}),
         ("git help log", {HELP}, {WATCHER, PATCHES}),
         ("git log --help", {HELP}, {WATCHER, PATCHES}),
         ("git help --help", {HELP}, set()),

@@ -30,6 +30,7 @@ from aisotools.policy.shell.options import (
     uncertain,
     writes,
 )
+from aisotools.policy.shell.patches import patches_of_patch
 from aisotools.policy.shell.subcommands import Subcommand, subcommands
 
 _GREP = (
@@ -217,7 +218,7 @@ def _classify_patch(words: Words) -> CommandVerdict:
             writes=tuple(join(folder.display, path) for path in verdict.writes),
         )
         doubt = merge([doubt, reads(folder)])
-    return merge([verdict, doubt])
+    return merge([verdict, doubt, patches_of_patch(parsed)])
 
 
 def _classify_json_pp(words: Words) -> CommandVerdict:

@@ -26,6 +26,7 @@ from aisotools.policy.shell.options import (
     reads,
     uncertain,
 )
+from aisotools.policy.shell.patches import patches_in, patches_of_git
 
 _DIFF = (
     "-pusRabwWztrcmqh -U: -S: -G: -O:r -I: -l: -M? -C? -D? -B? --patch --no-patch --unified: --raw "
@@ -113,8 +114,7 @@ _READ_OPTIONS = {
     "show-ref": "-qd -s? --head --heads --tags --branches --verify --dereference --hash? --abbrev? --quiet",
     "status": "-sbvz -u? --short --branch --show-stash --porcelain? --long --verbose --untracked-files? "
     "--ignore-submodules? --ignored? --find-renames? --column? --no-column --ahead-behind "
-    "--no-ahead-behind --renames "
-    "--no-renames",
+    "--no-ahead-behind --renames --no-renames",
     "var": "-l",
     "version": "--build-options",
     "fsck": "-v --no-dangling --connectivity-only --no-progress --unreachable --full --strict --no-full "
@@ -149,10 +149,8 @@ _BRANCH = (
     "--move!c -M!d -c!c -C!c --copy!c -f!d --force!d -u:c --set-upstream-to:c --unset-upstream!c "
     "--edit-description!x -t!c --track?c --no-track!c --create-reflog!c"
 )
-_TAG = (
-    "-li -n? -d!d --delete!d -a!c --annotate!c -s!x --sign!x -u:x -f!d --force!d -m:c -F:c -e!x -v!x "
-    "--verify!x"
-)
+_TAG = "-li -n? -d!d --delete!d -a!c --annotate!c -s!x --sign!x -u:x -f!d --force!d -m:c -F:c -e!x -v!x"
+_TAG += " --verify!x"
 _CONFIG = (
     "-lz -f:r --list --get --get-all --get-regexp --get-urlmatch --global --local --system --worktree "
     "--show-origin --show-scope --name-only --null --type: --bool --int --path --file:r --default: "
@@ -276,6 +274,7 @@ def _classify_git(words: Words) -> CommandVerdict:
             reads=tuple(join(folder, path) for path in verdict.reads),
             unresolved=tuple(join(folder, path) for path in verdict.unresolved),
             writes=tuple(join(folder, path) for path in verdict.writes),
+            patches=tuple(patches_in(verdict.patches, folder)),
         )
     # What git puts into the folder may be, or have in it, links that were recorded.
     is_new_branch = len(rest) == 3 and (subcommand, rest[1].text) in {("checkout", "-b"), ("switch", "-c")}
@@ -459,7 +458,7 @@ def _classify_subcommand(subcommand: str, words: Words) -> CommandVerdict:
         # What it changes stands in the patch.
         patches = [word for word in words[1:] if not word.prefix.startswith("-")]
         doubt = uncertain(f"git {subcommand} changes the files that the patch names")
-        return merge([doubt, *map(reads, patches)])
+        return merge([doubt, *map(reads, patches), patches_of_git(words)])
     if subcommand in _DISCARDS:
         return has_effect(Effect.DESTRUCTIVE, f"git {subcommand} discards changes")
     if subcommand in _REMOTE:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from aisotools.core.types import Effect
-from aisotools.policy.shell.expansion import Word, literal, without_beginning
+from aisotools.policy.shell.expansion import ABSOLUTE_PATH_VARIABLES, Word, literal, without_beginning
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     CommandSpec,
     CommandVerdict,
+    ParsedCommand,
     Words,
     contacts,
     has_effect,
@@ -26,12 +32,12 @@ from aisotools.policy.shell.options import (
 from aisotools.policy.shell.subcommands import Subcommand, subcommands
 
 _CURL = (
-    "-sSLfkiIvgGNjJOnqZ#01234aBlMR -o:W -X: -H: -d: -F: -T:r -u: -A: -e: -b: -c:W -D:W -x:h -m: -w: -r: -C: "
+    "-sSLfkiIvgGNjJOnqZ#01234aBlMR -o: -X: -H: -d: -F: -T: -u: -A: -e: -b: -c:W -D:W -x:h -m: -w: -r: -C: "
     "-K:u -E: -Q: -U: -y: -Y: -z: -J!c -O!c -a!n --silent --show-error --location --fail --fail-with-body "
     "--insecure --include --head --verbose --get --compressed --globoff --http1.1 --http2 --ipv4 --ipv6 "
-    "--parallel --progress-bar --output:W --remote-name!c --remote-name-all!c --remote-header-name!c "
+    "--parallel --progress-bar --output: --remote-name!c --remote-name-all!c --remote-header-name!c "
     "--output-dir:w --create-dirs --request: --header: --data: --data-raw: --data-binary: --data-ascii: "
-    "--data-urlencode: --json: --form: --form-string: --upload-file:r --user: --user-agent: --referer: "
+    "--data-urlencode: --json: --form: --form-string: --upload-file: --user: --user-agent: --referer: "
     "--cookie: --cookie-jar:W --dump-header:W --proxy:h --max-time: --connect-timeout: --retry: "
     "--retry-delay: --write-out: --url: --config:u --trace:W --trace-ascii:W --stderr:W --libcurl:W "
     "--etag-save:w --etag-compare:r --hsts:w --alt-svc:w --no-progress-meter --max-filesize: --limit-rate: "
@@ -41,7 +47,7 @@ _CURL = (
 )
 _CURL_AFTER_AT = frozenset(
     (
-        *("-d", "--data", "--data-ascii", "--data-binary", "--json", "-w", "--write-out"),
+        *("-d", "--data", "--data-ascii", "--data-binary", "--json"),
         *("-H", "--header", "--proxy-header", "--url"),
     )
 )
@@ -53,8 +59,30 @@ _CURL_CERTIFICATES = frozenset(("-E", "--cert", "--proxy-cert"))
 _CURL_COOKIES = frozenset(("-b", "--cookie"))
 _CURL_DATES = frozenset(("-z", "--time-cond"))
 _FORM_FILE = re.compile(r"[^=]*=[@<(]")
-_FILE_URL = re.compile(r"file:(?://(?:localhost|127\.0\.0\.1)?(?=/))?", re.IGNORECASE)
-_URL_PATTERN = frozenset("{}[]")
+_FORM_HEADERS = re.compile(r";\s*headers=[@<]?\"?[@<]?((?:[^\";\\]|\\.)*)", re.IGNORECASE)
+_OUTPUT_IN_FORMAT = re.compile(r"%%|%output\{(?:>>)?([^}]*)\}", re.IGNORECASE)
+_FILE_URL = re.compile(
+    r"file:(?://(?:(?:localhost|127\.0\.0\.1)(?=[/$])|(?=[/$]))|(?=/*[^/]))", re.IGNORECASE
+)
+_URL_BEGINNING = re.compile(r"(?:[^/?#]*:)?/*[^/?#]*")
+_SET_MARKS = frozenset("{[")
+_URL_PATH = re.compile(r"[^?#]*")
+_UNNAMED = "curl_response"  # where a URL has no name behind its last slash
+_KNOWN_START = re.compile(
+    rf"/*(?=\$(?P<brace>\{{)?(?:{'|'.join(sorted(ABSOLUTE_PATH_VARIABLES))})(?(brace)\}})(?:/|$))"
+)
+_RUN_TIME = frozenset("$`*?")
+_URL_SET = re.compile(r"\\.|\{((?:[^{}\\]|\\.)*)\}|\[([^\[\]]*)\]|[^\\{}\[\]]+", re.DOTALL)
+_SET_MEMBER = re.compile(r"(?:^|,)((?:[^,\\]|\\.)*)", re.DOTALL)
+_URL_RANGE = re.compile(r"(?:(\d+)-(\d+)|([a-zA-Z])-([a-zA-Z]))(?::(\d+))?", re.ASCII)
+_CERTIFICATE = re.compile(r"(?:[^:\\]|\\.|\\$)*", re.DOTALL)
+_SET_NUMBER = re.compile(r"#(\d+)", re.ASCII)
+_MAX_TARGETS = 200  # that one text may name; more are uncertain
+_CURL_UPLOADS = frozenset(("-T", "--upload-file"))
+_CURL_OUTPUTS = frozenset(("-o", "--output"))
+_CURL_FORMATS = frozenset(("-w", "--write-out"))
+_CURL_DETOURS = frozenset(("--resolve", "--connect-to"))
+"""Options of curl by which a host of a URL stands for another."""
 _WGET = (
     "-qvcNSbdrmpkKEHLxnd -O:W -o:W -a:W -P:w -i:u -U: -T: -t: -w: -Q: -l: -A: -R: -D: -e:u --quiet "
     "--no-verbose --output-document:W --output-file:W --directory-prefix:w --spider --no-check-certificate "
@@ -65,19 +93,27 @@ _WGET = (
 
 
 _RSYNC = (
-    "-346AaBbCcDdEeFghHIJKkLlmNnOopPqRrSTtuvWXxyz -i:r -P: -o:u -e:x -S:x -f: --archive --verbose "
+    "-346AabCcDdEgHhIiJKkLlmNnOoPpqRrSstUuvWXxyz0 -F!u -B: -T:w -e:x -f: -M:x --archive --verbose "
     "--compress --recursive --delete!d --delete-after!d --delete-before!d --delete-excluded!d "
-    "--delete-during!d --remove-source-files!d --rsh:x --rsync-path:x --exclude: --include: "
-    "--exclude-from:r --include-from:r --password-file:r --files-from:L --progress --partial --dry-run "
-    "--list-only --stats --update "
+    "--delete-during!d --remove-source-files!d --rsh:x --rsync-path:x --exclude: --include: --filter: "
+    "--exclude-from:r --include-from:r --password-file:r --early-input:r --files-from:L --progress "
+    "--partial --partial-dir:w --temp-dir:w --dry-run --list-only --stats --update --itemize-changes "
     "--inplace --checksum --human-readable --bwlimit: --max-size: --min-size: --chmod: --chown: "
-    "--log-file:w --backup --backup-dir:w --perms --times"
+    "--log-file:w --backup --backup-dir:w --suffix: --perms --times --link-dest:r --compare-dest:r "
+    "--copy-dest:r --out-format: --log-file-format: --info: --from0 --relative --links --copy-links "
+    "--ignore-existing --size-only --no-owner --no-group --no-perms --timeout: --contimeout: --port:"
+)
+_RSYNC_FILTERS = frozenset(("-f", "--filter"))
+_MERGE_RULE = re.compile(r"(?:merge|\.)(?:,?[-+!/enCwsrpx]*)[ _](.+)", re.DOTALL)
+_PLAIN_RULE = re.compile(
+    r"(?:include|exclude|hide|show|protect|risk|clear|[-+!HSPR])(?:,?[!/Csrpx]*)(?:[ _].*)?", re.DOTALL
 )
 _SCP = "-346ABCOpqRrsTv -c: -D:u -F:u -i:r -J:h -l: -o:u -P: -S:x -X:"
 _SSH = (
-    "-1246AaCfGgKkMNnqsTtVvXxYy -p: -i:r -l: -o:u -F:u -E:w -D:n -L:n -R:n -J:h -W:h -b: -B: -c: -e: "
+    "-1246AaCfGgKkMNnqsTtVvXxYy -p: -i:r -l: -o:u -F:u -E:w -D: -L: -R: -J:h -W:h -b: -B: -c: -e: "
     "-I:x -m: -O: -Q: -S: -w:n"
 )
+_SSH_FORWARDS = frozenset(("-D", "-L", "-R"))
 
 
 def _network_verdict(hosts: Words, program: str) -> CommandVerdict:
@@ -91,35 +127,228 @@ def _network_verdict(hosts: Words, program: str) -> CommandVerdict:
 
 def _classify_curl(words: Words) -> CommandVerdict:
     parsed = parse_options(words, _CURL)
-    urls = [option.value for option in parsed.options if option.name == "--url" and option.value is not None]
-    urls += parsed.operands
-    verdicts = [_network_verdict(urls, "curl"), option_verdict(parsed), *map(_curl_url, urls)]
+    has_sets = not parsed.has("-g", "--globoff")
+    given = [option.value for option in parsed.options if option.name == "--url" and option.value is not None]
+    given += parsed.operands
+    verdicts = [_network_verdict(given, "curl"), option_verdict(parsed)]
     verdicts += [_curl_file(option.name, option.value) for option in parsed.options if option.value]
+    urls: list[_Url] = []
+    for url in given:
+        if url.prefix.startswith("@"):
+            verdicts.append(uncertain("curl reads its URLs from a file"))  # `_curl_file` names it
+        elif (meant := _urls_of(url, has_sets=has_sets)) is None:
+            verdicts.append(uncertain(f"{url.display} means too many URLs, or is malformed"))
+        else:
+            urls += meant
+    verdicts += map(_curl_url, urls)
+    verdicts += [_curl_output(parsed, urls), _curl_uploads(parsed, urls, has_sets=has_sets)]
     return merge(verdicts)
 
 
-def _curl_url(word: Word) -> CommandVerdict:
-    """Return the verdict on a URL of curl; that of a file is the path itself, with `%` and `{a,b}` in it."""
-    if word.prefix.startswith("@"):
-        return NO_EFFECT  # a list of URLs; `_curl_file` has read it
+class _Url(NamedTuple):
+    """A URL of curl, and whether `{a,b}` and `[1-3]` in it are still to be expanded."""
+
+    word: Word
+    has_sets: bool
+
+
+def _urls_of(url: Word, *, has_sets: bool) -> list[_Url] | None:
+    """Return the URLs that one with sets in its scheme or host stands for; None if they are too many."""
+    found = _URL_BEGINNING.match(url.display)
+    if found is None or _SET_MARKS.isdisjoint(found[0]):
+        return [_Url(url, has_sets)]
+    texts = _expand_sets(url.display, has_sets=has_sets)
+    return None if texts is None else [_Url(_part(url, text), has_sets=False) for text in texts]
+
+
+def _part(word: Word, text: str) -> Word:
+    """Return a part of a word, which a program takes for a path, as a word of its own.
+
+    What is fixed, or begins with a variable that holds an absolute path, says which path it is.
+    """
+    # Case: no file has the name `http:`, so a `?` in a URL is not expanded.
+    if word.text is not None or (word.is_located and not _KNOWN_START.match(word.display)):
+        return literal(text)
+    if found := _KNOWN_START.match(text):
+        # Case: `file:/$PWD` is `//...`, which is the same path.
+        path = text[found.end() :]
+        if _RUN_TIME.isdisjoint(path[1:]):
+            return Word(path, None, "/")
+    return Word(text, None, "", is_located=False)
+
+
+def _file_of(word: Word) -> str | None:
+    """Return what follows the scheme and the host of a URL of a file; None for any other URL."""
     found = _FILE_URL.match(word.display)
-    if found is None:
-        return role_verdict("h", word, "")
-    path = unquote(word.display[found.end() :]).partition("#")[0].partition("?")[0]
-    if not _URL_PATTERN.isdisjoint(path):
-        return reads(Word(path, None, "", is_located=False))
-    text = None if word.text is None else path
+    return None if found is None else word.display[found.end() :]
+
+
+def _curl_url(url: _Url) -> CommandVerdict:
+    """Return the verdict on a URL of curl; that of a file is the path itself, with `%` and `{a,b}` in it."""
+    if _file_of(url.word) is None:
+        return role_verdict("h", url.word, "")
+    return _for_each(reads, _file_paths(url), url.word)
+
+
+def _file_paths(url: _Url) -> list[Word] | None:
+    """Return the paths that the URL of a file may mean; None if they are too many."""
+    texts = _expand_sets(_file_of(url.word) or "", has_sets=url.has_sets)
+    if texts is None:
+        return None
     # Case: `?` and `#` may be part of the name.
-    return merge(
-        [
-            reads(Word(path, text, text or "", word.may_split, word.is_located)),
-            reads(without_beginning(word, found.end())),
-        ]
-    )
+    cut = [text.partition("#")[0].partition("?")[0] for text in texts]
+    decoded = [unquote(text, errors="surrogateescape") for text in (*cut, *texts)]
+    return [_part(url.word, text) for text in dict.fromkeys((*decoded, *texts)) if text]
+
+
+def _for_each(
+    judge: Callable[[Word], CommandVerdict], paths: Sequence[Word] | None, word: Word
+) -> CommandVerdict:
+    """Return the verdict on all `paths` that a word names; uncertain if there are too many to say which."""
+    if paths is None:
+        path = Word(word.display, None, "", is_located=False)
+        return merge([judge(path), uncertain(f"{word.display} names too many files, or is malformed")])
+    return merge(map(judge, paths))
+
+
+def _sets_of(text: str) -> list[tuple[bool, list[str]]] | None:
+    """Return the parts of a text of curl: whether each is a set or a range, and what it becomes.
+
+    None if there are more than can be listed, or what curl does not take.
+    """
+    parts: list[tuple[bool, list[str]]] = []
+    position = 0
+    for found in _URL_SET.finditer(text):
+        values: list[str] | None = [found[0]]
+        if found[1] is not None:
+            members = _SET_MEMBER.findall(found[1])
+            values = [re.sub(r"\\(.)", r"\1", member) for member in members]
+        elif found[2] is not None:
+            values = _range_of(found[2])
+        elif found[0][0] == "\\" and found[0][1:] in {*"{}[]"}:
+            values = [found[0][1:]]  # a backslash stands for itself in front of anything else
+        if values is None or found.start() != position:
+            return None
+        is_set = found[1] is not None or (found[2] is not None and values != [found[0]])
+        parts.append((is_set, values))
+        position = found.end()
+    is_small = math.prod(len(values) for _, values in parts) <= _MAX_TARGETS
+    return parts if is_small and position == len(text) else None
+
+
+def _range_of(body: str) -> list[str] | None:
+    found = _URL_RANGE.fullmatch(body)
+    if found is None:
+        return [f"[{body}]"] if ":" in body else None  # an address of IPv6
+    first, last, step = found[1] or found[3], found[2] or found[4], int(found[5] or 1)
+    is_numeric = found[1] is not None
+    low, high = (int(first), int(last)) if is_numeric else (ord(first), ord(last))
+    values = range(low, high + 1, step) if step else range(0)
+    if not 0 < len(values) <= _MAX_TARGETS:
+        return None
+    return [str(value).zfill(len(first)) if is_numeric else chr(value) for value in values]
+
+
+def _expand_sets(text: str, *, has_sets: bool) -> list[str] | None:
+    """Return what a text of curl becomes; None if that is more than can be listed, or malformed.
+
+    Args:
+        text: The text, in which `{a,b}` and `[1-3]` are sets.
+        has_sets: Whether they are; with `--globoff` a text stays as it is.
+    """
+    if not has_sets:
+        return [text]
+    parts = _sets_of(text)
+    if parts is None:
+        return None
+    return ["".join(choice) for choice in itertools.product(*(values for _, values in parts))]
+
+
+def _chosen(choice: Sequence[str], found: re.Match[str]) -> str:
+    number = found[1].lstrip("0")
+    is_set = len(number) == 1 and 0 < int(number) <= len(choice)
+    return choice[int(number) - 1] if is_set else found[0]
+
+
+def _curl_uploads(parsed: ParsedCommand, urls: Sequence[_Url], *, has_sets: bool) -> CommandVerdict:
+    """Return the verdict on what curl uploads, which the URL of a file writes."""
+    values = [o.value for o in parsed.options if o.name in _CURL_UPLOADS and o.value is not None]
+    verdicts, names = [], []
+    for value in values:
+        texts = _expand_sets(value.display, has_sets=has_sets)
+        paths = None if texts is None else [_part(value, text) for text in texts]
+        verdicts.append(reads(value) if value.text is None else _for_each(reads, paths, value))
+        names += [text.rpartition("/")[2] for text in texts or ()]
+    for url in urls if values else ():
+        if _file_of(url.word) is None:
+            continue
+        paths = _file_paths(url)
+        # Case: curl appends the name of the file to a URL that ends with a slash.
+        folders = [path for path in paths or () if path.display.endswith("/")]
+        if paths is not None:
+            paths += [_part(url.word, path.display + name) for path in folders for name in names]
+        verdicts.append(_for_each(writes, paths, url.word))
+    return merge(verdicts)
+
+
+def _curl_output(parsed: ParsedCommand, urls: Sequence[_Url]) -> CommandVerdict:
+    """Return the verdict on the files into which curl writes what it gets."""
+    folder = parsed.value("--output-dir")
+    verdicts = []
+    for option in parsed.options:
+        if option.name in _CURL_OUTPUTS and option.value is not None and option.value.text != "-":
+            names = _output_names(option.value, urls)
+            paths = None if names is None else [_in_folder(folder, name) for name in names]
+            verdicts.append(_for_each(writes, paths, option.value))
+    if parsed.has("-J", "--remote-header-name"):
+        # Case: the server chooses the name.
+        verdicts.append(writes(folder or literal("."), "it saves what it downloads"))
+    elif parsed.has("-O", "--remote-name", "--remote-name-all"):
+        for url in urls:
+            names = _remote_names(url)
+            paths = None if names is None else [_in_folder(folder, name) for name in names]
+            verdicts.append(_for_each(writes, paths, url.word))
+    return merge(verdicts)
+
+
+def _in_folder(folder: Word | None, name: Word) -> Word:
+    if folder is None or (name.text is None and name.display.startswith("$")):
+        return name
+    display = f"{folder.display.rstrip('/')}/{name.display}"
+    if folder.text is not None and name.text is not None:
+        return literal(display)
+    return Word(display, None, "", is_located=folder.is_located and name.text is not None)
+
+
+def _output_names(value: Word, urls: Sequence[_Url]) -> list[Word] | None:
+    """Return the names that `-o name#1` stands for, where `#1` is what the first set of a URL has become."""
+    if value.text is None or not _SET_NUMBER.search(value.text):
+        return [value]
+    texts = []
+    for url in urls:
+        parts = _sets_of(url.word.display) if url.has_sets else []
+        if parts is None or url.word.text is None:
+            return None
+        sets = [values for is_set, values in parts if is_set]
+        fill = (functools.partial(_chosen, choice) for choice in itertools.product(*sets))
+        texts += [_SET_NUMBER.sub(one, value.text) for one in fill]
+    return [literal(text) for text in dict.fromkeys(texts)] if texts else [value]
+
+
+def _remote_names(url: _Url) -> list[Word] | None:
+    """Return the names under which curl saves a URL: what is behind its last slash."""
+    found = _URL_BEGINNING.match(url.word.display)
+    path = _URL_PATH.match(url.word.display, found.end() if found else 0)
+    texts = _expand_sets(path[0].rpartition("/")[2] if path else "", has_sets=url.has_sets)
+    return None if texts is None else [_part(url.word, text or _UNNAMED) for text in texts]
 
 
 def _curl_file(name: str, value: Word) -> CommandVerdict:
-    """Return the verdict on a file that stands in the value of an option of curl."""
+    """Return the verdict on a file, or a host, that stands in the value of an option of curl."""
+    if name in _CURL_FORMATS:
+        return _curl_format(value)
+    if name in _CURL_DETOURS:
+        return _curl_detour(name, value)
     if name in _CURL_AFTER_AT:
         return _reads_after(value, "@")
     if name in _CURL_AFTER_NAME:
@@ -130,9 +359,9 @@ def _curl_file(name: str, value: Word) -> CommandVerdict:
     if name in _CURL_FORMS:
         return _curl_form(value)
     if name in _CURL_CERTIFICATES:
-        path = value.display.partition(":")[0] if value.text is not None else value.display
-        whole = Word(path, None if value.text is None else path, path, value.may_split, value.is_located)
-        return merge([reads(whole), reads(value)])
+        # `file:password`, with a backslash in front of a colon that is part of the name.
+        path = re.sub(r"\\(.)", r"\1", found[0] if (found := _CERTIFICATE.match(value.display)) else "")
+        return merge([reads(_part(value, path)), reads(value)])
     if (name in _CURL_COOKIES and "=" not in value.prefix) or name in _CURL_DATES:
         return reads(value) if value.text != "" else NO_EFFECT
     return NO_EFFECT
@@ -146,22 +375,49 @@ def _reads_after(value: Word, mark: str) -> CommandVerdict:
     return reads(value) if value.text is None and not value.prefix and not value.is_located else NO_EFFECT
 
 
+def _curl_format(value: Word) -> CommandVerdict:
+    """Return the verdict on a format of curl, in which `%output{file}` writes a file."""
+    if value.prefix.startswith("@"):
+        doubt = uncertain(f"{value.display} may name files that curl writes")
+        return merge([_reads_after(value, "@"), doubt])
+    verdicts = [_reads_after(value, "@")]
+    files = [found[1] for found in _OUTPUT_IN_FORMAT.finditer(value.display) if found[1]]
+    verdicts += [writes(_part(value, file)) for file in files]
+    if value.text is None:
+        verdicts.append(uncertain(f"{value.display} may name files that curl writes"))
+    return merge(verdicts)
+
+
+def _curl_detour(name: str, value: Word) -> CommandVerdict:
+    """Return the verdict on `--connect-to a:1:b:2` and `--resolve a:1:address,address`."""
+    if value.text is None:
+        return uncertain(f"{name} may lead to any host")
+    fields = re.findall(r"(\[[^\]]*\]|[^:]*)(?::|$)", value.text)
+    if name == "--connect-to":
+        targets = fields[2:3]
+    else:
+        targets = value.text.partition(":")[2].partition(":")[2].split(",")
+    found = [target.lstrip("+").strip("[]") for target in targets]
+    return merge(contacts(target, f"it contacts {target}") for target in found if target)
+
+
 def _curl_form(value: Word) -> CommandVerdict:
-    """Return the verdict on `name=@file;type=x`, `name=<file` and `name=@a,b`."""
+    """Return the verdict on `name=@file;type=x`, `name=<file`, `name=@a,b` and `name=x;headers=@file`."""
+    verdicts = [reads(_part(value, _unquoted(found[1]))) for found in _FORM_HEADERS.finditer(value.display)]
     found = _FORM_FILE.match(value.display)
     if found is None or found[0][-1] not in "@<":
-        is_known = value.text is not None or (found is not None and len(value.prefix) > found.end())
-        return NO_EFFECT if is_known else reads(value)
+        # What is only known at run time may begin with the mark, or name a file behind a semicolon.
+        return merge(verdicts if value.text is not None else [*verdicts, reads(value)])
     rest = value.display[found.end() :]
     paths = {rest, rest.partition(";")[0]}
     paths |= {path.partition(";")[0] for path in rest.split(",")}
-    paths |= {path.strip().strip('"').replace("\\", "") for path in (*paths,)}
-    is_fixed = value.text is not None
-    return merge(
-        reads(Word(path, path if is_fixed else None, path if is_fixed else "", is_located=value.is_located))
-        for path in sorted(paths)
-        if path and path != "-"
-    )
+    paths |= {_unquoted(path) for path in (*paths,)}
+    verdicts += [reads(_part(value, path)) for path in sorted(paths) if path and path != "-"]
+    return merge(verdicts)
+
+
+def _unquoted(text: str) -> str:
+    return text.strip().strip('"').replace("\\", "")
 
 
 def _classify_wget(words: Words) -> CommandVerdict:
@@ -180,6 +436,7 @@ def _classify_rsync(words: Words) -> CommandVerdict:
     verdicts = [
         has_effect(Effect.REMOTE_ACTION, f"{words[0].display} copies files"),
         option_verdict(parsed),
+        *(_rsync_filter(o.value) for o in parsed.options if o.name in _RSYNC_FILTERS and o.value is not None),
     ]
     for path in parsed.operands:
         if host := host_of(path.display):
@@ -191,12 +448,34 @@ def _classify_rsync(words: Words) -> CommandVerdict:
     return merge(verdicts)
 
 
+def _rsync_filter(rule: Word) -> CommandVerdict:
+    """Return the verdict on a rule of `--filter`, which may stand in a file, or be read in each folder."""
+    if rule.text is None:
+        return uncertain(f"{rule.display} may name files")
+    if found := _MERGE_RULE.fullmatch(rule.text):
+        return reads(literal(found[1]))
+    return NO_EFFECT if _PLAIN_RULE.fullmatch(rule.text) else uncertain(f"the rule {rule.text} reads files")
+
+
 def _classify_ssh(words: Words) -> CommandVerdict:
     """Return the verdict on ssh: the first operand is the host, the rest is a command that runs there."""
     parsed = parse_options(words, _SSH, posix=True)
     host = parsed.operands[:1]
     verdicts = [_network_verdict(host, words[0].display), option_verdict(parsed)]
+    verdicts += [_ssh_socket(option.name, option.value) for option in parsed.options if option.value]
     return merge([*verdicts, *(role_verdict("h", operand, "") for operand in host)])
+
+
+def _ssh_socket(name: str, value: Word) -> CommandVerdict:
+    """Return the verdict on what ssh forwards: between ports, or sockets that are files."""
+    if name == "-S" and value.text != "none":
+        return writes(value, f"it uses the socket {value.display}")
+    if name not in _SSH_FORWARDS:
+        return NO_EFFECT
+    forwards = has_effect(Effect.REMOTE_ACTION, f"{name} acts on another machine")
+    if value.text is None or "/" in value.text:
+        return merge([forwards, uncertain(f"{name} makes or uses sockets that are files ({value.display})")])
+    return forwards
 
 
 def _classify_lookup(words: Words) -> CommandVerdict:
