@@ -55,6 +55,7 @@ from aisotools.session.undo_results import (
     explain_kept,
     explain_passed_over,
     explain_taken_back,
+    explain_unrecorded,
     explain_unrestored,
     failed_result,
     find_passed_over,
@@ -272,11 +273,15 @@ class WorkspaceHistory:
                 # Only here: it reads the listings of both trees.
                 entries = await asyncio.to_thread(self._checkpoints.list_unrestored, step)
                 result = explain_unrestored(result, entries) if entries else result
+            if result is not None and step.unkept:
+                result = explain_unrecorded(result, f"{step.unkept}.", is_kept=False)
             if result is not None and result.metadata.get("timed_out") is True:
                 result = await self._after_timeout(step, result)
         except WorkspaceError as error:
             if result is not None:
-                result = result.with_metadata(undo=f"This call cannot be undone: {error}")
+                unkept = next((one.unkept for one in self._checkpoints.steps if one.call_id == call.id), "")
+                is_recorded = self._checkpoints.is_synced
+                result = explain_unrecorded(result, str(error), is_kept=not unkept, is_recorded=is_recorded)
         finally:
             self._limited.discard(call.id)
             self._shared.lock.leave(self._tokens.pop(call.id))
@@ -529,7 +534,7 @@ class WorkspaceHistory:
             await self._shared.wait_for_snapshots()
             choice = self._choice(direction)
             count = count if to is None else choice.count_to(to)
-            plan = choice.plan(count, to=to, files_only=variables == "keep")
+            plan = choice.plan(count, to=to, files_only=variables == "keep", force=force)
             if isinstance(plan, ToolResult):
                 return plan
             running, helpers = await self._shared.find_running()

@@ -165,6 +165,36 @@ def explain_unrestored(result: ToolResult, entries: Sequence[str]) -> ToolResult
     return _add_line(result, line).with_metadata(not_restorable=list(entries[:_MAX_LISTED]))
 
 
+def explain_unrecorded(
+    result: ToolResult, why: str, *, is_kept: bool, is_recorded: bool = True
+) -> ToolResult:
+    """Put before the result of a call that the state after it, or its record, could not be written.
+
+    Args:
+        result: The result.
+        why: The error, in sentences.
+        is_kept: Whether the state of the files after the call is stored.
+        is_recorded: Whether it is on the disk, together with its record.
+    """
+    if not is_kept:
+        line = (
+            f"This call cannot be undone: the files as they are after it are not kept. {why} "
+            "With force=True an undo brings all files back to before the call, whoever has changed them, and "
+            "that cannot be redone."
+        )
+    elif not is_recorded:
+        line = (
+            f"The record of this call could not be written through to the disk. {why} Until it can be, no "
+            "call that may change something is run, and nothing can be undone."
+        )
+    else:
+        line = f"What this call has changed is recorded for undo, but could not be looked at. {why}"
+    if result.metadata.get("timed_out") is True:
+        line += " What it had changed when it timed out stays changed."
+    content = "\n".join(filter(None, [f"[{line}]", result.content]))
+    return dataclasses.replace(result, content=content).with_metadata(undo=line)
+
+
 def _add_line(result: ToolResult, line: str) -> ToolResult:
     return dataclasses.replace(result, content="\n".join(filter(None, [result.content, f"[{line}]"])))
 

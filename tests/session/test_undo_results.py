@@ -13,6 +13,7 @@ from aisotools.session.undo_results import (
     describe_unsupported,
     explain_kept,
     explain_taken_back,
+    explain_unrecorded,
     failed_result,
     move_result,
     reverted_result,
@@ -37,6 +38,22 @@ def checkpoint(call_id: str, after: str = "b", inside: str = "", beyond: str = "
 
 def plan_of(*calls: Checkpoint) -> UndoPlan:
     return UndoPlan(direction="undo", steps=tuple(group_steps(calls)[::-1]), variables=STAY)
+
+
+def test_state_that_could_not_be_recorded_is_the_first_line() -> None:
+    result = ToolResult(content="done", metadata={"timed_out": True})
+    for is_kept, is_recorded, begin in (
+        (False, True, "[This call cannot be undone: the files as they are after it are not kept. Full. With"),
+        (True, False, "[The record of this call could not be written through to the disk. Full. Until it"),
+        (True, True, "[What this call has changed is recorded for undo, but could not be looked at. Full."),
+    ):
+        answer = explain_unrecorded(result, "Full.", is_kept=is_kept, is_recorded=is_recorded)
+        first, last = answer.content.splitlines()
+        assert first.startswith(begin)
+        assert first.endswith(" What it had changed when it timed out stays changed.]")
+        assert (last, answer.metadata["undo"]) == ("done", first[1:-1])
+    answer = explain_unrecorded(ToolResult(content=""), "Full.", is_kept=False)
+    assert answer.content.endswith("cannot be redone.]")
 
 
 def test_steps_are_counted_and_those_that_changed_nothing_are_named() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.authorship import Evidence
 from aisotools.workspace.checkpoints.moves import (
     LISTED_BYTES,
@@ -22,6 +23,7 @@ from aisotools.workspace.checkpoints.moves import (
     list_changed,
     move_trees,
     plan_trees,
+    refuse_unkept,
 )
 from aisotools.workspace.checkpoints.plan import RestorePlan
 from aisotools.workspace.checkpoints.scan import ScanLimits
@@ -373,6 +375,31 @@ def test_plan_leaves_out_no_tree_that_only_an_inner_call_changed(tmp_path: Path)
         outside.key: {("file",)},
     }
     store.close()
+
+
+def test_steps_are_refused_whose_last_state_is_not_kept() -> None:
+    def step(call_id: str, began: int, ended: int, unkept: str = "", inside: str = "") -> Checkpoint:
+        return Checkpoint(
+            call_id=call_id,
+            name="bash",
+            session="s",
+            time_s=0,
+            before={"": "a"},
+            inside=inside,
+            began=began,
+            ended=ended,
+            unkept=unkept,
+        )
+
+    whole, unkept = step("whole", 1, 4), step("u", 2, 3, "full")
+    refuse_unkept("redo", [whole])
+    # Of calls that overlap, the last end is where the way begins; of those inside a call, that of the call.
+    refuse_unkept("undo", [whole, unkept])
+    refuse_unkept("undo", [step("o", 1, 4), step("o/1", 2, 3, "full", inside="o")])
+    with pytest.raises(WorkspaceError, match=r"bash \(u\) cannot be undone, .*: full. With force=True"):
+        refuse_unkept("undo", [unkept, step("before", 0, 1)])
+    with pytest.raises(WorkspaceError, match=r"bash \(u\) cannot be redone, .*: full. Make the call again."):
+        refuse_unkept("redo", [unkept])
 
 
 def test_result_of_a_move_is_one_that_was_made_and_shows_no_digests() -> None:
