@@ -44,6 +44,7 @@ from aisotools.session.event_log import EventLog
 from aisotools.session.sharing import LockToken, SharedWorkspace
 from aisotools.session.undo_history import TimeoutChoice, VariablesChoice
 from aisotools.session.undo_results import (
+    VARIABLES_LEFT,
     add_notes,
     conflict_result,
     describe_beginning,
@@ -71,6 +72,7 @@ from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.scan import ProgressCallback, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
 from aisotools.workspace.checkpoints.store import Store
+from aisotools.workspace.checkpoints.trees import WORKSPACE_KEY
 from aisotools.workspace.diff import Changes, changes_between
 from aisotools.workspace.paths import printable
 from aisotools.workspace.read_tracker import ReadCache
@@ -293,8 +295,10 @@ class WorkspaceHistory:
     async def _after_timeout(self, step: Checkpoint, result: ToolResult) -> ToolResult:
         """Say what a call has changed that timed out, and take it back if that was asked for."""
         paths = await asyncio.to_thread(self._checkpoints.list_changes, step)
+        changes = await asyncio.to_thread(self._checkpoints.changes_by_author, step)
+        is_covered = bool(step.before[WORKSPACE_KEY] and step.after.get(WORKSPACE_KEY))
         if self._on_timeout == "keep" or not (paths or step.changes_variables):
-            return explain_kept(result, paths)
+            return explain_kept(result, paths if is_covered else None, changes)
         # The worker may be one that has the variables from before this call already.
         metadata = result.metadata
         is_back = metadata.get("state_kept") is True and metadata.get("state_before") == step.call_id
@@ -310,7 +314,7 @@ class WorkspaceHistory:
             undone = await run_to_completion(self._carry_out(plan, helpers, force=False, keeps=is_back))
         else:
             undone = plan
-        return explain_taken_back(result, paths, undone)
+        return explain_taken_back(result, paths, undone, changes)
 
     @property
     def _is_small(self) -> bool:
@@ -623,7 +627,7 @@ class WorkspaceHistory:
         """
         changing = [step for step in plan.steps if step.changes_variables]
         if keeps:
-            return "They were left as they are." if changing else ""
+            return VARIABLES_LEFT if changing else ""
         variables = self._variables
         if variables is None:
             return describe_unsupported() if changing else ""

@@ -1092,6 +1092,8 @@ async def test_timeout_says_what_stays_or_takes_it_back(
         assert here(session, "half").exists()
     else:
         assert "[What it had changed was taken back: half.]" in result.content
+        assert "Variables are kept" not in result.content
+        assert is_stubborn or "[Variables: They are as before " in result.content
         assert result.metadata["taken_back"] is True
         assert not here(session, "half").exists()
         assert (await session.run_cell("x")).content.splitlines()[-1] == "1"
