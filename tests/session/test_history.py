@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import errno
 import os
 import signal
+import socket
+import stat
 import sys
 import threading
 import time
@@ -504,6 +507,38 @@ async def test_call_says_before_and_after_what_undo_will_not_restore(
     undone = await session.undo(2)
     assert not undone.is_error, undone.content
     assert (file.read_text(), here(session, "b").exists()) == ("1", False)
+
+
+@pytest.mark.parametrize("kind", ["socket", "device"])
+async def test_call_that_removes_what_cannot_be_made_again_says_so(
+    open_session: OpenSession, kind: str
+) -> None:
+    session = open_session(policy=AUTO, approver=(asked := ScriptedApprover(["approve"] * 3)))
+    await write(session, "a", "1")
+    path = here(session, "it")
+    if kind == "socket":
+        with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as one:
+            one.bind("it")  # by a short name: there is room for 107 bytes
+    else:
+        try:
+            os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        except PermissionError:
+            pytest.skip("it takes root to make a device")
+
+    @tool(runs_in="host", effect=Effect.LOCAL_MUTATION)
+    def remove(name: str) -> str:
+        """Remove an entry of the workspace."""
+        here(session, name).unlink()
+        return "removed"
+
+    session.registry.register(remove)
+    entry = f"it (it is a {kind})"
+    result = await session.call("remove", {"name": "it"})
+    assert result.content == f"removed\n[Undo will not restore: {entry}.]"
+    assert result.metadata["not_restorable"] == [entry]
+    assert f"It will not restore: {entry}." in str(asked.requests[-1].preview["undo"])
+    assert f"Not brought back: {entry}." in (await session.undo()).content
+    assert "Undo will not restore" not in (await session.call("remove", {"name": "a"})).content
 
 
 def test_files_outside_a_checkpoint_are_listed_with_their_reasons() -> None:

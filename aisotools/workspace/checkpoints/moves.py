@@ -370,8 +370,6 @@ def list_unrestored(store: Store, trees: Iterable[TrackedTree], step: Checkpoint
         for path, (was, now) in changed.items():
             if was is not None and was.kind == "unkept":
                 lines.append(f"{listed.show(tree, path)} ({was.why_unkept})")
-            elif was is not None and was.kind == "other":
-                lines.append(f"{listed.show(tree, path)} (it is a {was.content})")
             elif was is None and now is not None and now.kind == "unkept" and not now.is_sealed:
                 lines.append(f"{listed.show(tree, path)} (it will stay: {now.why_unkept})")
     return lines
