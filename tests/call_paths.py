@@ -9,7 +9,7 @@ change times, since these have the granularity of the kernel's clock.
 - functions: functions, methods and generators of the package that ran,
 - crossings: calls from a function of one module into a function of another one.
 
-Counting uses `sys.setprofile` on the thread of the event loop, on those of its executor, and on threads that
+Counting uses `sys.setprofile` on the thread of the event loop, on those of the package, and on threads that
 start meanwhile, so callbacks of the loop and work in threads count too, until the call returns. What is done
 later, such as sealing the ledger, does not. Times are not measured. Of several calls the least is printed: a
 busy machine polls more often, which only adds.
@@ -32,6 +32,7 @@ from unittest import mock
 
 import aisotools
 from aisotools import AllowAll, Session  # importable so from every version, to compare them
+from aisotools.core.threads import OWN
 
 PACKAGE = str(Path(aisotools.__file__).parent) + os.sep
 FIRST = {"read-only call": (40, 184, 118), "asked write": (61, 369, 284), "undo": (34, 221, 220)}
@@ -97,10 +98,10 @@ async def measure() -> dict[str, tuple[int, int, int]]:
     """Return, for each kind of call, the least of its modules, functions and crossings."""
     figures = {}
     executor = ThreadPoolExecutor(initializer=_profile_thread)
-    asyncio.get_running_loop().set_default_executor(executor)
     # Nobody waits for the disk here: while a call does, monitors look again, the more often the busier it is.
     without_disk = mock.patch.multiple(os, fsync=lambda _file: None, fdatasync=lambda _file: None)
-    with without_disk, tempfile.TemporaryDirectory() as folder:
+    counted_threads = mock.patch.object(OWN, "_executor", executor)
+    with without_disk, counted_threads, tempfile.TemporaryDirectory() as folder:
         environ = {**os.environ, "HOME": folder, "XDG_STATE_HOME": f"{folder}/state"}
         async with Session(Path(folder, "workspace"), approver=AllowAll(), environ=environ) as session:
             number = 0

@@ -45,6 +45,7 @@ from aisotools.session.event_log import EventLog
 from aisotools.session.sharing import LockToken, SharedWorkspace
 from aisotools.session.undo_history import TimeoutChoice, VariablesChoice
 from aisotools.session.undo_results import (
+    VARIABLES_LEFT,
     add_notes,
     conflict_result,
     describe_beginning,
@@ -56,6 +57,7 @@ from aisotools.session.undo_results import (
     explain_kept,
     explain_passed_over,
     explain_taken_back,
+    explain_unrecorded,
     explain_unrestored,
     failed_result,
     find_passed_over,
@@ -71,6 +73,7 @@ from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.scan import ProgressCallback, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
 from aisotools.workspace.checkpoints.store import Store
+from aisotools.workspace.checkpoints.trees import WORKSPACE_KEY
 from aisotools.workspace.diff import Changes, changes_between
 from aisotools.workspace.paths import printable
 from aisotools.workspace.read_tracker import ReadCache
@@ -274,11 +277,15 @@ class WorkspaceHistory:
                 # Only here: it reads the listings of both trees.
                 entries = await in_thread(self._checkpoints.list_unrestored, step)
                 result = explain_unrestored(result, entries) if entries else result
+            if result is not None and step.unkept:
+                result = explain_unrecorded(result, f"{step.unkept}.", is_kept=False)
             if result is not None and result.metadata.get("timed_out") is True:
                 result = await self._after_timeout(step, result)
         except WorkspaceError as error:
             if result is not None:
-                result = result.with_metadata(undo=f"This call cannot be undone: {error}")
+                unkept = next((one.unkept for one in self._checkpoints.steps if one.call_id == call.id), "")
+                is_recorded = self._checkpoints.is_synced
+                result = explain_unrecorded(result, str(error), is_kept=not unkept, is_recorded=is_recorded)
         finally:
             self._limited.discard(call.id)
             self._shared.lock.leave(self._tokens.pop(call.id))
@@ -290,8 +297,10 @@ class WorkspaceHistory:
     async def _after_timeout(self, step: Checkpoint, result: ToolResult) -> ToolResult:
         """Say what a call has changed that timed out, and take it back if that was asked for."""
         paths = await in_thread(self._checkpoints.list_changes, step)
+        changes = await in_thread(self._checkpoints.changes_by_author, step)
+        is_covered = bool(step.before[WORKSPACE_KEY] and step.after.get(WORKSPACE_KEY))
         if self._on_timeout == "keep" or not (paths or step.changes_variables):
-            return explain_kept(result, paths)
+            return explain_kept(result, paths if is_covered else None, changes)
         # The worker may be one that has the variables from before this call already.
         metadata = result.metadata
         is_back = metadata.get("state_kept") is True and metadata.get("state_before") == step.call_id
@@ -307,7 +316,7 @@ class WorkspaceHistory:
             undone = await run_to_completion(self._carry_out(plan, helpers, force=False, keeps=is_back))
         else:
             undone = plan
-        return explain_taken_back(result, paths, undone)
+        return explain_taken_back(result, paths, undone, changes)
 
     @property
     def _is_small(self) -> bool:
@@ -531,7 +540,7 @@ class WorkspaceHistory:
             await self._shared.wait_for_snapshots()
             choice = self._choice(direction)
             count = count if to is None else choice.count_to(to)
-            plan = choice.plan(count, to=to, files_only=variables == "keep")
+            plan = choice.plan(count, to=to, files_only=variables == "keep", force=force)
             if isinstance(plan, ToolResult):
                 return plan
             running, helpers = await self._shared.find_running()
@@ -620,7 +629,7 @@ class WorkspaceHistory:
         """
         changing = [step for step in plan.steps if step.changes_variables]
         if keeps:
-            return "They were left as they are." if changing else ""
+            return VARIABLES_LEFT if changing else ""
         variables = self._variables
         if variables is None:
             return describe_unsupported() if changing else ""

@@ -10,6 +10,7 @@ from aisotools.core.sandboxes import VariablePoint
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Effect, Json, ToolResult
 from aisotools.policy.prepared import PreparedCall
+from aisotools.sandbox.host.failures import VARIABLES_KEPT
 from aisotools.session.undo_steps import UndoPlan, UndoStep
 from aisotools.workspace.checkpoints.authorship import Author
 from aisotools.workspace.checkpoints.moves import UndoResult
@@ -20,6 +21,15 @@ from aisotools.workspace.paths import printable
 from aisotools.workspace.root_mode import RootMode
 
 _MOST_EVENTS = 2_000
+_MATTERS = ("Left as it is: ", "Not brought back: ", "Variables: ", "Stays done: ")
+"""Beginnings of the lines of an undo that also matter where it took a call back that timed out."""
+
+VARIABLES_LEFT = "They were left as they are."
+"""Sentence of an undo that took back files alone."""
+
+NO_CHANGES: Mapping[Author, Sequence[str]] = {"call": (), "others": (), "unclear": ()}
+"""Changes by author where there are none, or too many to be told apart."""
+
 _MAX_LISTED = 20
 """Conflicts in one message; the rest is counted."""
 
@@ -31,23 +41,67 @@ def add_notes(result: ToolResult, mode: RootMode) -> ToolResult:
     return dataclasses.replace(result, content=content).with_metadata(workspace_mode=notes)
 
 
-def explain_kept(result: ToolResult, paths: Sequence[str]) -> ToolResult:
-    """Add to the result of a call that timed out what it had changed until then, and that this stays."""
-    if not paths:
+def explain_kept(
+    result: ToolResult, paths: Sequence[str] | None, changes: Mapping[Author, Sequence[str]] = NO_CHANGES
+) -> ToolResult:
+    """Add to the result of a call that timed out what it had changed until then, and that this stays.
+
+    Args:
+        result: The result.
+        paths: All that has changed during the call; None if that is not known.
+        changes: The same by author; nothing if there are too many.
+    """
+    if paths is None:
+        return _add_line(result, "What it had changed by then stays changed; which files is not known.")
+    others = frozenset(changes["others"])
+    own = [path for path in paths if path not in others]
+    if not own:
         return _add_line(result, "It had changed no file.").with_metadata(changed_files=[])
-    line = f"What it had changed by then stays changed: {summarize_names(paths)}. Undo takes it back."
-    return _add_line(result, line).with_metadata(changed_files=list(paths[:_MAX_LISTED]))
-
-
-def explain_taken_back(result: ToolResult, paths: Sequence[str], undone: ToolResult) -> ToolResult:
-    """Add to the result of a call that timed out what became of taking its changes back: `undone`."""
-    if undone.is_error:
-        stays = summarize_names(paths) or "perhaps variables"
-        line = f"What it had changed could not be taken back, and stays changed: {stays}. {undone.content}"
+    if changes["unclear"]:
+        remark = " An undo takes it back with force=True alone."
+    elif "not_restorable" in result.metadata:
+        remark = " Undo takes it back, but for what it will not restore."
+    elif not any(changes.values()):
+        remark = " Undo takes it back, unless somebody else has changed some of it as well."
     else:
-        line = f"What it had changed was taken back: {summarize_names(paths) or 'no file'}."
-    metadata = {"changed_files": list(paths[:_MAX_LISTED]), "taken_back": not undone.is_error}
-    return _add_line(result, line).with_metadata(**metadata)
+        remark = " Undo takes it back."
+    line = f"What it had changed by then stays changed: {summarize_names(own)}.{remark}"
+    return _add_line(result, line).with_metadata(changed_files=own[:_MAX_LISTED])
+
+
+def explain_taken_back(
+    result: ToolResult,
+    paths: Sequence[str],
+    undone: ToolResult,
+    changes: Mapping[Author, Sequence[str]] = NO_CHANGES,
+) -> ToolResult:
+    """Add to the result of a call that timed out what became of taking its changes back.
+
+    Args:
+        result: The result.
+        paths: All that has changed during the call.
+        undone: The result of the undo.
+        changes: The same as `paths` by author; nothing if there are too many.
+    """
+    others = frozenset(changes["others"])
+    own = [path for path in paths if path not in others]
+    metadata = {"changed_files": own[:_MAX_LISTED], "taken_back": not undone.is_error}
+    if undone.is_error:
+        stays = summarize_names(own) or "perhaps variables"
+        line = f"What it had changed could not be taken back, and stays changed: {stays}. {undone.content}"
+        return _add_line(result, line).with_metadata(**metadata)
+    # What the sandbox has said of the variables was true before the undo.
+    first, *rest = result.content.split("\n", 1)
+    if undone.value["variables"] and first.endswith(f" {VARIABLES_KEPT}"):
+        first = first.removesuffix(f" {VARIABLES_KEPT}")
+        result = dataclasses.replace(result, content="\n".join([first, *rest]))
+    taken = [*undone.value["restored"], *undone.value["removed"]]
+    result = _add_line(result, f"What it had changed was taken back: {summarize_names(taken) or 'no file'}.")
+    for line in undone.content.splitlines():
+        # Where another worker has taken the place of a stubborn one, the variables were back before the undo.
+        if line.startswith(_MATTERS) and line != f"Variables: {VARIABLES_LEFT}":
+            result = _add_line(result, line)
+    return result.with_metadata(**metadata)
 
 
 def explain_helpers(result: ToolResult, helpers: Mapping[int, str]) -> ToolResult:
@@ -163,6 +217,36 @@ def explain_unrestored(result: ToolResult, entries: Sequence[str]) -> ToolResult
     """Add to the result of a call what of its changes no undo will bring back."""
     line = f"Undo will not restore: {summarize_names(entries)}."
     return _add_line(result, line).with_metadata(not_restorable=list(entries[:_MAX_LISTED]))
+
+
+def explain_unrecorded(
+    result: ToolResult, why: str, *, is_kept: bool, is_recorded: bool = True
+) -> ToolResult:
+    """Put before the result of a call that the state after it, or its record, could not be written.
+
+    Args:
+        result: The result.
+        why: The error, in sentences.
+        is_kept: Whether the state of the files after the call is stored.
+        is_recorded: Whether it is on the disk, together with its record.
+    """
+    if not is_kept:
+        line = (
+            f"This call cannot be undone: the files as they are after it are not kept. {why} "
+            "With force=True an undo brings all files back to before the call, whoever has changed them, and "
+            "that cannot be redone."
+        )
+    elif not is_recorded:
+        line = (
+            f"The record of this call could not be written through to the disk. {why} Until it can be, no "
+            "call that may change something is run, and nothing can be undone."
+        )
+    else:
+        line = f"What this call has changed is recorded for undo, but could not be looked at. {why}"
+    if result.metadata.get("timed_out") is True:
+        line += " What it had changed when it timed out stays changed."
+    content = "\n".join(filter(None, [f"[{line}]", result.content]))
+    return dataclasses.replace(result, content=content).with_metadata(undo=line)
 
 
 def _add_line(result: ToolResult, line: str) -> ToolResult:

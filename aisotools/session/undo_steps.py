@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from aisotools.core.exceptions import UsageError
 from aisotools.core.types import ToolResult
+from aisotools.workspace.checkpoints.moves import describe_unkept
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
 
 _MAX_LISTED = 20
@@ -47,6 +48,11 @@ class UndoStep:
     def has_changed(self) -> bool:
         """False if it is certain that it changed neither files nor variables."""
         return self.changes_variables or any(call.changed for call in self.calls)
+
+    @property
+    def unkept(self) -> str:
+        """Return why the state of the files after it is not kept, in a clause; empty if it is."""
+        return self.calls[-1].unkept
 
 
 def group_steps(checkpoints: Sequence[Checkpoint]) -> list[UndoStep]:
@@ -207,16 +213,22 @@ class UndoChoice:
                 f"a part of what it did. Use undo(to={earlier.call_id!r}), or a number of calls."
             )
 
-    def plan(self, count: int, *, to: str | None = None, files_only: bool = False) -> UndoPlan | ToolResult:
+    def plan(
+        self, count: int, *, to: str | None = None, files_only: bool = False, force: bool = False
+    ) -> UndoPlan | ToolResult:
         """Return what to do for so many steps, or a refusal.
 
         Args:
             count: The number of steps.
             to: The call whose state before it was asked for, for what a refusal offers.
             files_only: Leave the variables as they are.
+            force: Undo also what ended in a state of the files that is not kept.
         """
         if count > len(self.steps):
             return self._refuse_count()
+        barrier = self._find_barrier()
+        if barrier < count and (self._direction == "redo" or not force):
+            return self._refuse_unkept(barrier)
         steps = tuple(self.steps[:count])
         restore = STAY if files_only else self.find_restore(count)
         if restore.problem:
@@ -267,13 +279,20 @@ class UndoChoice:
         dropped = self._describe_dropped()
         if not self.steps:
             return f"There is nothing to {self._direction}.{dropped}"
-        length = len(self.steps)
-        files = f"{_count(length)}, to before {self.steps[-1]}"
+        length = self._find_barrier()
+        beyond = ""
+        if length < len(self.steps):
+            step = self.steps[length]
+            beyond = f" {describe_unkept(self._direction, str(step), step.unkept)}"
+        if not length:
+            return f"Undo reaches back no call.{beyond}{dropped}"
+        files = f"{_count(length)}, to before {self.steps[length - 1]}"
         if self._why_not_kept is None:
             variables = "variables are not kept by this sandbox"
         else:
             # Steps of an earlier session are undone in the files alone: it ended, and its variables with it.
-            own = max((n for n, step in enumerate(self.steps, 1) if step.call_id in self._states), default=0)
+            reached = self.steps[:length]
+            own = max((n for n, step in enumerate(reached, 1) if step.call_id in self._states), default=0)
             numbers = [number for number in range(1, own + 1) if not self.find_restore(number).problem]
             if numbers:
                 variables = f"for variables {_count(numbers[-1])}, to before {self.steps[numbers[-1] - 1]}"
@@ -281,12 +300,23 @@ class UndoChoice:
                 variables += f" ({gaps} of the states between are not kept)" if gaps else ""
             else:
                 variables = "no earlier state of the variables is kept"
-        return f"Undo reaches back {files}, for files; {variables}.{dropped}"
+        return f"Undo reaches back {files}, for files; {variables}.{beyond}{dropped}"
 
     def _describe_dropped(self) -> str:
         if not self._dropped or self._direction == "redo":
             return ""
         return f" {self._dropped:,} older {'call was' if self._dropped == 1 else 'calls were'} dropped."
+
+    def _find_barrier(self) -> int:
+        """Return how many steps come before the first that ended in a state of the files that is not kept."""
+        return next((n for n, step in enumerate(self.steps) if step.unkept), len(self.steps))
+
+    def _refuse_unkept(self, barrier: int) -> ToolResult:
+        step = self.steps[barrier]
+        message = f"Nothing was changed: {describe_unkept(self._direction, str(step), step.unkept)}"
+        if barrier:
+            message += f" {self._call(barrier)} is possible."
+        return dataclasses.replace(refusal(message), value={"reason": step.unkept, "possible": barrier})
 
     def _refuse_count(self) -> ToolResult:
         length = len(self.steps)

@@ -22,6 +22,7 @@ from aisotools.core.sandboxes import SandboxCall, SandboxListener, SandboxStatus
 from aisotools.core.types import Effect, Facts, Json, RunsIn, ToolResult
 from aisotools.sandbox.confinement.detect import Detection
 from aisotools.sandbox.confinement.levels import at_least
+from aisotools.sandbox.host.failures import VARIABLES_KEPT
 from aisotools.sandbox.host.scheduler import CallScheduler
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.approvers import run_blocking
@@ -239,8 +240,7 @@ class FakeSandbox:
             await asyncio.wait([work], timeout=_CANCEL_GRACE_S)
             if not done:
                 return ToolResult.error(
-                    f"{request.call.name} timed out after {request.timeout_s:g} s. Variables are kept, "
-                    "including changes made before the timeout.",
+                    f"{request.call.name} timed out after {request.timeout_s:g} s. {VARIABLES_KEPT}"
                 ).with_metadata(timed_out=True, state_kept=True)
             if work.cancelled():
                 return ToolResult.error("The call was interrupted.").with_metadata(stopped=True)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import errno
 import os
 import signal
+import socket
+import stat
 import sys
 import threading
 import time
 from asyncio.subprocess import PIPE
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +33,7 @@ from aisotools.core.events import (
 from aisotools.core.exceptions import UsageError, WorkspaceError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.sandboxes import SandboxCall, SupportsSnapshots
+from aisotools.core.threads import OWN
 from aisotools.core.types import Effect, Facts, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy
@@ -37,7 +44,8 @@ from aisotools.session.session import Session
 from aisotools.session.undo_results import list_uncovered
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.tools.function import tool
-from aisotools.workspace.checkpoints.scan import RACY_NS, Snapshot
+from aisotools.workspace.checkpoints.scan import RACY_NS, ScanLimits, Snapshot
+from aisotools.workspace.checkpoints.store import content_digest
 from aisotools.workspace.checkpoints.timeline import KEPT_STEPS
 from tests.conftest import OpenSession
 from tests.session.variables_fake import Act, CopyHistory, VariablesSandbox
@@ -502,6 +510,38 @@ async def test_call_says_before_and_after_what_undo_will_not_restore(
     assert (file.read_text(), here(session, "b").exists()) == ("1", False)
 
 
+@pytest.mark.parametrize("kind", ["socket", "device"])
+async def test_call_that_removes_what_cannot_be_made_again_says_so(
+    open_session: OpenSession, kind: str
+) -> None:
+    session = open_session(policy=AUTO, approver=(asked := ScriptedApprover(["approve"] * 3)))
+    await write(session, "a", "1")
+    path = here(session, "it")
+    if kind == "socket":
+        with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as one:
+            one.bind("it")  # by a short name: there is room for 107 bytes
+    else:
+        try:
+            os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        except PermissionError:
+            pytest.skip("it takes root to make a device")
+
+    @tool(runs_in="host", effect=Effect.LOCAL_MUTATION)
+    def remove(name: str) -> str:
+        """Remove an entry of the workspace."""
+        here(session, name).unlink()
+        return "removed"
+
+    session.registry.register(remove)
+    entry = f"it (it is a {kind})"
+    result = await session.call("remove", {"name": "it"})
+    assert result.content == f"removed\n[Undo will not restore: {entry}.]"
+    assert result.metadata["not_restorable"] == [entry]
+    assert f"It will not restore: {entry}." in str(asked.requests[-1].preview["undo"])
+    assert f"Not brought back: {entry}." in (await session.undo()).content
+    assert "Undo will not restore" not in (await session.call("remove", {"name": "a"})).content
+
+
 def test_files_outside_a_checkpoint_are_listed_with_their_reasons() -> None:
     assert list_uncovered(Snapshot(root="r", entries=1)) == ()
     some = Snapshot(
@@ -611,6 +651,7 @@ async def test_the_loop_never_waits_for_the_disk(open_session: OpenSession) -> N
         if event == "c_call" and function in syncs:
             threads.append(threading.get_ident())
 
+    OWN._forget()  # a thread that is there already is not profiled
     threading.setprofile(note)
     sys.setprofile(note)
     try:
@@ -948,6 +989,124 @@ async def test_change_is_on_the_disk_before_its_call_is_answered(open_session: O
     assert store.is_synced
 
 
+# ---- no room for what undo needs
+
+
+@contextmanager
+def no_room(session: Session) -> Iterator[None]:
+    """Keep no new content from now on, as on a full disk, until the end of the block."""
+    assert session.history is not None
+    store, real = session.history.store, session.history.store.put
+
+    def put(data: bytes) -> str:
+        if content_digest(data) not in store:
+            raise WorkspaceError("The checkpoint cannot be kept: No space left on device.")
+        return real(data)
+
+    store.put = put  # type: ignore[method-assign]  # a disk that is full
+    try:
+        yield
+    finally:
+        del store.put  # the class has its own
+
+
+async def test_call_without_room_for_its_state_says_so_first_and_is_undone_by_force_alone(
+    open_session: OpenSession,
+) -> None:
+    session = open_session(policy=AUTO)
+    await write(session, "good", "good", call_id="first")
+    with no_room(session):
+        result = await session.call("sandbox_write", {"path": "good", "content": "bad"}, call_id="bad")
+    first, *_ = result.content.splitlines()
+    assert first.startswith("[This call cannot be undone: the files as they are after it are not kept. The ")
+    assert "No space left on device. With force=True an undo" in first
+    reach = (await session.changes()).reach
+    assert reach.startswith(
+        "Undo reaches back no call. sandbox_write (bad) cannot be undone, since the files"
+    )
+    for count in (1, 2):
+        refused = await session.undo(count)
+        assert refused.is_error
+        assert refused.content.startswith("Nothing was changed: sandbox_write (bad) cannot be undone")
+        assert here(session, "good").read_text() == "bad"
+    with pytest.raises(UsageError, match="no call 'x'"):
+        await session.undo(to="x")
+    await write(session, "later", "1", call_id="later")
+    reach = (await session.changes()).reach
+    assert reach.startswith("Undo reaches back 1 call, to before sandbox_write (later), for files;")
+    assert "sandbox_write (bad) cannot be undone" in reach
+    refused = await session.undo(2)
+    assert refused.content.endswith("undo(1) or undo(to='later') is possible.")
+    assert "Removed: later." in (await session.undo()).content
+    forced = await session.undo(force=True)
+    assert (forced.is_error, here(session, "good").read_text()) == (False, "good")
+    assert "Removed: good." in (await session.undo()).content
+    for force in (False, True):
+        refused = await session.redo(2, force=force)
+        assert refused.is_error
+        assert "Nothing was changed: sandbox_write (bad) cannot be redone" in refused.content
+        assert refused.content.endswith("redo(1) is possible.")
+        assert not here(session, "good").exists()
+    assert (await session.redo()).value["restored"] == ["good"]
+
+
+async def test_call_without_room_for_the_state_before_it_is_not_run(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    await write(session, "good", "good")
+    here(session, "mine").write_text("person")
+    with no_room(session):
+        refused = await session.call("sandbox_write", {"path": "good", "content": "bad"})
+    assert refused.is_error
+    assert "sandbox_write was not run: The checkpoint cannot be kept: No space left" in refused.content
+    assert here(session, "good").read_text() == "good"
+    assert "Removed: good." in (await session.undo()).content
+    assert (await session.redo()).value["restored"] == ["good"]
+
+
+async def test_call_whose_record_cannot_be_written_says_that_undo_waits_for_it(
+    open_session: OpenSession,
+) -> None:
+    session = open_session(policy=AUTO)
+    await write(session, "good", "good")
+    assert session.history is not None
+    store, real = session.history.store, session.history.store.record
+
+    def record(**fields: object) -> None:
+        if fields["op"] == "end":
+            raise WorkspaceError("The checkpoint cannot be kept: No space left on device.")
+        real(**fields)
+
+    store.record = record  # type: ignore[method-assign]  # a disk that is full
+    result = await session.call("sandbox_write", {"path": "good", "content": "bad"})
+    assert result.content.startswith("[The record of this call could not be written through to the disk. The")
+    refused = await session.undo()
+    assert "The undo failed: The checkpoint cannot be kept" in refused.content
+    assert here(session, "good").read_text() == "bad"
+    del store.record  # the class has its own
+    assert "Brought back: good." in (await session.undo()).content
+    assert here(session, "good").read_text() == "good"
+
+
+async def test_call_in_a_workspace_with_too_many_files_says_that_they_are_not_restored(
+    open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aisotools.workspace.checkpoints.timeline.ScanLimits", partial(ScanLimits, entries=2))
+    session = open_session(policy=AUTO)
+    for name in "ab":
+        await write(session, name, "1")
+    result = await session.call("sandbox_write", {"path": "c", "content": "1"}, call_id="third")
+    assert result.content.startswith(
+        "[This call cannot be undone: the files as they are after it are not kep"
+    )
+    assert "it holds more than 2 files and folders. With force=True" in result.content
+    result = await session.call("sandbox_write", {"path": "d", "content": "1"})
+    assert "[Undo will not restore: the workspace (there are too many files in it).]" in result.content
+    undone = await session.undo()
+    assert (
+        "Not brought back: the workspace (its files are not covered: it holds more than 2" in undone.content
+    )
+
+
 # ---- timeouts
 
 
@@ -970,6 +1129,8 @@ async def test_timeout_says_what_stays_or_takes_it_back(
         assert here(session, "half").exists()
     else:
         assert "[What it had changed was taken back: half.]" in result.content
+        assert "Variables are kept" not in result.content
+        assert is_stubborn or "[Variables: They are as before " in result.content
         assert result.metadata["taken_back"] is True
         assert not here(session, "half").exists()
         assert (await session.run_cell("x")).content.splitlines()[-1] == "1"

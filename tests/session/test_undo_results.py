@@ -6,18 +6,22 @@ from dataclasses import replace
 
 from aisotools.core.sandboxes import VariablePoint
 from aisotools.core.types import ToolResult
+from aisotools.sandbox.host.failures import VARIABLES_KEPT
 from aisotools.session.undo_results import (
+    VARIABLES_LEFT,
     conflict_result,
     describe_elsewhere,
     describe_restored,
     describe_unsupported,
     explain_kept,
     explain_taken_back,
+    explain_unrecorded,
     failed_result,
     move_result,
     reverted_result,
 )
 from aisotools.session.undo_steps import STAY, Restore, UndoPlan, group_steps
+from aisotools.workspace.checkpoints.authorship import Author
 from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.steps import Checkpoint
 
@@ -37,6 +41,22 @@ def checkpoint(call_id: str, after: str = "b", inside: str = "", beyond: str = "
 
 def plan_of(*calls: Checkpoint) -> UndoPlan:
     return UndoPlan(direction="undo", steps=tuple(group_steps(calls)[::-1]), variables=STAY)
+
+
+def test_state_that_could_not_be_recorded_is_the_first_line() -> None:
+    result = ToolResult(content="done", metadata={"timed_out": True})
+    for is_kept, is_recorded, begin in (
+        (False, True, "[This call cannot be undone: the files as they are after it are not kept. Full. With"),
+        (True, False, "[The record of this call could not be written through to the disk. Full. Until it"),
+        (True, True, "[What this call has changed is recorded for undo, but could not be looked at. Full."),
+    ):
+        answer = explain_unrecorded(result, "Full.", is_kept=is_kept, is_recorded=is_recorded)
+        first, last = answer.content.splitlines()
+        assert first.startswith(begin)
+        assert first.endswith(" What it had changed when it timed out stays changed.]")
+        assert (last, answer.metadata["undo"]) == ("done", first[1:-1])
+    answer = explain_unrecorded(ToolResult(content=""), "Full.", is_kept=False)
+    assert answer.content.endswith("cannot be redone.]")
 
 
 def test_steps_are_counted_and_those_that_changed_nothing_are_named() -> None:
@@ -137,15 +157,30 @@ def test_a_move_that_was_taken_back_says_what_is_where() -> None:
 
 def test_timeout_names_what_stays_changed() -> None:
     late = ToolResult.error("late")
-    result = explain_kept(late, ["a", "b"])
+    own: dict[Author, list[str]] = {"call": ["a", "b"], "others": [], "unclear": []}
+    result = explain_kept(late, ["a", "b"], own)
     assert result.content == "late\n[What it had changed by then stays changed: a, b. Undo takes it back.]"
+    many = explain_kept(late, ["a", "b"]).content
+    assert many.endswith("a, b. Undo takes it back, unless somebody else has changed some of it as well.]")
+    unknown = explain_kept(late, None).content
+    assert unknown == "late\n[What it had changed by then stays changed; which files is not known.]"
     assert result.metadata["changed_files"] == ["a", "b"]
     assert explain_kept(late, []).content == "late\n[It had changed no file.]"
+    everybody: dict[Author, list[str]] = {"call": ["a"], "others": ["b"], "unclear": []}
+    result = explain_kept(late, ["a", "b"], everybody)
+    assert result.content == "late\n[What it had changed by then stays changed: a. Undo takes it back.]"
+    assert result.metadata["changed_files"] == ["a"]
+    assert explain_kept(late, ["b"], everybody).content == "late\n[It had changed no file.]"
+    unclear = explain_kept(late, ["a", "b"], {**everybody, "unclear": ["a"]})
+    assert unclear.content.endswith("stays changed: a. An undo takes it back with force=True alone.]")
+    partly = explain_kept(late.with_metadata(not_restorable=["a"]), ["a"], everybody)
+    assert partly.content.endswith("a. Undo takes it back, but for what it will not restore.]")
 
 
 def test_timeout_names_what_was_taken_back_or_why_not() -> None:
     late = ToolResult.error("late")
-    result = explain_taken_back(late, ["a"], ToolResult(content="Undid 1 call."))
+    value = {"restored": ["a"], "removed": [], "variables": ""}
+    result = explain_taken_back(late, ["a"], ToolResult(content="Undid 1 call.", value=value))
     assert result.content == "late\n[What it had changed was taken back: a.]"
     assert result.metadata["taken_back"] is True
     refused = explain_taken_back(late, ["a"], ToolResult.error("Disk full."))
@@ -153,3 +188,28 @@ def test_timeout_names_what_was_taken_back_or_why_not() -> None:
         "late\n[What it had changed could not be taken back, and stays changed: a. Disk full.]"
     )
     assert refused.metadata["taken_back"] is False
+
+
+def test_timeout_that_was_taken_back_says_nothing_that_was_true_before() -> None:
+    late = ToolResult.error(f"python timed out after 1 s. {VARIABLES_KEPT}\nIts output: {VARIABLES_KEPT}")
+    lines = [
+        "Undid 1 call: python (c).",
+        "Removed: a.",
+        "Left as it is: b (it is mine).",
+        "Not brought back: c (it is a socket).",
+        "Variables: They are as before c.",
+        "Stays done: It sent mail.",
+    ]
+    value = {"restored": [], "removed": ["a"], "variables": "They are as before c."}
+    changes: dict[Author, list[str]] = {"call": ["a", "c"], "others": ["b"], "unclear": []}
+    undone = ToolResult(content="\n".join(lines), value=value)
+    result = explain_taken_back(late, ["a", "b", "c"], undone, changes)
+    assert result.content.splitlines() == [
+        "python timed out after 1 s.",
+        f"Its output: {VARIABLES_KEPT}",
+        "[What it had changed was taken back: a.]",
+        *(f"[{line}]" for line in lines[2:]),
+    ]
+    assert result.metadata["changed_files"] == ["a", "c"]
+    files = ToolResult(content=f"Variables: {VARIABLES_LEFT}", value={**value, "variables": VARIABLES_LEFT})
+    assert VARIABLES_LEFT not in explain_taken_back(late, ["a"], files, changes).content

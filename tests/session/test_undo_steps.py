@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -321,6 +322,33 @@ def test_reach_is_said_for_files_and_for_variables(bench: Bench) -> None:
     bench.reasons |= {"a": "thinned", "b": "thinned", "c": "thinned"}
     assert bench.choice().describe().endswith("for files; no earlier state of the variables is kept.")
     assert bench.choice(can_keep=False).describe().endswith("variables are not kept by this sandbox.")
+
+
+def test_undo_reaches_no_further_than_to_a_state_that_is_not_kept(bench: Bench) -> None:
+    bench.call(file("a"), replace(file("b"), unkept="the disk is full"), checkpoint("c"))
+    assert bench.choice().describe() == (
+        "Undo reaches back 1 call, to before python (c), for files; for variables 1 call, to before "
+        "python (c). sandbox_write (b) cannot be undone, since the files as they were after it are not kept, "
+        "and nobody can tell what was changed since: the disk is full. With force=True all files are brought "
+        "back to before it, whoever has changed them, and that cannot be redone."
+    )
+    bench.plan(1)
+    for count in (2, 3):
+        refused = bench.choice().plan(count)
+        assert isinstance(refused, ToolResult)
+        assert refused.is_error
+        assert refused.content.endswith("undo(1) or undo(to='c') is possible.")
+        assert refused.value == {"reason": "the disk is full", "possible": 1}
+        assert len(bench.plan(count, force=True).steps) == count
+    bench.undo(3)
+    for force in (False, True):
+        refused = bench.choice("redo").plan(2, force=force)
+        assert isinstance(refused, ToolResult)
+        assert refused.content == (
+            "Nothing was changed: sandbox_write (b) cannot be redone, since the files as they were after it "
+            "are not kept: the disk is full. Make the call again. redo(1) is possible."
+        )
+    bench.plan(1, "redo")
 
 
 def test_reach_for_variables_ends_with_the_calls_of_this_session(bench: Bench) -> None:

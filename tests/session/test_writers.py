@@ -529,8 +529,14 @@ async def test_changes_of_a_person_during_a_call_that_times_out_are_named(
     result = await call
     assert result.metadata["also_changed"] == {"unclear": ["notes"]}
     assert notes.read_text() == "by a person"
+    assert "Undo takes it back" not in result.content, "not without force"
     if on_timeout == "undo":
         assert "could not be taken back" in result.content
+    else:
+        assert "takes it back with force=True alone" in result.content
+    assert (await session.undo()).is_error
+    assert not (await session.undo(force=True)).is_error
+    assert notes.read_text() == "before"
 
 
 @each_level

@@ -24,6 +24,9 @@ _TAIL_CHARS = 2000
 _REASON_CHARS = 500
 _NO_PROCESS = os.strerror(errno.EAGAIN)  # what a fork says that was refused
 
+VARIABLES_KEPT = "Variables are kept, including changes made before the timeout."
+"""Sentence of a result about the variables after a timeout, as long as nobody takes the call back."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
@@ -108,7 +111,7 @@ def timeout_result(
     """
     reason = f"{tool} timed out after {timeout_s:g} s."
     if partial is not None:
-        lines = [f"{reason} Variables are kept, including changes made before the timeout.", partial]
+        lines = [f"{reason} {VARIABLES_KEPT}", partial]
         metadata: dict[str, Any] = {"state_kept": True}
     else:
         tails = [text[-_TAIL_CHARS:] for text in output.values()]

@@ -118,7 +118,7 @@ def load_xattrs(digest: str, store: ContentStore) -> dict[str, bytes | None]:
 
 
 def why_partial(node: Node, store: ContentStore, *, keeps_set_ids: bool) -> list[str]:
-    """Return which attributes of an entry this process cannot set again, as phrases.
+    """Return what of an entry this process cannot make again, as phrases: all of it, or some attributes.
 
     Args:
         node: The entry.
@@ -128,6 +128,8 @@ def why_partial(node: Node, store: ContentStore, *, keeps_set_ids: bool) -> list
     Raises:
         WorkspaceError: If the list of its extended attributes is no longer stored.
     """
+    if node.kind == "other":
+        return [f"it is a {node.content}"]
     reasons = []
     if node.mode & _SET_IDS & ~settable_mode(node, keeps_set_ids=keeps_set_ids):
         reasons.append("its setuid or setgid bit")
@@ -141,7 +143,7 @@ def why_partial(node: Node, store: ContentStore, *, keeps_set_ids: bool) -> list
 def list_partial(
     store: ContentStore, entries: Iterable[tuple[TreePath, Node]], *, keeps_set_ids: bool
 ) -> list[tuple[TreePath, str]]:
-    """Return the entries with attributes that this process cannot set again, each with these, in one text.
+    """Return the entries that this process cannot make again as they are, each with why, in one text.
 
     Args:
         store: Holds their extended attributes.

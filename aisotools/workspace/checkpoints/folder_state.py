@@ -42,6 +42,7 @@ _CONTENT_AT = _STAMP_BYTES + _HEAD.size
 _WITH_DIGEST = {LETTERS[kind] for kind in ("file", "sparse", "folder", "long_link")}
 _FILES = {LETTERS["file"][0], LETTERS["sparse"][0]}
 _UNKEPT = LETTERS["unkept"][0]
+_OTHER = LETTERS["other"][0]
 
 _MODE = 0o7777
 _TIME_IN_STAMP = 1 << 12
@@ -77,7 +78,7 @@ class FolderState:
         changed: True if the listing has to be stored again. Then all parents are changed, too.
         file_bytes: Size of the files directly in the folder.
         unkept: Number of entries directly in the folder whose content is not stored.
-        special: Number of those with attributes that perhaps cannot be set again.
+        special: Number of those with attributes that perhaps cannot be set again, and of sockets and devices.
     """
 
     __slots__ = (
@@ -169,7 +170,7 @@ class FolderState:
             yield from folder.uncovered((*path, name))
 
     def partial(self, path: TreePath) -> Iterator[tuple[TreePath, Node]]:
-        """Yield the entries at any depth with attributes that perhaps cannot be set again."""
+        """Yield the entries at any depth that perhaps cannot be made again, or not with all attributes."""
         if self.special:
             for name, record in self.records.items():
                 letter, bits, _ = _HEAD.unpack_from(record, _STAMP_BYTES)
@@ -268,8 +269,8 @@ def _unpack_attributes(
 
 
 def _is_special(record: bytes, letter: int, bits: int) -> bool:
-    """Return whether an entry has attributes that this process perhaps cannot set again."""
-    if letter in _FILES and bits & _SET_IDS:
+    """Return whether an entry perhaps cannot be made again by this process, or not with all attributes."""
+    if letter == _OTHER or (letter in _FILES and bits & _SET_IDS):
         return True
     if not bits & _MORE:
         return False

@@ -186,6 +186,33 @@ def plan_trees(
     return plans
 
 
+def refuse_unkept(direction: Direction, steps: Sequence[Checkpoint]) -> None:
+    """Refuse to move by steps if that needs a state of the workspace after one of them that is not kept.
+
+    Raises:
+        WorkspaceError: If it does. It says which step that is, why, and what is possible.
+    """
+    taken = {step.call_id for step in steps}
+    for group in group_overlapping([step for step in steps if step.inside not in taken]):
+        last = max(group, key=lambda step: step.ended)
+        if last.unkept:
+            raise WorkspaceError(describe_unkept(direction, f"{last.name} ({last.call_id})", last.unkept))
+
+
+def describe_unkept(direction: Direction, name: str, why: str) -> str:
+    """Return why a step cannot be undone or redone, and what is possible, in sentences."""
+    if direction == "redo":
+        return (
+            f"{name} cannot be redone, since the files as they were after it are not kept: {why}. Make the "
+            "call again."
+        )
+    return (
+        f"{name} cannot be undone, since the files as they were after it are not kept, and nobody can tell "
+        f"what was changed since: {why}. With force=True all files are brought back to before it, whoever "
+        "has changed them, and that cannot be redone."
+    )
+
+
 def join_authorships(reader: TreeReader, group: Sequence[Checkpoint]) -> Authorship | JointAuthorship:
     """Return whose the changes of the workspace are that steps of one `group_overlapping` have made."""
     if len(group) == 1:
@@ -323,6 +350,8 @@ def list_unrestored(store: Store, trees: Iterable[TrackedTree], step: Checkpoint
     lines: list[str] = []
     for tree in trees:
         before, after = step.before.get(tree.key, ""), step.after.get(tree.key, "")
+        if not before and step.before.keys() >= {tree.key}:
+            lines.append(f"{listed.show(tree, ()) or 'the workspace'} (there are too many files in it)")
         if not (before and after):
             continue
         changed = reader.differences(before, after)
@@ -341,8 +370,6 @@ def list_unrestored(store: Store, trees: Iterable[TrackedTree], step: Checkpoint
         for path, (was, now) in changed.items():
             if was is not None and was.kind == "unkept":
                 lines.append(f"{listed.show(tree, path)} ({was.why_unkept})")
-            elif was is not None and was.kind == "other":
-                lines.append(f"{listed.show(tree, path)} (it is a {was.content})")
             elif was is None and now is not None and now.kind == "unkept" and not now.is_sealed:
                 lines.append(f"{listed.show(tree, path)} (it will stay: {now.why_unkept})")
     return lines

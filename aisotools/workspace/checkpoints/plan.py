@@ -117,6 +117,10 @@ def plan_restore(
 ) -> RestorePlan:
     """Plan the way from what is there now over `hops`, each from one tree to another.
 
+    Where it is not known which tree an undo starts from, that is the one that the hop before it leads to, or
+    what is there now: all that is different counts as changed by the step. What was restored before an undo
+    was cut short is then no different.
+
     A path is contested if it is now neither as it was before nor as it would be after the hop, and if it lies
     in a folder that is to be removed although no hop knows it.
 
@@ -135,9 +139,15 @@ def plan_restore(
     """
     reader = TreeReader(store)
     looked_ns = file_time()
-    now = tree.scan().root
-    if not now or not all(root for hop in hops for root in hop):
-        return RestorePlan(missing=(((), "its files were not covered: there are too many of them"),))
+    snapshot = tree.scan()
+    now = snapshot.root
+    if direction == "undo":
+        starts = [now, *(end for _, end in hops)]
+        hops = [(start or before, end) for (start, end), before in zip(hops, starts, strict=False)]
+    if not now:
+        return RestorePlan(missing=(((), f"its files are not covered: {snapshot.uncovered[0][1]}"),))
+    if not all(root for hop in hops for root in hop):
+        return RestorePlan(missing=(((), "its files were not covered: there were too many of them"),))
     present: dict[TreePath, Node | None] = {}
     targets: dict[TreePath, Node | None] = {}
     contested: dict[TreePath, str] = {}

@@ -89,7 +89,8 @@ class Snapshot:
         total_bytes: Size of all covered files.
         uncovered: Paths whose content is not stored, each with the reason; the first hundred.
         uncovered_count: Number of all such paths.
-        partial: Paths with attributes that undo cannot bring back, each with these; the first hundred.
+        partial: Paths that undo cannot bring back, or not with all attributes, each with why; the first
+            hundred.
         partial_count: Number of all such paths.
     """
 

@@ -34,6 +34,7 @@ class Checkpoint:
         began: Number of its begin among all begins and ends of the timeline; 0 if an earlier version has
             recorded it.
         ended: The same of its end; 0 while the call runs.
+        unkept: Why the state of the workspace after it is not kept, in a clause; empty if it is.
     """
 
     call_id: str
@@ -48,6 +49,7 @@ class Checkpoint:
     authorship: Authorship = UNKNOWN
     began: int = 0
     ended: int = 0
+    unkept: str = ""
 
     @property
     def changed(self) -> bool:
@@ -64,6 +66,8 @@ class Checkpoint:
         record = {"op": "end", "id": self.call_id, "after": dict(self.after), **self.authorship.record()}
         if self.ended:
             record["at"] = self.ended
+        if self.unkept:
+            record["unkept"] = self.unkept
         return record
 
     def begin_record(self) -> dict[str, Any]:
@@ -172,7 +176,10 @@ class Timeline:
             case "end" if record["id"] in self.running:
                 step, authorship = self.running[record["id"]], Authorship.read(record)
                 ended = self._number(record)
-                self.end(replace(step, after=record["after"], authorship=authorship, ended=ended))
+                after, unkept = record["after"], record.get("unkept", "")
+                if not after and not unkept:  # earlier versions did not record why
+                    unkept = "it could not be stored"
+                self.end(replace(step, after=after, authorship=authorship, ended=ended, unkept=unkept))
             case "move":
                 self.moving = record
             case "moved" if self.moving is not None:

@@ -330,14 +330,19 @@ class Checkpoints:
                     after[key] = "" if snapshot is None else snapshot.root  # empty: it is tracked no more
                     if key == WORKSPACE_KEY:
                         self.latest = snapshot
+                        if step.before[key] and snapshot is not None and not snapshot.root:
+                            step = replace(step, unkept=snapshot.uncovered[0][1])
                 step, tree = replace(step, after=after), self._trees.workspace
                 judged = judge_changes(self._store, tree, step, evidence)
                 step = replace(step, authorship=judged)
             except TooSlow:
                 raise
-            except BaseException:
+            except BaseException as error:
+                # State folder full, for instance. The state before the call is kept, the one after it is not.
+                step = replace(step, after={}, unkept=str(error).rstrip(".") or type(error).__name__)
+                self.latest = None  # it is what was there before
                 self._timeline.end(step)
-                self._due.add(op="end", id=call_id, after={}, at=step.ended)
+                self._due.add(**step.end_record())
                 raise
             self._timeline.end(step)
             self._due.add(needs_sync=step.changed, **step.end_record())
@@ -421,8 +426,9 @@ class Checkpoints:
 
         Raises:
             UsageError: If a step is running.
-            WorkspaceError: If the move cannot be recorded, or one before could not be completed; nothing was
-                changed then.
+            WorkspaceError: If the move cannot be recorded, or one before could not be completed, or a state
+                after a step is needed that is not kept; nothing was changed then. An undo with `force` does
+                without such a state: it takes all that has changed since for a change of the step.
         """
         with self._lock:
             self._settle(may_wait=True)

@@ -25,7 +25,14 @@ from typing import Any
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import UsageError, WorkspaceError
 from aisotools.core.truncation import summarize_names
-from aisotools.workspace.checkpoints.moves import PathList, UndoResult, find_stuck, move_trees, plan_trees
+from aisotools.workspace.checkpoints.moves import (
+    PathList,
+    UndoResult,
+    find_stuck,
+    move_trees,
+    plan_trees,
+    refuse_unkept,
+)
 from aisotools.workspace.checkpoints.plan import Reasons, RestorePlan, plan_restore
 from aisotools.workspace.checkpoints.recovery import UNCERTAIN, describe_completed
 from aisotools.workspace.checkpoints.removal import sweep
@@ -70,6 +77,8 @@ class Mover:
         if self._timeline.running:
             names = ", ".join(step.name for step in self._timeline.running.values())
             raise UsageError(f"{names} is running. Wait for it, or interrupt it, then {direction}.")
+        if direction == "redo" or not force:
+            refuse_unkept(direction, steps)
         for attempts_left in (2, 1, 0):
             plans = self._plan_healed(direction, steps, force=force)
             conflicts = tuple(conflict for _, plan in plans for conflict in plan.conflicts)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship, Evidence, JointAuthorship
 from aisotools.workspace.checkpoints.moves import (
     LISTED_BYTES,
@@ -27,6 +28,7 @@ from aisotools.workspace.checkpoints.moves import (
     list_unrestored,
     move_trees,
     plan_trees,
+    refuse_unkept,
 )
 from aisotools.workspace.checkpoints.plan import RestorePlan
 from aisotools.workspace.checkpoints.scan import ScanLimits
@@ -380,6 +382,31 @@ def test_plan_leaves_out_no_tree_that_only_an_inner_call_changed(tmp_path: Path)
     store.close()
 
 
+def test_steps_are_refused_whose_last_state_is_not_kept() -> None:
+    def step(call_id: str, began: int, ended: int, unkept: str = "", inside: str = "") -> Checkpoint:
+        return Checkpoint(
+            call_id=call_id,
+            name="bash",
+            session="s",
+            time_s=0,
+            before={"": "a"},
+            inside=inside,
+            began=began,
+            ended=ended,
+            unkept=unkept,
+        )
+
+    whole, unkept = step("whole", 1, 4), step("u", 2, 3, "full")
+    refuse_unkept("redo", [whole])
+    # Of calls that overlap, the last end is where the way begins; of those inside a call, that of the call.
+    refuse_unkept("undo", [whole, unkept])
+    refuse_unkept("undo", [step("o", 1, 4), step("o/1", 2, 3, "full", inside="o")])
+    with pytest.raises(WorkspaceError, match=r"bash \(u\) cannot be undone, .*: full. With force=True"):
+        refuse_unkept("undo", [unkept, step("before", 0, 1)])
+    with pytest.raises(WorkspaceError, match=r"bash \(u\) cannot be redone, .*: full. Make the call again."):
+        refuse_unkept("redo", [unkept])
+
+
 def test_result_of_a_move_is_one_that_was_made_and_shows_no_digests() -> None:
     result = UndoResult(direction="undo", origin={"": "first digest"}, token="t")
     assert result.done
@@ -511,7 +538,9 @@ def test_all_that_undo_will_not_bring_back_is_said(two: Two) -> None:
         "new (it will stay: it is too large)",
     ]
     assert list_unrestored(two.store, [tree], step_of(with_socket, before)) == ["s (it is a socket)"]
-    for unknown in (step_of("", after), step_of(before, ""), replace(step_of(before, after), after={})):
+    many = "the workspace (there are too many files in it)"
+    assert list_unrestored(two.store, [tree], step_of("", after)) == [many]
+    for unknown in (step_of(before, ""), replace(step_of(before, after), after={})):
         assert list_unrestored(two.store, [tree], unknown) == []
 
 

@@ -158,13 +158,15 @@ def test_entry_of_somebody_else_in_a_folder_that_goes_is_contested(
 
 
 def test_plan_without_a_tree_is_refused(tracked: TrackedFolder) -> None:
-    reason = "its files were not covered: there are too many of them"
+    reason = "its files were not covered: there were too many of them"
     refusal = RestorePlan(missing=(((), reason),))
     root = tracked.scan()
-    assert tracked.plan("", root) == tracked.plan(root, "") == tracked.plan(root, "", root) == refusal
-    tracked.track(entries=0)
+    assert tracked.plan(root, "") == tracked.plan(root, "", root) == refusal
     (tracked.root / "a").touch()
-    assert tracked.plan(root, root) == refusal
+    assert tracked.plan("", root).targets == {("a",): None}, "from what is there now"
+    tracked.track(entries=0)
+    reason = "its files are not covered: it holds more than 0 files and folders"
+    assert tracked.plan(root, root) == RestorePlan(missing=(((), reason),))
 
 
 def test_unstored_files_are_reported_missing_or_left(tracked: TrackedFolder) -> None:

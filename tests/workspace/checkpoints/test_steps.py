@@ -39,6 +39,17 @@ def test_step_leads_there_and_back() -> None:
     assert checkpoint("c", "", None).roots == []
 
 
+def test_state_that_is_not_kept_stays_so_with_its_reason() -> None:
+    full = replace(checkpoint("c", after=None), unkept="the disk is full")
+    timeline = Timeline.read([full.begin_record(), full.end_record()])
+    assert timeline.done == [full]
+    assert Timeline.read(list(timeline.records())) == timeline
+    earlier = {"op": "end", "id": "c", "after": {}}
+    (read,) = Timeline.read([full.begin_record(), earlier]).done
+    assert read.unkept == "it could not be stored"
+    assert checkpoint("c").end_record().keys() == {"op", "id", "after"}
+
+
 def at(call_id: str, began: int, ended: int) -> Checkpoint:
     return replace(checkpoint(call_id, f"before {call_id}", f"after {call_id}"), began=began, ended=ended)
 

@@ -14,10 +14,11 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -364,8 +365,10 @@ def test_too_many_files_are_reported_and_nothing_is_changed(tmp_path: Path) -> N
     rig = Rig(tmp_path, ScanLimits(entries=3))
     rig.step(lambda: [(rig.root / str(number)).write_text("x") for number in range(5)])
     assert rig.chain.snapshot().uncovered_count == 1
-    moved = rig.move()
-    assert moved.missing == (("", "its files were not covered: there are too many of them"),)
+    with pytest.raises(WorkspaceError, match=r"cannot be undone.*: it holds more than 3 files and folders"):
+        rig.move()
+    moved = rig.move(force=True)
+    assert moved.missing == (("", "its files are not covered: it holds more than 3 files and folders"),)
     assert len(list(rig.root.iterdir())) == 5
     rig.chain.close()
 
@@ -586,16 +589,150 @@ def test_result_of_a_move_names_everything(rig: Rig) -> None:
     assert (forced.done, forced.conflicts, forced.restored) == (True, refused.conflicts, ("a", "b"))
 
 
-def test_step_whose_end_cannot_be_stored_stays_with_an_unknown_end(rig: Rig) -> None:
+def test_step_whose_end_cannot_be_stored_is_undone_by_force_alone(rig: Rig) -> None:
     (rig.root / "a").write_text("1")
+    rig.step(lambda: (rig.root / "a").write_text("2"))
+    before = tree_of(rig.root)
     rig.chain.begin("c1", "tool", "s")
     rig.root.rename(rig.root.parent / "away")
     with pytest.raises(WorkspaceError):
         rig.chain.end("c1")
     (rig.root.parent / "away").rename(rig.root)
-    (step,) = rig.chain.steps
-    assert (step.after, step.changed) == ({}, True)
-    assert rig.move().missing == (("", "its files were not covered: there are too many of them"),)
+    (rig.root / "a").write_text("3")
+    for _ in "12":
+        (_, step) = rig.chain.steps
+        assert (step.after, step.changed, bool(step.unkept)) == ({}, True, True)
+        for count in (1, 2):
+            with pytest.raises(WorkspaceError, match=r"tool \(c1\) cannot be undone.*With force=True"):
+                rig.move(count=count)
+        assert (rig.root / "a").read_text() == "3"
+        rig.again()
+    assert rig.move(force=True).restored == ("a",)
+    assert tree_of(rig.root) == before
+    assert rig.move().restored == ("a",)
+    assert (rig.root / "a").read_text() == "1"
+    for force in (False, True):
+        with pytest.raises(WorkspaceError, match=r"tool \(c1\) cannot be redone"):
+            rig.move("redo", 2, force=force)
+    assert (rig.root / "a").read_text() == "1"
+    assert rig.move("redo").restored == ("a",)
+    assert tree_of(rig.root) == before
+
+
+def tree_of(root: Path) -> dict[str, bytes | None]:
+    """Return the files below a folder with their contents; None for a folder."""
+    return {
+        str(path.relative_to(root)): None if path.is_dir() else path.read_bytes() for path in root.rglob("*")
+    }
+
+
+def act_on(root: Path) -> None:
+    (root / "a").unlink()
+    (root / "b").write_bytes(b"new" * 10_000)
+    (root / "d" / "new").write_text("new")
+
+
+@pytest.mark.parametrize("writes", range(12))
+def test_step_without_room_is_refused_or_undone_or_says_that_it_cannot_be(rig: Rig, writes: int) -> None:
+    """Whatever write is the first that finds no room, nothing is told that does not hold."""
+    for name in "abc":
+        (rig.root / name).write_text(name)
+    (rig.root / "d").mkdir()
+    rig.step(lambda: (rig.root / "good").write_text("good"))
+    (rig.root / "mine").write_text("person")
+    before = tree_of(rig.root)
+    with NoRoom(rig.chain.store, writes) as room:
+        try:
+            rig.chain.begin("bad", "tool", "s")
+        except WorkspaceError:
+            return
+        act_on(rig.root)
+        after = tree_of(rig.root)
+        with suppress(WorkspaceError):
+            rig.chain.end("bad")
+    step = rig.chain.steps[-1]
+    assert step.call_id == "bad"
+    assert not step.unkept or room.was_full
+    if step.unkept:
+        with pytest.raises(WorkspaceError, match="No space left"):
+            rig.move()
+        assert tree_of(rig.root) == after
+        assert rig.move(force=True).missing == ()
+        assert tree_of(rig.root) == before
+        with pytest.raises(WorkspaceError, match="cannot be redone"):
+            rig.move("redo")
+        assert tree_of(rig.root) == before
+    else:
+        assert rig.move().missing == ()
+        assert tree_of(rig.root) == before
+        rig.move("redo")
+        assert tree_of(rig.root) == after
+        rig.move()
+    assert rig.move().removed == ("good",)
+    assert rig.move("redo").restored == ("good",)
+    assert tree_of(rig.root) == before
+
+
+def test_undo_of_a_step_without_an_end_is_completed_after_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ended(BaseException):
+        """Stands for the end of the process."""
+
+    def rename(*args: object, **options: object) -> None:
+        if next(renames, None) is None:
+            raise Ended
+        real_rename(*args, **options)  # type: ignore[arg-type]  # passed through
+
+    real_rename = os.rename
+    torn = 0
+    for count in range(12):
+        (tmp_path / str(count)).mkdir()
+        rig = Rig(tmp_path / str(count))
+        for name in "abc":
+            (rig.root / name).write_text(name)
+        (rig.root / "d").mkdir()
+        before = tree_of(rig.root)
+        rig.chain.begin("bad", "tool", "s")
+        act_on(rig.root)
+        after = tree_of(rig.root)
+        with NoRoom(rig.chain.store, 0), pytest.raises(WorkspaceError):
+            rig.chain.end("bad")
+        renames = iter(range(count))
+        with monkeypatch.context() as patch, suppress(Ended):
+            patch.setattr(os, "rename", rename)
+            rig.move(force=True)
+        torn += tree_of(rig.root) not in (before, after)
+        rig.again()
+        assert tree_of(rig.root) == (before if rig.chain.undone else after)
+        rig.chain.close()
+    assert torn > 0
+
+
+class NoRoom:
+    """A disk that is full after so many writes, until the end of the block."""
+
+    names = ("put", "put_chunks", "record")
+
+    def __init__(self, store: Store, writes: int) -> None:
+        self.was_full = False
+        self._store, self._left = store, writes
+
+    def __enter__(self) -> Self:
+        for name in self.names:
+            setattr(self._store, name, partial(self._write, getattr(self._store, name)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self.names:
+            delattr(self._store, name)
+
+    def _write(self, do: Callable[..., object], *args: object, **options: object) -> object:
+        self._left -= 1
+        if self._left < 0:
+            self.was_full = True
+            raise WorkspaceError("The checkpoint cannot be kept: No space left on device.")
+        return do(*args, **options)
 
 
 def test_aborted_end_leaves_the_step_running(rig: Rig) -> None:
