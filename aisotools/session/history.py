@@ -216,6 +216,8 @@ class WorkspaceHistory:
         if prepared.facts.runs_in == "host":
             outside = await in_thread(self._path_outside, prepared)
         token = await self._shared.lock.enter(self)
+        # Before its checkpoint: another call may end while that is taken, and what this one changes be seen.
+        self._writers.begin(prepared)
         try:
             begin = functools.partial(
                 self._checkpoints.begin,
@@ -228,12 +230,12 @@ class WorkspaceHistory:
             )
             snapshot = await self._scan(begin, call.id)
         except BaseException as error:
+            self._writers.end(call.id)
             self._shared.lock.leave(token)
             if isinstance(error, WorkspaceError):
                 raise SandboxError(f"{call.name} was not run: {error}") from error
             raise
         self._tokens[call.id] = token
-        self._writers.begin(prepared)
         if outside is not None or _is_limited(snapshot):
             self._limited.add(call.id)
         if self._checkpoints.notes:
@@ -253,13 +255,17 @@ class WorkspaceHistory:
     async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
         """Record what the call changed; see `aisotools.session.guards.Guard`."""
         call = prepared.original
-        writers = self._writers.end(prepared)
+        writers = self._writers.stop(call.id)
         if prepared.changes_variables:
             self._states.note_changed()
         try:
             was_small = self._is_small
-            end = functools.partial(self._checkpoints.end, call.id, evidence=writers.evidence)
-            step = await self._scan(end, call.id)
+            end = functools.partial(self._checkpoints.end, call.id, find_evidence=writers.find_evidence)
+            try:
+                step = await self._scan(end, call.id)
+            finally:
+                # Not before: what a call changes that begins meanwhile may be seen as well.
+                self._writers.end(call.id)
             if self._checkpoints.is_due:
                 # What a call has changed is on the disk before anybody reads its answer. In a thread: the
                 # disk may take its time.

@@ -8,6 +8,7 @@ has run in the sandboxes.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Mapping
 
@@ -45,7 +46,7 @@ class WriterWatch:
         return f"<WriterWatch of {len(self._running)} calls>"
 
     def begin(self, prepared: PreparedCall) -> None:
-        """Watch from now on during a call, whose checkpoint was taken."""
+        """Watch from now on during a call, whose checkpoint is about to be taken."""
         named = None
         facts = prepared.facts
         if facts.runs_in == "sandbox":
@@ -56,17 +57,19 @@ class WriterWatch:
         writers = CallWriters(self._shared, named, _content_of(prepared), on_host=facts.runs_in == "host")
         # Calls that overlap: what each of them changes lies between the checkpoints of all.
         for other in self._running.values():
-            both = None if named is None or other.named is None else named | other.named
-            named = writers.named = other.named = both
             writers.overlapping.append(other)
             other.overlapping.append(writers)
         self._running[prepared.original.id] = writers
 
-    def end(self, prepared: PreparedCall) -> CallWriters:
-        """Watch no more during a call, and return what was seen."""
-        writers = self._running.pop(prepared.original.id)
+    def stop(self, call_id: str) -> CallWriters:
+        """Look no more what runs during a call, which is over. Return what was seen."""
+        writers = self._running[call_id]
         writers.stop()
         return writers
+
+    def end(self, call_id: str) -> None:
+        """Forget a call, after the workspace was looked at once more: it overlaps with no further call."""
+        self._running.pop(call_id).stop()
 
 
 def _content_of(prepared: PreparedCall) -> dict[TreePath, str]:
@@ -82,7 +85,6 @@ class CallWriters:
     """What is known about who writes while one call runs.
 
     Attributes:
-        named: Paths that it and calls that overlap with it change; None if one of them does not say.
         own: Paths that it changes itself; None if it does not say.
         written: Digests of what it writes as a whole, by path.
         on_host: Whether it runs outside of the sandboxes, where nobody looks when it runs.
@@ -98,7 +100,7 @@ class CallWriters:
         *,
         on_host: bool = False,
     ) -> None:
-        self.named = self.own = named
+        self.own = named
         self.written = written
         self.on_host = on_host
         self.overlapping: list[CallWriters] = []
@@ -111,10 +113,15 @@ class CallWriters:
     def __repr__(self) -> str:
         return f"<CallWriters: {len(self.idle_spans)} idle spans>"
 
-    @property
-    def evidence(self) -> Evidence:
-        """Return what is known, without what has changed."""
-        authorship = Authorship(named=self.named, is_certain=not self._shared.has_run_code)
+    def find_evidence(self) -> Evidence:
+        """Return what is known by now, without what has changed."""
+        named, beside = self.own, frozenset[TreePath]()
+        for call in self.overlapping:
+            if named is None or call.own is None:
+                named, beside = None, frozenset()  # what one of them does not say may be anything
+                break
+            beside |= call.own - named
+        authorship = Authorship(named=named, beside=beside, is_certain=not self._shared.has_run_code)
         if any(call.on_host for call in (self, *self.overlapping)):
             return Evidence(authorship=authorship)
         return Evidence(
@@ -177,7 +184,9 @@ class CallWriters:
         is_open = authorship.named is None and took_long and result.metadata.get("timed_out") is not True
         if authorship.named is None and not authorship.seen and not is_open:
             return result
+        # What other calls have changed that ran at the same time is in their results.
+        step = dataclasses.replace(step, authorship=authorship.together())
         compare = self._shared.checkpoints.changes_by_author
-        is_quick = inline and len(authorship.named or ()) <= _MOST_NAMED_INLINE
+        is_quick = inline and len(step.authorship.named or ()) <= _MOST_NAMED_INLINE
         changes = compare(step) if is_quick else await in_thread(compare, step)
         return explain_others(result, changes, names_all=is_open)

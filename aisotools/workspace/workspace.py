@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import threading
 from collections.abc import Callable, Iterator
@@ -42,6 +43,9 @@ from aisotools.workspace.paths import ResolvedPath
 TEMPORARY = ".aisotools-write-"
 """Prefix of partial files. One remains only if a process was killed while it was writing, and
 `aisotools.workspace.checkpoints.recovery` removes it at the next start."""
+
+is_partial_file = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}").fullmatch
+"""Match the name of a file that is being written. Those of an undo are longer, and are removed by it."""
 
 _UMASK_LOCK = threading.Lock()
 

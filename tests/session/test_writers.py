@@ -100,7 +100,7 @@ async def test_changes_of_a_person_during_a_write_stay_theirs(real_session: Open
     assert f"Also changed during the call: {', '.join(CHANGED)}. Somebody else did that" in result.content
     assert result.metadata["also_changed"] == {"others": CHANGED}
     undone = await session.undo()
-    assert "Left as it is: edited (it was changed by somebody else during the call)" in undone.content
+    assert "Left as it is: edited (it was changed during the call, and not by it)" in undone.content
     assert [one["path"] for one in undone.value["others"]] == CHANGED
     assert is_theirs(folder)
     assert not (folder / "deep").exists()
@@ -230,6 +230,44 @@ async def test_calls_that_overlap_are_not_somebody_else_to_each_other(
     assert not any("also_changed" in result.metadata for result in results)
     assert not (await session.undo(3)).is_error
     assert not {"a", "b", "c"} & {path.name for path in here(session).iterdir()}
+
+
+def list_names(session: Session) -> set[str]:
+    return {path.name for path in here(session).iterdir()}
+
+
+@pytest.mark.parametrize("has_run_code", [False, True])
+async def test_calls_that_overlap_and_name_their_files_are_undone_one_by_one(
+    real_session: OpenSession, has_run_code: bool
+) -> None:
+    session = real_session(policy=AUTO)
+    await session.start()
+    if has_run_code:
+        await session.call("python", {"code": "1"})
+    names = {f"file-{number}" for number in range(5)}
+
+    async def write_all() -> None:
+        writes = (session.call("sandbox_write", {"path": name, "content": name}) for name in names)
+        for result in await asyncio.gather(*writes):
+            assert "also changed" not in result.content
+            assert not result.is_error, result.content
+
+    await write_all()
+    for left in range(4, -1, -1):
+        undone = await session.undo()
+        assert not undone.is_error, undone.content
+        assert len(list_names(session)) == left, "exactly one call"
+    redone = await session.redo(5)
+    assert not redone.is_error, redone.content
+    assert list_names(session) == names
+    undone = await session.undo(5)
+    assert not undone.is_error, undone.content
+    assert list_names(session) == set()
+    await write_all()
+    (here(session) / "mine").write_text("by a person")
+    assert not (await session.undo(3)).is_error
+    assert len(names & list_names(session)) == 2
+    assert (here(session) / "mine").read_text() == "by a person"
 
 
 async def test_save_of_the_very_file_that_a_tool_edits_is_taken_back(real_session: OpenSession) -> None:

@@ -39,7 +39,7 @@ import functools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal
 
@@ -75,11 +75,13 @@ class Authorship:
 
     Attributes:
         named: Paths that the call changes, with all below them; None if its tool does not say.
+        beside: Paths that calls change which have run at the same time, and that this one does not.
         is_certain: Whether whatever else has changed is certainly not the sandbox's.
         seen: Paths that were last changed while nothing of the sandbox ran.
     """
 
     named: frozenset[TreePath] | None = None
+    beside: frozenset[TreePath] = frozenset()
     is_certain: bool = False
     seen: frozenset[TreePath] = frozenset()
 
@@ -91,6 +93,7 @@ class Authorship:
             return UNKNOWN
         return cls(
             named=None if named is None else frozenset(map(tuple, named)),
+            beside=frozenset(map(tuple, record.get("beside", ()))),
             is_certain=record.get("certain") is True,
             seen=frozenset(map(tuple, record.get("seen", ()))),
         )
@@ -100,6 +103,8 @@ class Authorship:
         record: dict[str, Any] = {}
         if self.named is not None:
             record |= {"named": sorted(map(list, self.named)), "certain": self.is_certain}
+        if self.beside:
+            record["beside"] = sorted(map(list, self.beside))
         if self.seen:
             record["seen"] = sorted(map(list, self.seen))
         return record
@@ -110,10 +115,24 @@ class Authorship:
             return "unclear"
         if self.named is None or (path[-1:] and path[-1].startswith(TEMPORARY)):
             return "call"
-        # A folder above what is named is made for it.
-        if path in _with_parents(self.named) or any(path[:end] in self.named for end in range(len(path))):
+        if self.names(path):
             return "call"
-        return "others" if self.is_certain else "unclear"
+        return "others" if self.is_certain or _is_named(path, self.beside) else "unclear"
+
+    def names(self, path: TreePath) -> bool:
+        """Return whether the call says that it changes this path."""
+        return self.named is not None and _is_named(path, self.named)
+
+    def together(self) -> Authorship:
+        """Return what is known of this call and those that have run at the same time, as of one."""
+        named = None if self.named is None else self.named | self.beside
+        return replace(self, named=named, beside=frozenset())
+
+
+def _is_named(path: TreePath, names: frozenset[TreePath]) -> bool:
+    """Return whether a change at `path` comes with one of those that are named."""
+    # A folder above what is named is made for it.
+    return path in _with_parents(names) or any(path[:end] in names for end in range(len(path)))
 
 
 @functools.lru_cache(maxsize=4)  # each path of a call is asked for
@@ -131,8 +150,9 @@ class JointAuthorship:
 
     Attributes:
         parts: What is known of each call, with the paths that differ between its begin and its end.
-        between: Paths that were neither as at the first begin nor as at the last end when another one began.
-            One call has changed them before and something after that, which may have been somebody else.
+        between: Paths that were neither as at the first begin nor as at the last end when another one began
+            or ended. One call has changed them before and something after that, which no call names that ran
+            then, and which may have been somebody else.
     """
 
     parts: tuple[tuple[Authorship, frozenset[TreePath]], ...]
@@ -144,6 +164,10 @@ class JointAuthorship:
         known = [authorship for authorship, changed in self.parts if path in changed]
         known = known or [authorship for authorship, _ in self.parts]
         authors = {authorship.author_of(path) for authorship in known}
+        if authors == {"call", "others"} and all(
+            authorship.author_of(path) == "call" or _is_named(path, authorship.beside) for authorship in known
+        ):
+            authors = {"call"}  # one of them names it, and the others have run beside that one
         return authors.pop() if len(authors) == 1 and path not in self.between else "unclear"
 
 

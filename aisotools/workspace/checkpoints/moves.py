@@ -217,19 +217,29 @@ def join_authorships(reader: TreeReader, group: Sequence[Checkpoint]) -> Authors
     """Return whose the changes of the workspace are that steps of one `group_overlapping` have made."""
     if len(group) == 1:
         return group[0].authorship
-    start, end = change_of_group(group, "redo", WORKSPACE_KEY)
     parts = []
-    between: set[TreePath] = set()
+    moments: list[tuple[str, list[Authorship]]] = []
     for step in group:
         before, after = step.before[WORKSPACE_KEY], step.after.get(WORKSPACE_KEY, "")
         changed = reader.differences(before, after) if before and after else ()
         parts.append((step.authorship, frozenset(changed)))
-        if start and before and end and start != before != end:
-            later = reader.differences(before, end)
+        # A call that began at that moment runs after it; one that ended then does not.
+        moments.append((before, [one.authorship for one in group if one.began <= step.began < one.ended]))
+        still = [one.authorship for one in group if one.began < step.ended < one.ended]
+        if all(one.named is not None for one in still):  # one that does not say may have changed anything
+            moments.append((after, still))
+    start, end = change_of_group(group, "redo", WORKSPACE_KEY)
+    between: set[TreePath] = set()
+    for tree, running in moments:
+        if start and tree and end and start != tree != end:
+            later = reader.differences(tree, end)
             between.update(
                 path
-                for path, (then, now) in reader.differences(start, before).items()
-                if path in later and not is_same(then, now) and not is_same(*later[path])
+                for path, (then, now) in reader.differences(start, tree).items()
+                if path in later
+                and not is_same(then, now)
+                and not is_same(*later[path])
+                and not any(authorship.names(path) for authorship in running)
             )
     return JointAuthorship(tuple(parts), frozenset(between))
 

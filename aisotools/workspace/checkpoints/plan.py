@@ -20,6 +20,7 @@ from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import Node, TreePath, TreeReader, open_below
 from aisotools.workspace.checkpoints.trees import TrackedTree
 from aisotools.workspace.dirfd import file_time
+from aisotools.workspace.workspace import is_partial_file
 
 FileGroup = int | TreePath
 """A file with several names: its inode, or the path of its only name."""
@@ -32,7 +33,7 @@ _REMOVED_SINCE = "it was removed by somebody else since"
 _ATTRIBUTES_SINCE = "its mode or its attributes were changed by somebody else since"
 _ADDED_SINCE = "it was put there by somebody else since"
 _CHANGING = "somebody else is changing it just now"
-_CHANGED_BY_OTHERS = "it was changed by somebody else during the call"
+_CHANGED_BY_OTHERS = "it was changed during the call, and not by it"
 _CHANGED_BY_ANYBODY = "it was changed during the call, and not, or not only, by the call"
 
 
@@ -163,6 +164,10 @@ def plan_restore(
             elif after is None and not unkept.isdisjoint(_around(path)):
                 continue  # what this folder is to hold was never known, so nothing in it is too much
             current = targets[path] if path in targets else reader.lookup(now, path)
+            # Race: a file tool of another call was writing when this state was kept. What it had not renamed
+            # into place yet is no file of anybody's.
+            if current is None and after is not None and path and is_partial_file(path[-1]):
+                continue
             hidden = None
             if current is None and path not in targets:
                 hidden = _find_hidden(reader, now, start, path)

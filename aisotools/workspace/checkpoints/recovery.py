@@ -19,7 +19,6 @@ When it fails
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Sequence
 
@@ -30,16 +29,13 @@ from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import Node, TreeReader, is_whole, open_below
 from aisotools.workspace.checkpoints.trees import WORKSPACE_KEY, TrackedTree
 from aisotools.workspace.dirfd import READ_FLAGS, has_writer
-from aisotools.workspace.workspace import TEMPORARY
+from aisotools.workspace.workspace import is_partial_file
 
 UNCERTAIN = (
     "that nothing was changed cannot be recorded; if this process ends before that is possible, the next "
     "session completes it"
 )
 """What is said of an undo or redo that was given up on a disk that takes no record of that."""
-
-_PARTIAL = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}")
-"""Names of files that are being written. Those of a restore are longer, and `sweep` removes them."""
 
 
 def drop_lost(timeline: Timeline, store: Store) -> list[str]:
@@ -98,7 +94,7 @@ def remove_partial(store: Store, tree: TrackedTree, step: Checkpoint) -> list[st
     for path, (before, after) in (
         TreeReader(store).differences(step.before[WORKSPACE_KEY], tree.scan().root).items()
     ):
-        if before is None and after is not None and _PARTIAL.fullmatch(path[-1]):
+        if before is None and after is not None and is_partial_file(path[-1]):
             try:
                 with tree.opened() as root:
                     folder = open_below(root, path[:-1])

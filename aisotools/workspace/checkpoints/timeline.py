@@ -25,7 +25,7 @@ import pathlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -306,11 +306,11 @@ class Checkpoints:
         max_work: float = math.inf,
         *,
         may_wait: bool = True,
-        evidence: Evidence = NO_EVIDENCE,
+        find_evidence: Callable[[], Evidence] = lambda: NO_EVIDENCE,
     ) -> Checkpoint:
         """End a step after its call has run.
 
-        `evidence` says who may have written during the call.
+        `find_evidence` is called when the workspace was looked at: who may have written until then?
         If `has_excess` afterwards, call `drop_old`, which may take long. If it may not wait and `is_due`
         afterwards, call `sync` before the call is answered.
 
@@ -333,7 +333,7 @@ class Checkpoints:
                         if step.before[key] and snapshot is not None and not snapshot.root:
                             step = replace(step, unkept=snapshot.uncovered[0][1])
                 step, tree = replace(step, after=after), self._trees.workspace
-                judged = judge_changes(self._store, tree, step, evidence)
+                judged = judge_changes(self._store, tree, step, find_evidence())
                 step = replace(step, authorship=judged)
             except TooSlow:
                 raise

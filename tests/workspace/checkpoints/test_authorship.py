@@ -77,10 +77,38 @@ def test_calls_that_overlapped_share_what_is_known_of_each() -> None:
         Authorship(named=NAMED, is_certain=True),
         Authorship(seen=NAMED),
         Authorship(named=frozenset()),
+        Authorship(named=NAMED, beside=frozenset({("beside",)})),
     ],
 )
 def test_record_says_the_same(authorship: Authorship) -> None:
     assert Authorship.read({"op": "end", **authorship.record()}) == authorship
+
+
+@pytest.mark.parametrize("is_certain", [False, True])
+def test_paths_of_calls_that_ran_beside_are_theirs(is_certain: bool) -> None:
+    own, beside = ("own",), ("d", "beside")
+    authorship = Authorship(
+        named=frozenset({own}), beside=frozenset({beside}), is_certain=is_certain, seen=frozenset({("seen",)})
+    )
+    elsewhere = "others" if is_certain else "unclear"
+    expected = {own: "call", beside: "others", ("d",): "others", ("x",): elsewhere, ("seen",): "unclear"}
+    assert {path: authorship.author_of(path) for path in expected} == expected
+    together = authorship.together()
+    assert {path: together.author_of(path) for path in (own, beside, ("d",), ("x",))} == {
+        own: "call",
+        beside: "call",
+        ("d",): "call",
+        ("x",): elsewhere,
+    }
+    assert UNKNOWN.together() == UNKNOWN
+    # Undone with the other call, what either of them names is taken back.
+    other = Authorship(named=frozenset({beside}), beside=frozenset({own}), is_certain=is_certain)
+    paths = frozenset({own, beside, ("x",)})
+    joint = JointAuthorship(((authorship, paths), (other, paths)))
+    assert [joint.author_of(path) for path in (own, beside, ("x",))] == ["call", "call", elsewhere]
+    stranger = Authorship(named=frozenset({("y",)}), is_certain=is_certain)
+    joint = JointAuthorship(((authorship, paths), (stranger, paths)))
+    assert joint.author_of(own) == "unclear"
 
 
 def test_names_outside_the_workspace_are_no_names() -> None:

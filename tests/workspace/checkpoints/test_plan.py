@@ -289,7 +289,7 @@ def test_file_that_only_somebody_else_has_changed_during_a_call_stays(tracked: T
     others = Authorship(named=OURS, is_certain=True)
     plan = plan_by(tracked, after, before, others)
     assert (dict(plan.targets), plan.conflicts) == ({("ours",): None}, ())
-    assert plan.others == ((("mine",), "it was changed by somebody else during the call"),)
+    assert plan.others == ((("mine",), "it was changed during the call, and not by it"),)
     assert plan.touched == OURS
     (tracked.root / "ours").unlink()
     redo = plan_by(tracked, before, after, others, "redo")
@@ -306,7 +306,7 @@ def test_file_that_only_somebody_else_has_changed_during_a_call_stays(tracked: T
     ("authorship", "why"),
     [
         (Authorship(named=OURS), "it was changed during the call, and not, or not only, by the call"),
-        (Authorship(named=OURS, is_certain=True), "it was changed by somebody else during the call"),
+        (Authorship(named=OURS, is_certain=True), "it was changed during the call, and not by it"),
     ],
 )
 def test_undo_that_is_forced_says_whose_change_it_replaces(
@@ -514,3 +514,22 @@ def test_name_that_is_gone_with_its_folder_is_as_the_plan_found_it(tracked: Trac
     assert plan.absent == {("d",), ("d", "f")}
     with tracked.tree.opened() as root:
         assert find_changed_since(root, plan, plan.targets) == []
+
+
+def test_files_that_were_being_written_when_a_state_was_kept_are_not_brought_back(
+    tracked: TrackedFolder,
+) -> None:
+    partial = tracked.root / ".aisotools-write-0123456789abcdef"
+    own = tracked.root / ".aisotools-write-mine"
+    for path in (partial, own):
+        path.write_text("half")
+    before = tracked.scan()
+    for path in (partial, own):
+        path.unlink()
+    after = tracked.scan()
+    plan = tracked.plan(after, before)
+    assert set(plan.targets) == {(own.name,)}
+    for path in (partial, own):
+        path.write_text("half")
+    left = tracked.scan()
+    assert set(tracked.plan(left, after).targets) == {(partial.name,), (own.name,)}, "removed, all of them"

@@ -1657,7 +1657,7 @@ def test_whose_the_changes_of_a_step_are_is_known_after_a_restart(rig: Rig) -> N
     for name in ("own", "other"):
         (rig.root / name).write_text("new")
     named = Authorship(named=frozenset({("own",)}), is_certain=True)
-    rig.chain.end("c", evidence=Evidence(authorship=named))
+    rig.chain.end("c", find_evidence=lambda: Evidence(authorship=named))
     rig.again()
     rig.again()  # the journal was written anew, and says the same
     assert rig.chain.changes_by_author(rig.chain.steps[-1]) == {

@@ -64,7 +64,7 @@ class Overlap:
     def end(self, call_id: str, evidence: Evidence = NO_EVIDENCE) -> None:
         self.ended[call_id] = len(self.states)
         self.states.append(read(self.root))
-        self.chain.end(call_id, evidence=evidence)
+        self.chain.end(call_id, find_evidence=lambda: evidence)
 
     def again(self) -> None:
         """Close the timeline, write its journal anew, and open it again."""
