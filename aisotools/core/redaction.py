@@ -147,26 +147,36 @@ def is_plain(name: object, value: object) -> bool:
 
 
 def _redact(text: str) -> str:
-    has_hidden = _HIDDEN.search(text) is not None
+    has_hidden = _may_have_hidden(text) and _HIDDEN.search(text) is not None
+    blanked = _blanked(text) if has_hidden else ""
     # A secret may show only when another one, between it and its name, is gone.
     for _ in range(_MOST_ROUNDS):
         redacted = text
         for find in _FINDERS:
-            # In both forms: such a character may be part of a secret, too.
-            found = list(find(redacted)) + (list(find(_blanked(redacted))) if has_hidden else [])
-            redacted = _without(redacted, found)
+            found = list(find(redacted))
+            if has_hidden:  # in both forms: such a character may be part of a secret, too
+                found += find(blanked)
+            if found:
+                redacted = _without(redacted, found)
+                blanked = _blanked(redacted) if has_hidden else ""
         if redacted == text:
             break
         text = redacted
     return text
 
 
+_LINE_CHARS = {10: None, 9: None}
 # Case: `--password` and its value with a NUL between them, as in /proc/self/cmdline, or a colour.
 _HIDDEN = re.compile(
     r"(?:\x1b|\\u001[bB]|\\x1[bB]|\\033|\\e)\[[0-9;:]{0,40}[A-Za-z]"
     r"|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
     r"|(?<=[=:])(?:\\[rtvf0]|\\x[0-9a-fA-F]{2})"
 )
+
+
+def _may_have_hidden(text: str) -> bool:
+    # For printable text, which most is, this takes a tenth of the time of the search.
+    return "\\" in text or not text.isascii() or not text.translate(_LINE_CHARS).isprintable()
 
 
 def _blanked(text: str) -> str:
