@@ -147,7 +147,9 @@ def is_plain(name: object, value: object) -> bool:
 
 
 def _redact(text: str) -> str:
-    has_hidden = _may_have_hidden(text) and _HIDDEN.search(text) is not None
+    # For printable text, which most is, looking first takes a tenth of the time of the search.
+    is_plain_text = "\\" not in text and text.isascii() and text.translate(_LINE_CHARS).isprintable()
+    has_hidden = not is_plain_text and _HIDDEN.search(text) is not None
     blanked = _blanked(text) if has_hidden else ""
     # A secret may show only when another one, between it and its name, is gone.
     for _ in range(_MOST_ROUNDS):
@@ -172,11 +174,6 @@ _HIDDEN = re.compile(
     r"|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
     r"|(?<=[=:])(?:\\[rtvf0]|\\x[0-9a-fA-F]{2})"
 )
-
-
-def _may_have_hidden(text: str) -> bool:
-    # For printable text, which most is, this takes a tenth of the time of the search.
-    return "\\" in text or not text.isascii() or not text.translate(_LINE_CHARS).isprintable()
 
 
 def _blanked(text: str) -> str:
