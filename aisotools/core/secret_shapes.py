@@ -205,7 +205,7 @@ MOST_JUDGED_CHARS = 200
 """So much of a value is looked at to judge whether it is a secret."""
 
 
-TOKEN_SIGNS = r"[A-Za-z0-9_-]{14}|://|KEY"  # noqa: S105 - a pattern
+TOKEN_SIGNS = r"[A-Za-z0-9_-]{14}|://|KEY|['\"][^@'\"\s]{4,270}@"  # noqa: S105 - a pattern
 """Pattern without which a short text has no token."""
 
 SHORT_CHARS = 300
@@ -234,6 +234,8 @@ def find_tokens(text: str) -> list[Secret]:
         found += _find_private_keys(text)
     if "://" in text:
         found += _find_passwords_in_urls(text)
+    if "@" in text:
+        found += _find_passwords_of_hosts(text)
     return found
 
 
@@ -299,6 +301,24 @@ def _find_passwords_in_urls(text: str) -> Iterator[Secret]:
     for match in _URL_TOKEN.finditer(text):
         if looks_random(match["password"]):
             yield Secret(*match.span("password"), "token")
+
+
+# Quoted without the scheme, as exceptions and parsed addresses show them: a pattern of what stands before it.
+_HOST = r"@[A-Za-z0-9][A-Za-z0-9.-]{0,253}(?::\d{1,5})?[/'\"?#]"
+_HOST_PASSWORD = re.compile(
+    r"""(?<=['"])(?!(?:mailto|sips?|xmpp|acct|tel|urn|cid):)"""
+    r"""[\w.+%-]{1,64}+:(?P<password>[^\s/@:'"<>`]{4,200}+)""" + _HOST
+)
+_PORT_PASSWORD = re.compile(
+    r"""(?:base 10|port|integer value as)\W{1,4}['"](?P<password>[^\s@:'"<>`]{4,200}+)""" + _HOST
+)
+
+
+def _find_passwords_of_hosts(text: str) -> Iterator[Secret]:
+    for pattern in (_HOST_PASSWORD, _PORT_PASSWORD):
+        for match in pattern.finditer(text):
+            if not is_placeholder(match["password"]) and not match["password"].isalpha():
+                yield Secret(*match.span("password"), "password")
 
 
 # ---- values that are no secrets

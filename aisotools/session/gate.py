@@ -438,9 +438,9 @@ class Gate:
         decision = await self._decide(request, env, tool, ask=ask, approver=approver)
         if isinstance(decision, CallDecision) and decision.prepared.is_tried and not ask:
             decision = await self._try_first(decision, env, timeout_s)
-        if isinstance(decision, CallDecision) and (flaw := foresee_refusal(decision, env)):
-            return exception_result(flaw)
         if isinstance(decision, CallDecision) and decision.decision is Decision.ASK:
+            if flaw := foresee_refusal(decision, env):
+                return exception_result(flaw)
             await self._take_turn(request.size)
             (decision,) = await self._ask([decision], env, approver)
             decision = await self._confirm(decision, env, tool, approver)

@@ -83,7 +83,7 @@ def foresee_refusal(
     """
     facts = decision.prepared.facts
     paths = (*facts.reads, *facts.writes)
-    if decision.decision is not Decision.ASK or any(_may_mend(one, paths) for one in earlier):
+    if decision.decision is not Decision.ASK or (earlier and any(_may_mend(one, paths) for one in earlier)):
         return None
     try:
         for guard in env.guards:
@@ -317,7 +317,8 @@ class ReadGuard:
         Raises:
             ToolError: Naming the file and what to read.
         """
-        self._reads.check(_touches_of(prepared))
+        if touches := _touches_of(prepared):
+            self._reads.check(touches)
 
     async def before(self, prepared: PreparedCall) -> None:
         """Refuse an edit of lines that were not read; see `Guard`.
@@ -325,8 +326,8 @@ class ReadGuard:
         Raises:
             ToolError: Naming the file and what to read.
         """
-        touches = _touches_of(prepared)
-        self._reads.check(touches)
+        if touches := _touches_of(prepared):
+            self._reads.check(touches)
         path = prepared.arguments.get("path") if is_file_tool(prepared, "", "append") else None
         if isinstance(path, str):
             touches = [FileTouch(path=path)]  # what is added to a file that was read counts as read

@@ -262,20 +262,15 @@ def describe_differences(shown: PreparedCall, workspace: Workspace | None) -> li
     if was.losses and (was.scripts or not shown.contents):
         differences += _changed_losses(shown, found)
     if workspace is not None:
-        differences += _changed_contents(shown, workspace)
+        for path, digest in shown.contents.items():
+            now = digest_of_file(workspace, path)
+            if now != digest and shown.before.get(path) == now:
+                differences.append(
+                    f"{path} is as it was: an earlier call was shown to change it, and has not"
+                )
+            elif now != digest:
+                differences.append(f"{path} has changed since it was shown")
     return list(dict.fromkeys(differences))
-
-
-def _changed_contents(shown: PreparedCall, workspace: Workspace) -> list[str]:
-    """Return what has become of the files of which a diff was shown, or that earlier calls were to leave."""
-    differences = []
-    for path, digest in shown.contents.items():
-        now = digest_of_file(workspace, path)
-        if now != digest and shown.before.get(path) == now:
-            differences.append(f"{path} is as it was: an earlier call was shown to change it, and has not")
-        elif now != digest:
-            differences.append(f"{path} has changed since it was shown")
-    return differences
 
 
 def _changed_sources(shown: PreparedCall, found: Facts) -> list[str]:

@@ -34,6 +34,33 @@ SECRETS = [
 ]
 
 
+SEPARATORS = [
+    *(chr(code) for code in (*range(9), *range(11, 27), *range(28, 32), *range(127, 161))),
+    *"\u1680\u2000\u2009\u2028\u2029\u202f\u205f\u3000",
+    *("\x1b[0m", "\x1b[1;31m", r"\u001b[0m", r"\x1b[31m", r"\033[0m"),
+]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "password={}hunter2hunter2XYZ",
+        "password{}=hunter2hunter2XYZ",
+        "password:{}hunter2hunter2XYZ",
+        'password="{}hunter2hunter2XYZ"',
+        "tool --password{}hunter2hunter2XYZ",
+        "Authorization: Bearer{}hunter2hunter2XYZ",
+        "token{}ghp_hunter2hunter2XYZ00000000000000000000",
+    ],
+)
+def test_separators_that_nobody_sees_hide_no_secret(form: str) -> None:
+    """Such as the NUL in /proc/self/cmdline, the carriage return of a progress bar, or a colour."""
+    readable = [text for text in SEPARATORS if "hunter2hunter2XYZ" in redact_text(form.format(text))]
+    assert not readable
+    innocent = [text for text in SEPARATORS if has_marks(redact_text(f"one{text}two{text}3"))]
+    assert not innocent
+
+
 @pytest.mark.parametrize("secret", SECRETS)
 def test_texts_that_look_like_secrets_are_masked(secret: str) -> None:
     redacted = redact_text(f"before {secret} after")

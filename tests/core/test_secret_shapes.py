@@ -38,8 +38,32 @@ HOSTILE = [
         "a=password:",
         "set password to ",
         "<password>a",
+        *("'a:", "'a:bbbb@", "'a:bbbb@c.", "password=\r", "\x1b[3", "\x1b[31m", "port 'aaaa", "base 10: '"),
+        *("\x00", "=\\r", "--password\x00"),
     ],
 ]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_secret"),
+    [
+        ("netloc='bob:S3cr3tPwd99@host.example'", True),
+        ('("https", "bob:S3cr3tPwd99@host.example:443", "/x")', True),
+        ("InvalidURL: nonnumeric port: 'S3cr3tPwd99@host.example'", True),
+        ("ValueError: invalid literal for int() with base 10: 'S3cr3tPwd99@host.example'", True),
+        ("Port could not be cast to integer value as 'S3cr3tPwd99@host.example'", True),
+        ("'mailto:S3cr3tPwd99@host.example'", False),
+        ("write to 'S3cr3tPwd99@host.example'", False),
+        ("'git:latest@sha256'", False),
+        ("'a:b@c'", False),
+        ("'bob:$PASSWORD@host.example'", False),
+        ("'bob:[redacted: password]@host.example'", False),
+        ("'to:everybody@host.example'", False),
+    ],
+)
+def test_passwords_of_an_address_without_its_scheme(text: str, is_secret: bool) -> None:
+    assert ("S3cr3tPwd99" not in redact_text(text)) is (is_secret or "S3cr3tPwd99" not in text)
+    assert (redact_text(text) != text) is is_secret
 
 
 def work(text: str) -> float:

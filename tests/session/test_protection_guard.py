@@ -139,6 +139,14 @@ async def test_a_git_command_that_would_run_a_program_of_the_settings_does_not_c
     ).is_error
     run(["git", "config", "--unset", "core.fsmonitor"])
     assert not (await session.call("sandbox_bash", status, timeout_s=HANG_S)).is_error
+    hook = workspace / "sub/.git/hooks/post-index-change"
+    hook.write_text("#!/bin/sh\necho RAN >&2\n")
+    hook.chmod(0o755)
+    result = await session.call("sandbox_bash", status, timeout_s=HANG_S)
+    assert "was not run" in result.content
+    assert "git may run the hook sub/.git/hooks/post-index-change" in result.content
+    hook.chmod(0o644)
+    assert not (await session.call("sandbox_bash", status, timeout_s=HANG_S)).is_error
 
 
 async def test_settings_that_a_call_has_made_in_the_home_of_the_sandbox_count_too(
