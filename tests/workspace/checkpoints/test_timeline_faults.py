@@ -513,8 +513,6 @@ OF_OPENS: list[tuple[Kind, int, Calls]] = [
     ("once", errno.EIO, "changes"),
     ("full", errno.ENOSPC, "changes"),
     ("once", errno.EIO, "looks"),
-    ("once", errno.EMFILE, "looks"),
-    ("from then on", errno.EIO, "looks"),
 ]
 
 pytestmark = pytest.mark.timeout(600)
