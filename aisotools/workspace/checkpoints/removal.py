@@ -16,23 +16,45 @@ from aisotools.workspace.dirfd import open_unlocked
 from aisotools.workspace.workspace import TEMPORARY
 
 
-def sweep(root: int, folders: Iterable[TreePath], token: str) -> None:
-    """Remove what a crash left of partial files and removed folders in these folders, as far as possible."""
+def sweep(root: int, folders: Iterable[TreePath], token: str) -> bool:
+    """Remove what a crash left of partial files and removed folders in these folders, as far as possible.
+
+    Returns:
+        False if something of it may be left.
+    """
+    is_clean = True
     for path in folders:
         try:
-            folder = open_below(root, path)
+            _sweep_folder(root, path, token)
+        except (FileNotFoundError, NotADirectoryError):
+            pass  # a folder that does not exist holds no partial files
         except OSError:
-            continue  # a folder that does not exist holds no partial files
-        try:
-            for name in os.listdir(folder):  # noqa: PTH208 - a descriptor, no path
-                if name.startswith(temporary_prefix(token)):
-                    with suppress(OSError):  # nothing of ours: something else has taken the name
+            is_clean = False
+    return is_clean
+
+
+def _sweep_folder(root: int, path: TreePath, token: str) -> None:
+    failures: list[OSError] = []
+    folder = open_below(root, path)
+    try:
+        for name in os.listdir(folder):  # noqa: PTH208 - a descriptor, no path
+            if name.startswith(temporary_prefix(token)):
+                try:
+                    with suppress(IsADirectoryError):  # nothing of ours: something else has taken the name
                         if name.startswith(_removed_prefix(token)) or name == stage_name(token):
-                            remove_tree(folder, (name,))
+                            with writable(folder, ()) as parent:
+                                # Crash: the next sweep finds by their names what is moved out of it here.
+                                _remove_below(parent, name, _removed_prefix(token))
                         else:
                             os.unlink(name, dir_fd=folder)
-        finally:
-            os.close(folder)
+                except FileNotFoundError:
+                    pass  # somebody else was faster
+                except OSError as error:
+                    failures.append(error)
+    finally:
+        os.close(folder)
+    if failures:
+        raise failures[0]
 
 
 def _removed_prefix(token: str) -> str:

@@ -138,10 +138,10 @@ class Store:
         self._has_unsynced_records = False
         self.damage = ""
         self.damaged: set[str] = set()
-        new = [path for path in (folder / "objects", *(folder / "objects").parents) if not path.exists()]
-        # Folders that hold new names. They are synced with the first record, not while a session opens.
-        self._unsynced_folders = {path.parent for path in new}
         try:
+            new = [path for path in (folder / "objects", *(folder / "objects").parents) if not path.exists()]
+            # Folders that hold new names. They are synced with the first record, not while a session opens.
+            self._unsynced_folders = {path.parent for path in new}
             for needed in (folder, folder / "objects"):
                 needed.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._files = (os.open(folder / "objects", DIRECTORY_FLAGS), -1)

@@ -37,8 +37,10 @@ from aisotools.workspace.checkpoints.plan import Reasons, RestorePlan, plan_rest
 from aisotools.workspace.checkpoints.recovery import UNCERTAIN, describe_completed
 from aisotools.workspace.checkpoints.removal import sweep
 from aisotools.workspace.checkpoints.restore import lock_again
+from aisotools.workspace.checkpoints.staging import temporary_prefix
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline
 from aisotools.workspace.checkpoints.store import RecordQueue, Store
+from aisotools.workspace.checkpoints.tree import TreeReader
 from aisotools.workspace.checkpoints.trees import TrackedTree, TrackedTrees
 
 _TICK_S = 0.01  # the longest tick of the clock by which files are stamped
@@ -182,6 +184,7 @@ class Mover:
         force: bool,
         must_succeed: bool | None = None,
         is_recorded: bool = False,
+        left: Sequence[str] = (),
     ) -> UndoResult:
         """Carry out a move.
 
@@ -194,6 +197,7 @@ class Mover:
             must_succeed: Whether the move stays unfinished, for `_finish_move`, if a path cannot be changed;
                 without it, unless forced.
             is_recorded: Whether the move was recorded before, and cut short.
+            left: Keys of the trees in which something may be left of it, for `sweep_left`.
 
         Returns:
             The result; if not everything could be staged, and it need not go on all the same, one that is not
@@ -219,6 +223,7 @@ class Mover:
         self._timeline.moving = record
         listed = PathList()
         moved = move_trees(self._store, plans, token, force=force, must_succeed=must_succeed, listed=listed)
+        moved.left += [key for key in left if key not in moved.left]
         failed, is_done = moved.failed, moved.is_switched or force or is_recorded
         if not is_done:
             if not self._withdraw(before, token, moved.left):
@@ -302,10 +307,12 @@ class Mover:
         direction: Direction = "undo" if record["way"] == "undo" else "redo"
         known = {step.call_id: step for step in [*self._timeline.done, *self._timeline.undone]}
         steps = [known[call_id] for call_id in record["ids"] if call_id in known]
+        left = []
         for tree, plan in self._plan(direction, steps):
             folders = {(), *(path[:-1] for path in plan.touched)}
             with tree.opened() as root:
-                sweep(root, folders, record["token"])
+                if not sweep(root, folders, record["token"]):
+                    left.append(tree.key)
                 lock_again(self._store, root, plan.end, folders)
         # Plan again: the partial files that were just removed would count as changes by somebody else.
         plans = self._plan(direction, steps, is_resumed=True)
@@ -317,6 +324,7 @@ class Mover:
             force=bool(record.get("force")),
             must_succeed=record.get("must_succeed"),
             is_recorded=True,
+            left=left,
         )
 
     def sweep_left(self) -> None:
@@ -325,8 +333,11 @@ class Mover:
             for key in keys:
                 tree = self._trees.find(key)
                 if tree is not None:
+                    now, prefix = tree.scan().root, temporary_prefix(token)
+                    entries = TreeReader(self._store).entries(now) if now else ()
+                    folders = {path[:-1] for path, _ in entries if path[-1].startswith(prefix)}
                     with tree.opened() as root:
-                        sweep(root, [()], token)
+                        sweep(root, {(), *folders}, token)
             del self._timeline.left[token]
             self._due.add(op="swept", token=token)
         self._due.write()

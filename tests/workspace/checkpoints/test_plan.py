@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +19,7 @@ from aisotools.workspace.checkpoints.restore import (
     RestoreResult,
 )
 from aisotools.workspace.checkpoints.steps import Direction
+from aisotools.workspace.checkpoints.tree import encode_folder
 from tests.waiting import file_times_advance
 from tests.workspace.checkpoints.test_restore import TrackedFolder, descriptors
 
@@ -533,3 +537,112 @@ def test_files_that_were_being_written_when_a_state_was_kept_are_not_brought_bac
         path.write_text("half")
     left = tracked.scan()
     assert set(tracked.plan(left, after).targets) == {(partial.name,), (own.name,)}, "removed, all of them"
+
+
+def test_two_files_with_as_many_names_each_are_told_apart(tracked: TrackedFolder) -> None:
+    for first, names in (("a", "bx"), ("c", "dy")):
+        (tracked.root / first).write_text(first)
+        for name in names:
+            os.link(tracked.root / first, tracked.root / name)
+    before = tracked.scan()
+    for name in "xy":
+        (tracked.root / name).unlink()
+    plan = tracked.plan(tracked.scan(), before)
+    assert plan.links_of(plan.targets) == {("x",): ("a",), ("y",): ("c",)}
+
+
+def test_file_of_an_earlier_version_s_tree_that_is_there_is_left_alone(tracked: TrackedFolder) -> None:
+    """Such a tree knows no times, so its nodes never equal those of now."""
+    (tracked.root / "a").write_text("call")
+    after = tracked.scan()
+    (tracked.root / "a").write_text("before")
+    (tracked.root / "a").chmod(0o644)
+    before = tracked.store.put(encode_folder({"a": tracked.file("before")}))
+    plan = tracked.plan(after, before)
+    assert plan.targets == {}
+    assert plan.touched == {("a",)}
+
+
+# ---- what cannot be read
+
+
+WHY = "it cannot be read: Input/output error"
+
+
+@contextmanager
+def unreadable(call: str, path: Path) -> Iterator[None]:
+    """Let `scandir` fail in a folder, or `fstat` of a file."""
+    inode, real, status_of = path.stat().st_ino, getattr(os, call), os.fstat
+
+    def fail(opened: int) -> Any:
+        if status_of(opened).st_ino == inode:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(opened)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, call, fail)
+        yield
+
+
+def test_path_in_a_folder_that_cannot_be_read_is_contested_and_left(tracked: TrackedFolder) -> None:
+    folder = tracked.root / "d"
+    folder.mkdir()
+    for name in ("edited", "gone"):
+        (folder / name).write_text("before")
+    before = tracked.scan()
+    (folder / "edited").write_text("call")
+    (folder / "made").write_text("call")
+    (folder / "gone").unlink()
+    after = tracked.scan()
+    names = ("edited", "gone", "made")
+    with unreadable("scandir", folder):
+        plan = tracked.plan(after, before)
+    assert plan.conflicts == tuple(
+        (f"d/{name}", f"what is there cannot be compared: {WHY}") for name in names
+    )
+    assert plan.missing == tuple((("d", name), f"what is there is not known: {WHY}") for name in names)
+    assert plan.hidden == tuple((("d", name), WHY) for name in names)
+    assert plan.targets == {}
+    assert tracked.plan(after, before).hidden == ()
+
+
+def test_folder_that_the_call_itself_made_unreadable_is_brought_back(tracked: TrackedFolder) -> None:
+    folder = tracked.root / "d"
+    folder.mkdir()
+    (folder / "f").write_text("before")
+    before = tracked.scan()
+    with unreadable("scandir", folder):
+        after = tracked.scan()
+        plan = tracked.plan(after, before)
+    assert (plan.conflicts, plan.missing) == ((), ())
+    assert set(plan.targets) == {("d",), ("d", "f")}
+    assert plan.hidden == ((("d",), WHY),), "whatever else is in it stays"
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_file_that_cannot_be_read_is_contested_and_replaced_only_by_what_is_known(
+    tracked: TrackedFolder, is_new: bool
+) -> None:
+    file = tracked.root / "a"
+    if not is_new:
+        file.write_text("before")
+    before = tracked.scan()
+    file.write_text("the call's")
+    after = tracked.scan()
+    with unreadable("fstat", file):
+        plan = tracked.plan(after, before)
+    assert plan.conflicts == (("a", f"what is there cannot be compared: {WHY}"),)
+    assert (plan.missing, plan.hidden) == ((), ())
+    assert set(plan.targets) == (set() if is_new else {("a",)})
+    assert plan.unrestorable == (((("a",), WHY),) if is_new else ())
+
+
+def test_plan_is_of_an_undo_that_was_not_cut_short_unless_it_is_said(tracked: TrackedFolder) -> None:
+    (tracked.root / "a").write_text("before")
+    before = tracked.scan()
+    (tracked.root / "a").write_text("call")
+    after = tracked.scan()
+    (tracked.root / "a").unlink()
+    plan = plan_restore(tracked.store, tracked.tree, [(after, before)])
+    assert plan.conflicts == (("a", CHANGED),)
+    assert plan.keeps_set_ids

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,6 +81,72 @@ def test_sweep_removes_what_was_staged_before_a_crash(tracked: TrackedFolder) ->
         sweep(root, [()], "t")
     stage_of_other = stage_name("other")
     assert tracked.names() == [stage_of_other, f"{stage_of_other}/1", f"{stage_of_other}/1/file"]
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "is_clean"),
+    [
+        ("unlink", errno.EIO, False),
+        ("unlink", errno.ENOENT, True),
+        ("unlink", errno.EISDIR, True),
+        ("rmdir", errno.EIO, False),
+        ("listdir", errno.EIO, False),
+    ],
+)
+def test_sweep_says_whether_something_may_be_left(
+    tracked: TrackedFolder, monkeypatch: pytest.MonkeyPatch, call: str, code: int, is_clean: bool
+) -> None:
+    (tracked.root / stage_name("t")).mkdir()
+    for name in ("first", "second"):
+        (tracked.root / f".aisotools-write-t-{name}").touch()
+    failed, real = [code], getattr(os, call)
+
+    def fail(*arguments: Any, **options: Any) -> Any:
+        if failed:
+            raise OSError(failed.pop(), "failed")
+        return real(*arguments, **options)
+
+    before = descriptors()
+    with tracked.tree.opened() as root:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, fail)
+            assert sweep(root, [("gone",), ()], "t") == is_clean
+        assert len(tracked.names()) == (3 if call == "listdir" else 1), "all else is gone"
+        assert sweep(root, [()], "t")
+    assert tracked.names() == []
+    assert descriptors() == before
+
+
+class Killed(BaseException):
+    """The process ends."""
+
+
+@pytest.mark.parametrize("name", [stage_name("t"), ".aisotools-write-t-removed-1f-"])
+def test_sweep_that_a_crash_cuts_short_leaves_nothing_that_the_next_one_does_not_find(
+    tracked: TrackedFolder, name: str
+) -> None:
+    """What it has moved out of the folder is in the workspace of a person."""
+    for ended_at in range(8):
+        (tracked.root / name / "a" / "b" / "c").mkdir(parents=True)
+        (tracked.root / name / "a" / "b" / "file").touch()
+        left = ended_at
+
+        def end(call: Callable[..., None], *arguments: Any, **options: Any) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+            call(*arguments, **options)
+
+        with tracked.tree.opened() as root:
+            with pytest.MonkeyPatch.context() as patch:
+                for call in ("rename", "rmdir", "unlink"):
+                    patch.setattr(os, call, functools.partial(end, getattr(os, call)))
+                with contextlib.suppress(Killed):
+                    sweep(root, [()], "t")
+            assert bool(tracked.names()) == (ended_at < 8)
+            sweep(root, [()], "t")
+        assert tracked.names() == []
 
 
 # ---- removal of whole trees

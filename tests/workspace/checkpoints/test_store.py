@@ -445,6 +445,19 @@ def test_new_content_that_cannot_be_synced_is_found_by_nobody(
     assert digest in store
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE])
+def test_folder_that_cannot_be_looked_at_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", fail)
+        with pytest.raises(WorkspaceError, match=f"cannot be kept in .*: {os.strerror(code)}"):
+            Store(tmp_path / "store")
+
+
 def test_damaged_content_is_healed_by_the_same_bytes(store: Store) -> None:
     digest = store.put(b"good")
     for evil in (b"evil", b"", b"longer than before"):

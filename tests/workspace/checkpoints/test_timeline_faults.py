@@ -36,6 +36,7 @@ from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.timeline import Checkpoints
 from aisotools.workspace.workspace import TEMPORARY
 from tests.sandbox.inside import command_of, user_of
+from tests.waiting import file_times_advance
 from tests.workspace.checkpoints.test_timeline_stateful import (
     ACCESS,
     DEFAULT,
@@ -47,7 +48,13 @@ from tests.workspace.checkpoints.test_timeline_stateful import (
     state_of,
 )
 
-Act = Literal["undo", "redo", "revert"]
+Act = Literal["undo", "redo", "revert", "open"]
+"""What is done: `open` is what the next process does after one that ended in the middle of an undo."""
+
+ENDED_AT = 150
+"""The call at which that process ended: when some is switched, and some is not."""
+
+OPENED = "It was opened."
 Kind = Literal["once", "from then on", "full", "killed"]
 Calls = Literal["changes", "looks"]
 """Which system calls fail: those that change something, or those that only look."""
@@ -232,6 +239,13 @@ class Case:
             after = state_of(self.root)
             if act == "redo":
                 chain.move("undo", chain.steps[-1:])
+        if act == "open":
+            self.act = "undo"
+            file_times_advance()  # else it may count as changed just now, and is planned again
+            assert self.run(Faults("killed", ENDED_AT)) is None
+            assert self.paths_unlike(before), "not yet"
+            assert self.paths_unlike(after), "no longer"
+            self.act = act
         self.untouched = self.identities()
         self.old, self.new = (before, after) if act == "redo" else (after, before)
         """As it is, and as it would be: of a move that is taken back, before and after that move."""
@@ -260,6 +274,13 @@ class Case:
         return answer  # type: ignore[no-any-return]  # as it was pickled
 
     def _act(self, faults: Faults) -> tuple[UndoResult | str, list[str]]:
+        if self.act == "open":
+            faults.arm()
+            try:
+                Checkpoints(self.root, self.store)
+            except WorkspaceError as error:
+                return str(error), faults.names
+            return OPENED, faults.names
         chain = Checkpoints(self.root, self.store)
         moved = chain.move("undo", chain.steps[-1:]) if self.act == "revert" else None
         faults.arm()
@@ -406,7 +427,7 @@ class Row:
                 outcomes[outcome_of(answer)] += 1
                 if self.is_untouched:
                     check_untouched(case, answer)
-                else:
+                elif self.act != "open":
                     check_answer(case, answer, self.calls)
             if not self.is_untouched:
                 check_history(case)
@@ -416,7 +437,7 @@ class Row:
 def outcome_of(answer: UndoResult | str) -> str:
     """Return in a word or two what an answer says."""
     if isinstance(answer, str):
-        return "an error"
+        return "opened" if answer == OPENED else "an error"
     if answer.conflicts:
         return "a conflict"
     if answer.done:
@@ -487,6 +508,13 @@ FAULTS: list[tuple[Kind, int]] = [
 ]
 OF_LOOKS: list[tuple[Kind, int]] = [("once", errno.EIO), ("once", errno.EMFILE), ("from then on", errno.EIO)]
 
+OF_OPENS: list[tuple[Kind, int, Calls]] = [
+    ("killed", 0, "changes"),
+    ("once", errno.EIO, "changes"),
+    ("full", errno.ENOSPC, "changes"),
+    ("once", errno.EIO, "looks"),
+]
+
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -513,6 +541,16 @@ def test_a_look_that_fails_changes_nothing_or_is_named(
     tmp_path: Path, act: Act, kind: Kind, code: int
 ) -> None:
     check_row(tmp_path, Row(act, kind, code, "looks"))
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(("kind", "code", "calls"), OF_OPENS)
+def test_a_fault_while_an_undo_is_completed_leaves_that_to_the_next_process(
+    tmp_path: Path, kind: Kind, code: int, calls: Calls
+) -> None:
+    """It loses nothing of the history, whether this process was opened or refused."""
+    outcomes = check_row(tmp_path, Row("open", kind, code, calls))
+    assert len(outcomes) > 1
 
 
 @pytest.mark.parametrize("act", ["undo", "redo"])
@@ -564,6 +602,7 @@ def main(arguments: list[str]) -> None:
     rows += [Row(act, kind, code) for kind, code in FAULTS for act in ACTS]
     rows += [Row(act, "full", errno.ENOSPC, is_untouched=True) for act in ACTS[:2]]
     rows += [Row(act, kind, code, "looks") for kind, code in OF_LOOKS for act in ACTS]
+    rows += [Row("open", kind, code, calls) for kind, code, calls in OF_OPENS]
     for number, row in enumerate(rows, 1):
         with tempfile.TemporaryDirectory() as folder:
             print(f"{number} of {len(rows)}: ", end="", flush=True)
