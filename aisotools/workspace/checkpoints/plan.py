@@ -217,7 +217,7 @@ def _take_links(reader: TreeReader, end: str, targets: dict[TreePath, Node | Non
     mean two files.
     """
     for path, target in targets.items():
-        if target is not None and target.is_file:
+        if target is not None and target.can_have_names:
             last = reader.lookup(end, path)
             link = last.link if last is not None and target.is_like(last) else None
             targets[path] = target._replace(link=link)
@@ -243,7 +243,7 @@ def _plan_links(
         current = present[path]
         if (
             target is not None
-            and target.is_file
+            and target.can_have_names
             and (target.link is not None or (current is not None and current.link is not None))
         ):
             linked[path] = target

@@ -94,6 +94,10 @@ def move_all(root: Path) -> None:
             path.rename(root / "new" / path.name)
 
 
+def remove(name: str) -> Act:
+    return lambda root: (root / name).unlink()
+
+
 CHANGES: dict[str, Act] = {
     "time of a file": lambda root: os.utime(root / "a", ns=(1, 1)),
     "time of a folder": lambda root: os.utime(root / "d", ns=(1, 1)),
@@ -123,6 +127,21 @@ CHANGES: dict[str, Act] = {
         lambda root: os.link(root / "a", root / "two"),
     ),
     "a write through one of three names": lambda root: (root / "two").write_text("through"),
+    "one name of a link less": lambda root: (root / "l2").unlink(),
+    "all names of a link less": each(*(remove(name) for name in ("l1", "l2", "d/l3"))),
+    "all names of a long link and of a FIFO less": each(
+        *(remove(name) for name in ("long1", "d/long2", "p1", "d/p2"))
+    ),
+    "a name of a link that becomes one of its own": each(
+        remove("l2"), lambda root: (root / "l2").symlink_to("a")
+    ),
+    "a name of a link that leads elsewhere": each(remove("l2"), lambda root: (root / "l2").symlink_to("b")),
+    "another name of a link": lambda root: os.link(root / "l", root / "d" / "l4", follow_symlinks=False),
+    "names of two links exchanged": each(
+        *(remove(name) for name in ("l2", "l5")),
+        lambda root: os.link(root / "l4", root / "l2", follow_symlinks=False),
+        lambda root: os.link(root / "l1", root / "l5", follow_symlinks=False),
+    ),
     "a file that comes and goes": each(
         lambda root: (root / "d" / "x").touch(), lambda root: (root / "d" / "x").unlink()
     ),
@@ -148,6 +167,12 @@ def fill(root: Path) -> None:
     os.setxattr(root / "sticky", "user.mark", b"of a folder")
     os.link(root / "one", root / "two")
     os.link(root / "one", root / "d" / "one")
+    for name, target in (("l1", "a"), ("l4", "a"), ("long1", "x/" * 500)):
+        (root / name).symlink_to(target)
+    os.mkfifo(root / "p1", 0o600)
+    names = (("l1", "l2"), ("l1", "d/l3"), ("l4", "l5"), ("long1", "d/long2"), ("p1", "d/p2"))
+    for name, other in names:
+        os.link(root / name, root / other, follow_symlinks=False)
     with (root / "holes").open("wb") as file:
         file.truncate(1 << 22)
         os.pwrite(file.fileno(), b"x", 1 << 21)
