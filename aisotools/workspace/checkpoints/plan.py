@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import repeat
 
 from aisotools.core.concurrency import sorted_in_runs
+from aisotools.workspace.checkpoints.attributes import has_xattrs_of
 from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship, JointAuthorship
 from aisotools.workspace.checkpoints.staging import Failure
 from aisotools.workspace.checkpoints.steps import Direction
@@ -167,7 +168,7 @@ def plan_restore(
             elif author != "call" and direction == "undo" and not is_resumed:
                 why = _CHANGED_BY_OTHERS if author == "others" else _CHANGED_BY_ANYBODY
                 contested.setdefault(path, why)
-            elif is_known and not is_resumed and _has_other_attributes(current, before, after):
+            elif is_known and not is_resumed and _has_other_attributes(store, current, before, after):
                 # Power loss: of what the call itself had set, any part may be gone when a restore is resumed.
                 contested.setdefault(path, _ATTRIBUTES_SINCE)
             targets[path] = after
@@ -198,13 +199,20 @@ def plan_restore(
     )
 
 
-def _has_other_attributes(current: Node | None, before: Node | None, after: Node | None) -> bool:
-    """Return whether a file has a mode or extended attributes that it had neither before nor after."""
+def _has_other_attributes(
+    store: Store, current: Node | None, before: Node | None, after: Node | None
+) -> bool:
+    """Return whether a file has a mode or extended attributes that it had neither before nor after.
+
+    Raises:
+        WorkspaceError: If the extended attributes of one are no longer stored.
+    """
     if current is None or not current.is_file:
         return False
     known = [node for node in (before, after) if node is not None and node.is_file]
     return bool(known) and not any(
-        current.mode & 0o777 == node.mode & 0o777 and (node.mtime_ns is None or current.xattrs == node.xattrs)
+        current.mode & 0o777 == node.mode & 0o777
+        and (node.mtime_ns is None or has_xattrs_of(current, node, store))
         for node in known
     )
 

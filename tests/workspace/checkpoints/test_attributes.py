@@ -266,6 +266,48 @@ def test_attribute_that_somebody_has_set_since_is_a_conflict(rig: Rig, *, is_cha
     assert file.read_text() == "before"
 
 
+@pytest.mark.parametrize("name", ["user.large", "security.mine", "trusted.mine"])
+def test_redo_after_an_undo_that_could_not_set_an_attribute_accuses_nobody(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """An attribute that is listed by name only, since it is large or not ours to set."""
+    monkeypatch.setattr("aisotools.workspace.checkpoints.attributes.MAX_XATTR_BYTES", 20)
+    file = rig.root / "a"
+
+    def set_all() -> None:
+        try:
+            os.setxattr(file, name, b"x" * 30)
+            os.setxattr(file, "user.b", b"kept")
+        except OSError as error:
+            if error.errno not in {errno.ENOTSUP, errno.EPERM}:
+                raise
+            pytest.skip("this file system, or this user, cannot set the attribute")
+
+    file.write_text("before")
+    set_all()
+    rig.step(file.unlink)
+    is_kept = name != "user.large"
+    for _ in range(2):
+        moved = rig.move()
+        assert moved.missing == (("a", f"it is back, but without its attribute {name!a}"),)
+        assert os.listxattr(file) == ["user.b"]
+        moved = rig.move("redo")
+        assert (moved.done, moved.conflicts, file.exists()) == (True, (), False)
+    rig.move()
+    for change in (
+        lambda: os.setxattr(file, "user.b", b"mine"),
+        lambda: os.removexattr(file, "user.b"),
+        lambda: os.setxattr(file, "user.mine", b"x" * 30),
+    ):
+        change()
+        assert rig.move("redo").conflicts == (
+            ("a", "its mode or its attributes were changed by somebody else since"),
+        ), is_kept
+        os.setxattr(file, "user.b", b"kept")
+    os.removexattr(file, "user.mine")
+    assert rig.move("redo").done
+
+
 def test_access_control_list_comes_back(rig: Rig) -> None:
     """Also none, in a folder that gives one to every new file."""
     # Version 2; owner rw, user 65534 r, group none, mask r, others none.
