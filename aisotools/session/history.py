@@ -35,7 +35,7 @@ from aisotools.core.events import (
     Undone,
 )
 from aisotools.core.exceptions import SandboxError, UsageError, WorkspaceError
-from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariablePoint
+from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableHistory, VariablePoint
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Facts, ToolResult
 from aisotools.policy.prepared import PreparedCall
@@ -146,7 +146,6 @@ class WorkspaceHistory:
         self._checkpoints = shared.checkpoints
         self._workspace = shared.folder
         self._sandbox = sandbox
-        self._variables = sandbox.variables if isinstance(sandbox, SupportsSnapshots) else None
         self._event_log = event_log
         self._reads = reads
         self._session_key = session_key
@@ -165,6 +164,11 @@ class WorkspaceHistory:
 
     def __repr__(self) -> str:
         return f"<WorkspaceHistory of {self._checkpoints!r}>"
+
+    @property
+    def _variables(self) -> VariableHistory | None:
+        # Of a sandbox in a pool it is known only once it has been live.
+        return self._sandbox.variables if isinstance(self._sandbox, SupportsSnapshots) else None
 
     async def finish(self) -> None:
         """Write through to the disk what waits for that; see `UndoHistory.finish`."""
@@ -629,10 +633,10 @@ class WorkspaceHistory:
         if keeps:
             return VARIABLES_LEFT if changing else ""
         variables = self._variables
-        if variables is None:
-            return describe_unsupported() if changing else ""
         elsewhere = [step for step in changing if step.call_id not in self._states]
         sentences = [describe_elsewhere(elsewhere)] if elsewhere else []
+        if variables is None:
+            return " ".join([describe_unsupported()] * (len(elsewhere) < len(changing)) + sentences)
         target = plan.variables
         if target.state is not None:
             if variables.why_not_kept(None):
