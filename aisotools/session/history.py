@@ -52,6 +52,7 @@ from aisotools.session.undo_results import (
     describe_irreversible,
     describe_restored,
     describe_unsupported,
+    explain_detached,
     explain_helpers,
     explain_kept,
     explain_passed_over,
@@ -594,6 +595,8 @@ class WorkspaceHistory:
             return await self._revert(moved, str(error))
         # In a thread, and in a turn of the loop of its own: the paths may be a hundred thousand.
         result = await asyncio.to_thread(move_result, plan, moved, variables)
+        paths = [*moved.restored, *moved.removed]
+        result = explain_detached(result, await asyncio.to_thread(self._shared.find_detached, paths))
         mode = self._checkpoints.root_mode
         if mode is not None and mode.notes:
             result = add_notes(result, mode)
