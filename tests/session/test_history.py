@@ -758,6 +758,29 @@ async def test_undo_names_the_files_that_variables_hold_open(real_session: OpenS
     assert "Still open" not in (await session.undo()).content
 
 
+@pytest.mark.parametrize("level", ["isolated", "confined"])
+async def test_undo_leaves_the_temporary_files_of_the_sandbox_until_it_ends(
+    real_session: OpenSession, level: str
+) -> None:
+    session = real_session(policy=AUTO, approver=AllowAll(), level=level)
+    names = (
+        "import os, tempfile\n"
+        "names = [os.path.join(p, 'own') for p in (tempfile.gettempdir(), os.environ['HOME'])]"
+    )
+    await session.call("python", {"code": names})
+    code = "for name in names: open(name, 'w').write('call')\nprint(names)"
+    result = await session.call("python", {"code": code})
+    assert not result.is_error, result.content
+    assert "No file had to be changed." in (await session.undo()).content
+    looked = await session.call("python", {"code": "print([os.path.exists(name) for name in names])"})
+    assert "[True, True]" in looked.content
+    await session.restart()
+    looked = await session.call(
+        "python", {"code": f"{names}\nprint([os.path.exists(name) for name in names])"}
+    )
+    assert "[False, False]" in looked.content
+
+
 async def test_files_alone_are_undone_on_request(open_session: OpenSession) -> None:
     session = await open_acting(open_session)
     await act(session, "one", {"a": "1"}, x=1)
