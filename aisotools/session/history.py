@@ -35,7 +35,7 @@ from aisotools.core.events import (
     Undone,
 )
 from aisotools.core.exceptions import SandboxError, UsageError, WorkspaceError
-from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariablePoint
+from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableHistory, VariablePoint
 from aisotools.core.threads import in_thread
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Facts, ToolResult
@@ -53,6 +53,7 @@ from aisotools.session.undo_results import (
     describe_irreversible,
     describe_restored,
     describe_unsupported,
+    explain_detached,
     explain_helpers,
     explain_kept,
     explain_passed_over,
@@ -148,7 +149,6 @@ class WorkspaceHistory:
         self._checkpoints = shared.checkpoints
         self._workspace = shared.folder
         self._sandbox = sandbox
-        self._variables = sandbox.variables if isinstance(sandbox, SupportsSnapshots) else None
         self._event_log = event_log
         self._reads = reads
         self._session_key = session_key
@@ -167,6 +167,11 @@ class WorkspaceHistory:
 
     def __repr__(self) -> str:
         return f"<WorkspaceHistory of {self._checkpoints!r}>"
+
+    @property
+    def _variables(self) -> VariableHistory | None:
+        # Of a sandbox in a pool it is known only once it has been live.
+        return self._sandbox.variables if isinstance(self._sandbox, SupportsSnapshots) else None
 
     async def finish(self) -> None:
         """Write through to the disk what waits for that; see `UndoHistory.finish`."""
@@ -598,6 +603,8 @@ class WorkspaceHistory:
             return await self._revert(moved, str(error))
         # In a thread, and in a turn of the loop of its own: the paths may be a hundred thousand.
         result = await in_thread(move_result, plan, moved, variables)
+        paths = [*moved.restored, *moved.removed]
+        result = explain_detached(result, await in_thread(self._shared.find_detached, paths))
         mode = self._checkpoints.root_mode
         if mode is not None and mode.notes:
             result = add_notes(result, mode)
@@ -637,10 +644,10 @@ class WorkspaceHistory:
         if keeps:
             return VARIABLES_LEFT if changing else ""
         variables = self._variables
-        if variables is None:
-            return describe_unsupported() if changing else ""
         elsewhere = [step for step in changing if step.call_id not in self._states]
         sentences = [describe_elsewhere(elsewhere)] if elsewhere else []
+        if variables is None:
+            return " ".join([describe_unsupported()] * (len(elsewhere) < len(changing)) + sentences)
         target = plan.variables
         if target.state is not None:
             if variables.why_not_kept(None):

@@ -10,12 +10,14 @@ import inspect
 import os
 import re
 import resource
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from aisotools.core.exceptions import SandboxError, SessionClosed, UsageError
+from aisotools.core.exceptions import SandboxError, SessionClosed, UsageError, as_clause
 from aisotools.core.sandboxes import (
     Sandbox,
     SandboxCall,
@@ -24,6 +26,11 @@ from aisotools.core.sandboxes import (
     SupportsLeastLevel,
     SupportsPathRules,
     SupportsRemoteLocation,
+    SupportsSnapshotProcesses,
+    SupportsSnapshots,
+    VariableCopy,
+    VariableHistory,
+    VariablePoint,
 )
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.confinement.detect import Detection
@@ -37,6 +44,9 @@ from aisotools.workspace.lock import real_workspace, state_place
 
 _FREE_FILES = 64
 """Descriptors reserved for the calls of open conversations: below this, a further one is refused."""
+
+_REMEMBERED_CALLS = 1_000
+"""Calls of one conversation of which it is remembered why the variables from before them are lost."""
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 
@@ -60,8 +70,10 @@ class SessionPool:
     """One session per conversation. Its sandbox starts on demand and stops when it is idle.
 
     A session keeps its files, its approvals and its record until the pool is closed. Its variables live only
-    as long as its sandbox. After a sandbox was stopped, the next call starts a fresh one, and its result says
-    so. Until then a session has one file open, which keeps its workspace from other processes.
+    as long as its sandbox. After a sandbox was stopped, the next call starts a fresh one, and the first line
+    of its result says so. An undo brings variables back as far as the present sandbox has kept them; to a
+    state from before it was stopped it is refused, but for one of files alone. While no sandbox is live, a
+    session has one file open, which keeps its workspace from other processes.
 
     Use the pool as an async context manager, from one event loop.
     """
@@ -252,6 +264,8 @@ class _PooledFactory:
             return self._make_sandbox(present, listener)
 
         sandbox = PooledSandbox(make, listener, self._slots, spec.level, on_vacated=self._on_vacated)
+        # Of others it is known when the first is live.
+        sandbox.keeps_variables = self._make_sandbox is LocalSandbox
         sandbox.denied = spec.unreadable, spec.unwritable
         return sandbox
 
@@ -283,12 +297,119 @@ def _pooled_factory(
     return _PooledFactory(make_sandbox, slots, on_vacated)
 
 
+class PooledVariables:
+    """Restore points of the variables of one `PooledSandbox`. Implements `core.sandboxes.VariableHistory`.
+
+    They are those of the live sandbox. With it they end, and it is remembered for which calls and why.
+    """
+
+    def __init__(self, sandbox: PooledSandbox) -> None:
+        """Pass on what `sandbox` has while it is live."""
+        self._sandbox = sandbox
+        self._calls: OrderedDict[str, str] = OrderedDict()  # those that the live sandbox has got
+        self._ended: OrderedDict[str, str] = OrderedDict()
+        self._why_not_redone = ""
+        self._stop_reason = "it was not started yet"
+
+    def __repr__(self) -> str:
+        return f"<PooledVariables: {self._live!r}>"
+
+    @property
+    def _live(self) -> VariableHistory | None:
+        live: object = self._sandbox.live
+        return live.variables if isinstance(live, SupportsSnapshots) else None
+
+    def note_call(self, call_id: str) -> None:
+        """Note that the live sandbox gets a call."""
+        _remember(self._calls, call_id)
+        self._why_not_redone = ""
+
+    def note_stop(self, reason: str) -> None:
+        """Note that the live sandbox ends, with all restore points, before it does."""
+        why = f"the sandbox was stopped since: {as_clause(reason)}"
+        live = self._live
+        if live is not None and not live.why_not_kept(None):
+            self._why_not_redone = why
+        for call_id in self._calls:
+            _remember(self._ended, call_id, why)
+        self._calls.clear()
+        self._stop_reason = why
+
+    def pids(self) -> Collection[int]:
+        """Return the process ids of the parked processes; see `SupportsSnapshotProcesses`."""
+        live: object = self._live
+        return live.pids() if isinstance(live, SupportsSnapshotProcesses) else ()
+
+    async def settled(self) -> None:
+        """Wait until `pids` is complete; see `SupportsSnapshotProcesses`."""
+        live: object = self._live
+        if isinstance(live, SupportsSnapshotProcesses):
+            await live.settled()
+
+    def points(self) -> Sequence[VariablePoint]:
+        """Return the available restore points, oldest first."""
+        live = self._live
+        return () if live is None else live.points()
+
+    def why_not_kept(self, call_id: str | None) -> str:
+        """Return why the variables cannot be brought to a state; see `VariableHistory.why_not_kept`."""
+        ended = self._why_not_redone if call_id is None else self._ended.get(call_id, "")
+        if ended:
+            return ended
+        live = self._live
+        return self._stop_reason if live is None else live.why_not_kept(call_id)
+
+    async def restore(self, call_id: str) -> VariablePoint:
+        """Restore the variables from before a call; see `VariableHistory.restore`."""
+        async with self._sandbox.use_live():
+            if live := self._live:
+                return await live.restore(call_id)
+        raise SandboxError(f"The variables are not kept: {self._stop_reason}.")
+
+    async def redo(self, until: str | None = None) -> VariablePoint | None:
+        """Revert what `restore` did since the last call; see `VariableHistory.redo`."""
+        async with self._sandbox.use_live():
+            if live := self._live:
+                return await live.redo(until)
+        raise SandboxError(f"The variables are not kept: {self._stop_reason}.")
+
+    async def branch(self, call_id: str | None = None) -> VariableCopy:
+        """Copy the variables for another sandbox; see `VariableHistory.branch`."""
+        async with self._sandbox.use_live(starts=True):
+            return await self._present().branch(call_id)
+
+    async def load(self, copy: VariableCopy) -> VariablePoint:
+        """Add the variables of a copy to those of this sandbox; see `VariableHistory.load`."""
+        async with self._sandbox.use_live(starts=True):
+            return await self._present().load(copy)
+
+    async def forget(self) -> None:
+        """Drop every restore point, together with any secrets in it."""
+        if live := self._live:
+            await live.forget()
+
+    def _present(self) -> VariableHistory:
+        live = self._live
+        if live is None:
+            raise SandboxError("The variables cannot be copied: the sandbox keeps none.")
+        return live
+
+
+def _remember(places: OrderedDict[str, str], call_id: str, value: str = "") -> None:
+    places[call_id] = value
+    places.move_to_end(call_id)
+    if len(places) > _REMEMBERED_CALLS:
+        places.popitem(last=False)
+
+
 class PooledSandbox:
     """A sandbox that is live while it has a slot in the pool. Implements `core.sandboxes.Sandbox`.
 
-    Its optional members are those of the live sandbox. While none is live, it has none.
+    Its optional members are those of the live sandbox. While none is live, it has none but `variables`.
 
     Attributes:
+        live: The live sandbox.
+        keeps_variables: Whether the sandboxes keep earlier states of variables, as far as that is known.
         denied: The paths that the sandbox made next must not read or write, and those that it must not write.
     """
 
@@ -309,16 +430,18 @@ class PooledSandbox:
         self._make, self._listener, self._slots = make, listener, slots
         self._level = level
         self.denied: tuple[Sequence[str], Sequence[str]] = ((), ())
-        self._live: Sandbox | None = None
+        self.live: Sandbox | None = None
+        self.keeps_variables = False
+        self._variables = PooledVariables(self)
         self._stop_reason = ""
         self._generations = 0
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<PooledSandbox {self._live!r}>"
+        return f"<PooledSandbox {self.live!r}>"
 
     def __getattr__(self, member: str) -> Any:
-        live = self.__dict__.get("_live")
+        live = self.__dict__.get("live")
         if member.startswith("_") or live is None:
             raise AttributeError(member)
         return getattr(live, member)
@@ -326,9 +449,29 @@ class PooledSandbox:
     def _sandbox(self) -> Sandbox:
         if self._closed:
             raise SandboxError("The sandbox was closed.")
-        if self._live is None:
-            self._live = self._make(*self.denied)
-        return self._live
+        if self.live is None:
+            self.live = self._make(*self.denied)
+            self.keeps_variables = isinstance(self.live, SupportsSnapshots)
+        return self.live
+
+    @property
+    def variables(self) -> VariableHistory:
+        """Restore points of the variables; see `aisotools.core.sandboxes.SupportsSnapshots`."""
+        if not self.keeps_variables:
+            raise AttributeError("variables")
+        return self._variables
+
+    @asynccontextmanager
+    async def use_live(self, *, starts: bool = False) -> AsyncIterator[None]:
+        """Keep the live sandbox live within the context; without one do nothing unless it `starts` one."""
+        if self.live is None and not starts:
+            yield
+            return
+        # Race: it may be stopped while this waits for its slot. Then there is none within the context.
+        async with self._slots.use(self):
+            if starts:
+                self._sandbox()
+            yield
 
     async def start(self) -> SandboxStatus:
         """Start a worker once a slot is free; see `aisotools.core.sandboxes.Sandbox.start`."""
@@ -338,28 +481,32 @@ class PooledSandbox:
     async def call(self, request: SandboxCall) -> ToolResult:
         """Run one call once a slot is free; see `aisotools.core.sandboxes.Sandbox.call`."""
         async with self._slots.use(self):
+            sandbox = self._sandbox()
+            self._variables.note_call(request.call.id)
             reason, self._stop_reason = self._stop_reason, ""
-            result = await self._sandbox().call(request)
+            try:
+                result = await sandbox.call(request)
+            except BaseException:
+                self._stop_reason = self._stop_reason or reason  # nobody has read it
+                raise
             if not reason:
                 return result
             notice = (
                 f"The sandbox had been stopped: {reason}. It is fresh: variables are gone, files are kept."
             )
-            if result.is_error:
-                result = _append_line(result, notice)
-            return result.with_metadata(fresh_sandbox=notice)
+            return _put_first(result, notice).with_metadata(fresh_sandbox=notice)
 
     async def deny_paths(self, unreadable: Sequence[str], unwritable: Sequence[str]) -> None:
         """Enforce rules about paths; see `aisotools.core.sandboxes.SupportsPathRules`."""
         self.denied = unreadable, unwritable
-        live: object = self._live
+        live: object = self.live
         if isinstance(live, SupportsPathRules):
             await live.deny_paths(unreadable, unwritable)
 
     async def interrupt(self) -> None:
         """Stop the running calls; see `aisotools.core.sandboxes.Sandbox.interrupt`."""
-        if self._live is not None:
-            await self._live.interrupt()
+        if self.live is not None:
+            await self.live.interrupt()
 
     async def restart(self) -> SandboxStatus:
         """Start a fresh worker; see `aisotools.core.sandboxes.Sandbox.restart`."""
@@ -375,7 +522,9 @@ class PooledSandbox:
 
     async def vacate(self, reason: str) -> None:
         """Stop the worker. The next call starts another one."""
-        live, self._live = self._live, None
+        if self.live is not None:
+            self._variables.note_stop(reason)
+        live, self.live = self.live, None
         if live is None:
             return
         status = live.status()
@@ -389,10 +538,10 @@ class PooledSandbox:
 
     def status(self) -> SandboxStatus:
         """Return the present state."""
-        if self._live is None:
+        if self.live is None:
             return SandboxStatus(level=self._level, alive=False, generation=self._generations)
-        return self._live.status()
+        return self.live.status()
 
 
-def _append_line(result: ToolResult, line: str) -> ToolResult:
-    return dataclasses.replace(result, content=f"{result.content}\n{line}" if result.content else line)
+def _put_first(result: ToolResult, line: str) -> ToolResult:
+    return dataclasses.replace(result, content="\n".join(filter(None, [f"[{line}]", result.content])))

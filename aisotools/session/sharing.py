@@ -21,10 +21,12 @@ from pathlib import Path
 from aisotools.core.exceptions import UsageError
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshotProcesses, SupportsSnapshots, SupportsSupervisor
 from aisotools.core.threads import in_thread
+from aisotools.sandbox.host.fork_observation import find_detached_files
 from aisotools.sandbox.host.leftovers import find_idle_helpers
 from aisotools.sandbox.process.tree import descendants, find_background_processes, freeze_tree, send_signal
 from aisotools.workspace.checkpoints.timeline import Checkpoints
 from aisotools.workspace.lock import checkpoint_folder
+from aisotools.workspace.paths import printable
 
 
 @dataclass(slots=True, eq=False)
@@ -192,6 +194,22 @@ class SharedWorkspace:
         # In a thread: there may be hundreds, and the kernel lets nobody read the command line of a process
         # that changes its own memory and waits for a processor meanwhile.
         return await in_thread(_find_running, trees)
+
+    def find_detached(self, paths: Iterable[str]) -> list[str]:
+        """Return which files the workers have open for writing that were replaced or removed at some paths.
+
+        Args:
+            paths: Paths below the workspace, as a move of the checkpoints names them.
+        """
+        root = printable(str(self.folder.resolve()))
+        names = {f"{root}/{path}": path for path in paths}
+        if not names:
+            return []
+        found: set[str] = set()
+        for sandbox in tuple(self.sandboxes):
+            if isinstance(sandbox, SupportsSupervisor) and sandbox.worker_pid:
+                found.update(find_detached_files(sandbox.worker_pid, names))
+        return sorted(found)
 
     def kill(self, pids: Collection[int]) -> None:
         """Kill those of `pids` that still run in the sandboxes. Call it while the sandboxes are frozen."""

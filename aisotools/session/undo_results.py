@@ -21,7 +21,8 @@ from aisotools.workspace.paths import printable
 from aisotools.workspace.root_mode import RootMode
 
 _MOST_EVENTS = 2_000
-_MATTERS = ("Left as it is: ", "Not brought back: ", "Variables: ", "Stays done: ")
+_STILL_OPEN = "Still open in the sandbox: "
+_MATTERS = ("Left as it is: ", "Not brought back: ", "Variables: ", "Stays done: ", f"[{_STILL_OPEN}")
 """Beginnings of the lines of an undo that also matter where it took a call back that timed out."""
 
 VARIABLES_LEFT = "They were left as they are."
@@ -100,7 +101,7 @@ def explain_taken_back(
     for line in undone.content.splitlines():
         # Where another worker has taken the place of a stubborn one, the variables were back before the undo.
         if line.startswith(_MATTERS) and line != f"Variables: {VARIABLES_LEFT}":
-            result = _add_line(result, line)
+            result = _add_line(result, line.removeprefix("[").removesuffix("]"))
     return result.with_metadata(**metadata)
 
 
@@ -111,6 +112,17 @@ def explain_helpers(result: ToolResult, helpers: Mapping[int, str]) -> ToolResul
     names = summarize_names([f"{library} ({pid})" for pid, library in sorted(helpers.items())])
     line = f"Ended, since they only waited for work and had no file open for writing: processes of {names}."
     return _add_line(result, line).with_metadata(ended_helpers=sorted(helpers))
+
+
+def explain_detached(result: ToolResult, files: Sequence[str]) -> ToolResult:
+    """Add to the result of an undo or redo which files variables hold open that it has replaced."""
+    if not files:
+        return result
+    line = (
+        f"{_STILL_OPEN}{summarize_names(files)}. What a variable writes to it from now on does not reach the "
+        "workspace, since another file or none stands there: open it again."
+    )
+    return _add_line(result, line).with_metadata(detached_files=list(files[:_MAX_LISTED]))
 
 
 def find_passed_over(events: Sequence[SessionEvent], plan: UndoPlan, undone: Collection[str]) -> list[str]:

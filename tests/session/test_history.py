@@ -734,6 +734,55 @@ async def test_undo_of_many_small_changes_takes_as_many_as_asked_or_none(real_se
     assert "of the states between are not kept" in (await session.changes()).reach
 
 
+@pytest.mark.parametrize("level", ["isolated", "confined"])
+async def test_undo_names_the_files_that_variables_hold_open(real_session: OpenSession, level: str) -> None:
+    session = real_session(policy=AUTO, approver=AllowAll(), level=level)
+    await session.start()
+    before = (
+        "import os, tempfile; os.makedirs('d'); f = open('log', 'a'); g = open('d/new', 'w'); "
+        "other = open('other', 'w'); r = open('log'); t = tempfile.TemporaryFile()"
+    )
+    assert not (await session.call("python", {"code": before})).is_error
+    code = "f.write('two'); g.write('1'); f.flush(); g.flush(); t.write(b'1'); t.flush()"
+    assert not (await session.call("python", {"code": code})).is_error
+    for move in (session.undo, session.redo, session.undo):
+        moved = await move()
+        assert not moved.is_error, moved.content
+        assert moved.metadata["detached_files"] == ["d/new", "log"]
+        assert "[Still open in the sandbox: d/new, log. What a variable writes to it from" in moved.content
+    written = await session.call("python", {"code": "f.write('three'); f.flush()"})
+    assert not written.is_error
+    assert "three" not in here(session, "log").read_text(), "what is said is so"
+    await session.call("python", {"code": "f = open('log', 'a'); f.write('four'); f.flush()"})
+    assert here(session, "log").read_text().endswith("four")
+    await session.call("python", {"code": "for file in (f, g, other, r, t): file.close()"})
+    await write(session, "log", "later")
+    assert "Still open" not in (await session.undo()).content
+
+
+@pytest.mark.parametrize("level", ["isolated", "confined"])
+async def test_undo_leaves_the_temporary_files_of_the_sandbox_until_it_ends(
+    real_session: OpenSession, level: str
+) -> None:
+    session = real_session(policy=AUTO, approver=AllowAll(), level=level)
+    names = (
+        "import os, tempfile\n"
+        "names = [os.path.join(p, 'own') for p in (tempfile.gettempdir(), os.environ['HOME'])]"
+    )
+    await session.call("python", {"code": names})
+    code = "for name in names: open(name, 'w').write('call')\nprint(names)"
+    result = await session.call("python", {"code": code})
+    assert not result.is_error, result.content
+    assert "No file had to be changed." in (await session.undo()).content
+    looked = await session.call("python", {"code": "print([os.path.exists(name) for name in names])"})
+    assert "[True, True]" in looked.content
+    await session.restart()
+    looked = await session.call(
+        "python", {"code": f"{names}\nprint([os.path.exists(name) for name in names])"}
+    )
+    assert "[False, False]" in looked.content
+
+
 async def test_files_alone_are_undone_on_request(open_session: OpenSession) -> None:
     session = await open_acting(open_session)
     await act(session, "one", {"a": "1"}, x=1)

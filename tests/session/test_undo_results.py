@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from aisotools.core.sandboxes import VariablePoint
@@ -157,7 +158,7 @@ def test_a_move_that_was_taken_back_says_what_is_where() -> None:
 
 def test_timeout_names_what_stays_changed() -> None:
     late = ToolResult.error("late")
-    own: dict[Author, list[str]] = {"call": ["a", "b"], "others": [], "unclear": []}
+    own: Mapping[Author, Sequence[str]] = {"call": ["a", "b"], "others": [], "unclear": []}
     result = explain_kept(late, ["a", "b"], own)
     assert result.content == "late\n[What it had changed by then stays changed: a, b. Undo takes it back.]"
     many = explain_kept(late, ["a", "b"]).content
@@ -166,7 +167,7 @@ def test_timeout_names_what_stays_changed() -> None:
     assert unknown == "late\n[What it had changed by then stays changed; which files is not known.]"
     assert result.metadata["changed_files"] == ["a", "b"]
     assert explain_kept(late, []).content == "late\n[It had changed no file.]"
-    everybody: dict[Author, list[str]] = {"call": ["a"], "others": ["b"], "unclear": []}
+    everybody: Mapping[Author, Sequence[str]] = {"call": ["a"], "others": ["b"], "unclear": []}
     result = explain_kept(late, ["a", "b"], everybody)
     assert result.content == "late\n[What it had changed by then stays changed: a. Undo takes it back.]"
     assert result.metadata["changed_files"] == ["a"]
@@ -201,7 +202,7 @@ def test_timeout_that_was_taken_back_says_nothing_that_was_true_before() -> None
         "Stays done: It sent mail.",
     ]
     value = {"restored": [], "removed": ["a"], "variables": "They are as before c."}
-    changes: dict[Author, list[str]] = {"call": ["a", "c"], "others": ["b"], "unclear": []}
+    changes: Mapping[Author, Sequence[str]] = {"call": ["a", "c"], "others": ["b"], "unclear": []}
     undone = ToolResult(content="\n".join(lines), value=value)
     result = explain_taken_back(late, ["a", "b", "c"], undone, changes)
     assert result.content.splitlines() == [

@@ -27,6 +27,7 @@ from typing import Any
 from aisotools.core.exceptions import SandboxError
 from aisotools.core.sandboxes import VariableLabel
 from aisotools.core.truncation import summarize_names
+from aisotools.workspace.paths import printable
 
 # Libraries whose threads a fork can do without: they start new ones, or work in the calling thread.
 _FORK_SAFE_LIBRARIES = (
@@ -233,6 +234,23 @@ def observe(
         libraries=mappings.libraries,
         is_complete=is_complete and mappings.is_complete,
     )
+
+
+def find_detached_files(pid: int, names: Mapping[str, str]) -> list[str]:
+    """Return which files a process has open for writing that stand at their paths no longer.
+
+    Args:
+        pid: The process. One that has ended has none.
+        names: What to return for a file, by its path as text that can be printed.
+    """
+    found: set[str] = set()
+    # Hostile code may close and open files meanwhile: what is returned are names of the caller alone.
+    with contextlib.suppress(OSError, ValueError):
+        for number, target in _descriptors(pid, is_quick=False):
+            name = names.get(printable(target.removesuffix(" (deleted)")))
+            if name is not None and target.endswith(" (deleted)") and _is_writable(pid, number):
+                found.add(name)
+    return sorted(found)
 
 
 def _list_in(header: Mapping[str, Any], name: str) -> list[Any]:

@@ -114,6 +114,23 @@ def load_xattrs(digest: str, store: ContentStore) -> dict[str, bytes | None]:
     return attributes
 
 
+def has_xattrs_of(entry: Node, node: Node, store: ContentStore) -> bool:
+    """Return whether an entry has the extended attributes of a node, but perhaps for some that are not kept.
+
+    An undo that could not set these has left it so.
+
+    Raises:
+        WorkspaceError: If the list of one is no longer stored.
+    """
+    if entry.xattrs == node.xattrs:
+        return True
+    has, wanted = load_xattrs(entry.xattrs, store), load_xattrs(node.xattrs, store)
+    missing = wanted.keys() - has.keys()
+    return all(wanted[name] is None for name in missing) and all(
+        name in wanted and wanted[name] == value for name, value in has.items()
+    )
+
+
 # ---- what cannot be set
 
 

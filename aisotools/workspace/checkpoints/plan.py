@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import repeat
 
 from aisotools.core.concurrency import sorted_in_runs
+from aisotools.workspace.checkpoints.attributes import has_xattrs_of
 from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship, JointAuthorship
 from aisotools.workspace.checkpoints.staging import Failure
 from aisotools.workspace.checkpoints.steps import Direction
@@ -188,7 +189,7 @@ def plan_restore(
             elif author != "call" and direction == "undo" and not is_resumed:
                 why = _CHANGED_BY_OTHERS if author == "others" else _CHANGED_BY_ANYBODY
                 contested.setdefault(path, why)
-            elif is_known and not is_resumed and _has_other_attributes(current, before, after):
+            elif is_known and not is_resumed and _has_other_attributes(store, current, before, after):
                 # Power loss: of what the call itself had set, any part may be gone when a restore is resumed.
                 contested.setdefault(path, _ATTRIBUTES_SINCE)
             targets[path] = after
@@ -242,13 +243,20 @@ def _find_hidden(reader: TreeReader, now: str, start: str, path: TreePath) -> No
     return None
 
 
-def _has_other_attributes(current: Node | None, before: Node | None, after: Node | None) -> bool:
-    """Return whether a file has a mode or extended attributes that it had neither before nor after."""
+def _has_other_attributes(
+    store: Store, current: Node | None, before: Node | None, after: Node | None
+) -> bool:
+    """Return whether a file has a mode or extended attributes that it had neither before nor after.
+
+    Raises:
+        WorkspaceError: If the extended attributes of one are no longer stored.
+    """
     if current is None or not current.is_file:
         return False
     known = [node for node in (before, after) if node is not None and node.is_file]
     return bool(known) and not any(
-        current.mode & 0o777 == node.mode & 0o777 and (node.mtime_ns is None or current.xattrs == node.xattrs)
+        current.mode & 0o777 == node.mode & 0o777
+        and (node.mtime_ns is None or has_xattrs_of(current, node, store))
         for node in known
     )
 
@@ -261,7 +269,7 @@ def _take_links(reader: TreeReader, end: str, targets: dict[TreePath, Node | Non
     mean two files.
     """
     for path, target in targets.items():
-        if target is not None and target.is_file:
+        if target is not None and target.can_have_names:
             last = reader.lookup(end, path)
             link = last.link if last is not None and target.is_like(last) else None
             targets[path] = target._replace(link=link)
@@ -287,7 +295,7 @@ def _plan_links(
         current = present[path]
         if (
             target is not None
-            and target.is_file
+            and target.can_have_names
             and (target.link is not None or (current is not None and current.link is not None))
         ):
             linked[path] = target

@@ -381,12 +381,13 @@ class _Restore:
     def _make(self, parent: int, name: str, path: TreePath, node: Node) -> list[str]:
         """Make what is not a folder under a temporary name. Return the attributes that it has not."""
         owner = _owner_of(parent)
+        anchor = self._links.get(path)
+        if anchor is not None and link_file(self._store, (self._root, anchor), parent, name, node):
+            return []
         if not node.is_file:
             make_special(self._store, parent, name, node)
-            return set_special_attributes(parent, name, node, owner)
-        anchor = self._links.get(path)
-        if anchor is not None and link_file(self._root, anchor, parent, name):
-            return []
+            lost = set_special_attributes(parent, name, node, owner)
+            return lost if anchor is None else [*lost, "its other names"]
         synced, keeps_set_ids = self._stage is not None, self._keeps_set_ids
         lost = write_node(
             self._store, parent, name, node, owner=owner, synced=synced, keeps_set_ids=keeps_set_ids

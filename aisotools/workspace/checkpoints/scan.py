@@ -387,9 +387,7 @@ class Scanner:
                 unchanged = _stamp_of(before) == _stamp_of(after)
                 if unchanged and stored is not None and (is_sparse or stored.size == after.st_size):
                     node = Node("sparse" if is_sparse else "file", content=stored.digest, size=stored.size)
-                    node = _with_attributes(node, after, xattrs)
-                    if after.st_nlink > 1:
-                        node = node._replace(link=(after.st_ino, after.st_nlink))
+                    node = _with_names(_with_attributes(node, after, xattrs), after)
                     return _stamp_of(after) if walk.trusts(after) else None, node
                 if unchanged and stored is None:
                     return None, unkept_node("it is too large", after)
@@ -526,11 +524,12 @@ class _Walk:
         if kind == stat.S_IFLNK:
             try:
                 node = link_node(os.readlink(name, dir_fd=folder), self.store)
-                node = _with_attributes(node, status)._replace(mode=0)
+                node = _with_names(_with_attributes(node, status)._replace(mode=0), status)
             except OSError as error:
                 node = unreadable_node(error, status)
         elif kind == stat.S_IFIFO:
             node = _with_attributes(Node("fifo"), status)._replace(mode=status.st_mode & 0o777)
+            node = _with_names(node, status)
         elif kind in {stat.S_IFREG, stat.S_IFDIR}:
             node = unkept_node("it was replaced while it was looked at", status)
         else:
@@ -610,6 +609,10 @@ def _with_attributes(node: Node, status: os.stat_result, xattrs: str = "") -> No
         owner=(status.st_uid, status.st_gid),
         xattrs=xattrs,
     )
+
+
+def _with_names(node: Node, status: os.stat_result) -> Node:
+    return node._replace(link=(status.st_ino, status.st_nlink)) if status.st_nlink > 1 else node
 
 
 def _status(folder: int, name: str) -> os.stat_result:

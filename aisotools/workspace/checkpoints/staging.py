@@ -252,11 +252,12 @@ class Stage:
             finally:
                 os.close(folder)
             return []
+        if anchor is not None and self._link(anchor, parent, name, node):
+            return []
         if not node.is_file:
             make_special(self._store, parent, name, node)
-            return set_special_attributes(parent, name, node, owner)
-        if anchor is not None and self._link(anchor, parent, name):
-            return []
+            lost = set_special_attributes(parent, name, node, owner)
+            return lost if anchor is None else [*lost, "its other names"]
         self._files += 1
         lost = write_node(
             self._store,
@@ -269,13 +270,14 @@ class Stage:
         )
         return lost if anchor is None else [*lost, "its other names"]
 
-    def _link(self, anchor: TreePath, parent: int, name: str) -> bool:
-        """Make a name in an open folder lead to the file at another path. Return False if it cannot."""
+    def _link(self, anchor: TreePath, parent: int, name: str, node: Node) -> bool:
+        """Make a name in an open folder lead to the entry at another path. Return False if it cannot."""
         staged = self._locate(anchor)
         if staged is None:
-            return link_file(self._root, anchor, parent, name)
+            return link_file(self._store, (self._root, anchor), parent, name, node)
         top, below = staged
-        return link_file(self._folder, (self._tops[top] or "-", *below), parent, name)
+        place = self._folder, (self._tops[top] or "-", *below)
+        return link_file(self._store, place, parent, name, node)
 
     def _owner_at(self, folder: TreePath) -> tuple[int, int] | None:
         """Return the owner of the folder in which something will be; None if it may not be opened."""
@@ -368,12 +370,21 @@ def describe_lost(attributes: Collection[str]) -> str:
     return f"it is back, but without {'; '.join(attributes)}"
 
 
-def link_file(root: int, path: TreePath, parent: int, name: str) -> bool:
-    """Give the file at a path below an open folder another name. Return False if it cannot have one there.
+def link_file(store: Store, place: tuple[int, TreePath], parent: int, name: str, node: Node) -> bool:
+    """Give the entry at a place another name. Return False if it cannot have one there.
+
+    Args:
+        store: Holds the targets of links.
+        place: Descriptor of an open folder, and path of the entry below it.
+        parent: Descriptor of the folder of the new name.
+        name: The new name.
+        node: What the entry has to be: a file, a link to the same target, or a FIFO.
 
     Raises:
         OSError: If the disk refuses it, or is full.
+        WorkspaceError: If the target of the link is no longer stored.
     """
+    root, path = place
     try:
         folder = open_below(root, path[:-1])
         try:
@@ -385,7 +396,11 @@ def link_file(root: int, path: TreePath, parent: int, name: str) -> bool:
         if error.errno not in _NOT_LINKED:
             raise
         return False
-    if stat.S_ISREG(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+    kind = stat.S_IFMT(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+    if node.is_link:
+        if kind == stat.S_IFLNK and os.readlink(name, dir_fd=parent) == link_target(node, store):
+            return True
+    elif kind == (stat.S_IFREG if node.is_file else stat.S_IFIFO):
         return True
     # Race: the new name leads to what has taken the file's place.
     os.unlink(name, dir_fd=parent)

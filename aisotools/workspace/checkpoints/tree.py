@@ -90,6 +90,11 @@ class Node(NamedTuple):
         return self.kind in {"file", "sparse"}
 
     @property
+    def can_have_names(self) -> bool:
+        """True for an entry that can have several names, and be made again: a file, a link or a FIFO."""
+        return self.is_file or self.is_link or self.kind == "fifo"
+
+    @property
     def digests(self) -> tuple[str, ...]:
         """Digests of what is stored of the entry itself, apart from a folder's listing."""
         needed = (self.content,) if self.kind in _STORED else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -25,6 +26,7 @@ from aisotools.sandbox.host.fork_observation import (
     ProcessCounts,
     ProcessObservation,
     TooMuchToRead,
+    find_detached_files,
     label_snapshot,
     list_inherited,
     observe,
@@ -32,6 +34,29 @@ from aisotools.sandbox.host.fork_observation import (
     why_unrestricted,
 )
 from tests.sandbox.rig import rig
+
+# ---- files that were replaced
+
+
+def test_files_are_named_that_are_open_for_writing_and_gone_from_their_paths(tmp_path: Path) -> None:
+    names = {str(tmp_path / name): name for name in ("replaced", "removed", "read", "there", "closed")}
+    for name in [*names.values(), "foreign"]:
+        (tmp_path / name).write_text(name)
+    with contextlib.ExitStack() as opened:
+        for name in ("replaced", "removed", "there", "foreign"):
+            opened.enter_context((tmp_path / name).open("a"))
+        opened.enter_context((tmp_path / "read").open())
+        for name in ("removed", "read", "foreign", "closed"):
+            (tmp_path / name).unlink()
+        (tmp_path / "new").write_text("new")
+        (tmp_path / "new").rename(tmp_path / "replaced")
+        assert find_detached_files(os.getpid(), names) == ["removed", "replaced"]
+    assert find_detached_files(os.getpid(), names) == []
+    ended = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
+    )
+    assert find_detached_files(int(ended.stdout), names) == []
+
 
 # ---- labels
 

@@ -15,6 +15,7 @@ from aisotools.workspace.checkpoints.restore import discard_stage
 from aisotools.workspace.checkpoints.staging import (
     SYNCED_ONE_BY_ONE,
     Stage,
+    link_file,
     stage_name,
     sync_folders,
     writable,
@@ -453,3 +454,31 @@ def test_attributes_that_have_no_space_are_met_before_the_switch(
     assert failures == [(("marked",), "No space left on device")]
     assert discard_stage(staged.folder, staged.stage, "t")
     assert staged.names() == ["marked"]
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "long link", "FIFO"])
+def test_another_name_is_given_to_nothing_but_what_it_has_to_be(staged: Staged, kind: str) -> None:
+    """Somebody may put something else at the path between the plan and the link."""
+    target = "x/" * 200
+    (staged.root / "file").write_text("file")
+    (staged.root / "link").symlink_to("file")
+    (staged.root / "long link").symlink_to(target)
+    os.mkfifo(staged.root / "FIFO")
+    nodes = {
+        "file": staged.file("file"),
+        "link": Node("link", content="file"),
+        "long link": Node("long_link", content=staged.store.put(target.encode()), size=len(target)),
+        "FIFO": Node("fifo"),
+    }
+    for node in nodes.values():
+        is_linked = link_file(staged.store, (staged.folder, (kind,)), staged.folder, "new", node)
+        assert is_linked == (node == nodes[kind])
+        assert (staged.root / "new").is_symlink() == (is_linked and "link" in kind)
+        if is_linked:
+            assert (staged.root / "new").lstat().st_ino == (staged.root / kind).lstat().st_ino
+            (staged.root / "new").unlink()
+        assert "new" not in staged.names()
+    elsewhere = Node("link", content="elsewhere")
+    assert not link_file(staged.store, (staged.folder, ("link",)), staged.folder, "new", elsewhere)
+    assert not link_file(staged.store, (staged.folder, ("gone",)), staged.folder, "new", elsewhere)
+    assert "new" not in staged.names()

@@ -112,6 +112,7 @@ def state_of(root: Path) -> State:
                 with path.open("rb") as file:
                     data = file.read()
                     has_holes = bool(data) and os.lseek(file.fileno(), 0, os.SEEK_HOLE) < len(data)
+            if not stat.S_ISDIR(status.st_mode):
                 first = names_of_files.setdefault(status.st_ino, key)
             found[key] = Entry(
                 stat.S_IFMT(status.st_mode),
