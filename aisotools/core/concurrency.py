@@ -11,8 +11,8 @@ import asyncio
 import gc
 import heapq
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from aisotools.core.threads import start_in_thread
@@ -134,6 +134,36 @@ class LoopTurns:
 
     def _renew(self) -> None:
         self.is_spent = False
+
+
+class OrderedTurns:
+    """Lets tasks go on in the order in which they came, however long what each does first takes."""
+
+    def __init__(self) -> None:
+        """Start with nobody inside."""
+        self._last: asyncio.Future[None] | None = None
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Run the `with` block at once, and end it when all those have ended theirs that entered before.
+
+        A block that raises waits for nobody.
+        """
+        before, mine = self._last, asyncio.get_running_loop().create_future()
+        self._last = mine
+        try:
+            yield
+            if before is not None and not before.done():
+                await asyncio.wait([before])
+        finally:
+            # Race: who is cancelled while it waits lets the next one go, which has waited for it alone. Those
+            # before both may be under way still.
+            if before is not None and not before.done():
+                before.add_done_callback(lambda _: mine.set_result(None))
+            else:
+                mine.set_result(None)
+            if self._last is mine and mine.done():
+                self._last = None
 
 
 async def with_ticks(work: Coroutine[Any, Any, Result], every_s: float, tick: Callable[[], object]) -> Result:

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
-from aisotools.core.concurrency import LoopTurns, run_to_completion
+from aisotools.core.concurrency import LoopTurns, OrderedTurns, run_to_completion
 from aisotools.core.events import CallDecided, CallEmitted, CallFinished, CallRequested, CallStarted
 from aisotools.core.exceptions import (
     ArgumentError,
@@ -45,7 +45,6 @@ from aisotools.policy.prepared import (
     prepare_call,
 )
 from aisotools.policy.rules import Evaluation, Policy
-from aisotools.policy.trials import why_not_tried
 from aisotools.sandbox.worker.output import escape_surrogates
 from aisotools.session.approvals import DEFAULT_ANSWER_TIMEOUT_S, ApprovalManager
 from aisotools.session.event_log import EventLog
@@ -164,6 +163,7 @@ class Gate:
         self._host_calls = HostCalls()
         self._closed_reason = self._block_reason = ""
         self._turns = LoopTurns()
+        self._preparing = OrderedTurns()
         self._trials = Trials(event_log, caps, session_key, self._refuse_if_closed)
 
     @property
@@ -372,20 +372,23 @@ class Gate:
             # Before the session is open nothing can run: the preview assumes a sandbox that has readers.
             return prepare_call(tool, call, self.effective_policy(), level, has_readers=True)
         policy = self.effective_policy(env.workspace_policy, env.path_rules)
-        return _with_trial(env.prepare(tool, call, policy), policy, env)
+        return env.with_trial(env.prepare(tool, call, policy), policy)
 
     async def _prepare(
         self, call: ToolCall, env: CallEnvironment, tool: Tool | None, *, is_asked: bool = False
     ) -> PreparedCall:
         """Do what `prepare` does, in threads, for a call whose arguments are known not to be too large."""
         tool = self.registry[call.name] if tool is None else tool
-        while True:
-            policies = self.policy, *self._narrowing
-            policy = self.effective_policy(env.workspace_policy, env.path_rules)
-            prepared = await env.prepare_in_threads(tool, call, policy, is_asked=is_asked)
-            # Race: somebody may have set another policy while files were looked at, and that one holds.
-            if policies == (self.policy, *self._narrowing):
-                return _with_trial(prepared, policy, env)
+        # In order: a look in a thread may take longer than that of the next call, which has to run after it.
+        async with self._preparing.turn():
+            while True:
+                policies = self.policy, *self._narrowing
+                policy = self.effective_policy(env.workspace_policy, env.path_rules)
+                prepared = await env.prepare_in_threads(tool, call, policy, is_asked=is_asked)
+                # Race: somebody may have set another policy while files were looked at, and that one holds.
+                if policies == (self.policy, *self._narrowing):
+                    break
+        return env.with_trial(prepared, policy)
 
     async def _decide(
         self,
@@ -683,13 +686,6 @@ class Gate:
             ),
             emitter=emit,
         )
-
-
-def _with_trial(prepared: PreparedCall, policy: Policy, env: CallEnvironment) -> PreparedCall:
-    """Return the call, marked if it is tried before anybody is asked."""
-    if env.trials is None or not prepared.facts.unknown:
-        return prepared
-    return with_changes(prepared, is_tried=not why_not_tried(prepared, policy, env.trials))
 
 
 async def _find_differences(shown: PreparedCall, env: CallEnvironment) -> list[str]:

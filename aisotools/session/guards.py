@@ -25,7 +25,7 @@ from aisotools.core.path_texts import is_within
 from aisotools.core.protocols import Tool
 from aisotools.core.sandboxes import Sandbox
 from aisotools.core.threads import in_thread
-from aisotools.core.types import Decision, Facts, ToolCall, ToolResult
+from aisotools.core.types import Decision, Facts, ToolCall, ToolResult, with_changes
 from aisotools.policy.enforcement import PathEnforcement
 from aisotools.policy.prepared import (
     CallDecision,
@@ -38,7 +38,7 @@ from aisotools.policy.prepared import (
     prepare_in_steps,
 )
 from aisotools.policy.rules import Policy
-from aisotools.policy.trials import TrialLookups
+from aisotools.policy.trials import TrialLookups, why_not_tried
 from aisotools.session.path_rules import PathRules
 from aisotools.workspace.host_variables import chooses_code
 from aisotools.workspace.import_roots import (
@@ -217,6 +217,12 @@ class CallEnvironment:
             enforced_for_reading=self.enforcement.reading_globs,
             is_asked=is_asked,
         )
+
+    def with_trial(self, prepared: PreparedCall, policy: Policy) -> PreparedCall:
+        """Return a call of this environment, marked if it is tried before anybody is asked."""
+        if self.trials is None or not prepared.facts.unknown:
+            return prepared
+        return with_changes(prepared, is_tried=not why_not_tried(prepared, policy, self.trials))
 
     def gaps_of(self, facts: Facts) -> tuple[str, ...]:
         """Return a sentence for each rule about paths that a call with these facts could pass by."""

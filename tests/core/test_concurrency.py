@@ -17,6 +17,7 @@ from aisotools.core.concurrency import (
     DelayedRun,
     LoopTicker,
     LoopTurns,
+    OrderedTurns,
     at_once,
     gc_paused,
     in_steps,
@@ -342,3 +343,55 @@ async def test_delayed_work_is_done_once_in_a_thread_for_all_who_ask_meanwhile()
     other.request()
     await done.wait()
     assert len(threads) == 2
+
+
+# ---- turns in order
+
+
+async def test_tasks_go_on_in_the_order_in_which_they_came() -> None:
+    turns, order = OrderedTurns(), list[str]()
+    gates = [asyncio.Event() for _ in range(4)]
+
+    async def come(number: int) -> None:
+        async with turns.turn():
+            order.append(f"in {number}")
+            await gates[number].wait()
+            if number == 1:
+                raise OSError("no")
+        order.append(f"on {number}")
+
+    tasks = [asyncio.ensure_future(come(number)) for number in range(4)]
+    await loop_turns()
+    assert order == [f"in {number}" for number in range(4)], "none waits before it has done its own"
+    for number in (3, 1, 2):
+        gates[number].set()
+        await loop_turns()
+    assert order[4:] == []
+    assert tasks[1].done(), "one that fails waits for nobody"
+    gates[0].set()
+    await asyncio.wait(tasks)
+    assert order[4:] == ["on 0", "on 2", "on 3"]
+    async with turns.turn():
+        pass
+    assert turns._last is None
+
+
+async def test_a_task_that_is_cancelled_lets_none_go_on_before_its_turn() -> None:
+    turns, order = OrderedTurns(), list[int]()
+    first = asyncio.Event()
+
+    async def come(number: int) -> None:
+        async with turns.turn():
+            if number == 0:
+                await first.wait()
+        order.append(number)
+
+    tasks = [asyncio.ensure_future(come(number)) for number in range(3)]
+    await loop_turns()
+    tasks[1].cancel()
+    await loop_turns()
+    assert tasks[1].cancelled()
+    assert order == []
+    first.set()
+    await asyncio.wait(tasks)
+    assert order == [0, 2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import re
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,6 +47,7 @@ from aisotools.session.guards import CallEnvironment
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.tools.registry import ToolRegistry
 from tests.session.test_host_calls import Endless
+from tests.waiting import HANG_S
 
 Event = TypeVar("Event", bound=SessionEvent)
 
@@ -214,6 +216,24 @@ async def test_ids_that_are_long_or_hold_half_characters_are_recorded_in_short()
     for event in rig.log.events:
         assert len(repr(event)) < 3_000
         repr(event).encode()
+
+
+async def test_calls_run_in_the_order_in_which_they_were_made_however_long_files_are_looked_at() -> None:
+    go_on = threading.Event()
+
+    def look(facts: Facts, arguments: Mapping[str, Json] | None) -> Facts:
+        if arguments == {"number": 0}:
+            assert go_on.wait(HANG_S)
+        elif arguments == {"number": 2}:
+            go_on.set()
+        return facts
+
+    mock = MockTool("write", facts=Facts(certain=False))
+    rig = Rig(mock, policy=Policy(mode="auto", rules=[Rule(tool="write", decision=Decision.ALLOW)]))
+    rig.env = dataclasses.replace(rig.env, resolve_paths=look)
+    calls = (rig.gate.run(ToolCall(f"{n}", "write", {"number": n}), rig.env) for n in range(3))
+    await asyncio.gather(*calls)
+    assert [event.call_id for event in rig.events(CallDecided)] == ["0", "1", "2"]
 
 
 async def test_a_policy_that_is_set_while_files_are_looked_at_decides() -> None:
