@@ -1652,6 +1652,31 @@ def test_file_that_changes_again_and_again_is_named_and_nothing_is_done(
     assert file.read_text() == "1"
 
 
+def test_save_while_an_undo_puts_files_back_is_overwritten_unless_the_file_is_back_already(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"file{number}" for number in range(4)]
+    for name in names:
+        (rig.root / name).write_text("before")
+    rig.step(lambda: [(rig.root / name).write_text("by the call") for name in names])
+    rename, put_back = os.rename, list[str]()
+
+    def save_meanwhile(source: Any, target: Any, **folders: Any) -> None:
+        rename(source, target, **folders)
+        if target in names:
+            put_back.append(target)
+            if len(put_back) == 2:
+                for name in names:
+                    (rig.root / name).write_text("by a person")
+
+    monkeypatch.setattr(os, "rename", save_meanwhile)
+    moved = rig.move()
+    assert moved.done
+    assert len(put_back) == 4
+    texts = {name: (rig.root / name).read_text() for name in names}
+    assert texts == dict.fromkeys(put_back[:2], "by a person") | dict.fromkeys(put_back[2:], "before")
+
+
 def test_whose_the_changes_of_a_step_are_is_known_after_a_restart(rig: Rig) -> None:
     rig.chain.begin("c", "tool", "s")
     for name in ("own", "other"):
