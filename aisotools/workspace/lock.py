@@ -193,7 +193,7 @@ def refuse_workspace(
         if ours in _lineage(folder):
             relation = "is" if ours == _identity(folder) else "contains"
             raise WorkspaceRefused(f"{refusal}it {relation} {description} ({folder}). {advice}")
-        if folder.parent != folder and description != _HOME and _identity(folder) in above:
+        if folder.parent != folder and description not in _MAY_LIE_IN and _identity(folder) in above:
             raise WorkspaceRefused(f"{refusal}it lies in {description} ({folder}). {advice}")
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise WorkspaceRefused(
@@ -213,6 +213,17 @@ def refuse_workspace(
 
 
 _HOME = "your home folder"
+_MAY_LIE_IN = (_HOME, "the folder of devices", "the folder of shared memory")
+"""Folders below which a workspace is fine."""
+
+_SYSTEM_FOLDERS = (
+    ("/etc", "the folder of the system's settings"),
+    ("/boot", "the folder of the system's kernels"),
+    ("/proc", "a file system of the kernel"),
+    ("/sys", "a file system of the kernel"),
+    ("/dev", _MAY_LIE_IN[1]),
+    ("/dev/shm", _MAY_LIE_IN[2]),  # noqa: S108 - nothing is put there
+)
 
 
 def _home(environ: Mapping[str, str]) -> Path:
@@ -228,9 +239,11 @@ def _home(environ: Mapping[str, str]) -> Path:
 
 
 def _trusted_folders(state_folder: Path, environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
-    """Yield folders that no workspace may contain or, except for the home folder, lie in."""
+    """Yield folders that no workspace may be, contain, or, except for `_MAY_LIE_IN`, lie in."""
     home = _home(environ)
     yield Path("/"), "the root of the file system"
+    for system, description in _SYSTEM_FOLDERS:
+        yield Path(system), description
     yield home, _HOME
     for prefix in dict.fromkeys((sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)):
         yield Path(prefix), "the Python installation"

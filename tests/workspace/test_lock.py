@@ -661,3 +661,24 @@ def test_a_folder_that_becomes_a_link_is_not_claimed(
         claim_workspace(tmp_path / "a", state)
     monkeypatch.undo()
     assert held_elsewhere(tmp_path / "a", state) is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("/etc", "it is the folder of the system's settings"),
+        ("/etc/ssl", "it lies in the folder of the system's settings"),
+        ("/sys", "it is a file system of the kernel"),
+        ("/sys/kernel", "it lies in a file system of the kernel"),
+        ("/proc", "it is a file system of the kernel"),
+        ("/dev", "it is the folder of devices"),
+        ("/dev/shm", "it is the folder of shared memory"),
+    ],
+)
+def test_folders_of_the_system_are_no_workspaces(
+    tmp_path: Path, state: Path, folder: str, message: str
+) -> None:
+    if not Path(folder).is_dir():
+        pytest.skip(f"no {folder} here")
+    with pytest.raises(WorkspaceRefused, match=message):
+        refuse_workspace(Path(folder), state_folder=state, level="isolated", environ={"HOME": str(tmp_path)})
