@@ -39,6 +39,7 @@ ALLOWED = "allowed"
 """Key in a result's metadata: how much is allowed."""
 
 _MOST_TASKS = 1 << 22  # what 64-bit Linux can number
+_LARGEST = 1 << 62  # what the kernel takes for every limit
 _SMALLEST = {"memory_bytes": 64 << 20, "open_files": 64, "open_files_total": 64, "stream_bytes": 0}
 _FEWEST_FILES = 64  # with fewer a worker cannot work
 _LOCKED_MEMORY_BYTES = 8 << 20  # the usual default of distributions
@@ -166,6 +167,8 @@ class Limits:
         smallest = _SMALLEST.get(name, 1)
         if kind is int and value < smallest:
             raise ValueError(f"Limits({name}={value!r}): use at least {smallest:,}.")
+        if kind is int and value > _LARGEST:
+            raise ValueError(f"Limits({name}={value!r}): use at most {_LARGEST:,}.")
 
 
 # ---------------------------------------------------------------- enforced by the kernel

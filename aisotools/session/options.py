@@ -209,6 +209,8 @@ def existing_paths(paths: Sequence[str | os.PathLike[str]], environ: Mapping[str
     """
     if isinstance(paths, str | os.PathLike):
         raise TypeError(f"read_only={str(paths)!r}: give a list of paths, such as [{str(paths)!r}].")
+    if any(path == "" for path in paths):
+        raise UsageError("read_only: a path is empty, which would mean the current folder. Leave it out.")
     expanded = [Path(path).expanduser() for path in paths]
     for path in expanded:
         if not path.exists():

@@ -136,6 +136,8 @@ class Session:
         require_type(registry, ToolRegistry, "registry", "ToolRegistry([...])")
         require_type(policy, Policy, "policy", "Policy(mode='safe')")
         require_type(limits, Limits, "limits", "Limits(...)")
+        require_type(session_key, str, "session_key", "'lesson-1'")
+        require_type(output_caps, OutputCaps, "output_caps", "OutputCaps(...)")
         require_approver(approver)
         self.limits = limits if limits is not None else Limits()
         self.session_key = escape_surrogates(session_key) if session_key else uuid.uuid4().hex[:12]

@@ -527,8 +527,10 @@ class AllowedNames:
         Raises:
             UsageError: If one of them is no protected name, or must stay protected.
         """
-        if isinstance(names, str):
-            raise UsageError(f"allow_protected={names!r}: give a list of names, such as [{names!r}].")
+        given: object = names
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            such = given if isinstance(given, str) else "conftest.py"
+            raise UsageError(f"allow_protected={given!r}: give a list of names, such as [{such!r}].")
         self._names |= {name: AllowedName(name) for name in names}
         self.names = tuple(self._names)
 

@@ -49,6 +49,10 @@ def test_wrong_types(given: dict[str, Any], message: str) -> None:
     [
         ({"memory_bytes": 1 << 20}, "Limits(memory_bytes=1048576): use at least 67,108,864."),
         ({"processes": 0}, "Limits(processes=0): use at least 1."),
+        (
+            {"memory_bytes": 1 << 63},
+            "Limits(memory_bytes=9223372036854775808): use at most 4,611,686,018,427,387,904.",
+        ),
         ({"open_files": 3}, "Limits(open_files=3): use at least 64."),
         ({"stream_bytes": -1}, "Limits(stream_bytes=-1): use at least 0."),
         ({"cpu_s": 0}, "Limits(cpu_s=0): use a finite number of seconds above 0, or None for no limit."),

@@ -85,6 +85,10 @@ class Unsound(FakeSandbox):
         ({"workspace": ""}, ValueError, "workspace=''"),
         ({"read_only": "/tmp"}, TypeError, r"read_only='/tmp': give a list of paths"),
         ({"read_only": ["/no/such"]}, UsageError, "'/no/such' does not exist"),
+        ({"read_only": [""]}, UsageError, "read_only: a path is empty"),
+        ({"session_key": 5}, TypeError, "session_key=5: give a str, such as 'lesson-1'"),
+        ({"output_caps": 5}, TypeError, r"output_caps=5: give a OutputCaps, such as OutputCaps\(...\)"),
+        ({"allow_protected": 5}, UsageError, r"allow_protected=5: give a list of names"),
     ],
 )
 def test_wrong_options_are_reported_at_once(
