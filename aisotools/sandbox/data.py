@@ -310,4 +310,20 @@ def _read_npy(name: str, payload: Payload) -> Any:
         raise ValueError("its shape is too large")
     file.seek(0)
     array = np.load(file, allow_pickle=False)
+    if not all(map(_has_characters, _text_parts(array))):
+        raise ValueError("its text holds what is no character")
     return array[()] if payload.form == "scalar" and array.ndim == 0 else array
+
+
+def _text_parts(array: Any) -> Iterator[Any]:
+    """Yield the arrays of text in an array: itself, or those of its fields."""
+    if array.dtype.kind == "U" and array.size and array.dtype.itemsize:
+        yield array
+    for name in array.dtype.names or ():
+        yield from _text_parts(array[name])
+
+
+def _has_characters(texts: Any) -> bool:
+    """Return whether an array of text holds characters alone: numpy fails at the use of any other number."""
+    numbers = texts.ravel().view(f"{texts.dtype.byteorder}u4")
+    return int(numbers.max()) <= sys.maxunicode

@@ -260,6 +260,27 @@ def test_arrow_bombs_are_refused() -> None:
             unpack("x", Payload(kind="arrow", data=sink.getvalue(), form="frame"))
 
 
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_text_of_an_array_holds_characters_alone(order: str) -> None:
+    good = np.array([["a", "\U0010ffff", ""], ["\ud800", "bcd", "e"]], dtype=f"{order}U3")
+    scalar = good[0, 0:1].reshape(())
+    for array in (good, good.T, np.asfortranarray(good), scalar, good[:0], good[good == ""]):
+        again = unpack("x", pack("x", array))
+        assert np.asarray(again).tolist() == array.tolist()
+    bad = np.array([65, 0x110000, 66], dtype=f"{order}u4").view(f"{order}U1")
+    with pytest.raises(SystemError):
+        bad.tolist()  # the control
+    fields = np.zeros(2, dtype=[("n", "i4"), ("inner", [("t", f"{order}U2", (2,))])])
+    assert unpack("x", pack("x", fields)).tobytes() == fields.tobytes()
+    raw = fields.tobytes()[:-4] + bad[1:2].tobytes()
+    broken = np.frombuffer(raw, dtype=fields.dtype)
+    for array in (bad, bad.reshape(3, 1), bad[1:2].reshape(()), np.repeat(bad, 9)[::3], broken):
+        file = io.BytesIO()
+        np.save(file, array)
+        with pytest.raises(ToolError, match="malformed: its text holds what is no character"):
+            unpack("x", Payload(kind="npy", data=file.getvalue(), form="array"))
+
+
 @given(st.data())
 def test_damaged_arrow_never_does_anything_but_fail(data: st.DataObject) -> None:
     pytest.importorskip("pyarrow")
