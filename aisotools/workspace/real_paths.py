@@ -54,11 +54,12 @@ def leads_into(path: str, folders: AbstractSet[str]) -> bool:
             return False
     parts, place, links, left = path.split("/")[::-1], "", 0, MAX_PARTS
     while parts:
-        part, left = parts.pop(), left - 1
-        if left < 0:
-            return True
+        part = parts.pop()
         if part in {"", "."}:
             continue
+        left -= 1
+        if left < 0:
+            return True
         if part == "..":
             place = place.rpartition("/")[0]
             continue
@@ -181,11 +182,12 @@ def follow_path(path: str, read_link: Callable[[str], str] = os.readlink) -> tup
     links: list[str] = []
     left = MAX_PARTS
     while parts:
-        part, left = parts.pop(), left - 1
-        if left < 0:
-            raise OSError(errno.ELOOP, "Too many parts of links", path)
+        part = parts.pop()
         if part in {"", "."}:
             continue
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ELOOP, "Too many parts of links", path)
         if part == "..":
             place = place.rpartition("/")[0]
             continue
