@@ -188,12 +188,14 @@ def refuse_workspace(
     except (OSError, ValueError) as error:
         raise WorkspaceRefused(f"{refusal}{error}. Use another folder.") from error
     advice = "Use a folder made for this, such as ./workspace/mine."
-    ours, above = _identity(path), _lineage(path)
+    known: dict[str, _Identity | None] = {}
+    ours, above = _identity(os.path.realpath(path), known), _lineage(path, known)
     for folder, description in _trusted_folders(state_folder, environ):
-        if ours in _lineage(folder):
-            relation = "is" if ours == _identity(folder) else "contains"
+        lineage = _lineage(folder, known)
+        if ours in lineage:
+            relation = "is" if ours == lineage[0] else "contains"
             raise WorkspaceRefused(f"{refusal}it {relation} {description} ({folder}). {advice}")
-        if folder.parent != folder and description not in _MAY_LIE_IN and _identity(folder) in above:
+        if folder.parent != folder and description not in _MAY_LIE_IN and lineage[0] in above:
             raise WorkspaceRefused(f"{refusal}it lies in {description} ({folder}). {advice}")
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise WorkspaceRefused(
@@ -261,18 +263,33 @@ def _trusted_folders(state_folder: Path, environ: Mapping[str, str]) -> Iterator
             yield Path(folder), f"a folder of {variable}, which Jupyter obeys"
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+_Identity = tuple[int, int]
 
 
-def _lineage(path: Path) -> set[tuple[int, int] | None]:
+def _identity(path: str, known: dict[str, _Identity | None]) -> _Identity | None:
+    """Return device and inode of what is at a path, None for nothing; `known` has what was found so far."""
+    if path not in known:
+        try:
+            status = os.stat(path)  # noqa: PTH116 - dozens of folders are looked at
+        except OSError:
+            known[path] = None
+        else:
+            known[path] = status.st_dev, status.st_ino
+    return known[path]
+
+
+def _lineage(path: Path, known: dict[str, _Identity | None]) -> list[_Identity | None]:
     """Return the identities of a folder and its parents: links, bind mounts and spelling do not matter."""
-    real = path.resolve()
-    return {_identity(one) for one in (real, *real.parents)} - {None}
+    real = os.path.realpath(path)
+    found = [_identity(real, known)]
+    above = real
+    while (above := os.path.dirname(above)) not in {"/", ""}:  # noqa: PTH120 - as text, for speed
+        identity = _identity(above, known)
+        if identity is not None:
+            found.append(identity)
+    if real != "/":
+        found.append(_identity("/", known))
+    return found
 
 
 def checkpoint_folder(workspace: Path, state_folder: Path) -> Path:
