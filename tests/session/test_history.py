@@ -641,6 +641,23 @@ async def test_many_processes_are_stopped_in_a_thread(open_session: OpenSession,
         await shell.wait()
 
 
+async def test_file_with_a_further_name_outside_is_written_there_as_well(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    session = real_session(policy=AUTO)
+    await session.start()
+    outside = tmp_path / "outside"
+    outside.write_text("before")
+    os.link(outside, here(session, "inside"))
+    await session.call("sandbox_bash", {"command": "true"})
+    changed = await session.call("sandbox_bash", {"command": "printf changed > inside"})
+    assert "1 other name outside of the workspace" in changed.content
+    assert outside.read_text() == "changed"
+    undone = await session.undo()
+    assert not undone.is_error, undone.content
+    assert (here(session, "inside").read_text(), outside.read_text()) == ("before", "changed")
+
+
 async def test_the_loop_never_waits_for_the_disk(open_session: OpenSession) -> None:
     """`fdatasync` and `fsync` take as long as the disk is busy: a thread waits for them, or nobody does."""
     syncs = {os.fsync, os.fdatasync, os.sync}
