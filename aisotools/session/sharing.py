@@ -193,7 +193,13 @@ class SharedWorkspace:
         ]
         # In a thread: there may be hundreds, and the kernel lets nobody read the command line of a process
         # that changes its own memory and waits for a processor meanwhile.
-        return await in_thread(_find_running, trees)
+        running, helpers = await in_thread(_find_running, trees)
+        if running:
+            # Race: a snapshot that was taken while the thread looked is nothing that a call has left.
+            await self.wait_for_snapshots()
+            ours = frozenset[int]().union(*map(_snapshot_pids, self.sandboxes))
+            running = {pid: name for pid, name in running.items() if pid not in ours}
+        return running, helpers
 
     def find_detached(self, paths: Iterable[str]) -> list[str]:
         """Return which files the workers have open for writing that were replaced or removed at some paths.
