@@ -17,7 +17,7 @@ from aisotools.core.types import ToolResult
 from aisotools.sandbox.confinement.levels import LEVELS
 from aisotools.sandbox.process import spawn
 from tests.sandbox.rig import PATIENT, Rig, rig, sleepers
-from tests.waiting import eventually
+from tests.waiting import HANG_S, eventually
 
 STOP_TASK = ToolPayload(
     key="task_stop", import_path="aisotools.builtin.tasks:task_stop", concurrency="overlap", programs="none"
@@ -217,8 +217,12 @@ async def stop_by_command(r: Rig) -> None:
     assert (await r.bash("sleep 99", timeout=200)).metadata["timed_out"] is True
 
 
-async def test_a_call_that_is_stopped_takes_no_other_call_with_it(r: Rig) -> None:
+async def test_a_call_that_is_stopped_takes_no_other_call_with_it(
+    r: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A call on the main thread blocks the loop while a command of another call has just begun."""
+    # On a busy machine the command may take longer to name its program than a stop may wait for that.
+    monkeypatch.setattr("aisotools.sandbox.host.programs._NAMING_S", HANG_S)
     for count in range(3):
         command = f"touch began{count}; while [ ! -e go{count} ]; do sleep 0.01; done; echo survived"
         other = asyncio.create_task(r.bash(command))
