@@ -189,7 +189,8 @@ def refuse_workspace(
         raise WorkspaceRefused(f"{refusal}{error}. Use another folder.") from error
     advice = "Use a folder made for this, such as ./workspace/mine."
     known: dict[str, _Identity | None] = {}
-    ours, above = _identity(os.path.realpath(path), known), _lineage(path, known)
+    above = _lineage(path, known)
+    ours = above[0]
     for folder, description in _trusted_folders(state_folder, environ):
         lineage = _lineage(folder, known)
         if ours in lineage:
@@ -281,15 +282,8 @@ def _identity(path: str, known: dict[str, _Identity | None]) -> _Identity | None
 def _lineage(path: Path, known: dict[str, _Identity | None]) -> list[_Identity | None]:
     """Return the identities of a folder and its parents: links, bind mounts and spelling do not matter."""
     real = os.path.realpath(path)
-    found = [_identity(real, known)]
-    above = real
-    while (above := os.path.dirname(above)) not in {"/", ""}:  # noqa: PTH120 - as text, for speed
-        identity = _identity(above, known)
-        if identity is not None:
-            found.append(identity)
-    if real != "/":
-        found.append(_identity("/", known))
-    return found
+    around = (*parents(real), "/") if real != "/" else ()
+    return [_identity(real, known), *filter(None, (_identity(folder, known) for folder in around))]
 
 
 def checkpoint_folder(workspace: Path, state_folder: Path) -> Path:
