@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextvars
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from aisotools.core import threads
 from aisotools.core.threads import TOOLS, LoopThreads, in_thread, start_in_thread
+from tests.sandbox.alone import in_one_thread
 from tests.waiting import HANG_S
 
 PACKAGE = Path(threads.__file__).parents[1]
@@ -88,17 +88,7 @@ async def test_functions_of_tools_cannot_take_the_threads_of_the_package() -> No
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_starts_threads_of_its_own() -> None:
     assert asyncio.run(in_thread(int)) == 0  # so that there is one that waits for work
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.write(writing, b"%d" % asyncio.run(in_thread(int)))
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        assert pipe.read() == b"0"
-    os.waitpid(pid, 0)
+    assert in_one_thread(lambda: {"result": asyncio.run(in_thread(int))}) == {"result": 0}
     assert asyncio.run(in_thread(int)) == 0
 
 
