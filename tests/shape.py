@@ -205,7 +205,7 @@ IMPORTS_BY_NAME: Mapping[str, str] = {
     "cli.tools": "imports what the user names with --tools",
     "sandbox.process.forkserver": "imports the modules of tools that the host names",
     "sandbox.process.preload": "imports the libraries that the user names in AISOTOOLS_PRELOAD",
-    "sandbox.worker.worker": _TOOL_OF_A_CALL,
+    "sandbox.worker.self_check": _TOOL_OF_A_CALL,
     "integrations.jupyter_gateway.payload": _TOOL_OF_A_CALL,
     "testing.fakes": _TOOL_OF_A_CALL,
 }

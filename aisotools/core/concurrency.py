@@ -11,8 +11,9 @@ import asyncio
 import gc
 import heapq
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from aisotools.core.threads import start_in_thread
@@ -137,23 +138,41 @@ class LoopTurns:
 
 
 class OrderedTurns:
-    """Lets tasks go on in the order in which they came, however long what each does first takes."""
+    """Lets tasks go on in the order in which they came, however long what each does first takes.
+
+    Attributes:
+        last: Ends with the block that began last; None if all have ended.
+    """
 
     def __init__(self) -> None:
         """Start with nobody inside."""
-        self._last: asyncio.Future[None] | None = None
+        self.last: asyncio.Future[None] | None = None
 
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Run the `with` block at once, and end it when all those have ended theirs that entered before.
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        """Return a block that is run at once, and ends when all those have ended that began before.
 
         A block that raises waits for nobody.
         """
-        before, mine = self._last, asyncio.get_running_loop().create_future()
-        self._last = mine
+        return _Turn(self)
+
+
+@dataclass(slots=True)
+class _Turn(AbstractAsyncContextManager[None]):
+    """A block of `OrderedTurns`. Each call enters one, and this takes half of what a generator takes."""
+
+    turns: OrderedTurns
+    before: asyncio.Future[None] | None = None
+    mine: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> None:
+        self.before, self.mine = self.turns.last, asyncio.get_running_loop().create_future()
+        self.turns.last = self.mine
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        before, mine = self.before, self.mine
+        assert mine is not None
         try:
-            yield
-            if before is not None and not before.done():
+            if kind is None and before is not None and not before.done():
                 await asyncio.wait([before])
         finally:
             # Race: who is cancelled while it waits lets the next one go, which has waited for it alone. Those
@@ -162,8 +181,8 @@ class OrderedTurns:
                 before.add_done_callback(lambda _: mine.set_result(None))
             else:
                 mine.set_result(None)
-            if self._last is mine and mine.done():
-                self._last = None
+            if self.turns.last is mine and mine.done():
+                self.turns.last = None
 
 
 async def with_ticks(work: Coroutine[Any, Any, Result], every_s: float, tick: Callable[[], object]) -> Result:
@@ -266,9 +285,8 @@ def sorted_in_runs(
     return iter(runs[0]) if len(runs) == 1 else heapq.merge(*runs, key=order, reverse=reverse)
 
 
-@contextmanager
-def gc_paused() -> Iterator[None]:
-    """Pause garbage collection in the `with` block.
+def gc_paused() -> AbstractContextManager[None]:
+    """Return a context manager that pauses garbage collection.
 
     Converting a large JSON value allocates millions of objects, none of which is garbage. The collector would
     scan them again and again and take longer than the conversion. It holds the interpreter's lock meanwhile,
@@ -276,21 +294,28 @@ def gc_paused() -> Iterator[None]:
 
     Blocks may overlap, in several tasks or threads: collection goes on when the last one ends.
     """
+    return _PAUSE
+
+
+class _GcPause(AbstractContextManager[None]):
+    """The blocks that pause garbage collection; entering one takes a third of what a generator takes."""
+
     # Race: threads may come here at the same time. Each of these steps is one step of the interpreter; what
     # can happen in between is that collection goes on while one of them would rather have it paused.
-    _pauses.append(None)
-    if gc.isenabled():
-        _was_enabled.append(None)
-        gc.disable()
-    try:
-        yield
-    finally:
+    def __enter__(self) -> None:
+        _pauses.append(None)
+        if gc.isenabled():
+            _was_enabled.append(None)
+            gc.disable()
+
+    def __exit__(self, *_: object) -> None:
         _pauses.pop()
         if not _pauses and _was_enabled:
             _was_enabled.clear()
             gc.enable()
 
 
+_PAUSE = _GcPause()
 # One entry for each block that pauses garbage collection; and one if it was enabled before the first of them.
 _pauses: list[None] = []
 _was_enabled: list[None] = []

@@ -41,8 +41,12 @@ Declaration = Literal["none", "constant", "computed"]
 class Cancellation:
     """A thread-safe flag: set once by the caller, polled or awaited by the running tool."""
 
+    _making = threading.Lock()
+
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._is_set = False
+        # Each call has a flag, and hardly any waits for it, so what one waits with is made on demand.
+        self._event: threading.Event | None = None
 
     def __repr__(self) -> str:
         return f"<Cancellation {'cancelled' if self.cancelled else 'open'}>"
@@ -50,15 +54,23 @@ class Cancellation:
     @property
     def cancelled(self) -> bool:
         """True once `cancel` was called."""
-        return self._event.is_set()
+        return self._is_set
 
     def cancel(self) -> None:
         """Set the flag. Idempotent."""
-        self._event.set()
+        # Race: another thread begins to wait. It looks at the flag after it has made the event, and this
+        # sets the flag before it looks for the event, so one of the two sees the other.
+        self._is_set = True
+        if self._event is not None:
+            self._event.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Block until cancelled, at most `timeout_s` seconds. Return whether it was cancelled."""
-        return self._event.wait(timeout_s)
+        with self._making:
+            event = self._event = self._event or threading.Event()
+        if self._is_set:
+            event.set()
+        return event.wait(timeout_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

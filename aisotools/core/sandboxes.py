@@ -133,6 +133,9 @@ class SupportsEarlyStart(Protocol):
         It runs nothing before a call is sent to it, and ends when the sandbox is closed.
         """
 
+    def discard_prepared(self) -> None:
+        """End a worker that `prepare` has started, if no call was sent to it yet."""
+
 
 @runtime_checkable
 class SupportsReaders(Protocol):

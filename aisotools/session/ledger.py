@@ -89,6 +89,7 @@ class Ledger:
         self.path = path
         self._path_text = str(path)
         self._key = key
+        self._mac = _prepare_mac(key)
         self._index = index
         self._anchored_s = float("-inf")
         # Both together, so that another thread never sees the one without the other.
@@ -183,7 +184,7 @@ class Ledger:
             raise LedgerError(
                 f"A record of {kind} for the ledger {self.path} has no written form: {type(error).__name__}."
             ) from error
-        mac = _compute_mac(self._key, text)
+        mac = _compute_mac(self._mac, text)
         line = b'%s,"mac":"%s"}\n' % (text, mac.encode())
         if self._is_parked:
             self._reopen()
@@ -452,9 +453,10 @@ def _check(path: Path, key: bytes) -> Verification:
     previous_mac, records = "", 0
     problem = None
     macs = []
+    prepared = _prepare_mac(key)
     for number, line in enumerate(lines, start=1):
         text, mac = line[:-_MAC_MEMBER_BYTES], line[-_MAC_MEMBER_BYTES:]
-        expected = _compute_mac(key, text)
+        expected = _compute_mac(prepared, text)
         record = read_object(line)
         if record is None or mac != b',"mac":"%s"}' % expected.encode():
             problem = f"line {number} was changed"
@@ -497,13 +499,20 @@ def _check_head(path: Path, key: bytes, macs: list[str]) -> list[str]:
     return []
 
 
-def _compute_mac(key: bytes, text: bytes) -> str:
-    return hmac.digest(key, text, "sha256").hex()
+def _prepare_mac(key: bytes) -> hmac.HMAC:
+    """Return what `_compute_mac` needs of a key; preparing it takes as long as the code of a short text."""
+    return hmac.new(key, digestmod="sha256")
+
+
+def _compute_mac(prepared: hmac.HMAC, text: bytes) -> str:
+    code = prepared.copy()
+    code.update(text)
+    return code.hexdigest()
 
 
 def _head_text(key: bytes, count: int, last_mac: str, *, name: object) -> bytes:
     head = {"count": count, "last": last_mac} | ({} if name is None else {"name": name})
-    return to_json({**head, "seal": _compute_mac(key, b"head" + to_json(head))})
+    return to_json({**head, "seal": _compute_mac(_prepare_mac(key), b"head" + to_json(head))})
 
 
 def _head_path(path: Path) -> Path:

@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from aisotools.core.concurrency import run_to_completion
@@ -33,13 +33,19 @@ from aisotools.workspace.lock import (
 from aisotools.workspace.root_mode import put_back_mode
 
 
-def open_workspace(folder: Path | None, level: str, environ: Mapping[str, str]) -> WorkspaceLease:
+def open_workspace(
+    folder: Path | None,
+    level: str,
+    environ: Mapping[str, str],
+    on_locked: Callable[[Path], None] | None = None,
+) -> WorkspaceLease:
     """Check and claim a workspace. Folders that were created for a workspace that is refused are removed.
 
     Args:
         folder: The folder, created if it is missing; None for the notebook's own.
         level: The confinement level. Some folders are refused at some levels only.
         environ: The environment variables with the settings.
+        on_locked: Called with the real path of a folder that was given, as by `claim_workspace`.
 
     Returns:
         The claim, which the session releases when it is closed.
@@ -64,7 +70,7 @@ def open_workspace(folder: Path | None, level: str, environ: Mapping[str, str]) 
     try:
         put_back_mode(real, checkpoint_folder(real, state))
         refuse_workspace(real, state_folder=state, level=level, environ=environ)
-        claim = claim_workspace(real, state)
+        claim = claim_workspace(real, state, on_locked)
         if not claim.ours:
             raise WorkspaceRefused(
                 f"The workspace {str(claim.path)!r} is in use by process {claim.holder or 'unknown'}. "
@@ -84,7 +90,12 @@ def _noting(claim: WorkspaceLease, level: str, state: Path) -> WorkspaceLease:
     return dataclasses.replace(claim, notes=checkpoint_folder(claim.path, state))
 
 
-async def claim(folder: Path | None, level: str, environ: Mapping[str, str]) -> WorkspaceLease:
+async def claim(
+    folder: Path | None,
+    level: str,
+    environ: Mapping[str, str],
+    on_locked: Callable[[Path], None] | None = None,
+) -> WorkspaceLease:
     """Do what `open_workspace` does, in a thread: many files and a slow disk hold up nothing but this.
 
     Raises:
@@ -93,7 +104,7 @@ async def claim(folder: Path | None, level: str, environ: Mapping[str, str]) -> 
     leases: list[WorkspaceLease] = []
 
     async def open_in_thread() -> None:
-        leases.append(await in_thread(open_workspace, folder, level, environ))
+        leases.append(await in_thread(open_workspace, folder, level, environ, on_locked))
 
     try:
         await run_to_completion(open_in_thread())

@@ -23,7 +23,7 @@ from aisotools.core.sandboxes import Sandbox
 from aisotools.core.threads import in_thread
 from aisotools.core.truncation import DEFAULT_RETAINED_BYTES, RetentionBudget
 from aisotools.core.types import Json, Origin, ToolCall, ToolResult
-from aisotools.policy.config import user_allowed_names, user_policy
+from aisotools.policy.config import user_policy
 from aisotools.policy.grants import Grants
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import Policy
@@ -36,7 +36,6 @@ from aisotools.session.event_log import EventLog, Listener
 from aisotools.session.gate import Gate, make_call
 from aisotools.session.options import (
     check_retained_bytes,
-    claim,
     existing_paths,
     is_number,
     parse_workspace,
@@ -46,13 +45,16 @@ from aisotools.session.options import (
 )
 from aisotools.session.recording import Recording, record
 from aisotools.session.setup import (
+    PreparedSandbox,
     SandboxFactory,
     SessionParts,
     announce_opened,
     build_environment,
     check_factory,
+    claim_beside,
     detect_levels,
     park,
+    prepare_sandbox,
     settle_level,
     setup_options,
 )
@@ -408,28 +410,26 @@ class Session:
         if self._policy_is_default:
             self._gate.policy = user_policy(self._environ)
         refuse_auto_without_sandbox(self.policy, level)
-        lease = await claim(self._workspace, level, self._environ)
+        by_session = self._gate.allowed.names
+
+        async def prepare(workspace: Path) -> PreparedSandbox:
+            spec = WorkerSpec(
+                level=level,
+                workspace=str(workspace),
+                readable=self._read_only,
+                limits=self.limits,
+                allowed=self._gate.allowed,
+                tool_modules=WORKER_MODULES,
+            )
+            return await prepare_sandbox(
+                spec, self._make_sandbox, self._event_log, self._environ, self.policy, start_early=start_early
+            )
+
+        lease, prepared = await claim_beside(self._workspace, level, self._environ, prepare)
         parts = None
         try:
-            by_session = self._gate.allowed.names
-            by_settings = user_allowed_names(self._environ, lease.path)
-            self._gate.allowed.allow(by_settings)
             parts = await build_environment(
-                WorkerSpec(
-                    level=level,
-                    workspace=str(lease.path),
-                    readable=self._read_only,
-                    limits=self.limits,
-                    allowed=self._gate.allowed,
-                    tool_modules=WORKER_MODULES,
-                ),
-                self._make_sandbox,
-                event_log=self._event_log,
-                session_key=self.session_key,
-                environ=self._environ,
-                policy=self.policy,
-                start_early=start_early,
-                **self._options,
+                prepared, self._event_log, self.session_key, self._environ, **self._options
             )
             self._recording = await record(
                 self._event_log,
@@ -440,7 +440,7 @@ class Session:
             )
             # Race: whoever closed it meanwhile has found nothing yet to release.
             self._refuse_if_closed("was closed while it opened")
-            announce_opened(self._event_log, parts.history, session=by_session, settings=by_settings)
+            announce_opened(self._event_log, parts.history, session=by_session, settings=prepared.allowed)
         except BaseException:
             if parts is not None:
                 await parts.discard()

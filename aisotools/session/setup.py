@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import functools
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypedDict, get_args
+from typing import Any, Protocol, TypedDict, get_args
 
 from aisotools.builtin import WORKER_MODULES
-from aisotools.core.concurrency import LoopTicker
+from aisotools.core.concurrency import LoopTicker, run_to_completion
 from aisotools.core.events import CallFinished, CallStarted, ProtectedNamesAllowed
 from aisotools.core.exceptions import UsageError
 from aisotools.core.sandboxes import (
@@ -27,7 +28,7 @@ from aisotools.core.sandboxes import (
     SupportsSupervisor,
 )
 from aisotools.core.threads import in_thread
-from aisotools.policy.config import workspace_policy
+from aisotools.policy.config import user_allowed_names, workspace_policy
 from aisotools.policy.enforcement import PathEnforcement
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.confinement.detect import ENVIRONMENT_NAME, Detection, choose_level
@@ -36,6 +37,7 @@ from aisotools.sandbox.process.spawn import WorkerSpec, detection, search_path
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment, ImportRootWatch, ReadGuard
 from aisotools.session.history import WorkspaceHistory
+from aisotools.session.options import claim
 from aisotools.session.path_rules import PathRules
 from aisotools.session.protection import Protection, RestGuard
 from aisotools.session.recording import Recording
@@ -44,7 +46,7 @@ from aisotools.session.sharing import share_in_thread
 from aisotools.session.trials import trial_lookups
 from aisotools.session.undo_history import TimeoutChoice, UndoHistory
 from aisotools.workspace.import_roots import package_marks
-from aisotools.workspace.lock import state_folder
+from aisotools.workspace.lock import WorkspaceLease, state_folder
 from aisotools.workspace.path_facts import PathResolver
 from aisotools.workspace.protected import ProtectedFiles
 from aisotools.workspace.read_tracker import ReadCache
@@ -170,65 +172,175 @@ def announce_opened(event_log: EventLog, history: UndoHistory, **allowed: Sequen
             event_log.add(ProtectedNamesAllowed, names=tuple(names), source=source)
 
 
-async def build_environment(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedSandbox:
+    """A sandbox that was made for a workspace and runs nothing yet.
+
+    Attributes:
+        sandbox: The sandbox.
+        spec: What its workers are to be.
+        is_remote: Whether the files are on another machine.
+        path_rules: The rules about paths, of which the sandbox enforces what it can.
+        narrowing: The workspace's own policy, if it has one.
+        allowed: The protected names that the person's settings allow in this workspace.
+        starts_early: Whether a worker was asked for already.
+    """
+
+    sandbox: Sandbox
+    spec: WorkerSpec
+    is_remote: bool
+    path_rules: PathRules
+    narrowing: Policy | None
+    allowed: tuple[str, ...]
+    starts_early: bool
+
+
+async def prepare_sandbox(
     spec: WorkerSpec,
     make_sandbox: SandboxFactory,
-    *,
     event_log: EventLog,
-    session_key: str,
     environ: Mapping[str, str],
-    protect_notebooks: bool,
-    policy: Policy | None = None,
-    try_unknown_commands: bool = True,
-    on_timeout: TimeoutChoice = "keep",
+    policy: Policy,
+    *,
     start_early: bool = False,
-) -> SessionParts:
-    """Make the sandbox, and the guards and the history around its calls.
+) -> PreparedSandbox:
+    """Make the sandbox of a session.
 
     Args:
         spec: The worker that is wanted.
         make_sandbox: Makes the sandbox.
-        event_log: Records the events of the sandbox and the history.
-        session_key: The key of the session.
+        event_log: Records the events of the sandbox.
         environ: The environment variables in which settings are looked up.
-        protect_notebooks: Whether open notebooks are protected.
         policy: The session's policy, of which the sandbox enforces what it can.
-        try_unknown_commands: Whether commands with unknown effects are tried before a person is asked.
-        on_timeout: Whether changes of a call that times out are kept or taken back.
-        start_early: Whether the sandbox begins to start a worker meanwhile, if it can.
+        start_early: Whether the sandbox begins to start a worker now, if it can.
 
     Raises:
-        WorkspaceError: If checkpoints cannot be kept.
         UsageError: If the workspace's own policy is not valid.
     """
     workspace = Path(spec.workspace)
     is_remote = isinstance(make_sandbox, SupportsRemoteLocation)
     path_rules = PathRules(workspace, spec.level, environ.get("HOME", ""))
+    allowed = user_allowed_names(environ, workspace)
+    spec.allowed.allow(allowed)
     # In a thread: what lies in a workspace may be hostile and large.
-    narrowing, files = await in_thread(
-        _read_workspace,
-        spec,
-        environ,
-        None if is_remote else path_rules,
-        policy or Policy(),
-        protect_notebooks=protect_notebooks,
-    )
+    narrowing = await in_thread(_follow_rules, workspace, None if is_remote else path_rules, policy)
     path_rules.announce()
     enforced = path_rules.enforcement
     spec = dataclasses.replace(spec, unreadable=enforced.unreadable, unwritable=enforced.unwritable)
     sandbox = make_sandbox(spec, event_log)
-    path_rules.connect(sandbox, files)
+    starts_early = False
+    if start_early and isinstance(sandbox, SupportsEarlyStart):
+        # What is left to do takes this process about as long as a worker takes to get ready beside it.
+        starts_early = True
+        sandbox.prepare()
+    return PreparedSandbox(
+        sandbox=sandbox,
+        spec=spec,
+        is_remote=is_remote,
+        path_rules=path_rules,
+        narrowing=narrowing,
+        allowed=allowed,
+        starts_early=starts_early,
+    )
+
+
+async def claim_beside(
+    folder: Path | None,
+    level: str,
+    environ: Mapping[str, str],
+    prepare: Callable[[Path], Awaitable[PreparedSandbox]],
+) -> tuple[WorkspaceLease, PreparedSandbox]:
+    """Claim a workspace, and prepare its sandbox while other processes are looked at, if that can be.
+
+    Args:
+        folder: The folder; None for the notebook's own, which is not known before.
+        level: The confinement level.
+        environ: The environment variables with the settings.
+        prepare: Prepares the sandbox for the workspace with this real path, and changes nothing in there.
+
+    Returns:
+        The claim, and the sandbox, which is closed again if the workspace cannot be had.
+
+    Raises:
+        WorkspaceError: As `open_workspace`.
+        Exception: Whatever `prepare` raises.
+    """
+    loop = asyncio.get_running_loop()
+    locked: asyncio.Future[Path] = loop.create_future()
+
+    def on_locked(path: Path) -> None:
+        # In another thread. Race: the session was cancelled, and its loop has ended meanwhile.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(lambda: None if locked.done() else locked.set_result(path))
+
+    claiming = asyncio.ensure_future(claim(folder, level, environ, on_locked))
+    prepared: list[PreparedSandbox] = []
+    try:
+        either: list[asyncio.Future[Any]] = [claiming, locked]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if locked.done() and not claiming.done():
+            prepared.append(await prepare(locked.result()))
+        # Race: who is cancelled here gives the claim back below, once it is known.
+        lease = await asyncio.shield(claiming)
+        if not prepared:
+            prepared.append(await prepare(lease.path))
+    except BaseException:
+
+        async def give_back() -> None:
+            claiming.cancel()
+            await asyncio.wait([claiming])
+            if not claiming.cancelled() and claiming.exception() is None:
+                await in_thread(claiming.result().release)
+            for one in prepared:
+                await one.sandbox.close()
+
+        # Cancelled, refused, or not prepared: nobody learns of any of it any more.
+        await run_to_completion(give_back())
+        raise
+    return lease, prepared[0]
+
+
+async def build_environment(
+    prepared: PreparedSandbox,
+    event_log: EventLog,
+    session_key: str,
+    environ: Mapping[str, str],
+    *,
+    protect_notebooks: bool,
+    try_unknown_commands: bool = True,
+    on_timeout: TimeoutChoice = "keep",
+) -> SessionParts:
+    """Make the guards and the history around the calls of a sandbox, which is closed if that fails.
+
+    Args:
+        prepared: The sandbox. The workspace is claimed by now.
+        event_log: Records the events of the history.
+        session_key: The key of the session.
+        environ: The environment variables in which settings are looked up.
+        protect_notebooks: Whether open notebooks are protected.
+        try_unknown_commands: Whether commands with unknown effects are tried before a person is asked.
+        on_timeout: Whether changes of a call that times out are kept or taken back.
+
+    Raises:
+        WorkspaceError: If checkpoints cannot be kept.
+    """
+    sandbox, spec, path_rules = prepared.sandbox, prepared.spec, prepared.path_rules
+    workspace = Path(spec.workspace)
     guarded = Workspace(workspace)
     reads = ReadCache(guarded)
     async with contextlib.AsyncExitStack() as opened:
+        opened.push_async_callback(sandbox.close)
         history: UndoHistory
-        if is_remote:
+        if prepared.is_remote:
             # The files are elsewhere: what lies here says nothing about them, so nothing here is guarded or
             # kept.
             history = NoUndoHistory()
         else:
             shared = await share_in_thread(workspace, state_folder(environ), sandbox)
-            files.watch_mode(shared.checkpoints.root_mode)
+            if prepared.starts_early and shared.checkpoints.notes and isinstance(sandbox, SupportsEarlyStart):
+                # Crash of an earlier session: an undo that was cut short has just been completed or taken
+                # back. That replaces folders, and what the worker had mounted in one is gone with it.
+                sandbox.discard_prepared()
             history = WorkspaceHistory(
                 shared,
                 sandbox=sandbox,
@@ -238,15 +350,13 @@ async def build_environment(
                 on_timeout=on_timeout,
             )
         opened.callback(history.close)
-        opened.push_async_callback(sandbox.close)
-        if start_early and isinstance(sandbox, SupportsEarlyStart):
-            # Order: by now an undo that was cut short is completed or taken back. That replaces folders, and
-            # what a worker has mounted in one would go with it. What is left to do only reads, and takes this
-            # process about as long as a worker takes to get ready beside it.
-            sandbox.prepare()
-        imports = await in_thread(ImportRootWatch, workspace, environ)
+        files, imports = await in_thread(
+            _read_files, spec, environ, path_rules.enforcement, protect_notebooks=protect_notebooks
+        )
         if isinstance(history, WorkspaceHistory):
+            files.watch_mode(shared.checkpoints.root_mode)
             await history.measure()
+        path_rules.connect(sandbox, files)
         opened.pop_all()
     protection = Protection(files, functools.partial(_activity, sandbox), imports, event_log)
     event_log.subscribe(protection.on_event, (CallStarted, CallFinished))
@@ -254,7 +364,7 @@ async def build_environment(
         sandbox=sandbox,
         level=spec.level,
         workspace=workspace,
-        workspace_policy=narrowing,
+        workspace_policy=prepared.narrowing,
         has_readers=isinstance(sandbox, SupportsReaders) and sandbox.has_readers,
         can_undo=history.can_undo,
         describe_undo=history.describe,
@@ -279,24 +389,29 @@ async def build_environment(
     return SessionParts(env=env, protection=protection, reads=reads, history=history)
 
 
-def _read_workspace(
-    spec: WorkerSpec,
-    environ: Mapping[str, str],
-    path_rules: PathRules | None,
-    policy: Policy,
-    *,
-    protect_notebooks: bool,
-) -> tuple[Policy | None, ProtectedFiles]:
-    """Return the workspace's own policy, and its protected files as they are now.
+def _follow_rules(workspace: Path, path_rules: PathRules | None, policy: Policy) -> Policy | None:
+    """Return the workspace's own policy, if it has one.
 
-    The rules about paths of both policies are followed first, unless the files are on another machine.
+    The rules about paths of both policies are followed from now on, unless the files are on another machine.
     """
-    workspace = Path(spec.workspace)
     narrowing = workspace_policy(workspace)
-    enforced = PathEnforcement()
     if path_rules is not None:
         path_rules.follow(policy if narrowing is None else policy.narrowed(narrowing))
-        enforced = path_rules.enforcement
+    return narrowing
+
+
+def _read_files(
+    spec: WorkerSpec, environ: Mapping[str, str], enforced: PathEnforcement, *, protect_notebooks: bool
+) -> tuple[ProtectedFiles, ImportRootWatch]:
+    """Return the workspace's protected files as they are now, and the watch of what it could be imported as.
+
+    Args:
+        spec: The worker that is wanted.
+        environ: The environment variables in which settings are looked up.
+        enforced: The rules about paths that are followed.
+        protect_notebooks: Whether open notebooks are protected.
+    """
+    workspace = Path(spec.workspace)
     files = ProtectedFiles(
         workspace,
         state_folder(environ) / "taken-away" / uuid.uuid4().hex[:12],
@@ -308,7 +423,7 @@ def _read_workspace(
         unreadable=enforced.unreadable,
         package_marks=package_marks(workspace, environ),
     )
-    return narrowing, files
+    return files, ImportRootWatch(workspace, environ)
 
 
 def _home(sandbox: Sandbox) -> str:

@@ -11,6 +11,8 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
+from pydantic_core import ValidationError, from_json, to_json, to_jsonable_python
+
 from aisotools.core.concurrency import gc_paused
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import ToolContext
@@ -34,8 +36,6 @@ def to_result(value: Any, return_type: ReturnType | None, context: ToolContext) 
     Raises:
         ToolError: If the value does not fit the declared return type; not recoverable.
     """
-    from pydantic_core import to_json
-
     if isinstance(value, ToolResult):
         return value
     if isinstance(value, bytes) and return_type is None:
@@ -117,9 +117,6 @@ class ReturnType:
         Raises:
             ToolError: If it does not fit the declared type; not recoverable.
         """
-        from pydantic import ValidationError
-        from pydantic_core import from_json, to_json
-
         with suppress(ValueError, TypeError, RecursionError), gc_paused():
             # Serializing with the declared type keeps aliases and enums as its schema describes them.
             if self._dumps_directly and not isinstance(value, float):
@@ -139,8 +136,6 @@ class ReturnType:
         Raises:
             ToolError: If it does not fit the declared type; not recoverable.
         """
-        from pydantic import ValidationError
-
         try:
             with gc_paused():
                 self._adapter.validate_python(value)
@@ -164,8 +159,6 @@ def to_plain_json(value: Any) -> Json:
     Raises:
         ValueError: If it has no JSON form.
     """
-    from pydantic_core import to_jsonable_python
-
     return to_jsonable_python(value, inf_nan_mode="strings", fallback=_numpy_to_python)
 
 

@@ -29,7 +29,7 @@ import site
 import stat
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -322,15 +322,28 @@ class WorkspaceLease:
             _LOCKS.release(self.path)
 
 
-def claim_workspace(path: Path, state_folder: Path) -> WorkspaceLease:
+def claim_workspace(
+    path: Path, state_folder: Path, on_locked: Callable[[Path], None] | None = None
+) -> WorkspaceLease:
     """Lock a workspace for this process. Several sessions of one process share the lock.
+
+    Args:
+        path: The folder.
+        state_folder: Where the lock files lie.
+        on_locked: Called with its real path once nobody else with this state folder can lock it. What is left
+            to do then is to look for processes with another one, of which there may be hundreds.
 
     Raises:
         WorkspaceError: If the state folder cannot hold locks.
         WorkspaceRefused: If the folder lies in or around the workspace of another open session.
     """
     real = path.resolve()
-    lease = WorkspaceLease(real, _LOCKS.take(real, state_folder))
+
+    def on_own_locks() -> None:
+        if on_locked is not None and real.resolve() == real:
+            on_locked(real)
+
+    lease = WorkspaceLease(real, _LOCKS.take(real, state_folder, on_own_locks))
     # Race: a session that was open above has put a link into the way, and has ended before the claim.
     if lease.ours and real.resolve() != real:
         lease.release()
@@ -398,8 +411,13 @@ class _ProcessLocks:
         # Fork: a child that kept the descriptors would hold the locks after this process has ended.
         os.register_at_fork(after_in_child=self._forget)
 
-    def take(self, workspace: Path, state_folder: Path) -> int | None:
-        """Lock or count once more. Return the process id of another holder, or None."""
+    def take(
+        self, workspace: Path, state_folder: Path, on_own_locks: Callable[[], None] = lambda: None
+    ) -> int | None:
+        """Lock or count once more. Return the process id of another holder, or None.
+
+        What this process locks is locked when `on_own_locks` is called; others are looked at after that.
+        """
         with self._guard:
             if workspace in self._claims:
                 self._claims[workspace].count += 1
@@ -429,8 +447,9 @@ class _ProcessLocks:
                         raise _nested(str(workspace), "contains", inner, pid) from None
                     return pid
             try:
+                on_own_locks()
                 holder = _find_holder_elsewhere(workspace, whole, above)
-            except WorkspaceRefused:
+            except BaseException:
                 self._release_files(*alone, *shared)
                 raise
             if holder is not None:

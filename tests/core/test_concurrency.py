@@ -373,7 +373,7 @@ async def test_tasks_go_on_in_the_order_in_which_they_came() -> None:
     assert order[4:] == ["on 0", "on 2", "on 3"]
     async with turns.turn():
         pass
-    assert turns._last is None
+    assert turns.last is None
 
 
 async def test_a_task_that_is_cancelled_lets_none_go_on_before_its_turn() -> None:

@@ -413,6 +413,9 @@ class Early(FakeSandbox):
     def prepare(self) -> None:
         self.asked.append("prepare")
 
+    def discard_prepared(self) -> None:
+        self.asked.append("discard")
+
     async def start(self) -> SandboxStatus:
         self.asked.append("start")
         return await super().start()

@@ -651,14 +651,18 @@ def test_a_folder_that_becomes_a_link_is_not_claimed(
     (tmp_path / "a").mkdir()
     take = _ProcessLocks.take
 
-    def take_late(locks: _ProcessLocks, workspace: Path, folder: Path) -> int | None:
+    def take_late(
+        locks: _ProcessLocks, workspace: Path, folder: Path, on_own_locks: Callable[[], None]
+    ) -> int | None:
         (tmp_path / "a").rmdir()
         (tmp_path / "a").symlink_to("private")
-        return take(locks, workspace, folder)
+        return take(locks, workspace, folder, on_own_locks)
 
+    locked: list[Path] = []
     monkeypatch.setattr(_ProcessLocks, "take", take_late)
     with pytest.raises(WorkspaceRefused, match="replaced"):
-        claim_workspace(tmp_path / "a", state)
+        claim_workspace(tmp_path / "a", state, locked.append)
+    assert locked == [], "nothing is begun in the folder that the link leads to"
     monkeypatch.undo()
     assert held_elsewhere(tmp_path / "a", state) is None
 

@@ -56,7 +56,6 @@ _MOST_ENDED = 8  # processes, each with a descriptor of ours
 _LIST_BYTES = 1 << 12
 _LINKS_OF_NO_THREAD = 2  # of the folder /proc/<pid>/task, which has one more for each thread
 _MOST_LISTED = 8
-_TURNS = 3  # of a worker: before a call, when a reader runs it, and after it
 # What these write on their command line: the workers and the trackers of joblib's loky, and of Python's own.
 _find_helper = re.compile(
     rb"joblib\.externals\.loky\.backend\.|\0loky\.backend\.|from loky\.backend\.|"
@@ -487,12 +486,16 @@ class ReadWatch:
             await self._settled()
             since_ns = file_time()
             before = others.count_runs(self._own())
-        turns = [others.turns_of_worker()]
-        result = await call(lambda: turns.append(others.turns_of_worker()))
-        turns.append(others.turns_of_worker())
+        is_in_reader, turns = False, others.turns_of_worker()
+
+        def note_reader() -> None:
+            nonlocal is_in_reader
+            is_in_reader = True
+
+        result = await call(note_reader)
         # The worker itself has nothing to do while a reader runs, unless an earlier call has set a timer.
         # Before, it may have made the reader: by its own Python, which an earlier call may have changed.
-        is_awake = not is_in_worker and (len(turns) != _TURNS or len({*turns}) > 1)
+        is_awake = not is_in_worker and (not is_in_reader or turns != others.turns_of_worker())
         if not is_awake and (before == {} or not others.have_run(before)):
             return result
         changed = await in_thread(find_changed, self._workspace, since_ns)

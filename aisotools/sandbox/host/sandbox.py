@@ -173,6 +173,10 @@ class LocalSandbox:
         if self._connection is None:
             self._starter.prepare(self._spec)
 
+    def discard_prepared(self) -> None:
+        """End a worker that `prepare` has asked for and no call has used; the next call starts another."""
+        self._starter.discard("what lies in the workspace was replaced")
+
     async def start(self) -> SandboxStatus:
         """Start a worker unless there is one, and return the status.
 

@@ -2,11 +2,14 @@
 
 A worker may be asked for ahead of its use, so that it gets ready while the session still reads its workspace.
 
-Threat: a worker that starts early runs where the host may import from, or by rules that no longer hold.
+Threat: a worker that starts early runs where the host may import from, in a workspace that another session
+has, or by rules that no longer hold.
 Mechanism: it has no call, and runs no code of a user, before `WorkerStarter.start` has returned it, which
-looks at the import roots again. One that was asked for with other rules about paths is thrown away. No event
-names it before it is used. It is a process of the sandbox like any other: it ends with the sandbox, and with
-the host.
+looks at the import roots again. A session starts it when it has its own locks of the workspace, and opens
+only after it has looked at those of other processes; if one has the workspace, the worker ends. One that was
+asked for with other rules about paths, or before an undo that was cut short was completed, is thrown away. No
+event names it before it is used. It is a process of the sandbox like any other: it ends with the sandbox, and
+with the host.
 Race: it ends, or is killed, before it is used. `start` finds it lost and asks for another one.
 Failure: what cannot be asked for ahead is asked for by `start`, which reports why it cannot be had.
 """

@@ -19,6 +19,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import functools
 import io
 import os
 import signal
@@ -513,10 +514,16 @@ def _no_descriptors(error: OSError) -> SandboxError:
 def _package_folders() -> tuple[tuple[str, int], ...]:
     """Return what changes when packages are installed or removed: when their folders were last changed."""
     folders = []
-    for folder in sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}):
+    for folder in _find_package_folders():
         with contextlib.suppress(OSError):
             folders.append((folder, os.stat(folder).st_mtime_ns))
     return tuple(folders)
+
+
+@functools.cache
+def _find_package_folders() -> tuple[str, ...]:
+    # Each start of a worker asks for them, and `sysconfig` takes a quarter of a millisecond to tell.
+    return tuple(sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
 
 
 def search_path() -> str:

@@ -18,10 +18,12 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import importlib
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 from aisotools.core.exceptions import WorkerBroken
+from aisotools.core.protocols import Tool
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.worker.event_loop import ForkableEventLoop
 from aisotools.sandbox.worker.ipython import ZMQInteractiveShell
@@ -119,3 +121,23 @@ def run_in_fork(check: Callable[[], Coroutine[Any, Any, None]]) -> None:
         loop.run_until_complete(check())
     finally:
         loop.close()
+
+
+def import_tool(path: str) -> Tool:
+    """Return the tool that an import path such as `package.module:name` names.
+
+    Raises:
+        WorkerBroken: If it is one of aisotools' own, which only what an earlier call has left can hinder.
+        Exception: Whatever the import of another one raises.
+    """
+    module, _, attribute = path.partition(":")
+    try:
+        tool: Tool = getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        if not module.startswith("aisotools."):
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        raise WorkerBroken(
+            f"What an earlier call has left keeps {module} from being imported: {reason}."
+        ) from error
+    return tool

@@ -9,11 +9,12 @@ fork without write rights (see `reader`), speaks the same.
 
 from __future__ import annotations
 
+# What `signal` wraps, without making an enumeration's member of each result: it is called for each call.
+import _signal  # type: ignore[import-not-found]  # mypy knows no stub of it
 import asyncio
 import contextlib
 import dataclasses
 import functools
-import importlib
 import os
 import pickle
 import signal
@@ -49,6 +50,7 @@ from aisotools.sandbox.worker.self_check import (
     CELLS,
     CHECK_ID,
     NOTHING,
+    import_tool,
     make_check_record,
     require_sound,
     run_in_fork,
@@ -484,16 +486,13 @@ class Worker:
         file may use it. All else is kept from call to call: handlers of signals, timers, environment
         variables, and a umask that takes rights from others only.
         """
-        sys.settrace(None)
-        sys.setprofile(None)
-        threading.settrace(None)
-        threading.setprofile(None)
+        _stop_tracing()
         # Signals: blocked ones would stay blocked in programs, which could not be asked to end.
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        _signal.pthread_sigmask(signal.SIG_SETMASK, ())
         # Signal: a child of a process that ignores it leaves no exit status. A handler of user code stays.
         # It is set again in any case, since C code may have ignored the signal behind Python's back.
-        handler = signal.getsignal(signal.SIGCHLD)
-        signal.signal(signal.SIGCHLD, handler if callable(handler) else signal.SIG_DFL)
+        handler = _signal.getsignal(signal.SIGCHLD)
+        _signal.signal(signal.SIGCHLD, handler if callable(handler) else signal.SIG_DFL)
         umask = os.umask(self._umask)
         if not umask & 0o700:
             os.umask(umask)
@@ -572,7 +571,7 @@ class Worker:
         if call.holds_main_thread:
             self._holder, self._recorder.main = call.number, call.record
             # Signal: an earlier call may have ignored it. Then Stop could only end the whole worker.
-            signal.signal(signal.SIGINT, self._on_interrupt)
+            _signal.signal(signal.SIGINT, self._on_interrupt)
         try:
             pieces = await self._drive(self._execute(call), call.number)
         except WorkerBroken as error:
@@ -585,12 +584,14 @@ class Worker:
         finally:
             if call.holds_main_thread:
                 self._holder = self._recorder.main = None
-                self._put_back()
+                _stop_tracing()  # or the code that answers would be traced as well
         if os.getpid() != self._pid:
             # A fork made by user code has run out of its cell. It must not answer for its parent.
             flush()
             os._exit(0)
         self._answer(call, pieces)
+        if call.holds_main_thread:
+            self._put_back()  # after the answer, which need not wait for this
 
     async def _execute(self, call: _Call) -> ResultPieces:
         """Run everything of the call that may run user code, and take as long as that likes."""
@@ -617,7 +618,7 @@ class Worker:
         tool = self._tools.get(key)
         if tool is None:
             path = frame.header.get("import_path")
-            tool = _import_tool(path) if path else pickle.loads(frame.parts[1])  # noqa: S301 - from the host
+            tool = import_tool(path) if path else pickle.loads(frame.parts[1])  # noqa: S301 - from the host
             self._tools[key] = tool
         return tool
 
@@ -686,15 +687,9 @@ class Worker:
         return json_bundle(formatter.format(value)[0])
 
 
-def _import_tool(path: str) -> Tool:
-    module, _, attribute = path.partition(":")
-    try:
-        tool: Tool = getattr(importlib.import_module(module), attribute)
-    except Exception as error:
-        if not module.startswith("aisotools."):
-            raise
-        reason = f"{type(error).__name__}: {error}"
-        raise WorkerBroken(
-            f"What an earlier call has left keeps {module} from being imported: {reason}."
-        ) from error
-    return tool
+def _stop_tracing() -> None:
+    """Let no function that user code has set trace or profile what runs next."""
+    sys.settrace(None)
+    sys.setprofile(None)
+    threading.settrace(None)
+    threading.setprofile(None)

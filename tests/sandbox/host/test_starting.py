@@ -51,6 +51,17 @@ async def test_the_first_call_runs_in_the_worker_that_was_asked_for(r: Rig) -> N
     assert prepared.monitor is not None
 
 
+async def test_a_worker_that_is_discarded_is_ended_and_the_first_call_gets_another(r: Rig) -> None:
+    prepared = prepare(r)
+    await prepared.ready
+    r.kernel.discard_prepared()
+    assert await r.value("1") == 1
+    assert r.kernel._connection is not prepared
+    await eventually(lambda: not is_there(f"/proc/{prepared.pid}"))
+    r.kernel.discard_prepared()  # nothing is left to be discarded
+    assert await r.value("1") == 1
+
+
 async def test_two_calls_at_once_share_the_worker_that_was_asked_for(r: Rig) -> None:
     prepared = prepare(r)
     assert tuple(await asyncio.gather(r.value("1"), r.value("2"))) == (1, 2)
