@@ -8,6 +8,7 @@ provider data are omitted. `Conversation` folds an agent's events back into its 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -583,8 +584,13 @@ _HEADER_FIELDS = {field.name for field in dataclasses.fields(SessionEvent)}
 
 def agent_body(event: AgentEvent) -> dict[str, Any]:
     """Return the fields of an event as JSON, redacted, without those that every event has."""
-    values = {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
-    return {name: _plain(value) for name, value in values.items() if name not in _HEADER_FIELDS}
+    names = _body_fields(type(event))  # type: ignore[arg-type]  # classes are hashable
+    return {name: _plain(getattr(event, name)) for name in names}
+
+
+@functools.cache
+def _body_fields(kind: type[AgentEvent]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind) if field.name not in _HEADER_FIELDS)
 
 
 def _plain(value: Any) -> Json:

@@ -295,21 +295,27 @@ class _RetainedEvents:
             if event.result.truncation or len(self._finished) >= _MOST_UNMEASURED_RESULTS:
                 self._charge_finished()
             elif self._timer is None:
-                try:
-                    loop = asyncio.get_running_loop()
-                except RuntimeError:
-                    self._charge_finished()
-                else:
-                    self._timer = loop.call_later(_MEASURE_AFTER_S, self._charge_finished)
+                self._charge_soon()
         elif isinstance(event, CallStarted) and len(self._finished) >= _ENOUGH_UNMEASURED_RESULTS:
             # While the sandbox runs this call, the loop has nothing else to do.
             if event.runs_in == "sandbox":
                 with suppress(RuntimeError):  # without a loop a later event charges them
                     asyncio.get_running_loop().call_soon(self._charge_finished)
-        elif not event.call_id or len(numbers) >= _MOST_UNMEASURED_EVENTS:
+        elif len(numbers) >= (_MOST_UNMEASURED_EVENTS if event.call_id else _MOST_UNMEASURED_RESULTS):
             self._charge(self._unmeasured.pop(event.call_id))
+        elif not event.call_id:
+            if self._timer is None:
+                self._charge_soon()
         elif len(self._unmeasured) > _MOST_UNMEASURED_CALLS:
             self._charge(self._unmeasured.pop(next(iter(self._unmeasured))))
+
+    def _charge_soon(self) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._charge_finished()
+        else:
+            self._timer = loop.call_later(_MEASURE_AFTER_S, self._charge_finished)
 
     def _charge_finished(self) -> None:
         if self._timer is not None:
@@ -319,6 +325,8 @@ class _RetainedEvents:
             *before, result = self._unmeasured.pop(self._finished.pop(), [0])
             self._charge(before)
             self._charge([result])
+        if "" in self._unmeasured:  # events of no call
+            self._charge(self._unmeasured.pop(""))
 
     def _charge(self, numbers: Sequence[int]) -> None:
         """Measure and charge events. What they have in common counts once, with the last of them."""

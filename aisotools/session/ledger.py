@@ -97,6 +97,7 @@ class Ledger:
         self._sealing = threading.Lock()
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._opened = os.fstat(self._descriptor)
+        self._place = self._opened.st_dev, self._opened.st_ino
         self._size = 0
         self._torn_bytes = 0  # at the end of the file, beyond `_size`
         self._is_parked = False
@@ -189,7 +190,8 @@ class Ledger:
         if self._is_parked:
             self._reopen()
         try:
-            self._remove_torn()
+            if self._torn_bytes:
+                self._remove_torn()
             written = os.write(self._descriptor, line)
         except OSError as error:
             problem = f"The ledger {self.path} cannot be written: {error.strerror}."
@@ -203,7 +205,7 @@ class Ledger:
         self._size += written
         try:
             status = os.stat(self._path_text)  # noqa: PTH116 - a Path takes twice as long, for each record
-            is_whole = os.path.samestat(status, self._opened) and status.st_size == self._size
+            is_whole = (status.st_dev, status.st_ino, status.st_size) == (*self._place, self._size)
         except OSError:
             is_whole = False
         if not is_whole:
