@@ -215,7 +215,7 @@ def existing_paths(paths: Sequence[str | os.PathLike[str]], environ: Mapping[str
 
     Raises:
         TypeError: If this is one path, not a list of them.
-        UsageError: If one does not exist.
+        UsageError: If one does not exist, is the root of the file system, or lies in /proc.
         WorkspaceRefused: If a link on the way to one may have been made by a session.
     """
     if isinstance(paths, str | os.PathLike):
@@ -229,4 +229,16 @@ def existing_paths(paths: Sequence[str | os.PathLike[str]], environ: Mapping[str
     if not expanded:
         return ()
     state = state_place(environ)
-    return tuple(str(real_workspace(path, state, use="be read")) for path in expanded)
+    real = tuple(str(real_workspace(path, state, use="be read")) for path in expanded)
+    for given, place in zip(paths, real, strict=True):
+        if place == "/":
+            raise UsageError(
+                f"read_only: {str(given)!r} is the whole file system, which would leave nothing protected. "
+                "Name the folders that tools need, such as ['/data']."
+            )
+        if place == "/proc" or place.startswith("/proc/"):
+            raise UsageError(
+                f"read_only: {str(given)!r} shows your other programs, which no sandbox may see. Leave it "
+                "out: a sandbox has a /proc of its own."
+            )
+    return real

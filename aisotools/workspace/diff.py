@@ -6,10 +6,11 @@ Diffs are computed by the host. The texts in them are untrusted.
 from __future__ import annotations
 
 import difflib
-from collections import deque
-from collections.abc import Iterator, Sequence
+import sys
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import AnyStr, Literal
+from typing import AnyStr, Literal, NamedTuple, overload
 
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.store import Store
@@ -21,6 +22,7 @@ MAX_DIFFS = 50
 
 _MAX_BYTES = 200_000  # of both versions together
 _MAX_LINES = 4_000  # the same
+_TARGET_BYTES = 1 << 20  # memory for the targets of links in the notes; beyond it a note is without them
 
 ChangeKind = Literal["added", "changed", "removed", "moved"]
 """Change of a path."""
@@ -54,9 +56,62 @@ class PathChange:
         return f"{_SIGNS[self.kind]} {where}{about}" + (f": {self.note}" if self.note else "")
 
 
+_Place = tuple["_Place | None", str]
+"""A path: the place of the folder around it, shared by all that it holds, and the last name as it is."""
+
+
+class _Entry(NamedTuple):
+    """A change as it is kept: for a path of 4 KiB its text would take up to 16 KiB."""
+
+    place: _Place
+    kind: ChangeKind
+    was: _Place | None = None
+    what: str = "file"
+    diff: str = ""
+    note: str = ""
+
+
+class _ChangeList(Sequence[PathChange]):
+    """Changes whose texts are made when they are read. Hostile code can make paths as long as it likes."""
+
+    def __init__(self, entries: Sequence[_Entry]) -> None:
+        self._entries = entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, index: int) -> PathChange: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[PathChange]: ...
+
+    def __getitem__(self, index: int | slice) -> PathChange | Sequence[PathChange]:
+        if isinstance(index, slice):
+            return _ChangeList(self._entries[index])
+        place, kind, was, what, diff, note = self._entries[index]
+        before = "" if was is None else _place_text(was)
+        return PathChange(path=_place_text(place), kind=kind, was=before, what=what, diff=diff, note=note)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or len(self) != len(other):
+            return False
+        return all(one == another for one, another in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def kinds(self) -> Iterator[ChangeKind]:
+        """Yield the kind of each change."""
+        return (entry.kind for entry in self._entries)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
     """Changes between two states of a workspace, as a sequence.
+
+    The text of a path is made when it is read, and not kept: all of them at once, as `added` returns them,
+    take as much memory as the paths are long.
 
     Attributes:
         every: Changes sorted by path.
@@ -66,7 +121,7 @@ class Changes:
             session's first call, or before the call that was named.
     """
 
-    every: tuple[PathChange, ...] = ()
+    every: Sequence[PathChange] = ()
     uncovered: tuple[str, ...] = ()
     reach: str = ""
     since: str = ""
@@ -89,9 +144,9 @@ class Changes:
     @property
     def headline(self) -> str:
         """Number of changes of each kind, in words."""
+        counts = Counter(self._kinds())
         kinds: tuple[ChangeKind, ...] = ("added", "changed", "removed", "moved")
-        counts = [f"{len(self._of(kind))} {kind}" for kind in kinds if self._of(kind)]
-        return ", ".join(counts) or "Nothing changed."
+        return ", ".join(f"{counts[kind]} {kind}" for kind in kinds if counts[kind]) or "Nothing changed."
 
     @property
     def added(self) -> tuple[str, ...]:
@@ -114,7 +169,12 @@ class Changes:
         return tuple((change.was, change.path) for change in self.every if change.kind == "moved")
 
     def _of(self, kind: ChangeKind) -> tuple[str, ...]:
-        return tuple(change.path for change in self.every if change.kind == kind)
+        kinds = zip(range(len(self.every)), self._kinds(), strict=True)
+        return tuple(self.every[place].path for place, one in kinds if one == kind)
+
+    def _kinds(self) -> Iterable[ChangeKind]:
+        every = self.every
+        return every.kinds() if isinstance(every, _ChangeList) else (change.kind for change in every)
 
 
 def changes_between(store: Store, before: str, after: str, uncovered: tuple[str, ...] = ()) -> Changes:
@@ -126,26 +186,51 @@ def changes_between(store: Store, before: str, after: str, uncovered: tuple[str,
     found = TreeReader(store).differences(before, after)
     moved = _moves(found)
     sources = set(moved.values())
-    every = []
-    diffs = 0
+    places = dict(zip(found, _iterate_places(found), strict=True))
+    entries: list[_Entry] = []
+    diffs, target_bytes = 0, _TARGET_BYTES
     for path, (was, now) in found.items():
         if path in sources or _is_unchanged(was, now):
             continue
         if path in moved:
-            every.append(PathChange(path=_text(path), kind="moved", was=_text(moved[path])))
+            entries.append(_Entry(places[path], "moved", places[moved[path]]))
             continue
         diff, note = "", _note(was, now)
         if note is None and diffs < MAX_DIFFS:
             diff, note = _diff(store, path, was, now)
             diffs += 1
-        if note is None:
+        elif note is None:
             note = "there are too many diffs to show all"
+        elif (now or was or Node("file")).is_link:
+            target_bytes -= sys.getsizeof(note)
+            note = note if target_bytes >= 0 else "there are too many targets to show all"
         kind: ChangeKind = "added" if was is None else "removed" if now is None else "changed"
         what = (now or was or Node("file")).kind
-        every.append(
-            PathChange(path=_text(path), kind=kind, what=_WHAT.get(what, what), diff=diff, note=note)
-        )
-    return Changes(every=tuple(every), uncovered=uncovered)
+        entries.append(_Entry(places[path], kind, None, _WHAT.get(what, what), diff, note))
+    return Changes(every=_ChangeList(entries), uncovered=uncovered)
+
+
+def _iterate_places(paths: Iterable[TreePath]) -> Iterator[_Place]:
+    """Yield the place of each path. What follows in the same folder shares the place of that."""
+    folder: TreePath = ()
+    around: list[_Place] = []
+    for path in paths:
+        same, _ = count_equal_ends(folder, path[:-1])
+        del around[same:]
+        folder = path[:-1]
+        for name in folder[same:]:
+            around.append((around[-1] if around else None, name))
+        yield (around[-1] if around else None), path[-1]
+
+
+def _place_text(place: _Place) -> str:
+    """Return a path for a person."""
+    names: list[str] = []
+    around: _Place | None = place
+    while around is not None:
+        around, name = around
+        names.append(name)
+    return printable("/".join(names[::-1]))
 
 
 def _is_unchanged(was: Node | None, now: Node | None) -> bool:

@@ -15,9 +15,10 @@ from aisotools.builtin import WORKER_MODULES
 from aisotools.core.protocols import ToolPayload
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.confinement.levels import LEVELS
+from aisotools.sandbox.host.programs import _NAMING_S
 from aisotools.sandbox.process import spawn
 from tests.sandbox.rig import PATIENT, Rig, rig, sleepers
-from tests.waiting import HANG_S, eventually
+from tests.waiting import eventually
 
 STOP_TASK = ToolPayload(
     key="task_stop", import_path="aisotools.builtin.tasks:task_stop", concurrency="overlap", programs="none"
@@ -217,12 +218,15 @@ async def stop_by_command(r: Rig) -> None:
     assert (await r.bash("sleep 99", timeout=200)).metadata["timed_out"] is True
 
 
+@pytest.mark.parametrize("naming_s", [_NAMING_S, 0], ids=["waits", "does not wait"])
 async def test_a_call_that_is_stopped_takes_no_other_call_with_it(
-    r: Rig, monkeypatch: pytest.MonkeyPatch
+    r: Rig, monkeypatch: pytest.MonkeyPatch, naming_s: float
 ) -> None:
-    """A call on the main thread blocks the loop while a command of another call has just begun."""
-    # On a busy machine the command may take longer to name its program than a stop may wait for that.
-    monkeypatch.setattr("aisotools.sandbox.host.programs._NAMING_S", HANG_S)
+    """A call on the main thread blocks the loop while a command of another call has just begun.
+
+    On a busy machine the command may take longer to name its program than a stop waits for that.
+    """
+    monkeypatch.setattr("aisotools.sandbox.host.programs._NAMING_S", naming_s)
     for count in range(3):
         command = f"touch began{count}; while [ ! -e go{count} ]; do sleep 0.01; done; echo survived"
         other = asyncio.create_task(r.bash(command))
@@ -231,6 +235,24 @@ async def test_a_call_that_is_stopped_takes_no_other_call_with_it(
         await eventually((r.workspace / f"began{count}").exists)
         (r.workspace / f"go{count}").touch()
         assert (await other).value["stdout"] == "survived\n"
+
+
+async def test_a_call_that_names_no_program_keeps_one_process_at_most_and_while_it_runs(r: Rig) -> None:
+    command = "touch began; while [ ! -e go ]; do sleep 0.01; done"
+    other = asyncio.create_task(r.bash(f": > queued; {command}"))
+    leave = "for n in range(3): subprocess.Popen(['sleep', str(1000 + n)], start_new_session=True)\n"
+    deceive = "worker._name_program = lambda number, pid: None\n"
+    stopped = await beside(
+        r,
+        FIND_WORKER + deceive + leave + "subprocess.Popen(['sleep', '2000'])\ntime.sleep(99)",
+        timeout_s=0.3,
+    )
+    assert stopped.metadata["timed_out"] is True
+    assert len(asleep(r) & {1000, 1001, 1002, 2000}) <= 1
+    await eventually((r.workspace / "began").exists)
+    (r.workspace / "go").touch()
+    await other
+    await eventually(lambda: not asleep(r) & {1000, 1001, 1002, 2000})
 
 
 # ---- processes that are never there when they are looked at

@@ -214,6 +214,26 @@ def test_read_only_paths_must_exist(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("/", r"read_only: '/' is the whole file system, .* Name the folders that tools need"),
+        ("//..", r"read_only: '//\.\.' is the whole file system"),
+        ("root", r"read_only: '.*/root' is the whole file system"),
+        ("/proc", r"read_only: '/proc' shows your other programs, .* Leave it out"),
+        ("/proc/self/fd", r"read_only: '/proc/self/fd' shows your other programs"),
+    ],
+)
+async def test_folders_that_would_leave_nothing_protected_are_not_made_readable(
+    tmp_path: Path, environ: Mapping[str, str], given: str, reason: str
+) -> None:
+    (tmp_path / "root").symlink_to("/")
+    given = str(tmp_path / given) if given == "root" else given
+    with pytest.raises(UsageError, match=reason):
+        await Session(tmp_path / "w", read_only=[given], approver=AllowAll(), environ=environ).start()
+    assert not (tmp_path / "w").exists()
+
+
 def test_mode_auto_needs_a_sandbox() -> None:
     with pytest.raises(UsageError, match="Mode auto is refused at level limited"):
         refuse_auto_without_sandbox(Policy(mode="auto"), "limited")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,6 +139,39 @@ def test_changes_are_a_sequence() -> None:
     change = PathChange(path="a", kind="added")
     changes = Changes(every=(change,))
     assert (len(changes), list(changes), bool(changes)) == (1, [change], True)
+
+
+def test_changes_whose_texts_are_made_when_they_are_read_are_a_sequence_like_any_other(store: Store) -> None:
+    inner = Node(
+        "folder", content=store.put(encode_folder({"\n": Node("file", content=store.put(b"x"), size=1)}))
+    )
+    before = store.put(encode_folder({"a": inner}))
+    after = store.put(encode_folder({"b": inner, "c": Node("folder", content=store.put(b""))}))
+    changes = changes_between(store, before, after)
+    expected = [
+        PathChange(path="a", kind="removed", what="folder"),
+        PathChange(path="b", kind="added", what="folder"),
+        PathChange(path="b/\\n", kind="moved", was="a/\\n"),
+        PathChange(path="c", kind="added", what="folder"),
+    ]
+    assert list(changes) == expected
+    assert (changes.every[-1], list(changes.every[1:3])) == (expected[-1], expected[1:3])
+    assert changes.every == tuple(expected)
+    assert changes == changes_between(store, before, after) != changes_between(store, after, before)
+    assert hash(changes) == hash(changes_between(store, before, after))
+    assert (changes.headline, changes.moved) == ("2 added, 1 removed, 1 moved", (("a/\\n", "b/\\n"),))
+
+
+def test_targets_of_links_in_notes_are_bounded(store: Store) -> None:
+    """Escaped, each takes up to a kilobyte, or four with one character beyond U+FFFF."""
+    target = "\U0001f600" + "\x01" * 124
+    after = tree(store, **{f"l{number:04}": target for number in range(1_000)})
+    changes = changes_between(store, tree(store), after)
+    assert sum(sys.getsizeof(change.note) for change in changes if "\U0001f600" in change.note) <= 1 << 20
+    assert (changes.every[0].note[:4], changes.every[-1].note) == (
+        "to '",
+        "there are too many targets to show all",
+    )
 
 
 # ---- unified diffs

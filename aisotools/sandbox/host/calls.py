@@ -127,7 +127,7 @@ class PendingCall:
         starts_task: Whether the program that it names is the keeper of a background task.
         program: The program that the worker has named for it, by its number in the worker's process
             namespace; 0 before.
-        on_named: Done when it has named its program; None unless somebody waits for it.
+        on_named: Done when it has named its program, or is finished; None unless somebody waits for it.
     """
 
     call_id: str
@@ -225,6 +225,8 @@ class CallTable:
 
     def finish(self, call: PendingCall) -> None:
         """Remove a call and withdraw its questions. What it left running may still print."""
+        if call.on_named is not None and not call.on_named.done():
+            call.on_named.set_result(None)
         if call.header:
             self._displays.withdraw_questions(call.call_id)
         if self._pending.pop(call.number, None) is not None:
@@ -376,7 +378,7 @@ class CallTable:
             self._count_junk()
             return
         call.program = pid
-        if call.on_named is not None:
+        if call.on_named is not None and not call.on_named.done():
             call.on_named.set_result(None)
         self._programs.note_program(call)
 

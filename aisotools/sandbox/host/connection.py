@@ -38,13 +38,21 @@ from aisotools.sandbox.host.calls import CallTable, PendingCall
 from aisotools.sandbox.host.displays import DisplayRouter
 from aisotools.sandbox.host.failures import describe_exit
 from aisotools.sandbox.host.monitor import ResourceMonitor
-from aisotools.sandbox.host.programs import ProgramRequests, note_start, scope_of, wait_for_names
+from aisotools.sandbox.host.programs import (
+    ProgramRequests,
+    list_unnamed,
+    name_of,
+    note_start,
+    scope_of,
+    wait_for_names,
+)
 from aisotools.sandbox.host.transport import FrameChannel, RawOutput
 from aisotools.sandbox.host.watches import watch
 from aisotools.sandbox.host.worker_limits import WorkerLimits
 from aisotools.sandbox.limits import LimitExceeded, Limits
 from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.descriptors import discard_socket, receive
+from aisotools.sandbox.process.ownership import StopScope
 from aisotools.sandbox.process.spawn import WorkerHandles
 from aisotools.sandbox.process.supervisor import parse_report
 
@@ -311,8 +319,22 @@ class WorkerConnection:
         async with self.sweep_lock:
             if self.is_serving:
                 await wait_for_names(call, self.calls)
-                scope = scope_of(call, self.calls).as_json()
-                await self.request_supervisor("sweep", within_s=_SWEEP_ANSWER_S, scope=scope)
+                scope, unnamed = scope_of(call, self.calls), list_unnamed(call, self.calls)
+                await self.request_supervisor(
+                    "sweep", within_s=_SWEEP_ANSWER_S, scope=scope.as_json(), call=call.number
+                )
+                if unnamed:
+                    # No task: nobody waits for this, and at the end of the tree nobody has to end it.
+                    names = asyncio.gather(*map(name_of, unnamed))
+                    names.add_done_callback(lambda _: self._settle(call))
+
+    def _settle(self, call: PendingCall) -> None:
+        """End what the sweep after a call has spared for others, which have named their programs since."""
+        programs = tuple(other.program for other in self.calls if other.program)
+        if self.lost_reason is None:
+            self._send_control(
+                {"op": "settle", "call": call.number, "scope": StopScope(programs=programs).as_json()}
+            )
 
     async def clear(self, keeper: int) -> None:
         """End all that is below a reader's keeper, and the keeper last; see `ReaderProcesses`."""

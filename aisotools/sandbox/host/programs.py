@@ -68,23 +68,36 @@ def scope_of(call: PendingCall, running: Iterable[PendingCall]) -> StopScope:
         programs=tuple(other.program for other in others if other.program),
         own=call.program,
         own_task=_task_key(call) if call.starts_task else "",
-        # A call that names its programs may be about to name one that is there already.
-        starts=tuple(other.start for other in others if other.start is not None and _may_start(other)),
+        starts=tuple(other.start for other in others if other.start is not None and other.programs == "any"),
+        expected=tuple(one.start for one in list_unnamed(call, calls) if one.start is not None),
         until_ticks=call.start.ticks if call.start is not None and _may_start(call) else None,
     )
+
+
+def list_unnamed(call: PendingCall, running: Iterable[PendingCall]) -> list[PendingCall]:
+    """Return the other calls that name their program, and have not done so yet."""
+    return [
+        other
+        for other in running
+        if other is not call and other.programs == "named" and not other.program and not other.future.done()
+    ]
+
+
+def name_of(call: PendingCall) -> asyncio.Future[None]:
+    """Return what is done when a call has named its program, or is finished."""
+    call.on_named = call.on_named or call.future.get_loop().create_future()
+    return call.on_named
 
 
 async def wait_for_names(call: PendingCall, running: Iterable[PendingCall]) -> None:
     """Wait until every other call that names its programs has done so, or is over; not for long."""
     # Race: a command may wait in the worker until the call that is stopped lets go of the main thread, and
     # begin before the sweep after that call. Nothing but its name tells it from what the stopped call did.
+    # On a busy machine it may not have named it in this time: then `StopScope.expected` is for it.
     ends_s = time.monotonic() + _NAMING_S
-    for other in running:
-        if other is call or other.programs != "named" or other.program or other.future.done():
-            continue
-        other.on_named = other.on_named or other.future.get_loop().create_future()
+    for other in list_unnamed(call, running):
         left_s = max(0, ends_s - time.monotonic())
-        known: list[asyncio.Future[Any]] = [other.on_named, other.future]
+        known: list[asyncio.Future[Any]] = [name_of(other), other.future]
         await asyncio.wait(known, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
 
 

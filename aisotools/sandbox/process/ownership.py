@@ -10,11 +10,15 @@ Mechanism
     and ends last. It belongs to a call that runs if it stands below a program that the worker has named for
     the call when it started it, or is in that program's session, which nobody can join; or below a child of
     the worker that was started since the call began, if that call may start programs without naming them.
+    A call that names its program may have started it and not named it yet: for each of them one child of the
+    worker is spared, the youngest since it began. Once all of these calls have named theirs or are over, it
+    ends if it is none of them.
     Everything else belongs to nobody and ends, that of ended calls and tasks included. A keeper is known by
     its number and its time of start together.
 Race window
     Among calls that start programs unnamed and run at the same moment on the main thread, what one starts
-    cannot be told from what another starts: only what is older than the stopped call is spared then. A thread
+    cannot be told from what another starts: only what is older than the stopped call is spared then. A
+    program that is not named yet is taken for nobody's if a thread has started a younger one since. A thread
     that an earlier call has left in the worker starts programs in the name of such a call as long as that
     runs, and so may a call's code that changes the worker itself: it can name a program in the place of the
     one that was asked for, one for each call, and for a task only while its call runs.
@@ -25,6 +29,7 @@ When it fails
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +38,8 @@ from aisotools.sandbox.process import tree
 
 MAX_TASKS = 256
 """Background tasks that are spared at a time, in one sandbox."""
+
+_MAX_CHILDREN = 4_000  # in a scope: numbers of up to eight characters, in a packet of 64 KiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +53,16 @@ class CallStart:
 
     ticks: int
     children: frozenset[int] | None = None
+
+    def as_json(self) -> list[Any]:
+        """Return it as JSON."""
+        return [self.ticks, None if self.children is None else sorted(self.children)]
+
+    @classmethod
+    def parse(cls, start: Sequence[Any]) -> CallStart:
+        """Return what `as_json` has described."""
+        ticks, children = start
+        return cls(ticks=ticks, children=None if children is None else frozenset(children))
 
     def is_before(self, pid: int, process: tree.Process) -> bool:
         """Return whether a child of the worker was started after this; False if that cannot be told."""
@@ -66,6 +83,7 @@ class StopScope:
         own: The program that it has named for the call itself; 0 for none.
         own_task: The key of the background task that the call itself has started; empty for none.
         starts: When those of the other calls began that may start programs without naming them.
+        expected: When those of them began that name their program, and have not done so yet.
         until_ticks: When the call itself began, if it may do that too: what is not older may be its own.
     """
 
@@ -73,33 +91,36 @@ class StopScope:
     own: int = 0
     own_task: str = ""
     starts: tuple[CallStart, ...] = ()
+    expected: tuple[CallStart, ...] = ()
     until_ticks: int | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        starts = [
-            [start.ticks, None if start.children is None else sorted(start.children)] for start in self.starts
-        ]
+        """Return it as JSON, which fits into one packet whatever children the worker has.
+
+        Of many calls, it knows the children before the first ones only.
+        """
+        left, starts = _MAX_CHILDREN, []
+        for start in (*self.starts, *self.expected):
+            left -= len(start.children or ())
+            starts.append(start.as_json() if left >= 0 else [start.ticks, None])
         return {
             "programs": list(self.programs),
             "own": self.own,
             "own_task": self.own_task,
-            "starts": starts,
+            "starts": starts[: len(self.starts)],
+            "expected": starts[len(self.starts) :],
             "until": self.until_ticks,
         }
 
     @classmethod
     def parse(cls, scope: Mapping[str, Any]) -> StopScope:
         """Return what `as_json` has described."""
-        starts = (
-            CallStart(ticks=ticks, children=None if children is None else frozenset(children))
-            for ticks, children in scope["starts"]
-        )
         return cls(
             programs=tuple(scope["programs"]),
             own=scope["own"],
             own_task=scope["own_task"],
-            starts=tuple(starts),
+            starts=tuple(map(CallStart.parse, scope["starts"])),
+            expected=tuple(map(CallStart.parse, scope["expected"])),
             until_ticks=scope["until"],
         )
 
@@ -198,11 +219,29 @@ def find_sweepable(
     children = [pid for pid in tree.children_by_parent(processes).get(worker, ()) if pid in candidates]
     spared = {
         *candidates.intersection(keepers),
-        *(pid for pid in candidates if processes[pid].session in programs),
-        *programs,
         *_unnamed(children, processes, scope).difference(programs, own),
     }
+    programs |= _expected({*children} - spared - programs - own, processes, scope)
+    spared |= {*programs, *(pid for pid in candidates if processes[pid].session in programs)}
     return candidates - spared - tree.below_all(spared, processes)
+
+
+def find_expected(
+    processes: tree.Table,
+    *,
+    worker: int,
+    scope: StopScope,
+    keepers: Collection[int] = (),
+    exempt: Collection[int] = (),
+    number_inside: Callable[[int], int] = tree.number_inside,
+) -> set[int]:
+    """Return what `find_sweepable` spares since a call may name it; see there for the arguments."""
+    if not scope.expected:
+        return set()
+    programs, own = named_programs(processes, worker, scope, exempt, number_inside)
+    children = {*tree.children_by_parent(processes).get(worker, ())}.difference(exempt, keepers)
+    children -= _unnamed([*children], processes, scope).difference(programs, own)
+    return _expected(children - programs - own, processes, scope)
 
 
 def named_programs(
@@ -221,6 +260,20 @@ def named_programs(
         {pid for pid in children if inside[pid] in scope.programs},
         {pid for pid in children if scope.own and inside[pid] == scope.own},
     )
+
+
+def _expected(children: Collection[int], processes: tree.Table, scope: StopScope) -> set[int]:
+    """Return the worker's children that calls may be about to name: one for each, and the youngest.
+
+    More would let hostile code keep whatever it starts, by a call that names nothing. One it can keep by a
+    wrong name as well.
+    """
+    youngest = sorted(children, key=lambda pid: (processes[pid].start_ticks, pid), reverse=True)
+    found: set[int] = set()
+    for start in scope.expected:
+        left = (pid for pid in youngest if pid not in found and start.is_before(pid, processes[pid]))
+        found.update(itertools.islice(left, 1))
+    return found
 
 
 def _unnamed(children: Sequence[int], processes: tree.Table, scope: StopScope) -> set[int]:

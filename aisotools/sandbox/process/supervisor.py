@@ -8,8 +8,9 @@ Messages on the control socket (one JSON object per packet):
 
 - from here: `started {worker, supervisor, scratch}`, `died {worker, exit, signal}`, `done {seq}`; in the end
   `ended {}` when no process is left, and `gone {}` when the scratch folder is removed too
-- from the host: `interrupt {number, holds}` and `sweep {seq}`, both with `scope` (see
+- from the host: `interrupt {number, holds}` and `sweep {seq, call}`, both with `scope` (see
   `sandbox.process.ownership.StopScope`), where `holds` says whether the call is on the worker's main thread;
+  `settle {call, scope}`: end what the sweep after that call has spared only until other calls name theirs;
   `task {key, pid}`: a child of the worker is the keeper of a background task, and `stop_program {pid, kill}`:
   signal all below one, both by the number inside the sandbox; `adopt {worker}`: another process is the worker
   now; `kill {}`; and with `seq`: `freeze` or `end` all that runs below, `thaw` what was frozen, or `drop` it,
@@ -149,6 +150,7 @@ class Supervisor:
         self._children = ChildWatcher()
         self._frozen: set[int] = set()
         self._tasks = ownership.TaskKeepers()
+        self._expected: dict[int, dict[int, int]] = {}  # of each sweep: processes, and when they were started
         self._repeats: list[float] = []  # when to look whether the worker has noticed its last interrupt
 
     def serve(self) -> NoReturn:
@@ -210,6 +212,8 @@ class Supervisor:
             self._repeats.clear()
         elif op == "task":
             self._tasks.add(request["key"], request["pid"], self._worker)
+        elif op == "settle":
+            self._settle(request)
         elif op == "stop_program":
             self._stop_program(request["pid"], kill=request["kill"])
         elif op == "mount":
@@ -293,12 +297,53 @@ class Supervisor:
         scope = ownership.StopScope.parse(request["scope"])
         programs, _ = ownership.named_programs(tree.table(), self._worker, scope)
         exempt = {*request["keep"], self._init, self._worker, *self._frozen}
+        expected: dict[int, int] = {}
 
         def is_spared(pid: int, process: tree.Process) -> bool:
-            return pid in exempt or process.session in programs
+            return pid in exempt or process.session in programs or process.session in expected
+
+        def find() -> set[int]:
+            processes = tree.table()
+            expected.clear()
+            for pid in ownership.find_expected(
+                processes,
+                worker=self._worker,
+                scope=scope,
+                keepers=self._tasks.pids(processes, but=scope.own_task),
+                exempt={*request["keep"], self._init},
+            ):
+                expected[pid] = processes[pid].start_ticks
+            return self._sweepable(request, processes)
 
         watch = tree.OrphanWatch([pid for pid in (os.getpid(), self._init) if pid], is_spared)
-        self._kill(lambda: self._sweepable(request, tree.table()), watch)
+        self._kill(find, watch)
+        if expected:
+            self._expected.setdefault(request["call"], {}).update(expected)
+
+    def _settle(self, request: Mapping[str, Any]) -> None:
+        """End what a sweep has spared for calls that have named other programs since, or are over."""
+        expected = self._expected.pop(request["call"], {})
+        scope = ownership.StopScope.parse(request["scope"])
+
+        def find() -> set[int]:
+            processes = tree.table()
+            named, _ = ownership.named_programs(processes, self._worker, scope)
+            spared = named | self._tasks.pids(processes)
+            # Race: the number of one that has ended may be another's, which was started later.
+            nobodys = {
+                pid
+                for pid, ticks in expected.items()
+                if pid in processes and processes[pid].start_ticks == ticks and pid not in spared
+            }
+            below = tree.below(os.getpid(), processes)
+            return (
+                nobodys
+                | tree.below_all(nobodys, processes)
+                | {pid for pid in below if processes[pid].session in nobodys}
+            )
+
+        if expected:
+            self._kill(find)
 
     def _clear(self, keeper: int) -> None:
         """Kill everything below a keeper, then the keeper."""

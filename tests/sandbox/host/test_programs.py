@@ -40,6 +40,7 @@ async def test_named_programs_of_others_are_spared_and_a_call_has_no_others() ->
         "own": 7,
         "own_task": "",
         "starts": [[1, None]],
+        "expected": [],
         "until": None,
     }
     assert scope_of(python, calls).as_json() == {
@@ -47,6 +48,7 @@ async def test_named_programs_of_others_are_spared_and_a_call_has_no_others() ->
         "own": 0,
         "own_task": "",
         "starts": [],
+        "expected": [],
         "until": 1,
     }
     assert (scope_of(files, calls).programs, scope_of(files, calls).until_ticks) == ((7,), None)
@@ -54,7 +56,11 @@ async def test_named_programs_of_others_are_spared_and_a_call_has_no_others() ->
 
 async def test_a_call_that_has_not_named_its_program_yet_may_have_started_one() -> None:
     late, other = call(1, "named"), call(2, "named", program=8, starts_task=True)
-    assert scope_of(other, [late, other]).starts == (CallStart(ticks=1),)
+    assert scope_of(other, [late, other]).expected == (CallStart(ticks=1),)
+    assert scope_of(other, [late, other]).starts == ()
+    late.future.set_result(())
+    assert scope_of(other, [late, other]).expected == ()
+    late = call(1, "named")
     assert scope_of(other, [late, other]).own_task == "2"
     assert scope_of(late, [late, other]).until_ticks == 1
 

@@ -8,9 +8,16 @@ from collections.abc import Collection
 
 import pytest
 from hypothesis import given, strategies as st
+from pydantic_core import from_json, to_json
 
 from aisotools.sandbox.process import ownership, tree
-from aisotools.sandbox.process.ownership import CallStart, StopScope, TaskKeepers, find_sweepable
+from aisotools.sandbox.process.ownership import (
+    CallStart,
+    StopScope,
+    TaskKeepers,
+    find_expected,
+    find_sweepable,
+)
 from aisotools.sandbox.process.tree import Process
 
 SUPERVISOR, WORKER = 10, 11
@@ -107,6 +114,51 @@ def test_programs_that_a_call_may_have_started_unnamed_are_spared_if_they_are_yo
     assert sweepable(processes, starts=(start, CallStart(ticks=98))) == {25}
 
 
+def test_one_program_is_spared_for_each_call_that_has_not_named_its_own_yet() -> None:
+    """The youngest one, whatever the stopped call may have started, and with what is below it."""
+    processes = table(
+        p20=(WORKER, 10, 100),
+        p21=(WORKER, 10, 100),
+        p22=(WORKER, 10, 101),
+        p23=(WORKER, 23, 101),
+        p24=(23, 24, 102),
+        p25=(SUPERVISOR, 23, 103),  # an orphan that has stayed in the session
+        p26=(SUPERVISOR, 26, 103),
+    )
+    start = CallStart(ticks=100, children=frozenset({20}))
+    assert sweepable(processes, expected=(start,), until_ticks=1) == {20, 21, 22, 26}
+    assert sweepable(processes, expected=(start, start)) == {20, 21, 26}
+    assert sweepable(processes, expected=(start,) * 9) == {20, 26}
+    assert sweepable(processes, expected=(CallStart(ticks=101),)) == {20, 21, 22, 23, 24, 25, 26}
+    assert sweepable(processes, expected=(start,), programs=(13,)) == {20, 21, 26}, "it is another one's"
+    assert sweepable(processes, expected=(start,), own=13) == {20, 21, 23, 24, 25, 26}
+    assert sweepable(processes, keepers=[23], expected=(start,)) == {20, 21, 25, 26}
+    assert sweepable(processes, starts=(CallStart(ticks=100),), expected=(start,)) == {20, 25, 26}
+
+
+@pytest.mark.parametrize(
+    ("scope", "keepers", "found"),
+    [
+        (StopScope(), (), set()),
+        (StopScope(expected=(CallStart(ticks=99),)), (), {22}),
+        (StopScope(expected=(CallStart(ticks=99),)), (22,), {21}),
+        (StopScope(expected=(CallStart(ticks=99),), programs=(12,)), (), {21}),
+        (StopScope(expected=(CallStart(ticks=99),), own=12), (), {21}),
+        (StopScope(expected=(CallStart(ticks=99),), starts=(CallStart(ticks=101),)), (), {21}),
+    ],
+)
+def test_programs_that_may_still_be_named_are_found_as_they_are_spared(
+    scope: StopScope, keepers: tuple[int, ...], found: set[int]
+) -> None:
+    processes = table(p20=(WORKER, 10, 100), p21=(WORKER, 10, 101), p22=(WORKER, 10, 102))
+    assert (
+        find_expected(
+            processes, worker=WORKER, scope=scope, keepers=keepers, number_inside=lambda pid: pid - 10
+        )
+        == found
+    )
+
+
 def test_a_program_that_the_stopped_call_has_named_is_never_spared_as_unnamed() -> None:
     processes = table(p20=(WORKER, 20, 100), p21=(WORKER, 21, 100))
     assert sweepable(processes, starts=(CallStart(ticks=50),), own=10) == {20}
@@ -128,11 +180,23 @@ def test_exempt_processes_spare_nothing_below_them() -> None:
         starts=st.lists(
             st.builds(CallStart, ticks=st.integers(), children=st.none() | st.frozensets(st.integers(1, 99)))
         ).map(tuple),
+        expected=st.lists(st.builds(CallStart, ticks=st.integers())).map(tuple),
         until_ticks=st.none() | st.integers(),
     )
 )
 def test_a_scope_is_read_as_it_was_written(scope: StopScope) -> None:
     assert StopScope.parse(scope.as_json()) == scope
+
+
+def test_a_scope_fits_into_a_packet_however_many_children_the_worker_has() -> None:
+    starts = tuple(CallStart(ticks=n, children=frozenset(range(4_000_000, 4_000_600))) for n in range(50))
+    scope = StopScope(starts=starts, expected=starts)
+    packet = to_json(scope.as_json())
+    assert len(packet) < 1 << 16
+    read = StopScope.parse(from_json(packet))
+    assert [start.ticks for start in read.starts + read.expected] == [*range(50), *range(50)]
+    assert read.starts[:6] == starts[:6]
+    assert {start.children for start in read.starts[6:] + read.expected} == {None}
 
 
 # ---- keepers, with real processes

@@ -18,7 +18,7 @@ import pytest
 
 from aisotools.core.exceptions import ChannelError
 from aisotools.sandbox.process import supervisor, tree
-from aisotools.sandbox.process.ownership import StopScope
+from aisotools.sandbox.process.ownership import CallStart, StopScope
 from aisotools.sandbox.process.scratch import make_scratch
 from aisotools.sandbox.process.supervisor import (
     INTERRUPT_RECORD,
@@ -348,6 +348,24 @@ def test_a_sweep_can_spare_what_was_named(tmp_path: Path) -> None:
         assert living(pids) == {"worker", "member", "daemon"}
         host.ask("sweep", scope=StopScope(programs=(pids["member"],)).as_json())
         assert living(pids) == {"worker", "member"}
+
+
+@pytest.mark.parametrize(("named", "left"), [((), set()), (("member",), set()), (("daemon",), {"daemon"})])
+def test_a_program_that_may_still_be_named_is_spared_until_its_call_has_named_another_one(
+    tmp_path: Path, named: tuple[str, ...], left: set[str]
+) -> None:
+    with supervised(tmp_path) as host:
+        pids = host.pids()
+        scope = StopScope(expected=(CallStart(ticks=-1),))
+        host.ask("sweep", scope=scope.as_json(), call=7)
+        assert living(pids) == {"worker", "daemon"}, "the youngest one"
+        host.send("settle", call=8, **SCOPE)  # after another sweep, which has spared nothing
+        host.ask("thaw")
+        assert living(pids) == {"worker", "daemon"}
+        programs = tuple(pids[name] for name in named)
+        host.send("settle", call=7, scope=StopScope(programs=programs).as_json())
+        host.ask("thaw")
+        assert living(pids) == {"worker", *left}
 
 
 def test_a_sweep_spares_a_task_unless_its_own_call_is_stopped(tmp_path: Path) -> None:

@@ -1142,6 +1142,55 @@ def _measure_files(first: str, rig: Rig) -> None:
         gc.enable()
 
 
+@pytest.mark.parametrize(
+    ("folders", "most_bytes"),
+    [(["d" * 250] * 14, 2 << 10), (["\U0001f600" + "d" * 246] * 14, 2 << 10), (["d"] * 195, 3 << 10)],
+    ids=["long", "beyond U+FFFF", "deep"],
+)
+def test_memory_for_each_file_is_bounded_however_long_its_path_is(
+    tmp_path: Path, folders: list[str], most_bytes: int
+) -> None:
+    """A path of 4 KiB is a text of 4 KiB for each file, or of 16 KiB with one character beyond U+FFFF."""
+    in_calm(tmp_path, functools.partial(_measure_long_paths, folders, most_bytes))
+
+
+def _measure_long_paths(folders: list[str], most_bytes: int, rig: Rig) -> None:
+    count = 2_000
+    rig.chain.limit_memory(0)
+
+    def make() -> None:
+        with contextlib.ExitStack() as opened:
+            inside = os.open(rig.root, os.O_RDONLY)
+            opened.callback(os.close, inside)
+            for name in folders:
+                os.mkdir(name, dir_fd=inside)
+                inside = os.open(name, os.O_RDONLY, dir_fd=inside)
+                opened.callback(os.close, inside)
+            for number in range(count):
+                os.close(os.open(f"f{number}", os.O_CREAT | os.O_WRONLY, dir_fd=inside))
+
+    root = rig.chain.snapshot().root
+    rig.step(make)
+    works: list[tuple[str, int, Callable[[], object]]] = [
+        ("changes", 1 << 20, lambda: changes_between(rig.chain.store, root, rig.chain.snapshot().root)),
+        ("undo", LISTED_BYTES, rig.move),
+        ("redo", LISTED_BYTES, lambda: rig.move("redo")),
+    ]
+    found: object = None
+    tracemalloc.start()
+    try:
+        for name, more_bytes, work in works:
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            found = work()  # what is returned counts as well
+            peak = tracemalloc.get_traced_memory()[1]
+            assert peak - before <= count * most_bytes + more_bytes, name
+    finally:
+        tracemalloc.stop()
+    assert isinstance(found, UndoResult)
+    assert len(found.restored) == count + len(folders)
+
+
 def test_memory_for_each_link_is_bounded_whatever_its_target(tmp_path: Path) -> None:
     """The targets are a file's worth of content each: what holds them all would take 4 KiB for each link."""
     in_calm(tmp_path, _measure_links)
