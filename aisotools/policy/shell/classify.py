@@ -55,19 +55,19 @@ from aisotools.policy.shell.folders import (
     leaves_start,
     relocate,
 )
-from aisotools.policy.shell.options import (
+from aisotools.policy.shell.options import classify_by_spec
+from aisotools.policy.shell.parser import parse_shell
+from aisotools.policy.shell.patches import patches_in
+from aisotools.policy.shell.verdicts import (
     NO_EFFECT,
     UNKNOWN_WORDS,
     CommandVerdict,
-    classify_by_spec,
     merge,
     opens,
     reads,
     uncertain,
     writes,
 )
-from aisotools.policy.shell.parser import parse_shell
-from aisotools.policy.shell.patches import patches_in
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser

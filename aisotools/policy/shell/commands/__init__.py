@@ -22,10 +22,12 @@ from aisotools.policy.shell.commands import (
 )
 from aisotools.policy.shell.expansion import name_set, without_beginning
 from aisotools.policy.shell.options import (
-    NO_EFFECT,
     CommandSpec,
-    CommandVerdict,
     Words,
+)
+from aisotools.policy.shell.verdicts import (
+    NO_EFFECT,
+    CommandVerdict,
     merge,
     reads,
     uncertain,

@@ -13,23 +13,25 @@ from urllib.parse import unquote
 from aisotools.core.types import Effect
 from aisotools.policy.shell.expansion import ABSOLUTE_PATH_VARIABLES, Word, literal, without_beginning
 from aisotools.policy.shell.options import (
-    NO_EFFECT,
     CommandSpec,
-    CommandVerdict,
     ParsedCommand,
     Words,
+    option_verdict,
+    parse_options,
+    role_verdict,
+)
+from aisotools.policy.shell.subcommands import Subcommand, subcommands
+from aisotools.policy.shell.verdicts import (
+    NO_EFFECT,
+    CommandVerdict,
     contacts,
     has_effect,
     host_of,
     merge,
-    option_verdict,
-    parse_options,
     reads,
-    role_verdict,
     uncertain,
     writes,
 )
-from aisotools.policy.shell.subcommands import Subcommand, subcommands
 
 _CURL = (
     "-sSLfkiIvgGNjJOnqZ#01234aBlMR -o: -X: -H: -d: -F: -T: -u: -A: -e: -b: -c:W -D:W -x:h -m: -w: -r: -C: "

@@ -17,17 +17,19 @@ from aisotools.policy.shell.expansion import (
     unknown_words,
 )
 from aisotools.policy.shell.options import (
-    NO_EFFECT,
-    UNKNOWN_WORDS,
     Classifier,
     CommandSpec,
-    CommandVerdict,
     ParsedCommand,
     Words,
-    has_effect,
-    merge,
     option_verdict,
     parse_options,
+)
+from aisotools.policy.shell.verdicts import (
+    NO_EFFECT,
+    UNKNOWN_WORDS,
+    CommandVerdict,
+    has_effect,
+    merge,
     reads,
     uncertain,
     writes,
