@@ -462,7 +462,7 @@ def copy_targets(parsed: ParsedCommand) -> tuple[list[Word], list[CommandVerdict
     """
     sources, destination, is_folder = copy_operands(parsed)
     if is_folder:
-        return sources, [writes(_path_in(destination, source)) for source in sources]
+        return sources, [writes(path_in(destination, source)) for source in sources]
     return sources, [writes(destination)]
 
 
@@ -477,7 +477,8 @@ def copy_operands(parsed: ParsedCommand) -> tuple[list[Word], Word, bool]:
     return sources, destination, is_folder
 
 
-def _path_in(folder: Word, file: Word) -> Word:
+def path_in(folder: Word, file: Word) -> Word:
+    """Return the path that a file gets in a folder into which it is copied."""
     name = file.display.rstrip("/").rpartition("/")[2]
     display = f"{folder.display.rstrip('/')}/{name}"
     text = display if folder.text is not None and file.text is not None else None

@@ -79,11 +79,13 @@ NO_EFFECT = CommandVerdict()
 def merge(verdicts: Iterable[CommandVerdict]) -> CommandVerdict:
     """Return one verdict for all of them: `NO_EFFECT` for none.
 
-    Its effect is the most severe, it is certain only if all are, and it lists in order what they list.
+    Its effect is the most severe, it is certain only if all are, and it lists in order what they list; of the
+    reasons, those why it is not certain come first, since a card shows the first few.
     """
     relevant = [verdict for verdict in verdicts if verdict is not NO_EFFECT]
     if len(relevant) < 2:
         return relevant[0] if relevant else NO_EFFECT
+    by_doubt = sorted(relevant, key=lambda verdict: verdict.certain)
     return CommandVerdict(
         effect=max(verdict.effect for verdict in relevant),
         certain=all(verdict.certain for verdict in relevant),
@@ -96,7 +98,7 @@ def merge(verdicts: Iterable[CommandVerdict]) -> CommandVerdict:
         patches=tuple(patch for verdict in relevant for patch in verdict.patches),
         absent=tuple(names for verdict in relevant for names in verdict.absent),
         hosts=tuple(host for verdict in relevant for host in verdict.hosts),
-        reasons=tuple(reason for verdict in relevant for reason in verdict.reasons),
+        reasons=tuple(reason for verdict in by_doubt for reason in verdict.reasons),
         commands=tuple(words for verdict in relevant for words in verdict.commands),
         scripts=tuple(script for verdict in relevant for script in verdict.scripts),
         folder=_merge_folders({verdict.folder for verdict in relevant} - {START}),

@@ -39,7 +39,7 @@ def test_merging_keeps_the_worst_and_everything() -> None:
     both = merge([reads(literal("a")), NO_EFFECT, writes(literal("b")), uncertain("doubt")])
     assert summary(both) == (LOCAL, False)
     assert (both.reads, both.writes) == (("a",), ("b",))
-    assert both.reasons == ("it writes b", "doubt")
+    assert both.reasons == ("doubt", "it writes b")
     assert merge([]) is NO_EFFECT
     assert merge([NO_EFFECT, reads(literal("a"))]) == reads(literal("a"))
     assert merge([has_effect(GONE, "r"), has_effect(REMOTE, "s")]).effect is GONE

@@ -18,6 +18,7 @@ from aisotools.policy.shell.commands import (
     packages,
     scripting,
     services,
+    transfers,
     wrappers,
 )
 from aisotools.policy.shell.expansion import name_set, without_beginning
@@ -37,6 +38,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
     *coreutils.COMMANDS,
     *mutating.COMMANDS,
     *network.COMMANDS,
+    *transfers.COMMANDS,
     *git.COMMANDS,
     *scripting.COMMANDS,
     *archives.COMMANDS,
