@@ -40,7 +40,9 @@ from aisotools.workspace.workspace import Workspace
 _MAX_MENTIONED = 150
 _MAX_PATCHES = 10
 _OF_RUN_TIME = re.compile(r"[$`*?\[]")
-_MAX_PATCH_BYTES = 1 << 20
+MAX_PATCH_BYTES = 4 << 20
+"""Bytes of patches in which the names of files are looked for, in all the patches of a call."""
+
 _MAX_SHOWN_PROGRAMS = 3
 _REFERENCE = re.compile(r"\$(?:\{\w+\}|\w+)")
 _WITHOUT_FOLDER = re.compile(r"[^$`…{}~]+")
@@ -212,18 +214,21 @@ class _CallPaths:
         look = PathLookup(self.spellings, name_of=self.name_of)
         names: dict[str, None] = {}
         doubts: list[str] = []
+        bytes_left = MAX_PATCH_BYTES
         for patch in facts.patches:
             is_named = patch.path != "-" and not _OF_RUN_TIME.search(patch.path)
             files = look.follow_all((patch.path,) if is_named else facts.reads[:_MAX_PATCHES]).paths
             found: list[str] = []
             for file in files:
                 try:
-                    data = workspace.read_bytes(file, max_bytes=_MAX_PATCH_BYTES)
-                except (OSError, ValueError, WorkspaceError):
+                    data = workspace.read_bytes(file, max_bytes=bytes_left)
+                except (OSError, ValueError, WorkspaceError) as error:
                     if not is_named and patch.path != "-" and GLOB.search(file):
                         continue  # a pattern as it is written
-                    doubts.append(f"what the patch {file} changes cannot be read")
+                    why = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
+                    doubts.append(f"what the patch {file} changes cannot be told: {why}")
                     continue
+                bytes_left -= len(data)
                 named = names_in_patch(data.decode("utf-8", "surrogateescape"), patch.strip)
                 found += named.names
                 if not named.is_complete and (named.names or patch.path != "-"):
