@@ -28,8 +28,9 @@ from itertools import filterfalse
 from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.core.types import Effect, Facts, Json
+from aisotools.core.types import Effect, Facts, GitHooks, Json
 from aisotools.workspace.argument_paths import joined, readings_of
+from aisotools.workspace.git_settings import digest_of_hook
 from aisotools.workspace.patch_names import names_in_patch
 from aisotools.workspace.path_lookup import GLOB, FollowedPaths, NameOf, PathLookup, Spellings, may_be_path
 from aisotools.workspace.paths import Root, as_utf8
@@ -118,7 +119,10 @@ class _CallPaths:
         if arguments and not (facts.reads or facts.commands):
             mentioned = self._find_mentioned(arguments)
         is_mentioning = bool(mentioned.paths or mentioned.unresolved)
-        is_naming = bool(facts.named or facts.scripts or is_mentioning)
+        hook_digests: tuple[tuple[str, str], ...] = ()
+        if facts.hooks:
+            facts, hook_digests = self._name_hooks(facts)
+        is_naming = bool(facts.named or facts.scripts or hook_digests or is_mentioning)
         if not (facts.reads or facts.writes or facts.recorded or is_naming):
             return dataclasses.replace(facts, made=())
         named = self._find_named(facts.named) if facts.named else FollowedPaths()
@@ -154,7 +158,7 @@ class _CallPaths:
         return dataclasses.replace(
             facts,
             reads=shown_reads,
-            scripts=scripts,
+            scripts=tuple(sorted({**dict(scripts), **dict(hook_digests)}.items())),
             losses=self._find_losses(facts.effect, reads, writes),
             writes=_as_utf8(writes.paths),
             folders=_as_utf8(folders),
@@ -206,6 +210,32 @@ class _CallPaths:
         ]
         loaded = [path for path, _ in facts.scripts]
         return digests_of(workspace, (*reads, *code), loaded, named.folders)
+
+    def _name_hooks(self, facts: Facts) -> tuple[Facts, tuple[tuple[str, str], ...]]:
+        """Return the facts with the hooks that are there, and these, and what they load, with digests.
+
+        Case: a hook that a call can have written or chosen is a program of which nothing is known.
+        """
+        look = PathLookup(self.spellings)
+        home = self.home_of()
+        found = [hook for hooks in facts.hooks for hook in look.hooks_in(hooks, home)]
+        doubts = dict.fromkeys(hook.doubt for hook in found if hook.doubt)
+        paths = list(dict.fromkeys(hook.path for hook in found if hook.path and not hook.doubt))
+        folders: dict[str, list[str]] = {}
+        for path in paths:
+            folders.setdefault(posixpath.dirname(path), []).append(posixpath.basename(path))
+        digests = dict(digests_of(Path(self.root.path), (path for path in paths if not path.startswith("/"))))
+        # Case: a hook outside the workspace, or a link to one.
+        for path in paths:
+            if not digests.get(path):
+                digests[path] = digest_of_hook(posixpath.join(self.root.path, path))
+        facts = dataclasses.replace(
+            facts,
+            hooks=tuple(GitHooks(as_utf8(place), _as_utf8(names)) for place, names in folders.items()),
+            certain=facts.certain and not doubts,
+            doubts=tuple(dict.fromkeys((*list(doubts)[:_MAX_SHOWN_PROGRAMS], *facts.doubts))),
+        )
+        return facts, tuple((as_utf8(path), digest) for path, digest in digests.items())
 
     def _name_patched(self, facts: Facts) -> Facts:
         """Return the facts with what patches name among the writes, and a doubt where they do not say it."""

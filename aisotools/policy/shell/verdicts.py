@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from aisotools.core.types import AbsentNames, Effect, MadeName, PatchFile
+from aisotools.core.types import AbsentNames, Effect, GitHooks, MadeName, PatchFile
 from aisotools.policy.shell.expansion import Word
 from aisotools.policy.shell.folders import START
 
@@ -37,6 +37,8 @@ class CommandVerdict:
         named: What its words may name, if not everything it does is listed here.
         made: Names that it makes, and what they lead to.
         patches: Patches that it applies.
+        hooks: Hooks of git that it may run.
+        keeps_environment: Whether the commands that it runs get the environment that it has itself.
         absent: What must not be in the folder in which it runs, or it may do anything.
         hosts: Hosts it contacts.
         reasons: Why the effect is not read only, or why the verdict is not certain.
@@ -57,6 +59,8 @@ class CommandVerdict:
     named: tuple[str, ...] = ()
     made: tuple[MadeName, ...] = ()
     patches: tuple[PatchFile, ...] = ()
+    hooks: tuple[GitHooks, ...] = ()
+    keeps_environment: bool = True
     absent: tuple[AbsentNames, ...] = ()
     hosts: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -96,6 +100,8 @@ def merge(verdicts: Iterable[CommandVerdict]) -> CommandVerdict:
         named=tuple(path for verdict in relevant for path in verdict.named),
         made=tuple(name for verdict in relevant for name in verdict.made),
         patches=tuple(patch for verdict in relevant for patch in verdict.patches),
+        hooks=tuple(hooks for verdict in relevant for hooks in verdict.hooks),
+        keeps_environment=all(verdict.keeps_environment for verdict in relevant),
         absent=tuple(names for verdict in relevant for names in verdict.absent),
         hosts=tuple(host for verdict in relevant for host in verdict.hosts),
         reasons=tuple(reason for verdict in by_doubt for reason in verdict.reasons),

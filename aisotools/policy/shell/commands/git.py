@@ -6,10 +6,10 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 
-from aisotools.core.types import AbsentNames, Effect, MadeName
+from aisotools.core.types import AbsentNames, Effect, GitHooks, MadeName
 from aisotools.policy.shell.expansion import Word, name_set
 from aisotools.policy.shell.folders import START, join
-from aisotools.policy.shell.git_programs import programs_run_by
+from aisotools.policy.shell.git_programs import hooks_run_by, programs_run_by
 from aisotools.policy.shell.git_records import (
     ANYTHING_RECORDED,
     LOG_OPTIONS,
@@ -227,8 +227,12 @@ def _classify_git(words: Words) -> CommandVerdict:
     keeps_files = verdict.only_reads or is_new_branch or subcommand in _KEEPS_FILES
     made = () if keeps_files else (MadeName(START),)
     # What only reads does so only where no setting names a program that it would run.
-    unless = _unless_named(_programs_of(subcommand, rest), folder) if verdict.only_reads else NO_EFFECT
-    return merge([*verdicts, verdict, CommandVerdict(recorded=recorded, made=made), unless])
+    if verdict.only_reads:
+        runs = _unless_named(_programs_of(subcommand, rest), folder)
+    else:
+        names = hooks_run_by(subcommand)
+        runs = CommandVerdict(hooks=(GitHooks(folder, names),)) if names else NO_EFFECT
+    return merge([*verdicts, verdict, CommandVerdict(recorded=recorded, made=made), runs])
 
 
 def _unless_named(groups: tuple[str, ...], folder: str) -> CommandVerdict:
