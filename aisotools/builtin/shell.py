@@ -50,6 +50,8 @@ _DEADLINE_MARGIN_S = 0.5
 _GIT = re.compile(r"git\b")
 _GIT_SETTINGS = ".git/config"
 _STREAMS = ("stdout", "stderr")
+GIT_ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0"}
+"""What git is told in every command: `git status` notes nothing in the index, and runs no hook for that."""
 
 
 # ---- the tool
@@ -313,7 +315,8 @@ def _explain_failures(command: str) -> Iterator[None]:
 def _environment() -> dict[str, str]:
     """Return the environment of a command: the worker's, without what bash itself would obey."""
     try:
-        return {name: value for name, value in os.environ.items() if not _is_obeyed_by_bash(name)}
+        own = {name: value for name, value in os.environ.items() if not _is_obeyed_by_bash(name)}
+        return {**own, **GIT_ENVIRONMENT}
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise WorkerBroken(f"An earlier call has replaced os.environ: {reason}.") from error

@@ -12,10 +12,11 @@ import base64
 import hashlib
 import itertools
 import re
+from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 from aisotools.core.secret_commands import COMMAND_SIGNS, find_in_commands
 from aisotools.core.secret_names import (
@@ -40,6 +41,7 @@ from aisotools.core.secret_shapes import (
     ends_private_key,
     find_tokens,
     is_private_key_line,
+    looks_random,
     mark,
 )
 from aisotools.core.secret_tables import SecretColumns, find_in_tables
@@ -119,10 +121,14 @@ def _has_no_sign(text: str) -> bool:
     if len(text) >= SHORT_CHARS or not text.isascii():
         return False
     lower = text.lower()
+    if not text.isprintable() or _has_mark(text):
+        lower += "\n" + _WRITTEN_BLANK.sub("", _seen(lower))  # `pass\u200bword` has no sign as it is
     for sign in _SIGNS:
         if sign in lower:
             return False
-    return _TOKEN_SIGNS.search(text) is None
+    return _TOKEN_SIGNS.search(text) is None and (
+        not _has_mark(text) or _TOKEN_SIGNS.search(_WRITTEN_BLANK.sub("", _seen(text))) is None
+    )
 
 
 def are_plain(arguments: Mapping[Any, object]) -> bool:
@@ -148,37 +154,144 @@ def is_plain(name: object, value: object) -> bool:
 
 def _redact(text: str) -> str:
     # For printable text, which most is, looking first takes a tenth of the time of the search.
-    is_plain_text = "\\" not in text and text.isascii() and text.translate(_LINE_CHARS).isprintable()
-    has_hidden = not is_plain_text and _HIDDEN.search(text) is not None
-    blanked = _blanked(text) if has_hidden else ""
+    may_hide = not (text.isascii() and text.translate(_LINE_CHARS).isprintable()) or _has_mark(text)
+    forms = [form for form in _FORMS if form.hides.search(text)] if may_hide else []
+    readings = [form.read(text) for form in forms]
     # A secret may show only when another one, between it and its name, is gone.
     for _ in range(_MOST_ROUNDS):
         redacted = text
         for find in _FINDERS:
             found = list(find(redacted))
-            if has_hidden:  # in both forms: such a character may be part of a secret, too
-                found += find(blanked)
+            for reading in readings:  # beside the plain one: such a character may be part of a secret, too
+                found += reading.find(find)
             if found:
                 redacted = _without(redacted, found)
-                blanked = _blanked(redacted) if has_hidden else ""
+                readings = [form.read(redacted) for form in forms]
         if redacted == text:
             break
         text = redacted
     return text
 
 
+def _has_mark(text: str) -> bool:
+    """Return whether a text has a character with which escapes begin."""
+    return "\\" in text or "&" in text or "%" in text
+
+
+# ---- what stands in a secret, or before it, without being seen
+
 _LINE_CHARS = {10: None, 9: None}
+_COLOUR = r"(?:\x1b|\\u001[bB]|\\x1[bB]|\\033|\\e)\[[0-9;:]{0,40}[A-Za-z]"
+_CONTROLS = r"\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f"
 # Case: `--password` and its value with a NUL between them, as in /proc/self/cmdline, or a colour.
-_HIDDEN = re.compile(
-    r"(?:\x1b|\\u001[bB]|\\x1[bB]|\\033|\\e)\[[0-9;:]{0,40}[A-Za-z]"
-    r"|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+_SEPARATES = re.compile(
+    rf"{_COLOUR}|[{_CONTROLS}\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
     r"|(?<=[=:])(?:\\[rtvf0]|\\x[0-9a-fA-F]{2})"
+)
+# Characters that nobody sees, also as JSON, Python and HTML write them, and a line that goes on in the next.
+_INVISIBLE = re.compile(
+    rf"{_COLOUR}|[{_CONTROLS}\x1b\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    r"\u202a-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a"
+    r"\U000e0000-\U000e0fff]"
+    r"|\\u(?:00[aA][dD]|034[fF]|061[cC]|180[eE]|20(?:0[b-fB-F]|2[a-eA-E]|6[0-9a-fA-F])"
+    r"|[fF][eE](?:0[0-9a-fA-F]|[fF]{2}))|\\x[aA][dD]|\\U000[eE]0[0-9a-fA-F]{3}"
+    r"|&(?:shy|zwn?j|ZeroWidthSpace|NoBreak|#0*(?:173|820[3-7]|8288|65279)|#[xX]0*(?:[aA][dD]|200[b-fB-F]|2060"
+    r"|[fF][eE][fF]{2}));"
+    r"|\\\r?\n"
+)
+# Blanks and controls as JSON, Python, shells and URLs write them: these may as well be text.
+_WRITTEN_BLANK = re.compile(
+    r"\\(?:[nrtvfb0]|[ux](?:00)?[01][0-9a-fA-F])|%(?:0[0-9a-fA-F]|[eE]2%80%8[b-fB-F]|[cC]2%[aA][dD])"
 )
 
 
-def _blanked(text: str) -> str:
-    """Return a text of the same length with blanks in place of what separates words without being seen."""
-    return _HIDDEN.sub(lambda hidden: " " * len(hidden[0]), text)
+class _Form(NamedTuple):
+    """A way to read a text in which something is hidden.
+
+    Attributes:
+        hides: Finds what is hidden.
+        blank: What takes the place of each of its characters; empty if they are left out.
+        is_strict: Whether only what looks random counts behind what is hidden: it may be text as well.
+    """
+
+    hides: re.Pattern[str]
+    blank: str
+    is_strict: bool = False
+
+    def read(self, text: str) -> _Reading:
+        """Return a text as it is read in this way."""
+        parts: list[str] = []
+        starts: list[int] = []
+        places: list[int] = []
+        chars = end = 0
+        for hidden in self.hides.finditer(text):
+            part = text[end : hidden.start()] + self.blank * len(hidden[0])
+            if part:
+                starts.append(chars)
+                places.append(end)
+                parts.append(part)
+                chars += len(part)
+            end = hidden.end()
+        return _Reading(self, text, "".join((*parts, text[end:])), [*starts, chars], [*places, end])
+
+    def goes_on(self, found: str) -> bool:
+        """Return whether what is behind what was hidden in a secret, or all of it, looks random."""
+        parts = self.hides.split(found)
+        return (
+            looks_random(parts[-1])
+            if self.blank
+            else len(parts) > 1 and all(map(_looks_torn, filter(None, parts[1:])))
+        )
+
+
+class _Reading(NamedTuple):
+    """A text as it is read in a form.
+
+    Attributes:
+        form: The form.
+        text: The text as it is.
+        read: The text as it is read.
+        starts: Where the parts of the text that are left begin, as it is read.
+        places: Where they begin in the text as it is.
+    """
+
+    form: _Form
+    text: str
+    read: str
+    starts: list[int]
+    places: list[int]
+
+    def find(self, finder: Callable[[str], Iterable[Secret]]) -> Iterator[Secret]:
+        """Yield the secrets that are found as the text is read, at their places in the text as it is."""
+        if self.form.is_strict and finder not in _STRICT_FINDERS:
+            return
+        for secret in finder(self.read):
+            start, stop = self._place(secret.start), self._place(secret.end - 1) + 1
+            if not self.form.is_strict or self.form.goes_on(self.text[start:stop]):
+                yield Secret(start, stop, secret.kind)
+
+    def _place(self, index: int) -> int:
+        part = bisect(self.starts, index) - 1
+        return self.places[part] + index - self.starts[part]
+
+
+def _looks_torn(part: str) -> bool:
+    """Return whether a part looks like the rest of a secret, and not like a word."""
+    return looks_random(part) or (len(part) >= _LEAST_TORN_CHARS and looks_mixed(part))
+
+
+_LEAST_TORN_CHARS = 6
+_FORMS = (
+    _Form(_SEPARATES, " "),
+    _Form(_INVISIBLE, ""),
+    _Form(_WRITTEN_BLANK, " ", is_strict=True),
+    _Form(_WRITTEN_BLANK, "", is_strict=True),
+)
+
+
+def _seen(text: str) -> str:
+    """Return a text without the characters in it that nobody sees."""
+    return text if text.isascii() and text.isprintable() and not _has_mark(text) else _INVISIBLE.sub("", text)
 
 
 _ENCODED = re.compile(r"(?<![\w+/=-])[A-Za-z0-9+/_-]{24,8192}+={0,2}+(?![\w+/=-])")
@@ -208,6 +321,7 @@ _FINDERS: tuple[Callable[[str], Iterable[Secret]], ...] = (
     _find_encoded,
 )
 
+_STRICT_FINDERS = frozenset((find_tokens, find_named, find_in_commands))
 _URL_SAFE = str.maketrans("-_", "+/")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
@@ -382,6 +496,7 @@ def _is_login(name: str, value: object) -> bool:
 
 
 def _is_strong(name: str) -> bool:
+    name = _seen(name)
     return Strength.STRONG in (strength_of(name), strength_of(name.removesuffix("s")))
 
 
@@ -395,6 +510,7 @@ def _passwords_of_command(words: Sequence[object]) -> frozenset[str]:
 
 def _kind_of_value(name: str, value: object) -> str:
     """Return what the value of a name is if it is a secret; else an empty text."""
+    name = _seen(name)
     if _PIN.fullmatch(name) and _DIGITS.fullmatch(str(value)) is not None:
         return "pin"
     strength = strength_of(name)

@@ -297,6 +297,20 @@ class PatchFile:
 
 
 @dataclass(frozen=True, slots=True)
+class GitHooks:
+    """Hooks of git that a call may run: programs that a person has put into a repository.
+
+    Attributes:
+        folder: Where git is started, as it is meant where the call starts; once the paths are resolved, the
+            folder of the hooks.
+        names: Which hooks these may be; once the paths are resolved, those that are there.
+    """
+
+    folder: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AbsentNames:
     """What must not be in a folder, since a program that is run there would run it, or obey it.
 
@@ -338,6 +352,7 @@ class Facts:
             them is that.
         patches: Patches that it applies. Once the paths are resolved, the files that these name are among the
             writes.
+        hooks: Hooks of git that it may run. Once the paths are resolved, these are among the scripts, too.
         dash_folders: Folders in which patterns among the arguments of programs find names; one with a dash in
             front would be an option.
         absent: What else may be in folders and would make programs do more than they do otherwise.
@@ -382,6 +397,7 @@ class Facts:
     recorded: tuple[str, ...] = ()
     made: tuple[MadeName, ...] = ()
     patches: tuple[PatchFile, ...] = ()
+    hooks: tuple[GitHooks, ...] = ()
     dash_folders: tuple[str, ...] = ()
     absent: tuple[AbsentNames, ...] = ()
     without_dashes: Facts | None = None

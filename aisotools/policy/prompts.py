@@ -55,8 +55,11 @@ MAX_HINT_CHARS = 200
 LINKS_LABEL = "links"
 """Precedes the paths that lead elsewhere."""
 
+HOOKS_LABEL = "runs hooks of git"
+"""Precedes the programs that a person has put into a repository, and that git runs."""
+
 MAX_LINKS = 8
-"""Links that are listed; the others are counted."""
+"""Links, and hooks, that are listed; the others are counted."""
 
 MAX_PATH_CHARS = 160
 """Of a longer path both ends are shown."""
@@ -296,6 +299,13 @@ def describe_links(facts: Facts) -> str:
     return ", ".join([*links[:MAX_LINKS], *more])
 
 
+def describe_hooks(facts: Facts) -> str:
+    """Return the hooks of git that a call may run, as paths; empty for none."""
+    paths = [f"{hooks.folder}/{name}" for hooks in facts.hooks for name in hooks.names]
+    more = [f"and {len(paths) - MAX_LINKS:,} more"] if len(paths) > MAX_LINKS else []
+    return ", ".join([*map(shown_path, paths[:MAX_LINKS]), *more])
+
+
 def describe_request(request: ApprovalRequest) -> str:
     """Return an approval request as plain text: tool, effect, requester, reasons and the exact arguments."""
     lines = [
@@ -306,6 +316,8 @@ def describe_request(request: ApprovalRequest) -> str:
     ]
     if links := describe_links(request.facts):
         lines.append(f"  {LINKS_LABEL}: {links}")
+    if hooks := describe_hooks(request.facts):
+        lines.append(f"  {HOOKS_LABEL}: {hooks}")
     for field in argument_fields(request):
         lines.append(f"  {visible(field.name, '') or 'arguments'}:")
         lines += [f"    {line}" for line in field.display_text.split("\n")]

@@ -1,4 +1,4 @@
-"""Read settings of git, and find the programs that they name for commands which otherwise only read.
+"""Read settings of git, and find the programs and hooks that they name for its commands.
 
 Threat: `git status`, `git diff` and `git log -p` change nothing by themselves, but run what settings name:
 `core.fsmonitor`, `diff.external`, a `textconv`, a filter. Those that look at files write the index then, for
@@ -10,6 +10,9 @@ repository and of each further one that git may take for it, all that they inclu
 those of its submodules, which git finds by their entries in the index, and those in the sandbox's own home
 folder; and it looks into the folders of hooks. The person's own settings and the system's are out of reach
 there. Each setting counts in its group, whether or not another one revokes it.
+`find_hooks` names the hooks that a command which changes something may run. These are a person's, and no call
+can write them (`aisotools.workspace.protected`), but for those to which a setting in the sandbox's own home
+leads, or in a folder that it can write.
 Race: a setting can change after the look. The gate looks once more at dispatch; calls cannot write settings
 that name a program (`aisotools.workspace.protected`).
 Cost: the settings of one repository take about 0.2 ms, and nothing for a command that is not git's.
@@ -20,12 +23,14 @@ things can prepare, are not seen, nor those that a later git will have.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from aisotools.workspace.dirfd import open_regular, read_to_end
 from aisotools.workspace.real_paths import resolve_links
@@ -224,6 +229,52 @@ def find_programs(folder: str, groups: Collection[str], *, root: str, home: str 
     return search.found()
 
 
+class GitHook(NamedTuple):
+    """A hook that git may run.
+
+    Attributes:
+        path: The hook, relative to the workspace if it lies there; with some doubts, the folder.
+        doubt: Why a call can have written or chosen it, as a clause; empty if none can.
+    """
+
+    path: str
+    doubt: str
+
+
+def find_hooks(folder: str, names: Collection[str], *, root: str, home: str = "") -> list[GitHook]:
+    """Return the hooks that git runs in a folder, and in submodules of its repository.
+
+    Args:
+        folder: The folder in which git is started.
+        names: Which hooks it may run.
+        root: Real path of the workspace.
+        home: The home folder of programs in the sandbox, on this machine; empty if there is none.
+    """
+    search = _ProgramSearch(frozenset(("hook",)), root)
+    search.look_in(resolve_links(folder))
+    if home:
+        search.read_home(home)
+    hooks = list(search.hooks(names))
+    return [*hooks, *(GitHook("", doubt) for doubt in search.unread())]
+
+
+def digest_of_hook(path: str) -> str:
+    """Return a digest of the content of a hook outside the workspace; empty if it cannot be read whole."""
+    data = read_small(path)
+    return hashlib.sha256(data).hexdigest() if data else ""
+
+
+def _may_be_run(path: str) -> bool:
+    """Return whether there is a file that can be run, or one of which nobody can tell."""
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return bool(mode & (stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH))
+
+
 class _ProgramSearch:
     """Looks through the repositories that git may take for that of one folder."""
 
@@ -233,7 +284,8 @@ class _ProgramSearch:
         self._named: dict[str, None] = {}
         self._promisors: list[str] = []
         self._transports: list[str] = []
-        self._hook_folders: dict[str, None] = {}
+        self._hook_folders: dict[str, bool] = {}  # and whether a call can have chosen it
+        self._is_home = False
         self._worktrees: list[str] = []
         self._seen: set[str] = set()
         self._waiting: list[str] = []
@@ -246,24 +298,37 @@ class _ProgramSearch:
             self._find_hooks()
         return list(self._named)
 
-    def _find_hooks(self) -> None:
-        """Name hooks that git would run, in the folders that it may take for those of hooks."""
-        for folder in self._hook_folders:
+    def unread(self) -> list[str]:
+        """Return what could not be looked at."""
+        return list(self._named)
+
+    def hooks(self, names: Collection[str]) -> Iterator[GitHook]:
+        """Yield the hooks of these names that git would run, in the folders that it may take for theirs."""
+        seen: set[str] = set()
+        for folder, is_chosen in self._hook_folders.items():
             # A relative one is meant in the work tree, or in the repository if that has none.
             for base in self._worktrees or [self._root]:
-                path = os.path.normpath(os.path.join(base, folder, _HOOK))
-                is_private = path.startswith(_SCRATCH) and not path.startswith(f"{self._root}/")
+                place = os.path.normpath(os.path.join(base, folder))
+                if place in seen:
+                    continue
+                seen.add(place)
+                is_private = f"{place}/".startswith(_SCRATCH) and not f"{place}/".startswith(f"{self._root}/")
                 if folder.startswith(("~", "%")) or "\0" in folder or is_private:
-                    self._named[f"git may run the hook {_HOOK} in {folder}"] = None
+                    yield GitHook(folder, f"git may run hooks in {folder}, where a sandbox may write")
                     continue
-                try:
-                    mode = os.stat(path).st_mode
-                except (FileNotFoundError, NotADirectoryError):
-                    continue
-                except OSError:
-                    mode = stat.S_IXUSR
-                if mode & (stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH):
-                    self._named[f"git may run the hook {path.removeprefix(f'{self._root}/')}"] = None
+                for name in names:
+                    path = f"{place}/{name}"
+                    if _may_be_run(path):
+                        real = resolve_links(path)
+                        path = path.removeprefix(f"{self._root}/")
+                        doubt = f"a call may have chosen the hook {path} that git runs" if is_chosen else ""
+                        if real.startswith(_SCRATCH) and not real.startswith(f"{self._root}/"):
+                            doubt = f"the hook {path} of git leads to {real}, where a sandbox may write"
+                        yield GitHook(path, doubt)
+
+    def _find_hooks(self) -> None:
+        for hook in self.hooks((_HOOK,)):
+            self._named[hook.doubt or f"git may run the hook {hook.path}"] = None
 
     def _name(self, setting: str) -> None:
         self._named[f"a setting of git may have it run a program: {setting}"] = None
@@ -287,6 +352,7 @@ class _ProgramSearch:
 
     def read_home(self, home: str) -> None:
         """Look through the settings that the sandbox has in its own home folder."""
+        self._is_home = True
         for path in (f"{home}/.gitconfig", f"{home}/.config/git/config"):
             self._read_file(path)
 
@@ -297,7 +363,7 @@ class _ProgramSearch:
         self._seen.add(folder)
         self._worktrees += [worktree, folder]
         for path in settings_files(folder):
-            self._hook_folders[os.path.join(os.path.dirname(path), "hooks")] = None
+            self._hook_folders[os.path.join(os.path.dirname(path), "hooks")] = False
             self._read_file(path)
         if not self._groups.isdisjoint({"fsmonitor", "filter", "hook", "patch"}):
             self._find_submodules(folder, worktree)
@@ -335,7 +401,7 @@ class _ProgramSearch:
                 self._read_file(included, is_included=True)
             return
         if (section, key) == ("core", "hookspath") and value:
-            self._hook_folders[value] = None
+            self._hook_folders[value] = self._hook_folders.get(value, False) or self._is_home
         is_promisor = (section, key) == ("remote", "promisor") and value.lower() in _TRUE
         if is_promisor or (section, key) == ("extensions", "partialclone"):
             self._promisors.append(str(setting))

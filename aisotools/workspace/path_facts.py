@@ -28,8 +28,9 @@ from itertools import filterfalse
 from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.core.types import Effect, Facts, Json
+from aisotools.core.types import Effect, Facts, GitHooks, Json
 from aisotools.workspace.argument_paths import joined, readings_of
+from aisotools.workspace.git_settings import digest_of_hook
 from aisotools.workspace.patch_names import names_in_patch
 from aisotools.workspace.path_lookup import GLOB, FollowedPaths, NameOf, PathLookup, Spellings, may_be_path
 from aisotools.workspace.paths import Root, as_utf8
@@ -40,7 +41,9 @@ from aisotools.workspace.workspace import Workspace
 _MAX_MENTIONED = 150
 _MAX_PATCHES = 10
 _OF_RUN_TIME = re.compile(r"[$`*?\[]")
-_MAX_PATCH_BYTES = 1 << 20
+MAX_PATCH_BYTES = 4 << 20
+"""Bytes of patches in which the names of files are looked for, in all the patches of a call."""
+
 _MAX_SHOWN_PROGRAMS = 3
 _REFERENCE = re.compile(r"\$(?:\{\w+\}|\w+)")
 _WITHOUT_FOLDER = re.compile(r"[^$`…{}~]+")
@@ -116,7 +119,10 @@ class _CallPaths:
         if arguments and not (facts.reads or facts.commands):
             mentioned = self._find_mentioned(arguments)
         is_mentioning = bool(mentioned.paths or mentioned.unresolved)
-        is_naming = bool(facts.named or facts.scripts or is_mentioning)
+        hook_digests: tuple[tuple[str, str], ...] = ()
+        if facts.hooks:
+            facts, hook_digests = self._name_hooks(facts)
+        is_naming = bool(facts.named or facts.scripts or hook_digests or is_mentioning)
         if not (facts.reads or facts.writes or facts.recorded or is_naming):
             return dataclasses.replace(facts, made=())
         named = self._find_named(facts.named) if facts.named else FollowedPaths()
@@ -152,7 +158,7 @@ class _CallPaths:
         return dataclasses.replace(
             facts,
             reads=shown_reads,
-            scripts=scripts,
+            scripts=tuple(sorted({**dict(scripts), **dict(hook_digests)}.items())),
             losses=self._find_losses(facts.effect, reads, writes),
             writes=_as_utf8(writes.paths),
             folders=_as_utf8(folders),
@@ -205,6 +211,32 @@ class _CallPaths:
         loaded = [path for path, _ in facts.scripts]
         return digests_of(workspace, (*reads, *code), loaded, named.folders)
 
+    def _name_hooks(self, facts: Facts) -> tuple[Facts, tuple[tuple[str, str], ...]]:
+        """Return the facts with the hooks that are there, and these, and what they load, with digests.
+
+        Case: a hook that a call can have written or chosen is a program of which nothing is known.
+        """
+        look = PathLookup(self.spellings)
+        home = self.home_of()
+        found = [hook for hooks in facts.hooks for hook in look.hooks_in(hooks, home)]
+        doubts = dict.fromkeys(hook.doubt for hook in found if hook.doubt)
+        paths = list(dict.fromkeys(hook.path for hook in found if hook.path and not hook.doubt))
+        folders: dict[str, list[str]] = {}
+        for path in paths:
+            folders.setdefault(posixpath.dirname(path), []).append(posixpath.basename(path))
+        digests = dict(digests_of(Path(self.root.path), (path for path in paths if not path.startswith("/"))))
+        # Case: a hook outside the workspace, or a link to one.
+        for path in paths:
+            if not digests.get(path):
+                digests[path] = digest_of_hook(posixpath.join(self.root.path, path))
+        facts = dataclasses.replace(
+            facts,
+            hooks=tuple(GitHooks(as_utf8(place), _as_utf8(names)) for place, names in folders.items()),
+            certain=facts.certain and not doubts,
+            doubts=tuple(dict.fromkeys((*list(doubts)[:_MAX_SHOWN_PROGRAMS], *facts.doubts))),
+        )
+        return facts, tuple((as_utf8(path), digest) for path, digest in digests.items())
+
     def _name_patched(self, facts: Facts) -> Facts:
         """Return the facts with what patches name among the writes, and a doubt where they do not say it."""
         workspace = Workspace(self.root.path)
@@ -212,18 +244,21 @@ class _CallPaths:
         look = PathLookup(self.spellings, name_of=self.name_of)
         names: dict[str, None] = {}
         doubts: list[str] = []
+        bytes_left = MAX_PATCH_BYTES
         for patch in facts.patches:
             is_named = patch.path != "-" and not _OF_RUN_TIME.search(patch.path)
             files = look.follow_all((patch.path,) if is_named else facts.reads[:_MAX_PATCHES]).paths
             found: list[str] = []
             for file in files:
                 try:
-                    data = workspace.read_bytes(file, max_bytes=_MAX_PATCH_BYTES)
-                except (OSError, ValueError, WorkspaceError):
+                    data = workspace.read_bytes(file, max_bytes=bytes_left)
+                except (OSError, ValueError, WorkspaceError) as error:
                     if not is_named and patch.path != "-" and GLOB.search(file):
                         continue  # a pattern as it is written
-                    doubts.append(f"what the patch {file} changes cannot be read")
+                    why = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
+                    doubts.append(f"what the patch {file} changes cannot be told: {why}")
                     continue
+                bytes_left -= len(data)
                 named = names_in_patch(data.decode("utf-8", "surrogateescape"), patch.strip)
                 found += named.names
                 if not named.is_complete and (named.names or patch.path != "-"):

@@ -361,6 +361,13 @@ async def test_the_environment_is_clean(session: Session, monkeypatch: pytest.Mo
     assert f"WORKSPACE={session.workspace}" in result.value["stdout"]
 
 
+async def test_git_is_told_to_note_nothing_whatever_earlier_calls_have_set(session: Session) -> None:
+    code = "import os; os.environ['GIT_OPTIONAL_LOCKS'] = '1'"
+    assert not (await session.call("python", {"code": code})).is_error
+    result = await bash(session, "echo $GIT_OPTIONAL_LOCKS")
+    assert result.value["stdout"] == "0\n"
+
+
 # ---- without a worker
 
 

@@ -2,17 +2,19 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given, strategies as st
 
-from aisotools.core.types import Decision, Effect, Facts, Remember, ToolCall
+from aisotools.core.types import Decision, Effect, Facts, GitHooks, Remember, ToolCall
 from aisotools.policy.grants import Grant, Grants, Shape, names_to_allow, remember_scopes, shape_of
-from aisotools.policy.prepared import PreparedCall, prepare_call
+from aisotools.policy.prepared import PreparedCall, call_digest, prepare_call
 from aisotools.policy.rules import Policy, Rule
 from aisotools.policy.shell.classify import shell_facts
 from aisotools.testing.fakes import MockTool
+from aisotools.workspace.path_facts import PathResolver
 from aisotools.workspace.scripts import FOLDER, MISSING
 from aisotools.workspace.stamps import ABSENT, UNKNOWN
 
@@ -636,3 +638,41 @@ def test_a_shape_covers_the_loss_of_what_a_call_of_the_session_has_left() -> Non
     assert grants.find(again) is None
     grants.note_left([("out/old", "1f"), *((str(number), "1f") for number in range(1_000))])
     assert grants.find(again) is None, "only the latest are kept"
+
+
+@pytest.mark.parametrize("scope", ["call", "shape"])
+def test_a_grant_ends_when_a_hook_of_git_changes(tmp_path: Path, scope: Remember) -> None:
+    hook = tmp_path / ".git/hooks/pre-commit"
+    hook.parent.mkdir(parents=True)
+    hook.write_text("#!/bin/sh\nexit 0\n")
+    hook.chmod(0o755)
+
+    def commit() -> PreparedCall:
+        facts = PathResolver(tmp_path).resolve(shell_facts("git commit -m x > log.txt"))
+        tool = MockTool("mock")
+        prepared = prepare(facts)
+        return dataclasses.replace(prepared, facts=facts, digest=call_digest(tool, b"{}", "confined", facts))
+
+    prepared = commit()
+    assert dict(prepared.facts.scripts)[".git/hooks/pre-commit"]
+    assert "tool" not in remember_scopes(prepared), "a grant for any call would outlive the hook"
+    assert ".git/hooks/pre-commit" in remember_scopes(prepared)[scope]
+    grants = Grants()
+    assert grants.add(scope, prepared) is not None
+    assert grants.find(commit()) is not None
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    assert grants.find(commit()) is None
+    hook.write_text("#!/bin/sh\nexit 0\n")
+    assert grants.find(commit()) is not None
+    (hook.parent / "post-commit").write_text("#!/bin/sh\n")
+    (hook.parent / "post-commit").chmod(0o755)
+    assert grants.find(commit()) is None, "another hook"
+
+
+def test_a_grant_for_a_tool_covers_no_call_that_runs_hooks() -> None:
+    grants = Grants()
+    grants.add("tool", prepare(WRITES))
+    hooks = (GitHooks(".git/hooks", ("pre-commit",)),)
+    with_hooks = dataclasses.replace(prepare(WRITES), facts=dataclasses.replace(WRITES, hooks=hooks))
+    assert grants.find(prepare(WRITES)) is not None
+    assert grants.find(with_hooks) is None

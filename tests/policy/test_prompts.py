@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from aisotools.core.types import ApprovalRequest, Effect, Facts, ToolCall, ToolDefinition
+from aisotools.core.types import ApprovalRequest, Effect, Facts, GitHooks, ToolCall, ToolDefinition
 from aisotools.policy.prompts import (
     argument_fields,
     describe_effect,
+    describe_hooks,
     describe_links,
     describe_request,
     describe_trust,
@@ -359,3 +360,19 @@ def test_a_request_at_a_prompt_shows_links() -> None:
     text = describe_request(a_request({"command": "rm data"}, facts=Facts(links=(("data", "../x"),))))
     assert "  links: data \u2192 ../x" in text.split("\n")
     assert "links" not in describe_request(a_request({"command": "rm data"}))
+
+
+# ---- hooks
+
+
+def test_a_request_at_a_prompt_names_the_hooks_that_git_may_run() -> None:
+    facts = Facts(
+        hooks=(GitHooks(".git/hooks", ("pre-commit", "commit-msg")), GitHooks("a b", ("pre-push",)))
+    )
+    shown = '.git/hooks/pre-commit, .git/hooks/commit-msg, "a b/pre-push"'
+    assert describe_hooks(facts) == shown
+    text = describe_request(a_request({"command": "git commit"}, facts=facts))
+    assert f"  runs hooks of git: {shown}" in text.split("\n")
+    assert "hooks" not in describe_request(a_request({"command": "git commit"}))
+    many = describe_hooks(Facts(hooks=(GitHooks("h", tuple(map(str, range(20)))),)))
+    assert many.endswith("h/7, and 12 more")

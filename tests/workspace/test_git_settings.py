@@ -10,9 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from aisotools.builtin.shell import GIT_ENVIRONMENT
 from aisotools.core.types import Effect, Facts
 from aisotools.policy.shell.classify import shell_facts
-from aisotools.workspace.git_settings import GitSetting, find_programs, parse_settings
+from aisotools.workspace.git_settings import (
+    GitSetting,
+    digest_of_hook,
+    find_hooks,
+    find_programs,
+    parse_settings,
+)
 from aisotools.workspace.path_facts import PathResolver
 from tests.workspace.test_protected_attacks import git_needed
 
@@ -126,6 +133,7 @@ COMMANDS = """
     submodule summary|submodule|bundle verify ../b.bundle|sparse-checkout list|bisect log|add -n .
     clean -n|help log|log --help|help -a|help git|help foo|status -h|archive -l|stripspace|patch-id
     get-tar-commit-id|status --porcelain=v2|ls-files --recurse-submodules|diff --submodule=diff
+    log -p --submodule=diff|show --submodule=diff|describe --dirty --always|diff --submodule=log HEAD
 """
 FORMS = {
     "plain": "git {}",
@@ -138,6 +146,7 @@ FORMS = {
     "with its errors": "git {} 2>&1",
     "with a limit of time": "timeout 20 git {}",
     "by env": "env git {}",
+    "without its environment": "env -i git {}",
     "by its path": "/usr/bin/git {}",
     "for what is found": "find . -maxdepth 0 -exec git {} ';'",
     "after another": "true; git {}",
@@ -148,7 +157,13 @@ def run(command: str, folder: Path, **environ: str) -> None:
     subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
-        env={"PATH": os.environ["PATH"], "GIT_CONFIG_NOSYSTEM": "1", "HOME": str(folder.parent), **environ},
+        env={
+            "PATH": os.environ["PATH"],
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "HOME": str(folder.parent),
+            **GIT_ENVIRONMENT,
+            **environ,
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -378,3 +393,102 @@ def test_a_command_that_is_not_gits_looks_for_no_settings(tmp_path: Path) -> Non
     facts = shell_facts("ls -l; cat a | wc -l")
     assert facts.absent == ()
     assert isinstance(facts, Facts)
+
+
+# ---- hooks
+
+
+@git_needed
+@pytest.mark.parametrize("name", HOOKS)
+def test_no_hook_runs_for_git_status_but_without_the_environment(copy: Path, name: str) -> None:
+    prepare(name, copy)
+    for command in ("git status", "git status -s", "git -C . status -vv", "bash -c 'git status'"):
+        assert not is_run(command, copy)
+        assert is_reading(command, copy)
+    for command in ("env -i git status", "env -u X git status", "env - git status", "(exec -c git status)"):
+        assert not is_reading(f"MARK=1 {command}", copy)
+        assert not is_reading(command, copy)
+    assert is_run('env -i MARK="$MARK" HOME="$HOME" git status', copy), "the control"
+
+
+def make_hook(path: Path, text: str = "exit 0") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def hooks_of(facts: Facts) -> set[str]:
+    return {f"{hooks.folder}/{name}" for hooks in facts.hooks for name in hooks.names}
+
+
+@git_needed
+@pytest.mark.parametrize("name", HOOKS)
+def test_what_changes_something_names_its_hooks_and_stays_certain(copy: Path, name: str) -> None:
+    prepare(name, copy)
+    facts = PathResolver(copy).resolve(shell_facts("git commit -qam x"))
+    hook = f"{HOOKS[name][0]}/post-index-change"
+    if HOOKS[name][1]:  # to the temporary folder, where programs of a sandbox may write
+        assert not facts.certain
+        assert "where a sandbox may write" in facts.doubts[0]
+        return
+    assert facts.certain
+    assert hooks_of(facts) == {hook}
+    digests = dict(facts.scripts)
+    assert digests[hook]
+    (copy / hook).resolve().write_text("#!/bin/sh\nexit 1\n")
+    changed = PathResolver(copy).resolve(shell_facts("git commit -qam x"))
+    assert dict(changed.scripts)[hook] not in {"", digests[hook]}
+
+
+def test_hooks_that_git_does_not_run_are_not_named(tmp_path: Path) -> None:
+    root = tmp_path / "ws"
+    for name in ("pre-push", "pre-receive", "commit-msg.sample"):
+        make_hook(root / ".git/hooks" / name)
+    make_hook(root / ".git/hooks/pre-commit").chmod(0o644)
+    make_hook(root / ".git/hooks/commit-msg")
+    (root / ".git/config").write_text("")
+    resolve = PathResolver(root).resolve
+    assert hooks_of(resolve(shell_facts("git commit -m x"))) == {".git/hooks/commit-msg"}
+    assert hooks_of(resolve(shell_facts("git push o main"))) == {".git/hooks/pre-push"}
+    assert hooks_of(resolve(shell_facts("git add f"))) == set()
+    assert hooks_of(resolve(shell_facts("git log"))) == set()
+
+
+def test_a_hook_outside_the_workspace_has_a_digest(tmp_path: Path) -> None:
+    hook = make_hook(tmp_path / "own" / "pre-commit")
+    assert digest_of_hook(str(hook)) not in {"", digest_of_hook(str(make_hook(tmp_path / "b", "exit 1")))}
+    assert digest_of_hook(str(tmp_path / "none")) == ""
+
+
+def test_hooks_that_a_call_can_choose_or_write_are_doubts(tmp_path: Path) -> None:
+    root, home = tmp_path / "ws", tmp_path / "home"
+    (root / ".git").mkdir(parents=True)
+    home.mkdir()
+    make_hook(root / "planted/pre-commit")
+
+    def doubts() -> list[str]:
+        found = find_hooks(str(root), ("pre-commit",), root=str(root), home=str(home))
+        return [hook.doubt for hook in found]
+
+    config = root / ".git/config"
+    config.write_text("[core]\n\thooksPath = planted\n")
+    assert doubts() == [""]  # the person's own setting, whose folder no call can write
+    config.write_text("")
+    assert doubts() == []
+    (home / ".gitconfig").write_text("[core]\n\thooksPath = planted\n")
+    assert doubts() == ["a call may have chosen the hook planted/pre-commit that git runs"]
+    (home / ".gitconfig").write_text("[include]\n\tpath = ~/x\n")
+    assert "leads to where a sandbox may write" in doubts()[0]
+    (home / ".gitconfig").write_text("[core]\n\thooksPath = /tmp/own/hooks\n")
+    assert doubts() == ["git may run hooks in /tmp/own/hooks, where a sandbox may write"]
+    facts = PathResolver(root, home_of=lambda: str(home)).resolve(shell_facts("git commit -m x"))
+    assert not facts.certain
+    assert facts.doubts[0] == doubts()[0]
+
+
+@pytest.mark.parametrize("command", ["git -C $TMPDIR/x commit -m x", 'cd "$x" && git commit -m x'])
+def test_hooks_in_folders_that_nobody_knows_are_doubts(tmp_path: Path, command: str) -> None:
+    facts = PathResolver(tmp_path).resolve(shell_facts(command))
+    assert not facts.certain
+    assert "hooks" in facts.doubts[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.workspace.patch_names import MAX_NAMES, names_in_patch
+from aisotools.workspace.patch_names import MAX_LINES, MAX_NAMES, names_in_patch
 from tests.work import lines_run
 
 PLAIN = "--- a/d/x\t2024-01-01 00:00:00\n+++ b/d/x\t2024-01-01 00:00:00\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n"
@@ -59,6 +59,7 @@ def test_lines_of_a_hunk_are_no_headers() -> None:
         '--- "a/\\303\\244"\n+++ "b/\\303\\244"\n@@ -1 +1 @@\n-a\n+b\n',
         "--- x\n+++ x\n@@ -1 +1 @@\n-a\n+b\n",
         "".join(PLAIN.replace("d/x", f"f{number}") for number in range(MAX_NAMES + 1)),
+        PLAIN + "\n" * MAX_LINES,
     ],
 )
 def test_a_patch_whose_names_cannot_all_be_told_is_not_complete(text: str) -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from aisotools.core.path_texts import is_within
-from aisotools.core.types import AbsentNames, Effect, Facts, MadeName, PatchFile
+from aisotools.core.types import AbsentNames, Effect, Facts, GitHooks, MadeName, PatchFile
 from aisotools.policy.quoted import quoted_texts
 from aisotools.policy.shell.commands import (
     classify_response_files,
@@ -55,19 +55,20 @@ from aisotools.policy.shell.folders import (
     leaves_start,
     relocate,
 )
-from aisotools.policy.shell.options import (
+from aisotools.policy.shell.git_programs import HOOKS
+from aisotools.policy.shell.options import classify_by_spec
+from aisotools.policy.shell.parser import parse_shell
+from aisotools.policy.shell.patches import patches_in
+from aisotools.policy.shell.verdicts import (
     NO_EFFECT,
     UNKNOWN_WORDS,
     CommandVerdict,
-    classify_by_spec,
     merge,
     opens,
     reads,
     uncertain,
     writes,
 )
-from aisotools.policy.shell.parser import parse_shell
-from aisotools.policy.shell.patches import patches_in
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -123,6 +124,7 @@ class ShellReport:
         places: Folders that such commands run in, if those are named by `cd` or an option.
         made: Names that it makes by copying, moving or linking, and what they lead to.
         patches: Patches that it applies, which name the files that it changes.
+        hooks: Hooks of git that it may run.
         absent: What must not be in folders for this to hold: otherwise programs run it, or obey it, and may
             do anything. `shell_facts` has both answers.
         hosts: Network hosts it talks to.
@@ -142,6 +144,7 @@ class ShellReport:
     places: tuple[str, ...] = ()
     made: tuple[MadeName, ...] = ()
     patches: tuple[PatchFile, ...] = ()
+    hooks: tuple[GitHooks, ...] = ()
     absent: tuple[AbsentNames, ...] = ()
     hosts: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -225,6 +228,7 @@ def _facts_of(report: ShellReport, folder: str) -> Facts:
         places=tuple(place for place in places if place not in named),
         made=tuple(_relocate_made(report.made, start)),
         patches=tuple(_relocate_patches(report.patches, start)),
+        hooks=tuple(_relocate_hooks(report.hooks, start)),
         outside=any(map(_is_outside, written)),
         hosts=report.hosts,
         commands=report.commands,
@@ -306,6 +310,9 @@ class _ShellAnalysis:
         effect = total.effect
         if effect is Effect.READ_ONLY and not total.certain:
             effect = Effect.LOCAL_MUTATION
+        absent: Iterable[AbsentNames] = total.absent
+        if not total.keeps_environment:  # with which git would run no hook; see `git_programs`
+            absent = [_with_hooks(one) for one in absent]
         return ShellReport(
             effect=effect,
             commands=_unique(self._commands),
@@ -318,7 +325,8 @@ class _ShellAnalysis:
             places=tuple(sorted(self._places)),
             made=tuple(dict.fromkeys(total.made)),
             patches=tuple(dict.fromkeys(total.patches)),
-            absent=tuple(dict.fromkeys(total.absent)),
+            hooks=tuple(dict.fromkeys(total.hooks)),
+            absent=tuple(dict.fromkeys(absent)),
             hosts=_unique(total.hosts),
             reasons=_unique(_shorten(reason) for reason in total.reasons if reason)[:_MAX_REASONS],
             certain=total.certain,
@@ -437,6 +445,12 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
         verdict = dataclasses.replace(verdict, made=tuple(_relocate_made(verdict.made, folders)))
     if verdict.patches:
         verdict = dataclasses.replace(verdict, patches=tuple(_relocate_patches(verdict.patches, folders)))
+    if verdict.hooks and folders is None:
+        doubt = uncertain("git may run hooks of a repository that is not known")
+        verdict = merge([dataclasses.replace(verdict, hooks=()), doubt])
+    elif verdict.hooks:
+        hooks = tuple(_relocate_hooks(verdict.hooks, folders or frozenset()))
+        verdict = dataclasses.replace(verdict, hooks=hooks)
     if verdict.absent and folders is None:
         verdict = merge([verdict, uncertain("it may run what lies in the folder, which is not known")])
     elif verdict.absent:
@@ -479,6 +493,17 @@ def _relocate_patches(patches: Iterable[PatchFile], folders: Folders) -> Iterato
     patches = tuple(patches)
     for folder in sorted(folders or (START,)):
         yield from patches_in(patches, folder)
+
+
+def _relocate_hooks(hooks: Iterable[GitHooks], folders: frozenset[str]) -> Iterator[GitHooks]:
+    """Yield hooks as they are meant in each folder."""
+    for one in hooks:
+        for folder in sorted(folders):
+            yield GitHooks(join(folder, one.folder).removesuffix("/."), one.names)
+
+
+def _with_hooks(absent: AbsentNames) -> AbsentNames:
+    return dataclasses.replace(absent, programs=(*absent.programs, HOOKS)) if absent.programs else absent
 
 
 def _relocate_made(made: Iterable[MadeName], folders: Folders) -> Iterator[MadeName]:

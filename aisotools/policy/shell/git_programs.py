@@ -1,17 +1,24 @@
 """Which programs, named by settings of git, a git command that only reads may run.
 
 `git status` runs what `core.fsmonitor` and the filters of `.gitattributes` name, `git diff` what
-`diff.external` or a `textconv` names, and so on; where it writes the index afterwards, it also runs the hook
-`post-index-change`. Whether there are such settings only who sees the files can
+`diff.external` or a `textconv` names, and so on. Whether there are such settings only who sees the files can
 tell; this module says which groups of them must be empty for a command to be reading alone. What git 2.39 ran
 in an experiment, with each setting of `aisotools.workspace.git_settings` and each subcommand that is known to
 read, is in `tests/workspace/test_git_settings.py`. A subcommand, or an option, that is in no table here may
 run all of them.
+
+Where git writes the index, it also runs the hook `post-index-change`. `git status` does so to note what it
+has looked at, unless `GIT_OPTIONAL_LOCKS=0`, as in every command of the sandbox (`aisotools.builtin.shell`);
+`git diff` and `git describe --dirty` do it all the same.
+
+A command that changes something is asked about anyway, and runs hooks that a person has chosen, and no call
+can write. So it stays certain; `hooks_run_by` says which hooks these may be, for the card to name them, and
+for a grant to end when one of them changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from aisotools.policy.shell.expansion import name_set
 from aisotools.policy.shell.options import Words
@@ -35,7 +42,7 @@ OTHER_REPOSITORIES = "alternates"
 """A program that lists references of the repositories from which this one borrows."""
 
 HOOKS = "hook"
-"""The hook that git runs when it writes the index, as after a look at which files have changed."""
+"""The hook that git runs when it writes the index, as `git diff` does after a look at what has changed."""
 
 HELP = "help"
 """Programs that show a page of the manual."""
@@ -43,8 +50,10 @@ HELP = "help"
 # Where there are submodules, git looks into the index for nearly everything.
 _OBJECTS = (WATCHER, MISSING_OBJECTS, OTHER_REPOSITORIES)
 _COMMITS = (SIGNATURES, *_OBJECTS)
-_FILES = (FILTERS, HOOKS, *_OBJECTS)
-_ALL = (FILTERS, HOOKS, PATCHES, *_COMMITS)
+_FILES = (FILTERS, *_OBJECTS)
+_INDEX = (HOOKS, *_FILES)
+_SHOWN = (FILTERS, PATCHES, *_COMMITS)
+_ALL = (HOOKS, *_SHOWN)
 
 _RUNS_NOTHING = name_set(
     "archive bisect check-mailmap config count-objects get-tar-commit-id patch-id remote sparse-checkout "
@@ -59,11 +68,12 @@ _READS_OBJECTS = name_set(
 """Subcommands that read what is recorded, and no files; they show no patch."""
 
 _READS_FILES = name_set(
-    "add check-attr check-ignore clean describe diff-files diff-index diff-tree fsck grep ls-files"
+    "add check-attr check-ignore clean diff-files diff-index diff-tree fsck grep ls-files"
 )
 """Subcommands that read the index or files, and run nothing to show a difference without being asked to."""
 
 _SHOWS_COMMITS = name_set("log reflog shortlog show")
+_SHOWS_CONTENT = name_set("annotate blame range-diff whatchanged")
 _WITHOUT_PATCH = name_set(
     "--stat --numstat --shortstat --name-only --name-status --summary --dirstat --raw --compact-summary "
     "--no-patch -s --quiet"
@@ -94,14 +104,16 @@ def programs_run_by(subcommand: str, words: Words, *, shows_no_content: bool) ->
         return _OBJECTS
     if subcommand in _READS_FILES:
         return _FILES
+    if subcommand == "describe":
+        return _INDEX
     if subcommand == "status":
-        return _FILES if shows_no_content else _ALL
+        return _FILES if shows_no_content else _SHOWN
     if subcommand == "diff" and None not in options and _asks_for_no_patch(options):
-        return _FILES
+        return _INDEX
     if subcommand in _SHOWS_COMMITS and None not in options:
         is_bare = subcommand == "show" and _asks_for_no_patch(options)
-        return _COMMITS if (shows_no_content and subcommand != "show") or is_bare else _ALL
-    return _ALL
+        return _COMMITS if (shows_no_content and subcommand != "show") or is_bare else _SHOWN
+    return _SHOWN if subcommand in _SHOWS_CONTENT else _ALL
 
 
 def _asks_for_no_patch(options: Collection[str | None]) -> bool:
@@ -109,3 +121,47 @@ def _asks_for_no_patch(options: Collection[str | None]) -> bool:
     names = {(option or "").partition("=")[0] for option in options}
     lists = not names.isdisjoint(_WITHOUT_PATCH)
     return names <= _WITHOUT_PATCH | _NO_PROGRAMS | _HARMLESS_BESIDE and (lists or names >= _NO_PROGRAMS)
+
+
+# ---- hooks of commands that change something
+
+_ON_INDEX = ("post-index-change",)
+_ON_REFERENCES = ("reference-transaction",)
+_ON_CHECKOUT = ("post-checkout", *_ON_INDEX, *_ON_REFERENCES)
+_ON_COMMIT = (
+    *("pre-commit", "prepare-commit-msg", "commit-msg", "post-commit", "post-rewrite", "pre-auto-gc"),
+    *(*_ON_INDEX, *_ON_REFERENCES),
+)
+_ON_MERGE = ("pre-merge-commit", "post-merge", *_ON_COMMIT)
+_LOCAL_HOOKS = (
+    *("applypatch-msg", "pre-applypatch", "post-applypatch", "pre-rebase", "post-checkout", "pre-push"),
+    *("sendemail-validate", "push-to-checkout", *_ON_MERGE),
+)
+"""All hooks that git runs but for those of a repository that receives a push."""
+_HOOKS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(name_set("add apply checkout-index mv read-tree rm stage update-index"), _ON_INDEX),
+    **dict.fromkeys(
+        name_set("branch notes pack-refs reflog remote replace symbolic-ref tag update-ref"), _ON_REFERENCES
+    ),
+    **dict.fromkeys(name_set("checkout restore switch worktree"), _ON_CHECKOUT),
+    **dict.fromkeys(name_set("reset stash"), (*_ON_INDEX, *_ON_REFERENCES)),
+    **dict.fromkeys(name_set("fetch gc maintenance prune repack"), ("pre-auto-gc", *_ON_REFERENCES)),
+    **dict.fromkeys(
+        name_set(
+            "archive bundle clean clone commit-tree config fast-import format-patch hash-object init init-db "
+            "ls-remote merge-file mktag mktree pack-objects prune-packed unpack-objects write-tree"
+        ),
+        (),
+    ),
+    "commit": _ON_COMMIT,
+    "merge": _ON_MERGE,
+    "push": ("pre-push", *_ON_REFERENCES),
+}
+
+
+def hooks_run_by(subcommand: str) -> tuple[str, ...]:
+    """Return the hooks that a git command which changes something may run; all of them if it is not known.
+
+    Those of the other side of a push are not among them, nor those that `git clone` takes from a template.
+    """
+    return _HOOKS.get(subcommand, _LOCAL_HOOKS)

@@ -8,7 +8,15 @@ from collections.abc import Iterable, Iterator
 from aisotools.core.types import PatchFile
 from aisotools.policy.shell.expansion import Word
 from aisotools.policy.shell.folders import START, join
-from aisotools.policy.shell.options import NO_EFFECT, CommandVerdict, ParsedCommand, Words, parse_options
+from aisotools.policy.shell.options import (
+    ParsedCommand,
+    Words,
+    parse_options,
+)
+from aisotools.policy.shell.verdicts import (
+    NO_EFFECT,
+    CommandVerdict,
+)
 
 _GIT = (
     "-RNzqvkbcusi3 -p: -C: -S? --index --cached --3way --reject --apply --check --stat --numstat --summary "

@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from aisotools.core.types import Effect
 from aisotools.policy.shell.expansion import Word
 from aisotools.policy.shell.options import (
-    NO_EFFECT,
     Classifier,
     CommandSpec,
-    CommandVerdict,
     Words,
     classify_by_spec,
-    merge,
     option_verdict,
     parse_options,
+)
+from aisotools.policy.shell.verdicts import (
+    NO_EFFECT,
+    CommandVerdict,
+    merge,
     uncertain,
 )
 

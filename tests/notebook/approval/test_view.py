@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from aisotools.core.types import Approval, ApprovalRequest, Effect, Facts
+from aisotools.core.types import Approval, ApprovalRequest, Effect, Facts, GitHooks
 from aisotools.notebook.approval.view import (
     HIGHLIGHT_CLASSES,
     MAX_DIFF_LINES,
@@ -106,6 +106,12 @@ def test_a_request_that_goes_out_names_the_host_as_the_network_sees_it() -> None
             build_previews(write_request(arguments={"url": url}, effect=Effect.REMOTE_ACTION))["web"]["host"]
             is not None
         )
+
+
+def test_hooks_of_git_are_among_the_findings() -> None:
+    facts = Facts(commands=("git commit -m x",), hooks=(GitHooks(".git/hooks", ("pre-commit",)),))
+    found = dict(build_previews(write_request(facts=facts))["findings"])
+    assert found["runs hooks of git"] == ".git/hooks/pre-commit"
 
 
 def test_findings_of_a_command() -> None:

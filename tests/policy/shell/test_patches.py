@@ -10,7 +10,8 @@ from aisotools.core.types import Decision, PatchFile, ToolCall
 from aisotools.policy.rules import Policy, Rule
 from aisotools.policy.shell.classify import shell_facts
 from aisotools.policy.shell.patches import patches_in
-from aisotools.workspace.path_facts import PathResolver
+from aisotools.workspace.patch_names import MAX_LINES
+from aisotools.workspace.path_facts import MAX_PATCH_BYTES, PathResolver
 
 DIFF = "--- a/secrets/key\n+++ b/secrets/key\n@@ -1 +1 @@\n-a\n+b\n"
 
@@ -104,9 +105,17 @@ def test_a_file_that_a_patch_names_counts_as_written(workspace: Path, command: s
 @pytest.mark.parametrize(
     ("command", "doubt"),
     [
-        ("git apply none.diff", "what the patch none.diff changes cannot be read"),
-        ("git apply d", "what the patch d changes cannot be read"),
-        ("git apply big.diff", "what the patch big.diff changes cannot be read"),
+        ("git apply none.diff", "what the patch none.diff changes cannot be told: No such file or directory"),
+        ("git apply d", "what the patch d changes cannot be told: Is a directory"),
+        (
+            "git apply big.diff",
+            "what the patch big.diff changes cannot be told: 'big.diff' has 4,",
+        ),
+        (
+            "git apply half.diff half2.diff",
+            "what the patch half2.diff changes cannot be told: 'half2.diff' has",
+        ),
+        ("git apply lines.diff", "not all files that the patch lines.diff changes can be named"),
         ("git apply quoted.diff", "not all files that the patch quoted.diff changes can be named"),
         ("git apply $x", "which files the patch changes cannot be told"),
         ("echo x | patch -p1", "which files the patch changes cannot be told"),
@@ -116,7 +125,19 @@ def test_a_file_that_a_patch_names_counts_as_written(workspace: Path, command: s
 def test_a_patch_that_does_not_say_what_it_changes_is_a_doubt(
     workspace: Path, command: str, doubt: str
 ) -> None:
-    (workspace / "big.diff").write_text(DIFF * 40_000)
+    (workspace / "big.diff").write_text(DIFF * (MAX_PATCH_BYTES // len(DIFF) + 1))
+    for name in ("half.diff", "half2.diff"):
+        (workspace / name).write_text(DIFF + "x" * (MAX_PATCH_BYTES * 2 // 3))
+    (workspace / "lines.diff").write_text(DIFF + "\n" * MAX_LINES)
     (workspace / "quoted.diff").write_text(DIFF.replace("a/secrets/key", '"a/\\303"'))
     facts = PathResolver(workspace).resolve(shell_facts(command))
-    assert facts.doubts[0] == doubt
+    assert facts.doubts[0].startswith(doubt)
+    assert not facts.certain
+
+
+def test_a_large_patch_is_read_up_to_the_limit(workspace: Path) -> None:
+    text = DIFF.rpartition("--- ")[0] + "x" * (2 << 20) + "\n" + DIFF
+    (workspace / "large.diff").write_text(text)
+    facts = PathResolver(workspace).resolve(shell_facts("git apply large.diff"))
+    assert "secrets/key" in facts.writes
+    assert not any("cannot be told" in doubt for doubt in facts.doubts)

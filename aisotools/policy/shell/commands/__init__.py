@@ -18,14 +18,17 @@ from aisotools.policy.shell.commands import (
     packages,
     scripting,
     services,
+    transfers,
     wrappers,
 )
 from aisotools.policy.shell.expansion import name_set, without_beginning
 from aisotools.policy.shell.options import (
-    NO_EFFECT,
     CommandSpec,
-    CommandVerdict,
     Words,
+)
+from aisotools.policy.shell.verdicts import (
+    NO_EFFECT,
+    CommandVerdict,
     merge,
     reads,
     uncertain,
@@ -35,6 +38,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
     *coreutils.COMMANDS,
     *mutating.COMMANDS,
     *network.COMMANDS,
+    *transfers.COMMANDS,
     *git.COMMANDS,
     *scripting.COMMANDS,
     *archives.COMMANDS,

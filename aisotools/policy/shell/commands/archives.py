@@ -7,15 +7,17 @@ from collections.abc import Iterator
 
 from aisotools.policy.shell.expansion import Word, literal, name_set, without_beginning
 from aisotools.policy.shell.options import (
-    NO_EFFECT,
     CommandSpec,
-    CommandVerdict,
     Words,
-    merge,
     option_verdict,
     parse_options,
-    reads,
     role_verdict,
+)
+from aisotools.policy.shell.verdicts import (
+    NO_EFFECT,
+    CommandVerdict,
+    merge,
+    reads,
     uncertain,
 )
 

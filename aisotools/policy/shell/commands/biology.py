@@ -10,20 +10,22 @@ import re
 from aisotools.core.types import Effect
 from aisotools.policy.shell.expansion import Word, literal, without_beginning
 from aisotools.policy.shell.options import (
-    NO_EFFECT,
     CommandSpec,
-    CommandVerdict,
     Words,
-    has_effect,
-    merge,
     option_verdict,
     parse_options,
-    reads,
-    reads_or_contacts,
     role_verdict,
-    uncertain,
 )
 from aisotools.policy.shell.subcommands import Subcommand, subcommands
+from aisotools.policy.shell.verdicts import (
+    NO_EFFECT,
+    CommandVerdict,
+    has_effect,
+    merge,
+    reads,
+    reads_or_contacts,
+    uncertain,
+)
 
 _SAM_COMMON = "-@: --threads: --verbosity: --input-fmt: --input-fmt-option: --reference:u"
 _SAM_GLOBAL = f"{_SAM_COMMON} --no-PG -T:u"

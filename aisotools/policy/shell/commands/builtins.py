@@ -8,14 +8,16 @@ from itertools import pairwise
 from aisotools.core.types import Effect
 from aisotools.policy.shell.expansion import Word, is_harmless_for_programs, is_harmless_in_shell, name_set
 from aisotools.policy.shell.options import (
-    NO_EFFECT,
     CommandSpec,
-    CommandVerdict,
     Words,
-    has_effect,
-    merge,
     option_verdict,
     parse_options,
+)
+from aisotools.policy.shell.verdicts import (
+    NO_EFFECT,
+    CommandVerdict,
+    has_effect,
+    merge,
     uncertain,
 )
 

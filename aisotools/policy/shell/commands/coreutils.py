@@ -14,24 +14,26 @@ from aisotools.core.types import Effect
 from aisotools.policy.shell.expansion import without_beginning
 from aisotools.policy.shell.folders import join
 from aisotools.policy.shell.options import (
-    NO_EFFECT,
     CommandSpec,
-    CommandVerdict,
     OptionSpec,
     ParsedOption,
     Words,
-    has_effect,
-    merge,
     option_verdict,
     parse_option_table,
     parse_options,
-    reads,
     role_verdict,
-    uncertain,
-    writes,
 )
 from aisotools.policy.shell.patches import patches_of_patch
 from aisotools.policy.shell.subcommands import Subcommand, subcommands
+from aisotools.policy.shell.verdicts import (
+    NO_EFFECT,
+    CommandVerdict,
+    has_effect,
+    merge,
+    reads,
+    uncertain,
+    writes,
+)
 
 _GREP = (
     "-EFGPiyvwxclLqsonHhbTZzUurIa -R!L -e: -f:r -m: -A: -B: -C: -d: -D: -# --extended-regexp --fixed-strings "

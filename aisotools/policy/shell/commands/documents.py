@@ -12,23 +12,25 @@ from aisotools.core.types import Effect
 from aisotools.policy.shell.expansion import Word, name_set, without_beginning
 from aisotools.policy.shell.languages.sql import read_sql
 from aisotools.policy.shell.options import (
-    NO_EFFECT,
-    UNKNOWN_WORDS,
     Classifier,
     CommandSpec,
-    CommandVerdict,
     Words,
+    option_verdict,
+    parse_options,
+    role_verdict,
+)
+from aisotools.policy.shell.subcommands import Subcommand, subcommands
+from aisotools.policy.shell.verdicts import (
+    NO_EFFECT,
+    UNKNOWN_WORDS,
+    CommandVerdict,
     contacts,
     host_of,
     merge,
-    option_verdict,
-    parse_options,
     reads,
     reads_or_contacts,
-    role_verdict,
     uncertain,
 )
-from aisotools.policy.shell.subcommands import Subcommand, subcommands
 
 # ---- pagers: without a terminal, which a command of a model never has, they print and take no commands
 

@@ -6,27 +6,37 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 
-from aisotools.core.types import AbsentNames, Effect, MadeName
+from aisotools.core.types import AbsentNames, Effect, GitHooks, MadeName
 from aisotools.policy.shell.expansion import Word, name_set
 from aisotools.policy.shell.folders import START, join
-from aisotools.policy.shell.git_programs import programs_run_by
+from aisotools.policy.shell.git_programs import hooks_run_by, programs_run_by
+from aisotools.policy.shell.git_records import (
+    ANYTHING_RECORDED,
+    LOG_OPTIONS,
+    MESSAGE,
+    TAKES_MESSAGES,
+    recorded_paths,
+    shows_no_content,
+)
 from aisotools.policy.shell.options import (
-    NO_EFFECT,
     Classifier,
     CommandSpec,
-    CommandVerdict,
     ParsedCommand,
     Words,
+    option_verdict,
+    parse_options,
+)
+from aisotools.policy.shell.patches import patches_in, patches_of_git
+from aisotools.policy.shell.verdicts import (
+    NO_EFFECT,
+    CommandVerdict,
     contacts,
     has_effect,
     host_of,
     merge,
-    option_verdict,
-    parse_options,
     reads,
     uncertain,
 )
-from aisotools.policy.shell.patches import patches_in, patches_of_git
 
 _DIFF = (
     "-pusRabwWztrcmqh -U: -S: -G: -O:r -I: -l: -M? -C? -D? -B? --patch --no-patch --unified: --raw "
@@ -41,26 +51,7 @@ _DIFF = (
     "--cached --staged --merge-base --no-index --cc --root --stdin --no-commit-id --always --output:w "
     "--ext-diff!x --textconv!x"
 )
-_LOG_ONLY = (
-    "--simplify-merges --show-pulls --no-color-moved-ws --color-moved-ws: --min-parents: --max-parents: "
-    "--exclude-first-parent-only "
-    "--no-notes --mailmap --no-mailmap --decorate-refs: --decorate-refs-exclude: --show-linear-break? "
-    "--graph --no-graph --clear-decorations "
-    "--alternate-refs --reflog --indexed-objects --stdin --ignore-missing --bisect --do-walk "
-    "--in-commit-order --disk-usage? "
-    "--show-notes? --log-size --no-min-parents --no-max-parents --dense --sparse --missing: --filter: "
-    "--objects-edge --timestamp --header "
-    "--left-right --remove-empty --since-as-filter: --grep-reflog: --basic-regexp --since: -giEFPx -n: "
-    "-L: -# --oneline --graph --all --decorate? --no-decorate --source --follow --author: "
-    "--committer: --grep: --all-match --invert-grep --regexp-ignore-case --since: --after: --until: "
-    "--before: --max-count: --skip: --merges --no-merges --first-parent --reverse --topo-order --date-order "
-    "--author-date-order --date: --relative-date --format: --pretty? --abbrev-commit --no-abbrev-commit "
-    "--branches? --tags? --remotes? --glob: --exclude: --not --left-right --left-only --right-only --cherry "
-    "--cherry-pick --cherry-mark --boundary --simplify-by-decoration --full-history --ancestry-path? "
-    "--walk-reflogs --notes? --no-notes --parents --children --no-walk? --count --objects --use-mailmap "
-    "--full-diff --diff-merges: --extended-regexp --fixed-strings --perl-regexp --no-expand-tabs --encoding:"
-)
-_LOG = f"{_DIFF} {_LOG_ONLY}"
+_LOG = f"{_DIFF} {LOG_OPTIONS}"
 _STASH = (
     "-pukaqS -m: --patch --keep-index --no-keep-index --include-untracked --all --quiet --staged --message: "
     "--pathspec-from-file:r"
@@ -184,57 +175,12 @@ _GIT_PATTERN = frozenset("*?[:")
 _HARMLESS_GLOBAL_OPTIONS = frozenset(
     ("--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--no-replace-objects"),
 )
-_SHOWS_NO_CONTENT = name_set(
-    "branch check-attr check-ignore check-mailmap cherry commit-tree config count-objects describe "
-    "for-each-ref fsck gc get-tar-commit-id help init ls-files ls-remote ls-tree maintenance merge-base "
-    "name-rev pack-refs prune prune-packed remote rev-list rev-parse show-branch show-ref stripspace "
-    "symbolic-ref tag update-ref var verify-pack version write-tree"
-)
-"""Subcommands that print nothing of what is in a file, and put nothing of it into another one."""
 _KEEPS_FILES = name_set(
     "add branch commit commit-graph commit-tree config count-objects fetch gc hash-object init maintenance "
     "mktag mktree notes pack-objects pack-refs prune prune-packed push reflog remote repack "
     "symbolic-ref tag update-index update-ref verify-pack write-tree"
 )
 """Subcommands that change what the repository has recorded, and nothing in the folder."""
-_TAKES_FILES = name_set("commit-tree config init tag")
-_READS_FILES = ("-F", "--fi", "--blob", "--templ")
-"""Options with which these take the content of a file all the same, shortened as git allows it."""
-_LOGS = name_set("log reflog shortlog status")
-_COMMITS = name_set("add commit")
-_COMMIT_OPTIONS = re.compile(
-    r"-(?:[aqAus]+|[aqAus]*m.*)|--(?:message(?:=.*)?|all|amend|no-edit|quiet|allow-empty|signoff|update)",
-    re.DOTALL,
-)
-_TAKES_MESSAGES = name_set("commit merge notes stash tag")
-_MESSAGE = re.compile(r"-[aqAskuf]*m|--message")
-_OPTIONS_WITHOUT_CONTENT = frozenset(
-    option.rstrip(":?")
-    for option in f"{_LOG_ONLY} --stat --shortstat --numstat --name-only --name-status --summary --dirstat "
-    "--compact-summary --no-patch --color --no-color --short --branch --porcelain --long --untracked-files "
-    "--ignored --ignore-submodules --show-stash --column --no-column --ahead-behind --no-ahead-behind "
-    "--no-ext-diff --no-textconv --no-renames --find-renames --diff-filter --abbrev --no-abbrev".split()
-    if option.startswith("--")
-    and not option.startswith(("--diff-merges", "--follow", "--stdin", "--full-diff"))
-)
-_SHORT_WITHOUT_CONTENT = re.compile(r"-(?:[0-9]+|n[0-9]*|[sbzigEFP]+)")
-_SHORT_WITHIN_PATHS = re.compile(r"-[0-9nilhHwcvEFPoIaqspuztre]+|-[LUABC][0-9,+-]*")
-_TYPES_OF_OBJECTS = frozenset(("blob", "tree", "commit", "tag"))
-_ACTIONS_WITHOUT_CONTENT = frozenset(
-    (
-        *(("stash", action) for action in ("list", "drop", "clear")),
-        *(("worktree", action) for action in ("list", "remove", "prune")),
-        *(("submodule", action) for action in ("status", "deinit")),
-        *(("notes", action) for action in ("list", "remove", "prune")),
-        *(("bundle", action) for action in ("verify", "list-heads")),
-        *(("lfs", action) for action in ("ls-files", "status", "env", "version")),
-        *(("bisect", action) for action in ("log", "terms")),
-        ("sparse-checkout", "list"),
-    )
-)
-_ANYTHING_RECORDED = (".",)
-_MAX_RECORDED = 50
-_STAGE = re.compile(r"[0-3]:")
 _PLAIN_NAME = re.compile(r"[a-z][a-z-]*")
 _HARMLESS_SETTINGS = ("color.", "core.quotepath=", "core.quotePath=", "log.showSignature=false")
 
@@ -264,9 +210,9 @@ def _classify_git(words: Words) -> CommandVerdict:
     subcommand = rest[0].text if rest else "help"
     if subcommand is None:
         return merge([*verdicts, uncertain("it cannot be determined which git command this is")])
-    recorded = _recorded_paths(subcommand, rest)
+    recorded = recorded_paths(subcommand, rest)
     if recorded and len(rest) < len(words) - 1:  # an option such as -C, or a setting
-        recorded = (*recorded, *_ANYTHING_RECORDED)
+        recorded = (*recorded, *ANYTHING_RECORDED)
     verdict = merge([_classify_subcommand(subcommand, rest), _file_verdict(subcommand, rest)])
     if folder != START:
         verdict = dataclasses.replace(
@@ -281,8 +227,12 @@ def _classify_git(words: Words) -> CommandVerdict:
     keeps_files = verdict.only_reads or is_new_branch or subcommand in _KEEPS_FILES
     made = () if keeps_files else (MadeName(START),)
     # What only reads does so only where no setting names a program that it would run.
-    unless = _unless_named(_programs_of(subcommand, rest), folder) if verdict.only_reads else NO_EFFECT
-    return merge([*verdicts, verdict, CommandVerdict(recorded=recorded, made=made), unless])
+    if verdict.only_reads:
+        runs = _unless_named(_programs_of(subcommand, rest), folder)
+    else:
+        names = hooks_run_by(subcommand)
+        runs = CommandVerdict(hooks=(GitHooks(folder, names),)) if names else NO_EFFECT
+    return merge([*verdicts, verdict, CommandVerdict(recorded=recorded, made=made), runs])
 
 
 def _unless_named(groups: tuple[str, ...], folder: str) -> CommandVerdict:
@@ -292,7 +242,7 @@ def _unless_named(groups: tuple[str, ...], folder: str) -> CommandVerdict:
 def _programs_of(subcommand: str, words: Words) -> tuple[str, ...]:
     texts = [word.text for word in words[1:]]
     options = [text for text in texts if text and text.startswith("-")]
-    no_content = None not in texts and _shows_no_content(subcommand, "", options)
+    no_content = None not in texts and shows_no_content(subcommand, "", options)
     return programs_run_by(subcommand, words, shows_no_content=no_content)
 
 
@@ -337,7 +287,7 @@ def _file_verdict(subcommand: str, words: Words) -> CommandVerdict:
                     verdicts.append(reads(rest.pop(0)))
                 break
         else:
-            if _MESSAGE.fullmatch(name) and not equals and rest and subcommand in _TAKES_MESSAGES:
+            if MESSAGE.fullmatch(name) and not equals and rest and subcommand in TAKES_MESSAGES:
                 rest.pop(0)
             elif word.text is None and not word.prefix.startswith("-"):
                 operands.append(word)
@@ -348,7 +298,7 @@ def _file_verdict(subcommand: str, words: Words) -> CommandVerdict:
             # A pattern or a place of git's own, or what is only known at run time.
             is_any |= operand.text is None or not _GIT_PATTERN.isdisjoint(operand.text)
         if is_any:
-            verdicts.append(CommandVerdict(reads=_ANYTHING_RECORDED))
+            verdicts.append(CommandVerdict(reads=ANYTHING_RECORDED))
     return merge(verdicts)
 
 
@@ -361,78 +311,6 @@ def _value_word(word: Word, value: str) -> Word:
     """Return the value that stands at the end of a word, with what is known of the word."""
     text = None if word.text is None else value
     return Word(value, text, text or "", word.may_split, word.is_located)
-
-
-def _recorded_paths(subcommand: str, words: Words) -> tuple[str, ...]:
-    """Return the paths of which a command shows, or spreads, what the repository has recorded.
-
-    Those that it names are among them, and `.` unless it is limited to them.
-    """
-    texts = [word.text for word in words[1:]]
-    known = [text for text in texts if text is not None]
-    if len(known) < len(texts) or len(texts) > _MAX_RECORDED:
-        return () if subcommand in _SHOWS_NO_CONTENT - _TAKES_FILES else _ANYTHING_RECORDED
-    end = known.index("--") if "--" in known else len(known)
-    before, after = known[:end], known[end + 1 :]
-    options = [text for text in before if text.startswith("-")]
-    if _shows_no_content(subcommand, known[0] if known else "", options):
-        return ()
-    named = [path for text in before for path in _paths_at_revision(text)]
-    messages = _positions_of_messages(before) if subcommand in _TAKES_MESSAGES else set()
-    operands = [
-        text
-        for position, text in enumerate(before)
-        if not text.startswith("-") and ":" not in text and position not in messages
-    ]
-    if subcommand == "stash" and known[:1] == ["push"] == operands[:1]:
-        del operands[0]
-    has_plain_options = all(
-        _SHORT_WITHIN_PATHS.fullmatch(option) or option.partition("=")[0] in _OPTIONS_WITHOUT_CONTENT
-        for option in options
-    )
-    is_limited = False
-    if subcommand in {"blame", "annotate"}:
-        is_limited = bool(operands) and has_plain_options
-    elif after and subcommand in {"log", "show", "diff", "grep", "whatchanged"}:
-        is_limited = has_plain_options
-    elif named and subcommand in {"show", "cat-file"}:
-        is_limited = has_plain_options and _TYPES_OF_OBJECTS.issuperset(operands)
-    paths = (*named, *operands, *after)
-    if any(path.startswith(":") for path in paths):  # a pattern of git's own
-        is_limited = False
-    return tuple(dict.fromkeys(paths if is_limited else (*paths, *_ANYTHING_RECORDED)))
-
-
-def _positions_of_messages(words: list[str]) -> set[int]:
-    """Return where the values of `-m` and `--message` stand that are words of their own."""
-    return {position for position, text in enumerate(words, 1) if _MESSAGE.fullmatch(text)}
-
-
-def _shows_no_content(subcommand: str, action: str, options: list[str]) -> bool:
-    """Return whether a command prints nothing of what is in a file, and puts nothing of it elsewhere."""
-    if subcommand in _SHOWS_NO_CONTENT:
-        return not any(option.startswith(_READS_FILES) for option in options)
-    if subcommand in _LOGS:
-        return all(
-            _SHORT_WITHOUT_CONTENT.fullmatch(option) or option.partition("=")[0] in _OPTIONS_WITHOUT_CONTENT
-            for option in options
-        )
-    if subcommand in _COMMITS:
-        return all(map(_COMMIT_OPTIONS.fullmatch, options))
-    return (subcommand, action) in _ACTIONS_WITHOUT_CONTENT
-
-
-def _paths_at_revision(text: str) -> tuple[str, ...]:
-    """Return the path in `REVISION:PATH`, as it is from each folder on it: the repository may lie above."""
-    if text.startswith("-") or ":" not in text:
-        return ()
-    revision, _, path = text.partition(":")
-    if not revision:  # of the index, perhaps of a stage; `:/text` looks for a message
-        path = path[2:] if _STAGE.match(path) else path
-    if "{" in revision or path.startswith(("/", "(", "!", "^")) or not path:
-        return _ANYTHING_RECORDED
-    parts = path.split("/")
-    return tuple("/".join(parts[start:]) for start in range(min(len(parts), _MAX_RECORDED)) if parts[start])
 
 
 def _is_harmless_global_option(option: Word, value: Word | None) -> bool:

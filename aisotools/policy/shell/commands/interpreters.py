@@ -9,18 +9,20 @@ from aisotools.core.types import AbsentNames, Effect
 from aisotools.policy.shell.expansion import literal, name_set
 from aisotools.policy.shell.folders import START
 from aisotools.policy.shell.options import (
-    NO_EFFECT,
     CommandSpec,
-    CommandVerdict,
     Words,
     classify_by_spec,
-    merge,
     option_verdict,
     parse_options,
+)
+from aisotools.policy.shell.subcommands import Subcommand, subcommands
+from aisotools.policy.shell.verdicts import (
+    NO_EFFECT,
+    CommandVerdict,
+    merge,
     reads,
     uncertain,
 )
-from aisotools.policy.shell.subcommands import Subcommand, subcommands
 
 _RUNS_CODE = "runs code that is not analysed"
 # `version` alone is a file, a target or a script to most of them.

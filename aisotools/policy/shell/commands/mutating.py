@@ -9,17 +9,19 @@ from aisotools.policy.shell.expansion import Word
 from aisotools.policy.shell.folders import START, join
 from aisotools.policy.shell.options import (
     CommandSpec,
-    CommandVerdict,
     ParsedCommand,
     Words,
     copy_operands,
     copy_targets,
-    has_effect,
-    merge,
     option_verdict,
     parse_options,
-    reads,
     role_verdict,
+)
+from aisotools.policy.shell.verdicts import (
+    CommandVerdict,
+    has_effect,
+    merge,
+    reads,
     uncertain,
     writes,
 )

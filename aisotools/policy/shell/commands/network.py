@@ -11,25 +11,27 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from aisotools.core.types import Effect
+from aisotools.policy.shell.commands.transfers import ACTS_ELSEWHERE, network_verdict
 from aisotools.policy.shell.expansion import ABSOLUTE_PATH_VARIABLES, Word, literal, without_beginning
 from aisotools.policy.shell.options import (
-    NO_EFFECT,
     CommandSpec,
-    CommandVerdict,
     ParsedCommand,
     Words,
-    contacts,
-    has_effect,
-    host_of,
-    merge,
     option_verdict,
     parse_options,
-    reads,
     role_verdict,
+)
+from aisotools.policy.shell.subcommands import Subcommand, subcommands
+from aisotools.policy.shell.verdicts import (
+    NO_EFFECT,
+    CommandVerdict,
+    contacts,
+    has_effect,
+    merge,
+    reads,
     uncertain,
     writes,
 )
-from aisotools.policy.shell.subcommands import Subcommand, subcommands
 
 _CURL = (
     "-sSLfkiIvgGNjJOnqZ#01234aBlMR -o: -X: -H: -d: -F: -T: -u: -A: -e: -b: -c:W -D:W -x:h -m: -w: -r: -C: "
@@ -83,32 +85,6 @@ _CURL_OUTPUTS = frozenset(("-o", "--output"))
 _CURL_FORMATS = frozenset(("-w", "--write-out"))
 _CURL_DETOURS = frozenset(("--resolve", "--connect-to"))
 """Options of curl by which a host of a URL stands for another."""
-_WGET = (
-    "-qvcNSbdrmpkKEHLxnd -O:W -o:W -a:W -P:w -i:u -U: -T: -t: -w: -Q: -l: -A: -R: -D: -e:u --quiet "
-    "--no-verbose --output-document:W --output-file:W --directory-prefix:w --spider --no-check-certificate "
-    "--timeout: --tries: --header: --user-agent: --post-data: --post-file:r --method: --body-data: "
-    "--recursive --mirror --continue --use-askpass:x --execute:u --config:u --input-file:u "
-    "--content-disposition --no-clobber --server-response"
-)
-
-
-_RSYNC = (
-    "-346AabCcDdEgHhIiJKkLlmNnOoPpqRrSstUuvWXxyz0 -F!u -B: -T:w -e:x -f: -M:x --archive --verbose "
-    "--compress --recursive --delete!d --delete-after!d --delete-before!d --delete-excluded!d "
-    "--delete-during!d --remove-source-files!d --rsh:x --rsync-path:x --exclude: --include: --filter: "
-    "--exclude-from:r --include-from:r --password-file:r --early-input:r --files-from:L --progress "
-    "--partial --partial-dir:w --temp-dir:w --dry-run --list-only --stats --update --itemize-changes "
-    "--inplace --checksum --human-readable --bwlimit: --max-size: --min-size: --chmod: --chown: "
-    "--log-file:w --backup --backup-dir:w --suffix: --perms --times --link-dest:r --compare-dest:r "
-    "--copy-dest:r --out-format: --log-file-format: --info: --from0 --relative --links --copy-links "
-    "--ignore-existing --size-only --no-owner --no-group --no-perms --timeout: --contimeout: --port:"
-)
-_RSYNC_FILTERS = frozenset(("-f", "--filter"))
-_MERGE_RULE = re.compile(r"(?:merge|\.)(?:,?[-+!/enCwsrpx]*)[ _](.+)", re.DOTALL)
-_PLAIN_RULE = re.compile(
-    r"(?:include|exclude|hide|show|protect|risk|clear|[-+!HSPR])(?:,?[!/Csrpx]*)(?:[ _].*)?", re.DOTALL
-)
-_SCP = "-346ABCOpqRrsTv -c: -D:u -F:u -i:r -J:h -l: -o:u -P: -S:x -X:"
 _SSH = (
     "-1246AaCfGgKkMNnqsTtVvXxYy -p: -i:r -l: -o:u -F:u -E:w -D: -L: -R: -J:h -W:h -b: -B: -c: -e: "
     "-I:x -m: -O: -Q: -S: -w:n"
@@ -116,21 +92,12 @@ _SSH = (
 _SSH_FORWARDS = frozenset(("-D", "-L", "-R"))
 
 
-def _network_verdict(hosts: Words, program: str) -> CommandVerdict:
-    """Return the verdict that `program` acts on another machine; uncertain if no host is named."""
-    return CommandVerdict(
-        effect=Effect.REMOTE_ACTION,
-        certain=bool(hosts),
-        reasons=(f"{program} talks to another machine",),
-    )
-
-
 def _classify_curl(words: Words) -> CommandVerdict:
     parsed = parse_options(words, _CURL)
     has_sets = not parsed.has("-g", "--globoff")
     given = [option.value for option in parsed.options if option.name == "--url" and option.value is not None]
     given += parsed.operands
-    verdicts = [_network_verdict(given, "curl"), option_verdict(parsed)]
+    verdicts = [network_verdict(given, "curl"), option_verdict(parsed)]
     verdicts += [_curl_file(option.name, option.value) for option in parsed.options if option.value]
     urls: list[_Url] = []
     for url in given:
@@ -303,6 +270,7 @@ def _curl_output(parsed: ParsedCommand, urls: Sequence[_Url]) -> CommandVerdict:
     if parsed.has("-J", "--remote-header-name"):
         # Case: the server chooses the name.
         verdicts.append(writes(folder or literal("."), "it saves what it downloads"))
+        verdicts.append(uncertain("the server chooses the name of what curl saves"))
     elif parsed.has("-O", "--remote-name", "--remote-name-all"):
         for url in urls:
             names = _remote_names(url)
@@ -420,48 +388,11 @@ def _unquoted(text: str) -> str:
     return text.strip().strip('"').replace("\\", "")
 
 
-def _classify_wget(words: Words) -> CommandVerdict:
-    parsed = parse_options(words, _WGET)
-    verdicts = [_network_verdict(parsed.operands, "wget"), option_verdict(parsed)]
-    verdicts += [role_verdict("h", operand, "") for operand in parsed.operands]
-    if parsed.value("-O", "--output-document") is None and not parsed.has("--spider"):
-        folder = parsed.value("-P", "--directory-prefix") or literal(".")
-        verdicts.append(writes(folder, "it saves what it downloads"))
-    return merge(verdicts)
-
-
-def _classify_rsync(words: Words) -> CommandVerdict:
-    """Return the verdict on scp and rsync: paths with a colon are remote, and the last path is written."""
-    parsed = parse_options(words, _SCP if words[0].display.endswith("scp") else _RSYNC)
-    verdicts = [
-        has_effect(Effect.REMOTE_ACTION, f"{words[0].display} copies files"),
-        option_verdict(parsed),
-        *(_rsync_filter(o.value) for o in parsed.options if o.name in _RSYNC_FILTERS and o.value is not None),
-    ]
-    for path in parsed.operands:
-        if host := host_of(path.display):
-            verdicts.append(contacts(host, f"it contacts {host}"))
-        elif path is parsed.operands[-1]:
-            verdicts.append(writes(path))
-        else:
-            verdicts.append(reads(path))
-    return merge(verdicts)
-
-
-def _rsync_filter(rule: Word) -> CommandVerdict:
-    """Return the verdict on a rule of `--filter`, which may stand in a file, or be read in each folder."""
-    if rule.text is None:
-        return uncertain(f"{rule.display} may name files")
-    if found := _MERGE_RULE.fullmatch(rule.text):
-        return reads(literal(found[1]))
-    return NO_EFFECT if _PLAIN_RULE.fullmatch(rule.text) else uncertain(f"the rule {rule.text} reads files")
-
-
 def _classify_ssh(words: Words) -> CommandVerdict:
     """Return the verdict on ssh: the first operand is the host, the rest is a command that runs there."""
     parsed = parse_options(words, _SSH, posix=True)
     host = parsed.operands[:1]
-    verdicts = [_network_verdict(host, words[0].display), option_verdict(parsed)]
+    verdicts = [network_verdict(host, words[0].display), option_verdict(parsed)]
     verdicts += [_ssh_socket(option.name, option.value) for option in parsed.options if option.value]
     return merge([*verdicts, *(role_verdict("h", operand, "") for operand in host)])
 
@@ -485,7 +416,7 @@ def _classify_lookup(words: Words) -> CommandVerdict:
         contacts(word.display.lstrip("@") if word.text else "", "it asks the network")
         for word in operands[:2]
     ]
-    return merge([_network_verdict(operands, words[0].display), *hosts])
+    return merge([network_verdict(operands, words[0].display), *hosts])
 
 
 _NMAP = (
@@ -506,7 +437,7 @@ def _classify_nmap(words: Words) -> CommandVerdict:
 def _classify_netcat(words: Words) -> CommandVerdict:
     """Return the verdict on netcat and similar, which connect or listen, and can run a program on that."""
     operands = [word for word in words[1:] if word.text and not word.prefix.startswith("-")]
-    verdicts = [_network_verdict(operands, "it")]
+    verdicts = [network_verdict(operands, "it")]
     if operands:
         verdicts.append(contacts(operands[0].display, f"it talks to {operands[0].display}"))
     if any(word.prefix.startswith(("-e", "-c", "--exec", "--sh-exec")) for word in words[1:]):
@@ -514,12 +445,8 @@ def _classify_netcat(words: Words) -> CommandVerdict:
     return merge(verdicts)
 
 
-_ACTS_ELSEWHERE = "acts on other machines or services"
-
 COMMANDS = (
     CommandSpec(names="curl", classify=_classify_curl),
-    CommandSpec(names="wget wget2", classify=_classify_wget),
-    CommandSpec(names="scp rsync", classify=_classify_rsync),
     CommandSpec(
         names="ssh slogin autossh mosh", classify=_classify_ssh, info_arguments="-V --version --help"
     ),
@@ -528,20 +455,20 @@ COMMANDS = (
         classify=_classify_lookup,
     ),
     CommandSpec(names="nmap", classify=_classify_nmap),
-    CommandSpec(names="nc ncat netcat telnet ftp tftp", classify=_classify_netcat),
+    CommandSpec(names="nc ncat netcat telnet", classify=_classify_netcat),
     CommandSpec(
-        names="sftp socat lftp ftpd rclone s3cmd gsutil az gh glab hub heroku flyctl vercel "
+        names="socat lftp ftpd az gh glab hub heroku flyctl vercel "
         "netlify nerdctl buildah skopeo ansible ansible-playbook "
         "vagrant packer psql pg_dump mysql mysqldump mariadb mongo mongosh redis-cli sqlcmd bq snowsql "
-        "influx mail mailx sendmail mutt gpg-agent wandb dvc twine http "
-        "https xh httpie aria2c axel lynx w3m links elinks youtube-dl yt-dlp smbclient ldapsearch snmpwalk "
+        "influx mail mailx sendmail mutt gpg-agent wandb dvc twine "
+        "lynx w3m links elinks youtube-dl yt-dlp smbclient ldapsearch snmpwalk "
         "tailscale cloudflared ngrok prefetch fasterq-dump fastq-dump sam-dump efetch esearch elink "
         "einfo datasets "
         "kaggle tldr speedtest-cli mlflow",
         options="*",
         operands=".",
         effect=Effect.REMOTE_ACTION,
-        reason=_ACTS_ELSEWHERE,
+        reason=ACTS_ELSEWHERE,
         certain=False,
         info_arguments="--version --help version",
     ),
@@ -550,7 +477,7 @@ COMMANDS = (
         options="*",
         operands=".",
         effect=Effect.REMOTE_ACTION,
-        reason=_ACTS_ELSEWHERE,
+        reason=ACTS_ELSEWHERE,
         certain=False,
         info_arguments="",
     ),
@@ -563,7 +490,7 @@ COMMANDS = (
                 "options, help",
                 options="-o: --output: --minify --no-headers --short",
             ),
-            reason=_ACTS_ELSEWHERE,
+            reason=ACTS_ELSEWHERE,
             effect=Effect.REMOTE_ACTION,
             helps="--help -h",
         ),
@@ -575,24 +502,10 @@ COMMANDS = (
             Subcommand(
                 names="version, env, help, repo list, plugin list", options="--short --client -o: --output:"
             ),
-            reason=_ACTS_ELSEWHERE,
+            reason=ACTS_ELSEWHERE,
             effect=Effect.REMOTE_ACTION,
             helps="--help -h",
         ),
         info_arguments="--version --help -h version help env",
-    ),
-    CommandSpec(
-        names="aws gcloud",
-        classify=subcommands(
-            Subcommand(
-                names="configure list, configure list-profiles, configure get, config list, config "
-                "get-value, "
-                "config configurations list, info, help, version",
-                options="--profile: --format: --all",
-            ),
-            reason=_ACTS_ELSEWHERE,
-            effect=Effect.REMOTE_ACTION,
-        ),
-        info_arguments="--version --help help version",
     ),
 )

@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 
 from aisotools.policy.shell.options import (
-    NO_EFFECT,
     CommandSpec,
-    CommandVerdict,
     Words,
-    merge,
     option_verdict,
     parse_options,
+)
+from aisotools.policy.shell.subcommands import Subcommand, subcommands
+from aisotools.policy.shell.verdicts import (
+    NO_EFFECT,
+    CommandVerdict,
+    merge,
     reads_or_contacts,
     uncertain,
 )
-from aisotools.policy.shell.subcommands import Subcommand, subcommands
 
 _PIP_GLOBAL = (
     "-vq --verbose --quiet --no-input --isolated --disable-pip-version-check --no-color --debug "

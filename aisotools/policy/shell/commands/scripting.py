@@ -15,17 +15,19 @@ from aisotools.policy.shell.languages.reading import ProgramReading
 from aisotools.policy.shell.languages.sed import read_sed
 from aisotools.policy.shell.languages.sql import read_duckdb, read_sql
 from aisotools.policy.shell.options import (
-    NO_EFFECT,
-    UNKNOWN_WORDS,
     CommandSpec,
-    CommandVerdict,
     Words,
-    contacts,
-    merge,
     option_verdict,
     parse_options,
-    reads,
     role_verdict,
+)
+from aisotools.policy.shell.verdicts import (
+    NO_EFFECT,
+    UNKNOWN_WORDS,
+    CommandVerdict,
+    contacts,
+    merge,
+    reads,
     uncertain,
 )
 

@@ -8,18 +8,20 @@ from itertools import pairwise
 from aisotools.core.types import Effect
 from aisotools.policy.shell.expansion import name_set
 from aisotools.policy.shell.options import (
-    NO_EFFECT,
     CommandSpec,
-    CommandVerdict,
     Words,
-    contacts,
-    merge,
     option_verdict,
     parse_options,
+)
+from aisotools.policy.shell.subcommands import Subcommand, subcommands
+from aisotools.policy.shell.verdicts import (
+    NO_EFFECT,
+    CommandVerdict,
+    contacts,
+    merge,
     reads,
     uncertain,
 )
-from aisotools.policy.shell.subcommands import Subcommand, subcommands
 
 _SYSTEMCTL = (
     "-alqr -n: -o: -t: -p: --all --full --no-pager --plain --no-legend --lines: --output: --type: --state: "

@@ -17,17 +17,19 @@ from aisotools.policy.shell.expansion import (
     unknown_words,
 )
 from aisotools.policy.shell.options import (
-    NO_EFFECT,
-    UNKNOWN_WORDS,
     Classifier,
     CommandSpec,
-    CommandVerdict,
     ParsedCommand,
     Words,
-    has_effect,
-    merge,
     option_verdict,
     parse_options,
+)
+from aisotools.policy.shell.verdicts import (
+    NO_EFFECT,
+    UNKNOWN_WORDS,
+    CommandVerdict,
+    has_effect,
+    merge,
     reads,
     uncertain,
     writes,
@@ -65,19 +67,22 @@ def _runs(words: Words) -> CommandVerdict:
     return CommandVerdict(commands=(tuple(words),)) if words else NO_EFFECT
 
 
-def _prefix(options: str, operands: int = 0, doubt: str = "") -> Classifier:
+def _prefix(options: str, operands: int = 0, doubt: str = "", drops: tuple[str, ...] = ()) -> Classifier:
     """Return a classifier for programs whose options and own operands precede the command they run.
 
     Args:
         options: The options of the program itself.
         operands: How many operands precede the command.
         doubt: Why running a command this way is never certain, after the program's name; empty if it is.
+        drops: Options with which the command does not get the environment.
     """
 
     def classify(words: Words) -> CommandVerdict:
         parsed = parse_options(words, options, posix=True)
         doubts = [uncertain(f"{words[0].display} {doubt}")] if doubt else []
         folder = _starts_in(parsed, "-D", "--chdir")
+        if parsed.has(*drops):
+            doubts.append(CommandVerdict(keeps_environment=False))
         return merge([option_verdict(parsed), *doubts, _runs(parsed.operands[operands:]), folder])
 
     return classify
@@ -91,6 +96,8 @@ def _classify_env(words: Words) -> CommandVerdict:
     )
     verdicts = [option_verdict(parsed)]
     command = parsed.operands
+    if parsed.has("-i", "-u", "--ignore-environment", "--unset") or command[:1] == [literal("-")]:
+        verdicts.append(CommandVerdict(keeps_environment=False))
     if split := parsed.value("-S", "--split-string"):
         command = [*map(literal, split.display.split()), *command]
     elif command[:1] == [literal("-")]:
@@ -378,7 +385,7 @@ COMMANDS = (
         names="time",
         classify=_prefix("-pvaq -f: -o:w --portability --format: --output:w --append --verbose"),
     ),
-    CommandSpec(names="builtin exec", classify=_prefix("-cl -a:"), info_arguments=""),
+    CommandSpec(names="builtin exec", classify=_prefix("-cl -a:", drops=("-c",)), info_arguments=""),
     CommandSpec(names="command", classify=_classify_command, info_arguments=""),
     CommandSpec(names="nohup", classify=_prefix("", 0, "may write nohup.out")),
     CommandSpec(names="sudo doas", classify=_prefix(_SUDO, 0, "runs it with the rights of another user")),

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aisotools.policy.shell.expansion import expand
-from aisotools.policy.shell.options import CommandSpec, CommandVerdict, classify_by_spec
+from aisotools.policy.shell.options import (
+    CommandSpec,
+    classify_by_spec,
+)
 from aisotools.policy.shell.parser import parse_shell
+from aisotools.policy.shell.verdicts import CommandVerdict
 
 
 def verdict(commands: Sequence[CommandSpec], text: str) -> CommandVerdict:
