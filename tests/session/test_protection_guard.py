@@ -249,14 +249,16 @@ async def test_programs_of_an_environment_in_the_workspace_can_be_changed(
     assert result.metadata["protected"] == sorted(started)
 
 
-# What each does as soon as there is a file `go`.
-WAIT_AND_PLANT = "while [ ! -e go ]; do sleep 0.01; done; echo evil > conftest.py"
+# What each does as soon as there is a file `go`. A file `done` says that it has: the protected file itself
+# may have been taken away again by then.
+WAIT_AND_PLANT = "while [ ! -e go ]; do sleep 0.01; done; echo evil > conftest.py; touch done"
 LATER = {
     "a thread": f"""
 import os, threading, time
 def f():
     while not os.path.exists('go'): time.sleep(0.01)
     {PLANT}
+    open('done', 'w').close()
 threading.Thread(target=f).start()
 """,
     "a task": f"""
@@ -264,6 +266,7 @@ import asyncio, os
 async def f():
     while not os.path.exists('go'): await asyncio.sleep(0.01)
     {PLANT}
+    open('done', 'w').close()
 t = asyncio.create_task(f())
 """,
     "a process": f"import subprocess\np = subprocess.Popen(['sh', '-c', '{WAIT_AND_PLANT}'])",
@@ -275,7 +278,7 @@ async def planted(session: Session) -> None:
     """Let what was left running go on, and wait until it has done its work."""
     assert session.workspace is not None
     (session.workspace / "go").touch()
-    await eventually(lambda: evil(session))
+    await eventually((session.workspace / "done").exists)
 
 
 @pytest.mark.parametrize("code", LATER.values(), ids=LATER)
