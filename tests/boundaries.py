@@ -26,7 +26,6 @@ MODULES = frozenset(
         "sandbox.results",
         "session.protection",
         "session.trials",
-        "workspace.argument_paths",
         "workspace.candidates",
         "workspace.command_loads",
         "workspace.command_paths",
