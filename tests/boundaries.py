@@ -34,7 +34,6 @@ MODULES = frozenset(
         "workspace.git_named_files",
         "workspace.git_settings",
         "workspace.host_files",
-        "workspace.host_variables",
         "workspace.import_roots",
         "workspace.importable",
         "workspace.loaded_names",
