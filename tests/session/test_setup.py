@@ -18,7 +18,6 @@ from aisotools.session.event_log import EventLog
 from aisotools.session.guards import ReadGuard
 from aisotools.session.history import WorkspaceHistory
 from aisotools.session.protection import RestGuard
-from aisotools.session.remote_history import NoUndoHistory
 from aisotools.session.setup import (
     SandboxFactory,
     SessionParts,
@@ -26,6 +25,7 @@ from aisotools.session.setup import (
     check_factory,
     detect_levels,
 )
+from aisotools.session.undo_history import NoUndoHistory
 from aisotools.testing.fakes import FakeSandbox
 
 CHANGE = Facts(effect=Effect.LOCAL_MUTATION, level="confined", path_guarded=True)
