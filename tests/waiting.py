@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 _CLOCK_REALTIME_COARSE = 5  # of Linux; the kernel stamps files by it, which moves on every few milliseconds
+Result = TypeVar("Result")
 HANG_S = 60.0
 """After this time, nobody believes any more that something will happen."""
 
@@ -66,6 +67,26 @@ class LoopClock:
         """Let `seconds` pass: timeouts and sleeps of the loop that are shorter end."""
         self._ahead_s += seconds
         await loop_turns()
+
+
+async def late(call: Coroutine[Any, Any, Result], *, when: Callable[[], Any], deadline_s: float) -> Result:
+    """Return the result of a call whose deadline passes as soon as `when()`, however late that is.
+
+    A short deadline would pass on a busy machine before the call has done anything.
+
+    Args:
+        call: Makes the call; its deadline is one of the running loop.
+        when: Whether it has come to where it is to be cut short; awaited if it can be.
+        deadline_s: Its deadline, in seconds: longer than the call takes to come there.
+    """
+    clock = LoopClock()
+    running = asyncio.ensure_future(call)
+    try:
+        await eventually(lambda: running.done() or when())
+        await clock.advance(deadline_s)
+        return await running
+    finally:
+        running.cancel()
 
 
 def file_times_advance() -> None:

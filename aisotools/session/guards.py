@@ -40,7 +40,7 @@ from aisotools.policy.prepared import (
 from aisotools.policy.rules import Policy
 from aisotools.policy.trials import TrialLookups, why_not_tried
 from aisotools.session.path_rules import PathRules
-from aisotools.workspace.host_variables import chooses_code
+from aisotools.workspace.host_files import chooses_code
 from aisotools.workspace.import_roots import (
     keep_block_first,
     list_package_files,

@@ -8,7 +8,7 @@ A call that is asked about takes three scans: for its card, before it runs, and 
 another one. While a person reads the card, files may appear that are too large to be stored, or be edited;
 taken for part of the call, the edits would be undone with it. A scan reads only files whose change time is
 new, so the second and the third cost one `lstat` for each file.
-`aisotools.session.remote_history` is for a session whose files are on another machine.
+`NoUndoHistory` of `aisotools.session.undo_history` is for a session whose files are on another machine.
 """
 
 from __future__ import annotations

@@ -34,8 +34,16 @@ from aisotools.core.exceptions import SandboxError, as_clause
 from aisotools.core.sandboxes import Sandbox, SupportsPathRules
 from aisotools.core.threads import in_thread
 from aisotools.core.types import Decision
-from aisotools.policy.enforcement import Gap, PathEnforcement, denied_paths, fixed_path, plan_enforcement
-from aisotools.policy.globs import glob_below, relative_glob, rewrite_globs
+from aisotools.policy.enforcement import (
+    Gap,
+    PathEnforcement,
+    denied_paths,
+    fixed_path,
+    glob_below,
+    plan_enforcement,
+    relative_glob,
+    rewrite_globs,
+)
 from aisotools.policy.rules import Policy, Rule
 from aisotools.workspace.path_lookup import NameOf
 from aisotools.workspace.protected import ProtectedFiles

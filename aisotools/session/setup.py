@@ -41,10 +41,9 @@ from aisotools.session.options import claim
 from aisotools.session.path_rules import PathRules
 from aisotools.session.protection import Protection, RestGuard
 from aisotools.session.recording import Recording
-from aisotools.session.remote_history import NoUndoHistory
 from aisotools.session.sharing import share_in_thread
 from aisotools.session.trials import trial_lookups
-from aisotools.session.undo_history import TimeoutChoice, UndoHistory
+from aisotools.session.undo_history import NoUndoHistory, TimeoutChoice, UndoHistory
 from aisotools.workspace.import_roots import package_marks
 from aisotools.workspace.lock import WorkspaceLease, state_folder
 from aisotools.workspace.path_facts import PathResolver

@@ -37,7 +37,7 @@ from aisotools.core.protocols import (
 )
 from aisotools.core.threads import in_thread
 from aisotools.core.types import Effect, Facts, Json, ToolDefinition, ToolResult
-from aisotools.tools.host_failures import host_failure
+from aisotools.tools.results import host_failure
 from aisotools.tools.schema import check_name
 from aisotools.tools.validation import fresh_arguments, validate_against
 

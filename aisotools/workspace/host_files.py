@@ -1,18 +1,32 @@
-"""Keep the host from running files of a workspace that it does not find as modules, by their names.
+"""Keep the host from running files of a workspace by their places, or by variables that lead to them.
+
+Files that are found as modules, by their names, are for `aisotools.workspace.import_roots`.
 
 Threat: code in the sandbox plants compiled code where Python keeps that of the standard library
 (`sys.pycache_prefix`), rewrites the running program, which `multiprocessing` runs again in each process that
-it spawns, or writes a file that Python or a library obeys whenever it starts. It runs outside the sandbox.
-Variables of other programs (`PATH`) are in `aisotools.workspace.host_variables`.
+it spawns, or writes a file that Python or a library obeys whenever it starts. Or a variable of this process,
+which every program that it starts inherits, leads into the workspace, and code in the sandbox writes the file
+that it names: a program `git` in a folder of `PATH`, a library, settings. It runs outside the sandbox.
 
 Mechanism: a workspace is refused in which such a file could be written. `refuse_host_files` is part of
 `aisotools.workspace.import_roots.refuse_import_root`, so it looks whenever that does. Compiled code below
 `sys.pycache_prefix` has the path of its source there: a workspace that lies below counts if there is a folder
-at that path.
+at that path. For variables there is a table, each with the form of its values and with the reason, and a
+pattern for those whose names say that plugins are loaded from there (`X_PLUGIN_PATH`). A value is taken apart
+as the programs do, and each path in it is followed through its links (`leads_into`). An entry that is
+relative or empty counts from the current folder, as it does for this process. A folder of settings counts as
+well if the workspace lies in it, since programs look below it by their names; not so the home folder.
+
+What is not in the table: variables that choose what is shown (`MANPATH`, `INFOPATH`: a page runs nothing when
+it is shown), where something is written (`XDG_STATE_HOME`, `XDG_CACHE_HOME`, `TMPDIR`), or which files are
+read as data (`GIT_WORK_TREE`). Those by which Python finds modules are in `aisotools.workspace.import_roots`,
+those of Jupyter in `aisotools.workspace.lock`.
 
 Race window: between two looks, a variable of the environment, the program or a module that is loaded by its
-path may change. The folder of the sources may be made. Files that the program opens and runs by itself, and
-settings of other programs, are not known here.
+path may change; before each call that may change something the variables are compared. The folder of the
+sources may be made. Files that the program opens and runs by itself, and settings of other programs, are not
+known here. A person who starts a program in the workspace, with an empty or relative entry in a variable,
+runs what lies there.
 
 When a look fails, the call or the worker that needed it does not start. Files that are there stay.
 """
@@ -21,18 +35,25 @@ from __future__ import annotations
 
 import importlib.machinery
 import os
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 from aisotools.core.exceptions import WorkspaceRefused
-from aisotools.workspace.host_variables import why_variables_refuse
 from aisotools.workspace.real_paths import RealPaths, leads_into, lies_to
 
 _ENDINGS = tuple(
     start + suffix for start in ("", "/__init__") for suffix in importlib.machinery.all_suffixes()
 )
 _PYCACHE = "__pycache__"
+
+Form = Literal["folders", "files", "path", "settings", "words"]
+"""Folders separated by colons; files separated by colons or blanks; one path; one folder of settings, or
+several; words of a command or options."""
 
 
 def refuse_host_files(
@@ -166,3 +187,267 @@ def _startup_files(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             # matplotlib starts the programs that its settings name, such as those that make films.
             yield f"{value}/matplotlibrc", f"the settings of matplotlib, by {variable}"
             yield value, f"the settings of matplotlib, by {variable}"
+
+
+@dataclass(frozen=True, slots=True)
+class HostVariables:
+    """Variables that choose code in the same way.
+
+    Attributes:
+        form: What their values are.
+        reason: What programs do with the files.
+        names: The variables.
+    """
+
+    form: Form
+    reason: str
+    names: tuple[str, ...]
+
+
+def _row(form: Form, reason: str, names: str) -> HostVariables:
+    return HostVariables(form, reason, tuple(names.split()))
+
+
+HOST_VARIABLES = (
+    _row(
+        "folders",
+        "programs are looked up there by their names",
+        """
+        PATH GIT_EXEC_PATH LIBEXEC_PATH COMPILER_PATH GCC_EXEC_PREFIX GOBIN GOROOT GOTOOLDIR PNPM_HOME
+        PIPX_BIN_DIR UV_TOOL_BIN_DIR XDG_BIN_HOME EMACSPATH
+        """,
+    ),
+    # Programs and modules lie in folders below these. A workspace may lie there too, as in that of Go.
+    _row(
+        "folders",
+        "programs and modules of an installation are run from there",
+        """
+        NVM_DIR PYENV_ROOT RBENV_ROOT NODENV_ROOT ASDF_DIR ASDF_DATA_DIR MISE_DATA_DIR VOLTA_HOME FNM_DIR
+        SDKMAN_DIR GOPATH DOTNET_ROOT DOTNET_SHARED_STORE GRADLE_HOME M2_HOME MAVEN_HOME ANT_HOME
+        GROOVY_HOME SCALA_HOME KOTLIN_HOME SPARK_HOME HADOOP_HOME FLINK_HOME HIVE_HOME OPAMROOT STACK_ROOT
+        CABAL_DIR MIX_HOME MIX_ARCHIVES HEX_HOME DENO_DIR DENO_INSTALL BUN_INSTALL COREPACK_HOME
+        NPM_CONFIG_PREFIX npm_config_prefix YARN_GLOBAL_FOLDER COMPOSER_HOME R_HOME MAMBA_ROOT_PREFIX
+        CONDA_ENVS_PATH CONDA_PKGS_DIRS NUGET_PACKAGES UV_PROJECT_ENVIRONMENT UV_TOOL_DIR
+        UV_PYTHON_INSTALL_DIR PIPX_HOME POETRY_HOME ORACLE_HOME CATALINA_HOME KREW_ROOT HELM_PLUGINS
+        """,
+    ),
+    _row(
+        "folders",
+        "programs load libraries and plugins from there",
+        """
+        LD_LIBRARY_PATH GCONV_PATH OPENSSL_MODULES OPENSSL_ENGINES SASL_PATH GIO_EXTRA_MODULES GTK_PATH
+        QT_PLUGIN_PATH QML2_IMPORT_PATH GST_PLUGIN_PATH GST_PLUGIN_SYSTEM_PATH LIBGL_DRIVERS_PATH
+        LTDL_LIBRARY_PATH LIBRARY_PATH LD_RUN_PATH CAML_LD_LIBRARY_PATH HDF5_PLUGIN_PATH GDAL_DRIVER_PATH
+        LIBVA_DRIVERS_PATH VDPAU_DRIVER_PATH GBM_BACKENDS_PATH VK_LAYER_PATH VK_ADD_LAYER_PATH
+        OCL_ICD_VENDORS OPENCL_VENDOR_PATH __EGL_VENDOR_LIBRARY_DIRS __EGL_EXTERNAL_PLATFORM_CONFIG_DIRS
+        ALSA_PLUGIN_DIR SPA_PLUGIN_DIR PIPEWIRE_MODULE_DIR LADSPA_PATH LV2_PATH DSSI_PATH VST_PATH
+        FREI0R_PATH GEGL_PATH BABL_PATH MAGICK_CODER_MODULE_PATH MAGICK_FILTER_MODULE_PATH
+        MAGICK_CONFIGURE_PATH GDK_PIXBUF_MODULEDIR GTK_EXE_PREFIX GI_TYPELIB_PATH QML_IMPORT_PATH
+        QT_QPA_PLATFORM_PLUGIN_PATH UCX_MODULE_DIR FI_PROVIDER_PATH LOCPATH NUGET_PLUGIN_PATHS
+        CMAKE_PREFIX_PATH CMAKE_MODULE_PATH PKG_CONFIG_PATH PKG_CONFIG_LIBDIR ACLOCAL_PATH
+        """,
+    ),
+    _row(
+        "files",
+        "programs load these libraries, or what these files name",
+        """
+        LD_PRELOAD LD_AUDIT LD_PROFILE DOTNET_STARTUP_HOOKS DOTNET_ADDITIONAL_DEPS CORECLR_PROFILER_PATH
+        COR_PROFILER_PATH GDK_PIXBUF_MODULE_FILE GTK_IM_MODULE_FILE GTK_MODULES GTK3_MODULES VK_ICD_FILENAMES
+        VK_DRIVER_FILES VK_ADD_DRIVER_FILES __EGL_VENDOR_LIBRARY_FILENAMES OCL_ICD_FILENAMES OPENCL_LAYERS
+        XR_RUNTIME_JSON NCCL_NET_PLUGIN TPU_LIBRARY_PATH SSH_SK_PROVIDER CMAKE_TOOLCHAIN_FILE
+        CMAKE_PROJECT_TOP_LEVEL_INCLUDES
+        """,
+    ),
+    _row(
+        "folders",
+        "interpreters load modules from there",
+        """
+        NODE_PATH PERL5LIB PERLLIB RUBYLIB GEM_PATH CLASSPATH TCLLIBPATH GUILE_LOAD_PATH JULIA_LOAD_PATH
+        R_LIBS R_LIBS_USER R_LIBS_SITE EMACSLOADPATH PHP_INI_SCAN_DIR OCAMLPATH ERL_LIBS GHC_PACKAGE_PATH
+        MYPYPATH ANSIBLE_LIBRARY ANSIBLE_COLLECTIONS_PATH ANSIBLE_ROLES_PATH M4PATH
+        """,
+    ),
+    _row("words", "Lua loads modules from there", "LUA_PATH LUA_CPATH LUA_INIT"),
+    _row(
+        "path",
+        "shells and interpreters run what it names when they start",
+        """
+        BASH_ENV ENV ZDOTDIR R_PROFILE R_PROFILE_USER R_ENVIRON R_ENVIRON_USER JULIA_PROJECT
+        PERL_LOCAL_LIB_ROOT BUNDLE_GEMFILE COVERAGE_PROCESS_START COVERAGE_PROCESS_CONFIG COVERAGE_RCFILE
+        PSQLRC GHC_ENVIRONMENT NODE_REPL_EXTERNAL_MODULE
+        """,
+    ),
+    _row("files", "make obeys these files", "MAKEFILES"),
+    _row(
+        "path",
+        "git obeys the settings there, and runs the hooks that they name",
+        "GIT_DIR GIT_COMMON_DIR GIT_CONFIG GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM GIT_TEMPLATE_DIR",
+    ),
+    _row(
+        "settings",
+        "programs obey the settings that they find there",
+        """
+        XDG_CONFIG_HOME XDG_DATA_HOME XDG_CONFIG_DIRS XDG_DATA_DIRS CARGO_HOME RUSTUP_HOME GEM_HOME
+        GNUPGHOME DOCKER_CONFIG JULIA_DEPOT_PATH VIM VIMRUNTIME JAVA_HOME GRADLE_USER_HOME SPARK_CONF_DIR
+        HADOOP_CONF_DIR HIVE_CONF_DIR YARN_CONF_DIR ODBCSYSINI PGSYSCONFDIR MYSQL_HOME TNS_ADMIN CURL_HOME
+        CLOUDSDK_CONFIG GH_CONFIG_DIR HELM_CONFIG_HOME MISE_CONFIG_DIR POETRY_CONFIG_DIR ANSIBLE_HOME
+        TF_DATA_DIR TF_PLUGIN_CACHE_DIR
+        """,
+    ),
+    _row(
+        "settings",
+        "libraries load compiled code, modules and pickles from there",
+        """
+        NUMBA_CACHE_DIR TRITON_CACHE_DIR TRITON_HOME TORCH_HOME TORCH_EXTENSIONS_DIR
+        TORCHINDUCTOR_CACHE_DIR CUPY_CACHE_DIR CUDA_CACHE_PATH HF_HOME HF_HUB_CACHE
+        HUGGINGFACE_HUB_CACHE HF_MODULES_CACHE HF_DATASETS_CACHE TRANSFORMERS_CACHE
+        SENTENCE_TRANSFORMERS_HOME KERAS_HOME TFHUB_CACHE_DIR NLTK_DATA SCIKIT_LEARN_DATA GENSIM_DATA_DIR
+        JAX_COMPILATION_CACHE_DIR
+        """,
+    ),
+    # Folders of their own are made in it, so a workspace that lies beside them is safe.
+    _row("path", "joblib loads pickles from there", "JOBLIB_TEMP_FOLDER"),
+    _row(
+        "files",
+        "programs obey these settings, which name programs, plugins or where packages come from",
+        """
+        INPUTRC NPM_CONFIG_USERCONFIG NPM_CONFIG_GLOBALCONFIG npm_config_userconfig npm_config_globalconfig
+        PIP_CONFIG_FILE UV_CONFIG_FILE KUBECONFIG AWS_CONFIG_FILE HGRCPATH OPENSSL_CONF KRB5_CONFIG
+        STARSHIP_CONFIG PHPRC ODBCINI ODBCINSTINI FREETDSCONF PGSERVICEFILE ANSIBLE_CONFIG CONDARC MAMBARC
+        TF_CLI_CONFIG_FILE SCREENRC LESSKEY LESSKEYIN DIRENV_CONFIG WGETRC WGET2RC YARN_RC_FILENAME GOENV
+        CABAL_CONFIG AWS_SHARED_CREDENTIALS_FILE RIPGREP_CONFIG_PATH BAT_CONFIG_PATH MISE_CONFIG_FILE
+        PDM_CONFIG_FILE HATCH_CONFIG SOFTHSM2_CONF
+        """,
+    ),
+    _row(
+        "words",
+        "programs run it as a command",
+        """
+        SHELL EDITOR VISUAL PAGER BROWSER MANPAGER GIT_EDITOR GIT_SEQUENCE_EDITOR GIT_PAGER GIT_SSH
+        GIT_SSH_COMMAND GIT_ASKPASS GIT_EXTERNAL_DIFF GIT_PROXY_COMMAND SSH_ASKPASS SUDO_ASKPASS LESSOPEN
+        LESSCLOSE PROMPT_COMMAND VIMINIT EXINIT CC CXX LD AR AS NM RANLIB CPP FC F77 RUSTC RUSTC_WRAPPER
+        RUSTC_WORKSPACE_WRAPPER RUSTDOC PYTHON PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON CLOUDSDK_PYTHON UV_PYTHON
+        CONDA_EXE MAMBA_EXE SUDO_EDITOR SYSTEMD_EDITOR SYSTEMD_PAGER HGEDITOR SVN_EDITOR FCEDIT BAT_PAGER
+        DELTA_PAGER GH_PAGER AWS_PAGER PSQL_PAGER PSQL_EDITOR FZF_DEFAULT_COMMAND CMAKE_C_COMPILER_LAUNCHER
+        CMAKE_CXX_COMPILER_LAUNCHER
+        """,
+    ),
+    _row(
+        "words",
+        "programs take it as options, which may load code",
+        """
+        NODE_OPTIONS PERL5OPT PERL5DB RUBYOPT JAVA_TOOL_OPTIONS _JAVA_OPTIONS JDK_JAVA_OPTIONS MAKEFLAGS
+        GNUMAKEFLAGS PYTEST_ADDOPTS GIT_CONFIG_PARAMETERS MAVEN_OPTS GRADLE_OPTS RUSTFLAGS PYTHONWARNINGS
+        JAVA_OPTS SBT_OPTS GOFLAGS PYSPARK_SUBMIT_ARGS PERLDB_OPTS LDFLAGS
+        """,
+    ),
+)
+"""All of them, by what programs do with what they name."""
+
+_ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")
+_BETWEEN_WORDS = re.compile(r"""[\s'"`;|&()<>,=?!]+""")
+_OPTION = re.compile(r"^-[A-Za-z]")
+_MAX_SHOWN_CHARS = 200
+_VALUES_OF_GIT = "GIT_CONFIG_VALUE_"
+_PLUGINS = re.compile(r"[A-Z0-9_]+_(PLUGINS?|EXTENSIONS?|DRIVERS?)_(PATH|DIR|FILE)S?|ANSIBLE_[A-Z]+_PLUGINS")
+"""Names of which a program says that it loads code from there, whichever program it is."""
+
+_NAMES = frozenset((*_ENVIRONMENTS, *(name for row in HOST_VARIABLES for name in row.names)))
+
+
+@lru_cache(maxsize=4_096)  # asked before each call about every variable that there is
+def chooses_code(name: str) -> bool:
+    """Return whether `why_variables_refuse` reads the variable of this name."""
+    return name in _NAMES or name.startswith(_VALUES_OF_GIT) or _PLUGINS.fullmatch(name) is not None
+
+
+def why_variables_refuse(workspace: str, environ: Mapping[str, str]) -> str:
+    """Return why a variable makes programs outside the sandbox run files of a workspace, and what would help.
+
+    Args:
+        workspace: Its real path.
+        environ: The variables.
+
+    Returns:
+        A clause and a sentence; empty if none does.
+    """
+    for name in _ENVIRONMENTS:
+        if (value := environ.get(name)) and leads_into(value, {workspace}):
+            return _describe_environment(value)
+    for row in (*HOST_VARIABLES, _numbered_of_git(environ), _plugins(environ)):
+        for name in row.names:
+            value = environ.get(name)
+            if value is None:
+                continue
+            for entry in _split(value, row.form, environ):
+                if not _leads_there(entry, row.form, workspace, environ):
+                    continue
+                if name == "PATH" and Path(entry).parent.joinpath("pyvenv.cfg").is_file():
+                    return _describe_environment(str(Path(entry).parent))
+                shown = entry[:_MAX_SHOWN_CHARS] or "by an empty entry, which is the current folder"
+                return (
+                    f"the variable {name} leads into it ({shown}), and {row.reason}. Take that out of {name} "
+                    "and start this program again, or use another folder, such as ./workspace/mine."
+                )
+    return ""
+
+
+def _describe_environment(folder: str) -> str:
+    return (
+        f"the environment {folder}, which is activated, lies in it: commands such as `python` and `pip` "
+        "would run what sandboxed code writes there, outside the sandbox. Make an environment elsewhere "
+        "(`python3 -m venv ~/venvs/mine`), activate that one and start this program again; or keep this one "
+        "and use another folder as the workspace, such as ./workspace/mine."
+    )
+
+
+def _numbered_of_git(environ: Mapping[str, str]) -> HostVariables:
+    names = tuple(sorted(name for name in environ if name.startswith(_VALUES_OF_GIT)))
+    return HostVariables("words", "git takes it as a setting, which may name a program", names)
+
+
+def _plugins(environ: Mapping[str, str]) -> HostVariables:
+    names = tuple(sorted(name for name in environ if name not in _NAMES and _PLUGINS.fullmatch(name)))
+    return HostVariables("folders", "by its name a program loads plugins from there", names)
+
+
+def _split(value: str, form: Form, environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield the paths that a value may name; an empty one is the current folder."""
+    if form == "words":
+        for word in _BETWEEN_WORDS.split(_expand(value, environ)):
+            # Options have their paths behind the letter (`-I/lib`), behind a colon, or by themselves.
+            for part in {word, _OPTION.sub("", word), *word.split(":")}:
+                if "/" in part:
+                    yield _expand(part, environ)
+        return
+    if form == "path":
+        parts = [value] if value else []
+    elif form == "files":
+        parts = [part for part in re.split(r"[:\s]+", value) if part]
+    elif form == "settings":
+        parts = [part for part in value.split(os.pathsep) if part]
+    else:
+        # `;` separates as well for the loader of libraries. Without any entry nothing is searched.
+        parts = re.split("[:;]", value) if value else []
+    for part in parts:
+        yield _expand(part, environ)
+
+
+def _expand(text: str, environ: Mapping[str, str]) -> str:
+    """Return a text as a shell expands it, which some programs do with some variables."""
+    if text == "~" or text.startswith("~/"):
+        text = f"{environ.get('HOME', '~')}{text[1:]}"
+    return re.sub(r"\$(\w+)|\$\{(\w+)\}", lambda found: environ.get(found[1] or found[2], ""), text)
+
+
+def _leads_there(entry: str, form: Form, workspace: str, environ: Mapping[str, str]) -> bool:
+    if leads_into(entry, {workspace}):
+        return True
+    if form != "settings":
+        return False
+    try:
+        real = os.path.realpath(entry)
+        is_common = real in {"/", os.path.realpath(environ.get("HOME", "/"))}
+    except (OSError, ValueError):  # the current folder is gone, or the entry is no path
+        return False
+    return lies_to(workspace, real) == "lies in" and not is_common

@@ -14,7 +14,7 @@ from aisotools.core.protocols import OutputCaps
 from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.types import ToolCall, ToolResult
 from tests.sandbox.rig import BASH, Rig, open_files, rig, sleepers
-from tests.waiting import eventually
+from tests.waiting import HANG_S, eventually
 
 _ids = itertools.count()
 
@@ -29,7 +29,7 @@ async def reading(r: Rig, command: str, **more: Any) -> ToolResult:
     """Run a command as if it had been classified read only, rightly or not."""
     call = ToolCall(f"reads-{next(_ids)}", "sandbox_bash", {"command": command, **more})
     return await r.kernel.call(
-        SandboxCall(call=call, shipment=BASH, timeout_s=10, output_caps=OutputCaps(), read_only=True)
+        SandboxCall(call=call, shipment=BASH, timeout_s=HANG_S, output_caps=OutputCaps(), read_only=True)
     )
 
 

@@ -305,3 +305,18 @@ async def test_an_answer_to_a_question_that_was_cancelled_is_none(count: int) ->
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
+
+
+async def test_answers_count_for_a_task_that_took_no_notice_of_an_earlier_cancellation() -> None:
+    """It goes on, and asks: nobody has cancelled the question."""
+
+    async def ask() -> list[Approval]:
+        with suppress(asyncio.CancelledError):
+            await asyncio.get_running_loop().create_future()
+        alone = await request_approval(ScriptedApprover(["approve"]), a_request())
+        return [alone, *await request_approvals(AllowAll(), [a_request(), a_request()])]
+
+    asking = asyncio.create_task(ask())
+    await asyncio.sleep(0)
+    asking.cancel()
+    assert [answer.outcome for answer in await asking] == ["approve"] * 3

@@ -579,6 +579,22 @@ def test_grant_by_shape_covers_no_other_method_rights_or_removal(
     assert (grants.find(prepare(shell_facts(asked))) is not None) is covered
 
 
+@pytest.mark.parametrize(
+    ("command", "prefix"),
+    [
+        ("curl --silent https://example.org", "curl"),
+        ("curl -- https://example.org", "curl"),
+        ("curl --silent --upload-file a https://example.org", "curl --upload-file a"),
+        ("curl --upload a https://example.org", "curl --upload a"),
+        ("rsync --archive --delete-after a b", "rsync --delete-after"),
+    ],
+)
+def test_long_options_count_if_they_tell_what_a_program_does(command: str, prefix: str) -> None:
+    shape = shape_of(dataclasses.replace(WRITES, commands=(command,)))
+    assert shape is not None
+    assert shape.commands == {prefix}
+
+
 LOSES = dataclasses.replace(WRITES, losses=(("out/old", "1f"), ("out/new", ABSENT)))
 LOSES_NOTHING = dataclasses.replace(WRITES, losses=(("out/new", ABSENT),))
 
@@ -636,6 +652,12 @@ def test_a_shape_covers_the_loss_of_what_a_call_of_the_session_has_left() -> Non
     assert grants.find(again) is not None
     grants.note_left([("out/old", UNKNOWN)])
     assert grants.find(again) is None
+    unknown = dataclasses.replace(prepared, facts=dataclasses.replace(WRITES, losses=(("out/old", UNKNOWN),)))
+    assert grants.find(unknown) is None, "nobody can tell whether it is as it was left"
+    grants.note_left([("out/old", "1f"), *((str(number), "1f") for number in range(999))])
+    assert grants.find(again) is not None, "a thousand are kept"
+    grants.note_left((str(number), ABSENT) for number in range(1_000, 2_000))
+    assert grants.find(again) is not None, "what is gone takes no room"
     grants.note_left([("out/old", "1f"), *((str(number), "1f") for number in range(1_000))])
     assert grants.find(again) is None, "only the latest are kept"
 

@@ -34,6 +34,7 @@ from aisotools.policy.rules import Policy, Rule
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.adapter import renamed_tool
 from aisotools.tools.function import tool
+from aisotools.workspace import stamps
 from aisotools.workspace.scripts import MISSING
 
 JSON = st.recursive(
@@ -815,6 +816,30 @@ def test_sources_are_found_only_for_a_question() -> None:
     assert asked.look_again().sources == (("resolved", "2"),), "the second look finds them as well"
     assert prepare(allows, Effect.LOCAL_MUTATION, is_asked=True).facts.sources == (("resolved", "3"),)
     assert asked.policy == asks
+
+
+def test_a_card_names_what_cannot_be_compared_of_what_a_call_reads() -> None:
+    """Three names at most, and only if the approval would depend on it."""
+    sources = tuple(
+        (name, stamps.UNKNOWN if name != "known" else "1") for name in ("known", "a", "b", "c", "d")
+    )
+
+    def reasons_of(*names: str) -> tuple[str, ...]:
+        found = tuple(one for one in sources if one[0] in names)
+        prepared = prepare_call(
+            MockTool(facts=Facts(certain=False), runs_in="sandbox"),
+            call(),
+            Policy(rules=[Rule(decision=Decision.ASK)]),
+            "confined",
+            resolve_paths=lambda facts, _: facts,
+            find_sources=lambda _, facts: dataclasses.replace(facts, sources=found),
+        )
+        return prepared.evaluation.reasons
+
+    assert not any("cannot be remembered" in reason for reason in reasons_of("known"))
+    reason = "an approval cannot be remembered: not all that it reads can be compared ({})"
+    assert reasons_of("known", "a")[-1] == reason.format("a")
+    assert reasons_of("known", "a", "b", "c", "d")[-1] == reason.format("a, b, c and 1 more")
 
 
 SOURCES = (("a", "1"), ("b", MISSING))

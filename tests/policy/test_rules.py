@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given, strategies as st
 
+from aisotools.core.exceptions import UsageError
 from aisotools.core.types import Decision, Effect, Facts, Origin, ToolCall
 from aisotools.policy.rules import (
     Condition,
@@ -851,6 +853,7 @@ def test_a_call_is_restricted_by_rules_that_ask_or_deny_and_concern_it() -> None
     for decision in (ASK, DENY):
         assert restricted(path_rule("reads", "a", decision), reads=("a",))
         assert restricted(path_rule("reads", "a/*", decision), reads=(".",), folders=(".",))
+        assert restricted(path_rule("reads", "a", decision), reads=("b", "a")), "one of several suffices"
         assert not restricted(path_rule("reads", "a", decision), reads=("b",))
         assert restricted(Rule(when=lambda call, facts: False, decision=decision))
         assert not restricted(Rule(tool="other", when=lambda call, facts: False, decision=decision))
@@ -897,6 +900,32 @@ def test_policy_concerns_paths_if_one_of_its_rules_or_bounds_does(key: str) -> N
     assert about_others.narrowed(about_paths).concerns_paths
     assert Policy().narrowed(about_others).narrowed(about_paths).narrowed(Policy()).concerns_paths
     assert Policy().narrowed(about_others.narrowed(about_paths)).concerns_paths, "a bound of a bound"
+
+
+def test_whether_a_policy_concerns_paths_is_found_and_not_given() -> None:
+    with pytest.raises(TypeError, match="concerns_paths"):
+        Policy(concerns_paths=False)  # type: ignore[call-arg]  # the point
+    assert "concerns_paths" not in repr(Policy())
+
+
+@pytest.mark.parametrize("name", ["main.py", "a/b.txt", ".aisotools.toml"])
+def test_a_policy_allows_no_name_that_cannot_be_allowed(name: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(name)):
+        Policy(allow_protected=("conftest.py", name))
+
+
+def test_a_change_on_the_host_is_asked_about_if_its_author_does_not_name_the_files() -> None:
+    policy = Policy(mode="auto")
+    declared = policy.check(call(), Facts(runs_in="host", writes=("a.txt",)))
+    assert (declared.decision, declared.reasons) == (
+        ALLOW,
+        ("mode auto allows what stays in the workspace, as its author declares of this",),
+    )
+    undeclared = policy.check(call(), Facts(runs_in="host"))
+    assert undeclared.decision is ASK
+    assert "does not declare which files" in undeclared.reasons[0]
+    # What only reads on the host has no files to name.
+    assert policy.check(call(), Facts(runs_in="host", effect=Effect.READ_ONLY)).decision is ALLOW
 
 
 def test_a_rule_is_about_the_same_tools_however_many_were_asked_about() -> None:

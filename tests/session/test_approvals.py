@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,17 @@ from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked,
 from aisotools.core.exceptions import SandboxError
 from aisotools.core.protocols import Approver, ToolPayload, UserQuestion
 from aisotools.core.sandboxes import SandboxListener, SandboxStatus
-from aisotools.core.types import Approval, ApprovalRequest, Decision, Effect, Json, RunsIn, ToolCall
+from aisotools.core.types import (
+    Approval,
+    ApprovalRequest,
+    Decision,
+    Effect,
+    Facts,
+    Json,
+    Remember,
+    RunsIn,
+    ToolCall,
+)
 from aisotools.policy.approvers import ScriptedApprover
 from aisotools.policy.prepared import CallDecision, PreparedCall, prepare_call
 from aisotools.policy.rules import Policy, Rule
@@ -152,9 +163,12 @@ async def test_edited_arguments_are_checked_against_the_policy_of_when_they_come
     assert (decision.decision, decision.reasons) == (Decision.DENY, ("never",))
 
 
-async def test_edited_arguments_that_a_rule_denies_stay_denied() -> None:
+@pytest.mark.parametrize("remember", ["tool", "call"])
+async def test_edited_arguments_that_a_rule_denies_stay_denied_and_are_not_remembered(
+    remember: Remember,
+) -> None:
     policy = Policy(rules=[Rule(decision=Decision.DENY, when={"arguments": {"x": 2}}, reason="never 2")])
-    setup = Setup(ScriptedApprover([Approval("approve", arguments={"x": 2}, remember="tool")]))
+    setup = Setup(ScriptedApprover([Approval("approve", arguments={"x": 2}, remember=remember)]))
     (decision,) = await setup.resolve(setup.decision(), policy=policy)
     assert (decision.decision, decision.reasons) == (Decision.DENY, ("never 2",))
     assert len(setup.manager.grants) == 0
@@ -251,6 +265,54 @@ async def test_the_sandbox_starts_while_a_person_thinks_if_a_call_needs_it() -> 
     await asyncio.sleep(0)
     assert setup.sandbox.starts == 1
     await setup.manager.close()
+
+
+async def test_a_sandbox_that_starts_while_a_person_thinks_is_not_forgotten() -> None:
+    """The event loop holds its tasks weakly."""
+
+    class Starting(CountingSandbox):
+        waiting: weakref.ref[asyncio.Future[None]] | None = None
+
+        async def start(self) -> SandboxStatus:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.waiting = weakref.ref(future)
+            await future
+            return await super().start()
+
+    setup = Setup(ScriptedApprover(["approve"]))
+    spec = WorkerSpec(level="confined", workspace="/nowhere", limits=Limits())
+    sandbox = Starting(spec, setup.event_log)
+    setup.env = dataclasses.replace(setup.env, sandbox=sandbox)
+    await setup.resolve(setup.decision("s", runs_in="sandbox"))
+    await loop_turns()
+    gc.collect()
+    assert sandbox.waiting is not None
+    future = sandbox.waiting()
+    assert future is not None, "the start goes on"
+    future.set_result(None)
+    await loop_turns()
+    assert sandbox.starts == 1
+    await setup.manager.close()
+
+
+async def test_a_call_expects_what_earlier_ones_of_its_batch_change() -> None:
+    """Of what it would lose or reads, that is what they write, what lies in it and what it lies in."""
+    setup = Setup(ScriptedApprover(["approve", "approve"]))
+    first, second = setup.decision("a"), setup.decision("b")
+    facts = [
+        Facts(runs_in="host", writes=("out/a", "folder"), losses=(("out/a", "1f"),)),
+        Facts(
+            runs_in="host",
+            losses=tuple((path, "1f") for path in ("out/a", "out", "folder/x", "out/b", "other")),
+            sources=(("folder", "1f"), ("another", "1f")),
+        ),
+    ]
+    decisions = [
+        dataclasses.replace(one, prepared=dataclasses.replace(one.prepared, facts=known))
+        for one, known in zip((first, second), facts, strict=True)
+    ]
+    answered = await setup.resolve(*decisions)
+    assert [one.prepared.expected for one in answered] == [(), ("out/a", "out", "folder/x", "folder")]
 
 
 # ---- open questions

@@ -32,10 +32,12 @@ from aisotools.core.types import (
     Effect,
     Facts,
     Json,
+    Remember,
     ToolCall,
     ToolResult,
 )
 from aisotools.policy.approvers import ScriptedApprover
+from aisotools.policy.grants import Grants
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import Policy, Rule
 from aisotools.sandbox.limits import Limits
@@ -46,6 +48,7 @@ from aisotools.session.gate import Gate
 from aisotools.session.guards import CallEnvironment
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.tools.registry import ToolRegistry
+from aisotools.workspace.stamps import stamps_of
 from tests.session.test_host_calls import Endless
 from tests.waiting import HANG_S
 
@@ -770,6 +773,53 @@ async def test_a_call_that_the_policy_allows_runs_after_another_of_its_batch_has
     assert [result.is_error for result in results] == [False, False]
     assert (moving.reasons, second.calls) == ([], [{}])
     assert [(one.decision, one.decided_by) for one in rig.events(CallDecided)] == [("allow", "policy")] * 2
+
+
+@pytest.mark.parametrize("remember", ["tool", None])
+async def test_a_call_that_another_policy_asks_about_by_now_is_asked_about_unless_a_grant_allows_it(
+    remember: Remember | None,
+) -> None:
+    def tighten(arguments: Mapping[str, Json], context: ToolContext) -> str:
+        del arguments, context
+        rig.gate.policy = Policy(mode="safe", rules=[Rule(tool="first", decision=Decision.ALLOW)])
+        return "tightened"
+
+    first, second = changing("first", result=tighten), changing("second")
+    approver = ScriptedApprover([Approval("approve", remember=remember), "deny"])
+    rig = Rig(first, second, approver=approver)
+    await rig.run("second", ask=True)
+    results = await rig.run_many("first", "second")
+    assert [result.is_error for result in results] == [False, remember is None]
+    assert len(approver.requests) == (1 if remember else 2)
+    assert len(second.calls) == (2 if remember else 1)
+
+
+async def test_files_that_a_call_leaves_are_noted_for_grants_unless_it_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_text("1")
+    noted: list[list[str]] = []
+    monkeypatch.setattr(Grants, "note_left", lambda _, stamps: noted.append([path for path, _ in stamps]))
+
+    def work(arguments: Mapping[str, Json], context: ToolContext) -> str:
+        del context
+        if arguments.get("fails"):
+            raise ToolError("no")
+        return "done"
+
+    def resolve(facts: Facts, arguments: Mapping[str, Json] | None) -> Facts:
+        del arguments
+        return dataclasses.replace(facts, losses=stamps_of(tmp_path, ["a"]))
+
+    approver = ScriptedApprover([Approval("approve", remember="shape")])
+    rig = Rig(changing(result=work), approver=approver)
+    rig.env = dataclasses.replace(rig.env, workspace=tmp_path, resolve_paths=resolve)
+    assert not (await rig.run("write")).is_error
+    assert noted == [], "no grant goes by what would be lost"
+    assert not (await rig.run("write", ask=True)).is_error
+    assert (await rig.run("write", {"fails": True})).is_error
+    assert not (await rig.run("write")).is_error
+    assert noted == [["a"]] * 2
 
 
 async def test_a_call_that_is_different_each_time_is_given_up() -> None:

@@ -49,7 +49,7 @@ from aisotools.workspace.checkpoints.store import content_digest
 from aisotools.workspace.checkpoints.timeline import KEPT_STEPS
 from tests.conftest import OpenSession
 from tests.session.variables_fake import Act, CopyHistory, VariablesSandbox
-from tests.waiting import eventually
+from tests.waiting import HANG_S, eventually, late
 
 AUTO = Policy(mode="auto")
 
@@ -1187,7 +1187,13 @@ async def test_timeout_says_what_stays_or_takes_it_back(
     block = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals)); " * is_stubborn
     wait = "while True: pass" if is_stubborn else "import time; time.sleep(100)"
     code = f"{block}x = 2\nopen('half', 'w').write('half')\n{wait}"
-    result = await session.call("python", {"code": code}, timeout_s=3.0)
+    assert session.workspace is not None
+    half = session.workspace / "half"
+    result = await late(
+        session.call("python", {"code": code}, timeout_s=HANG_S),
+        when=lambda: half.exists() and half.read_text() == "half",
+        deadline_s=HANG_S,
+    )
     assert result.metadata["timed_out"] is True
     assert result.metadata["changed_files"] == ["half"]
     if on_timeout == "keep":

@@ -22,7 +22,7 @@ from aisotools.workspace.protected import ProtectedFiles
 from tests.conftest import OpenSession
 from tests.session.idle import idle
 from tests.session.test_protection_guard import LATER, Idling, evil, idling, python, session
-from tests.waiting import HANG_S, eventually
+from tests.waiting import HANG_S, eventually, wait_until
 
 __all__ = ["idling", "session"]
 
@@ -150,13 +150,10 @@ async def test_files_are_put_back_while_the_loop_of_the_program_stands_still(ses
     """A cell of a notebook computes on the loop of its session."""
     await python(session, LATER["a daemon"])
     await idle(session)
-    file = workspace_of(session) / "conftest.py"
     (workspace_of(session) / "go").touch()
-    deadline_s = time.monotonic() + HANG_S
-    for is_there in (True, False):
-        while file.exists() is not is_there:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.001)  # noqa: ASYNC251 - that the loop stands still is the point
+    # That the loop stands still meanwhile is the point.
+    wait_until((workspace_of(session) / "done").exists)
+    wait_until(lambda: not evil(session))
 
 
 async def test_files_that_a_call_may_write_are_left_alone_while_it_runs(

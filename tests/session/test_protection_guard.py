@@ -27,7 +27,7 @@ from aisotools.workspace.lock import state_folder
 from aisotools.workspace.protected import ProtectedFiles
 from tests.conftest import OpenSession
 from tests.session.idle import idle
-from tests.waiting import HANG_S, eventually
+from tests.waiting import HANG_S, eventually, late
 
 PLANT = "open('conftest.py', 'w').write('evil')"
 
@@ -67,15 +67,21 @@ async def test_every_end_of_a_call(session: Session, way: str) -> None:
     ending = (WAYS | WAYS_WITHOUT_END)[way]
     code = f"{PLANT}\nopen('.envrc', 'w').write('evil')\nopen('mine.txt', 'w').write('stays')\n{ending}"
     await session.start()
-    timeout_s = 2 if way in WAYS_WITHOUT_END else HANG_S
-    result = await session.call("python", {"code": code}, origin="person", timeout_s=timeout_s)
+    assert session.workspace is not None
+    file = session.workspace / "mine.txt"
+    call = session.call("python", {"code": code}, origin="person", timeout_s=HANG_S)
+    if way in WAYS_WITHOUT_END:
+        result = await late(
+            call, when=lambda: file.exists() and file.read_text() == "stays", deadline_s=HANG_S
+        )
+    else:
+        result = await call
     assert not evil(session)
     assert (result.is_error, result.error_kind) == (True, "denied")
     assert "'conftest.py' (new; taken away" in result.content
     assert "'.envrc' (changed; put back" in result.content
     assert result.metadata["protected"] == [".envrc", "conftest.py"]
-    assert session.workspace is not None
-    assert (session.workspace / "mine.txt").read_text() == "stays"
+    assert file.read_text() == "stays"
     assert not (await session.call("python", {"code": "2"}, origin="person")).is_error
 
 
@@ -255,14 +261,16 @@ async def test_programs_of_an_environment_in_the_workspace_can_be_changed(
     assert result.metadata["protected"] == sorted(started)
 
 
-# What each does as soon as there is a file `go`.
-WAIT_AND_PLANT = "while [ ! -e go ]; do sleep 0.01; done; echo evil > conftest.py"
+# What each does as soon as there is a file `go`. A file `done` says that it has: the protected file itself
+# may have been taken away again by then.
+WAIT_AND_PLANT = "while [ ! -e go ]; do sleep 0.01; done; echo evil > conftest.py; touch done"
 LATER = {
     "a thread": f"""
 import os, threading, time
 def f():
     while not os.path.exists('go'): time.sleep(0.01)
     {PLANT}
+    open('done', 'w').close()
 threading.Thread(target=f).start()
 """,
     "a task": f"""
@@ -270,6 +278,7 @@ import asyncio, os
 async def f():
     while not os.path.exists('go'): await asyncio.sleep(0.01)
     {PLANT}
+    open('done', 'w').close()
 t = asyncio.create_task(f())
 """,
     "a process": f"import subprocess\np = subprocess.Popen(['sh', '-c', '{WAIT_AND_PLANT}'])",
@@ -281,7 +290,7 @@ async def planted(session: Session) -> None:
     """Let what was left running go on, and wait until it has done its work."""
     assert session.workspace is not None
     (session.workspace / "go").touch()
-    await eventually(lambda: evil(session))
+    await eventually((session.workspace / "done").exists)
 
 
 @pytest.mark.parametrize("code", LATER.values(), ids=LATER)

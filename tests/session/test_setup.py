@@ -22,7 +22,6 @@ from aisotools.session.guards import ReadGuard
 from aisotools.session.history import WorkspaceHistory
 from aisotools.session.options import claim
 from aisotools.session.protection import RestGuard
-from aisotools.session.remote_history import NoUndoHistory
 from aisotools.session.setup import (
     PreparedSandbox,
     SandboxFactory,
@@ -33,6 +32,7 @@ from aisotools.session.setup import (
     detect_levels,
     prepare_sandbox,
 )
+from aisotools.session.undo_history import NoUndoHistory
 from aisotools.testing.fakes import FakeSandbox
 from aisotools.workspace import lock
 from aisotools.workspace.checkpoints.timeline import Checkpoints

@@ -8,7 +8,6 @@ from aisotools.notebook.render.listing import status_bundle
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.confinement.detect import ENABLED_BY, Detection, Probe
 from aisotools.sandbox.limits import Limits
-from aisotools.session.remote_history import NoUndoHistory
 from aisotools.session.status import (
     DiskUse,
     SessionStatus,
@@ -17,6 +16,7 @@ from aisotools.session.status import (
     measure_disk,
     missing_levels,
 )
+from aisotools.session.undo_history import NoUndoHistory
 from aisotools.workspace.checkpoints.timeline import KEPT_BYTES
 from tests.conftest import OpenSession
 

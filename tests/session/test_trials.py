@@ -25,7 +25,7 @@ from aisotools.sandbox.results import RAN_READ_ONLY
 from aisotools.session import ledger
 from aisotools.session.ledger_reader import events_of_records
 from aisotools.session.session import Session
-from aisotools.session.trials import MAX_SHOWN_CHARS, judge, trial_lookups
+from aisotools.session.trials import MAX_SHOWN_CHARS, TRIAL_S, judge, trial_lookups
 from tests.conftest import OpenSession
 
 pytestmark = pytest.mark.timeout(120)
@@ -193,7 +193,10 @@ async def test_files_in_the_scratch_folder_are_gone_and_so_no_success(real_sessi
 async def test_commands_that_do_not_end_become_a_question(real_session: OpenSession) -> None:
     approver = Answers()
     session = await ready(real_session, approver)
-    await bash(session, f"{READS}; sleep 1000", timeout_s=0.5)
+    for timeout_s in (0.5, TRIAL_S):
+        await bash(session, f"{READS}; sleep 1000", timeout_s=timeout_s)
+        if "three" in approver.requests[-1].preview["trial"]["output"]:
+            break  # on a busy machine, not in half a second
     assert "it did not end in time" in approver.requests[-1].reasons[-1]
     assert "three" in approver.requests[-1].preview["trial"]["output"]
 

@@ -7,8 +7,7 @@ import inspect
 import pytest
 
 from aisotools.session.history import WorkspaceHistory
-from aisotools.session.remote_history import NoUndoHistory
-from aisotools.session.undo_history import UndoHistory
+from aisotools.session.undo_history import NoUndoHistory, UndoHistory
 
 MEMBERS = [name for name in vars(UndoHistory) if not name.startswith("_")]
 

@@ -18,7 +18,7 @@ from aisotools.notebook.render.html import weight
 from aisotools.notebook.render.mime import MAX_HTML_CHARS, SafeOutput, make_safe, safe_steps
 from aisotools.notebook.render.text import one_line, readable, seconds, shorten
 from aisotools.sandbox.results import IN_READER
-from aisotools.tools.host_failures import TRACEBACK
+from aisotools.tools.results import TRACEBACK
 
 _MAX_PARTS = 40
 _MAX_IMAGES_CHARS = 12 << 20

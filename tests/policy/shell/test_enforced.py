@@ -13,6 +13,7 @@ from aisotools.sandbox.confinement import landlock
 from aisotools.session.session import Session
 from aisotools.tools.adapter import payload_of
 from tests.conftest import OpenSession
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.skipif(landlock.abi() == 0, reason="this kernel has no Landlock to enforce it with")
 
@@ -24,7 +25,9 @@ async def believed(session: Session, command: str) -> ToolResult:
     assert shipment is not None
     assert session.sandbox is not None
     call = ToolCall(f"believed {command}", "sandbox_bash", {"command": command})
-    return await session.sandbox.call(SandboxCall(call=call, shipment=shipment, timeout_s=10, read_only=True))
+    return await session.sandbox.call(
+        SandboxCall(call=call, shipment=shipment, timeout_s=HANG_S, read_only=True)
+    )
 
 
 async def test_reading_needs_nobody_and_works(real_session: OpenSession, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from aisotools.testing.fakes import MockTool
 from aisotools.tools.function import FunctionTool, tool
 from tests.conftest import OpenSession
 from tests.sandbox.rig import DEAF_ONCE, PATIENT, Rig, processes_of, rig
-from tests.waiting import eventually
+from tests.waiting import HANG_S, eventually, late
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -316,7 +316,11 @@ async def test_a_failure_says_what_to_do(tmp_path: Path) -> None:
 async def test_a_timeout_ends_the_call_and_keeps_the_variables(tmp_path: Path, level: str, code: str) -> None:
     async with rig(tmp_path, level=level, stop_timeouts=PATIENT) as r:
         await r.python("x = 1")
-        result = await read(r, work, code=f"print('begun', flush=True)\n{code}", timeout_s=0.5)
+        result = await late(
+            read(r, work, code=f"print('begun', flush=True)\n{code}", timeout_s=HANG_S),
+            when=lambda: any("begun" in text for _, _, text in r.reported.outputs),
+            deadline_s=HANG_S,
+        )
         assert result.metadata["timed_out"]
         assert "nothing was changed" in result.content
         assert "without" not in result.content, "it lacks nothing"

@@ -15,6 +15,7 @@ from aisotools.sandbox.worker.output import InputChannel
 from aisotools.sandbox.worker.self_check import CHECK_ID, make_check_record, run_in_fork
 from aisotools.session.session import Session
 from tests.conftest import OpenSession
+from tests.waiting import HANG_S
 
 MODULES = [
     "IPython.core.compilerop",
@@ -79,7 +80,7 @@ SABOTAGE = "get_ipython().compile = None"
 
 
 async def python(session: Session, code: str) -> ToolResult:
-    return await session.call("python", {"code": code}, origin="person", timeout_s=10)
+    return await session.call("python", {"code": code}, origin="person", timeout_s=HANG_S)
 
 
 @pytest.fixture(params=[None, pytest.param("confined", marks=pytest.mark.slow)], ids=["best", "confined"])

@@ -430,6 +430,8 @@ def test_names_outside_of_the_workspace_are_said_before_and_after_the_call(rig: 
     assert rig.chain.snapshot().partial == snapshot.partial
     rig.move()
     assert (tmp_path / "x").read_text() == "2"
+    os.link(rig.root / "b", tmp_path / "z")
+    assert dict(rig.chain.snapshot().partial)[("b",)] == "its 1 other name outside of the workspace"
 
 
 def test_content_that_is_not_stored_is_said_with_what_the_call_did(tmp_path: Path) -> None:
@@ -543,6 +545,29 @@ def test_owner_is_set_where_that_is_allowed(tmp_path: Path, monkeypatch: pytest.
     assert set_special_attributes(folder, "l", node, None) == lost
     assert (tmp_path / "l").lstat().st_mtime_ns == 1
     os.close(folder)
+
+
+def test_owner_that_a_file_does_not_get_is_named_if_its_tree_says_it(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    other = (OWN[0] + 1, OWN[1])
+    file = os.open(tmp_path / "a", os.O_RDWR | os.O_CREAT)
+    try:
+        for node, lost in [
+            (
+                Node("file", 0o644, mtime_ns=1, owner=other),
+                [f"its owner, user {other[0]} and group {other[1]}"],
+            ),
+            (Node("file", 0o644, mtime_ns=1, owner=OWN), []),
+            (Node("file", 0o644), []),
+        ]:
+            assert set_attributes(file, node, store, owner=other, keeps_set_ids=False) == lost
+    finally:
+        os.close(file)
 
 
 # ---- what the system says of attributes, on whatever file system this runs

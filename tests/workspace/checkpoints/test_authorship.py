@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import string
 from pathlib import Path
@@ -22,7 +23,7 @@ from aisotools.workspace.checkpoints.authorship import (
     parse_names,
 )
 from aisotools.workspace.checkpoints.store import Store, content_digest
-from aisotools.workspace.checkpoints.tree import Node, TreeReader, decode_folder, encode_folder
+from aisotools.workspace.checkpoints.tree import KINDS, Node, TreeReader, decode_folder, encode_folder
 from aisotools.workspace.dirfd import DIRECTORY_FLAGS
 from aisotools.workspace.workspace import TEMPORARY
 from tests.waiting import wait_until
@@ -174,6 +175,20 @@ def test_few_changes_among_many_entries_are_found(tmp_path: Path, seed: int) -> 
     expected = {(name,) for name in {*before, *after} if before.get(name) != after.get(name)}
     assert set(found) == expected
     assert all((found[path] is None) == (path[0] not in after) for path in found)
+    store.close()
+
+
+def test_entry_that_differs_only_in_its_kind_has_changed(tmp_path: Path) -> None:
+    """Its first byte alone is another one."""
+    store = Store(tmp_path / "store")
+    nodes = {"a": Node("file", 0o644, content_digest(b"x"), 1), "b": Node("fifo", 0o644)}
+    trees = [
+        store.put(encode_folder(nodes | {"a": nodes["a"]._replace(kind=kind)}))
+        for kind in KINDS.values()
+        if kind != "folder"
+    ]
+    for before, after in itertools.permutations(trees, 2):
+        assert ("a",) in changed_paths(store, before, after)
     store.close()
 
 

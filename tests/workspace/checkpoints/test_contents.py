@@ -142,6 +142,7 @@ def test_bytes_beyond_the_size_of_a_file_are_not_stored(store: Store, tmp_path: 
     content = store_sparse(store, file, 70_000, max_bytes=1 << 20)
     os.close(file)
     assert content is not None
+    assert content.size < 70_000 + 200
     assert written(store, content, tmp_path / "back").read_bytes() == b"a" * 70_000
 
 
@@ -196,6 +197,23 @@ def test_room_that_a_file_takes_is_counted_in_units_of_512_bytes(
 
     monkeypatch.setattr(os, "lseek", refuse)
     assert not has_holes(0, status)
+
+
+def test_disk_that_does_not_tell_where_the_holes_are_is_an_error(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not count as one that knows no holes: half of a file would be stored as the whole."""
+    path = make_sparse(tmp_path / "a", 1 << 20, {0: b"x"})
+    status = path.stat()
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "lseek", fail)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        has_holes(0, status)
+    with pytest.raises((OSError, WorkspaceError), match=os.strerror(errno.EIO)):
+        stored(store, path)
 
 
 def test_damaged_content_is_an_error(store: Store, tmp_path: Path) -> None:

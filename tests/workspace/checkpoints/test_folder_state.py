@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import struct
 import tracemalloc
@@ -11,6 +12,7 @@ from sys import getrefcount, getsizeof
 
 import pytest
 
+from aisotools.workspace.checkpoints import folder_state
 from aisotools.workspace.checkpoints.folder_state import (
     _FOLDER_HEAD,
     ALWAYS_READ,
@@ -142,6 +144,68 @@ def test_entries_are_unpacked_as_they_were_set() -> None:
     assert state.records["folder"].startswith(pack_stamp(*STAMP))
     state.set_digest("not stored yet", content_digest(b"now"))
     assert state.node("not stored yet") == Node("folder", 0o700, content_digest(b"now"))
+
+
+OURS, THEIRS = (os.getuid(), os.getgid()), (1 << 40, 5)
+ATTRIBUTES = [
+    {"mtime_ns": mtime_ns, "owner": owner, "xattrs": xattrs, "link": link}
+    for mtime_ns, owner, xattrs, link in itertools.product(
+        (STAMP[1], -7, 1 << 70),
+        (None, OURS, THEIRS),
+        ("", content_digest(b"attributes")),
+        (None, (3, 1 << 60)),
+    )
+]
+"""Times as in the stamp, others, and one of more than 64 bits, with every other attribute or without."""
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link"])
+def test_every_attribute_is_unpacked_as_it_was_set(kind: str) -> None:
+    plain = NODES[kind]
+    nodes = {f"{number:03}": plain._replace(**values) for number, values in enumerate(ATTRIBUTES)}  # type: ignore[arg-type]  # each has the type of its field
+    for stamp in (STAMP, None):
+        state = FolderState()
+        for name, node in nodes.items():
+            state.set(name, stamp, node)
+        assert nodes_of(state) == nodes
+        assert state.listing() == encode_folder(nodes)
+
+
+@pytest.mark.parametrize(("uid", "is_root"), [(0, True), (1, False), (1000, False)])
+def test_entries_that_perhaps_cannot_be_made_again_are_named_at_every_depth(
+    monkeypatch: pytest.MonkeyPatch, uid: int, *, is_root: bool
+) -> None:
+    """Only root may give files to somebody else."""
+    monkeypatch.setattr(folder_state, "_OWNER", (uid, uid + 5))
+    file = NODES["file"]._replace(mtime_ns=7, owner=(uid, uid + 5))
+    special = {
+        "attribute": file._replace(xattrs=content_digest(b"attributes")),
+        "other name": file._replace(link=(3, 2)),
+        "setgid": file._replace(mode=0o2755),
+        "setuid, with holes": file._replace(kind="sparse", mode=0o4755),
+        "socket": NODES["socket"],
+    }
+    theirs = {"theirs": file._replace(owner=(uid + 5, uid + 5))}
+    ordinary = {
+        "folder": NODES["folder"]._replace(mode=0o2777, mtime_ns=7),
+        "ours": file,
+        "ours as in its stamp": file._replace(mtime_ns=STAMP[1]),
+        "without attributes": NODES["file"],
+    }
+    state = FolderState()
+    state.folders["folder"] = inner = FolderState(state)
+    for folder in (state, inner):
+        for name, node in (special | theirs | ordinary).items():
+            folder.set(name, STAMP, node)
+    expected = special if is_root else special | theirs
+    for folder in (state, inner):
+        assert folder.special == len(expected)
+    assert {(path[:-1], path[-1]): node for path, node in state.partial(("top",))} == {
+        (path, name): node for path in (("top",), ("top", "folder")) for name, node in expected.items()
+    }
+    for name in expected:
+        inner.drop(name)
+    assert (inner.special, len(list(state.partial(())))) == (0, len(expected))
 
 
 def test_stamp_of_more_than_64_bits_is_not_trusted() -> None:

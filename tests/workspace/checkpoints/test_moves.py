@@ -474,6 +474,23 @@ def test_authors_of_calls_that_overlapped_are_joined(two: Two) -> None:
     )
 
 
+@pytest.mark.parametrize(("named", "between"), [("elsewhere", {("both",)}), ("both", set())])
+def test_path_that_changed_before_and_after_a_call_ended_has_two_writers_unless_one_names_it(
+    two: Two, named: str, between: set[TreePath]
+) -> None:
+    tree, root = two.trees[0], two.roots[0]
+    roots = [tree.scan().root]
+    for name, content in (("first", "1"), ("both", "1"), ("both", "22")):
+        (root / name).write_text(content)
+        roots.append(tree.scan().root)
+    ended = step_of(roots[0], roots[2], call_id="1", began=1, ended=3)
+    running = replace(OTHERS, named=frozenset({(named,)}))
+    other = step_of(roots[1], roots[3], call_id="2", began=2, ended=4, authorship=running)
+    joint = join_authorships(TreeReader(two.store), [ended, other])
+    assert isinstance(joint, JointAuthorship)
+    assert joint.between == between
+
+
 def test_call_that_wrote_something_else_did_not_make_what_is_there(two: Two) -> None:
     tree, root = two.trees[0], two.roots[0]
     for name in ("right", "other", "gone", "link"):

@@ -230,6 +230,8 @@ def test_a_file_that_was_half_written_is_removed_at_the_next_start_and_named(
     chain = Checkpoints(*places)
     assert state_of(root).keys() == before.keys()
     assert (root / "d" / "f").read_text() == "old"
+    opened = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    assert not [path for path in opened if path.startswith(f"{root / 'd'}")], "nothing stays open"
     removed, ended = chain.take_notes()
     assert removed == f"Removed what tool (c) has left half written: d/{partial.name}."
     assert "tool (c) was cut short" in ended

@@ -16,7 +16,7 @@ import pytest
 
 from aisotools.core.exceptions import WorkspaceRefused
 from aisotools.session.guards import ImportRootWatch
-from aisotools.workspace.host_variables import (
+from aisotools.workspace.host_files import (
     HOST_VARIABLES,
     HostVariables,
     chooses_code,

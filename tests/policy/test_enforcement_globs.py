@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aisotools.core.types import Decision, Effect, Facts, ToolCall
-from aisotools.policy.globs import glob_below, relative_glob, rewrite_globs
+from aisotools.policy.enforcement import glob_below, relative_glob, rewrite_globs
 from aisotools.policy.rules import Policy, Rule
 
 CALL = ToolCall("1", "sandbox_bash", {}, origin="model")

@@ -12,12 +12,14 @@ from aisotools.agent.run import BeforeCall, BeforeRequest, StepChoice
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.messages import CallPart, UserMessage
 from aisotools.core.types import Effect
-from aisotools.notebook.approval import approver, prompt
-from aisotools.notebook.approval.prompt import FormPrompt, FormSubject, ask_form
+from aisotools.notebook.approval import approver, steering
 from aisotools.notebook.approval.steering import (
+    FormPrompt,
+    FormSubject,
     NotebookAsker,
     NotebookChooser,
     NotebookStepper,
+    ask_form,
     call_step_form,
     choice_form,
     model_form,
@@ -159,7 +161,7 @@ async def test_the_end_of_input_stops(shown: list[Any]) -> None:
 
 
 async def test_headless_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt, "accepts_input", lambda kernel: False)
+    monkeypatch.setattr(steering, "accepts_input", lambda kernel: False)
     assert await NotebookStepper(REGISTRY, shell=shell()).pause(REQUEST) == StepChoice("stop")
     assert await NotebookChooser(shell=shell()).choose("Which?", OPTIONS) is None
     assert await NotebookAsker(shell=shell()).answer(TURN) is None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aisotools.workspace.argument_paths import MAX_CHARS, MAX_VALUES, joined, readings_of
+from aisotools.workspace.path_facts import MAX_CHARS, MAX_VALUES, joined, readings_of
 
 KEY = "secrets/key"
 

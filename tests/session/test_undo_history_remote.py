@@ -6,8 +6,7 @@ import pytest
 
 from aisotools.core.exceptions import UsageError
 from aisotools.core.types import Effect, Facts, ToolCall
-from aisotools.session.remote_history import NoUndoHistory
-from aisotools.session.undo_history import UndoHistory
+from aisotools.session.undo_history import NoUndoHistory, UndoHistory
 from aisotools.testing.fakes import MockTool
 from tests.conftest import OpenSession
 

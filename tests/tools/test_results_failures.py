@@ -15,7 +15,7 @@ from aisotools.core.types import ToolResult
 from aisotools.policy.approvers import AllowAll
 from aisotools.tools.adapter import broken_tool_result, exception_result, host_exception_result
 from aisotools.tools.function import tool
-from aisotools.tools.host_failures import TRACEBACK, format_whole, host_failure
+from aisotools.tools.results import TRACEBACK, format_whole, host_failure
 from tests.conftest import OpenSession
 
 SECRET = "hunter2-and-more"
