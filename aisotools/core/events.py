@@ -584,13 +584,13 @@ _HEADER_FIELDS = {field.name for field in dataclasses.fields(SessionEvent)}
 
 def agent_body(event: AgentEvent) -> dict[str, Any]:
     """Return the fields of an event as JSON, redacted, without those that every event has."""
-    names = _body_fields(type(event))  # type: ignore[arg-type]  # classes are hashable
-    return {name: _plain(getattr(event, name)) for name in names}
+    fields = _body_fields(type(event))  # type: ignore[arg-type]  # classes are hashable
+    return {field.name: _plain(getattr(event, field.name)) for field in fields}
 
 
 @functools.cache
-def _body_fields(kind: type[AgentEvent]) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind) if field.name not in _HEADER_FIELDS)
+def _body_fields(kind: type[AgentEvent]) -> tuple[dataclasses.Field[Any], ...]:
+    return tuple(field for field in dataclasses.fields(kind) if field.name not in _HEADER_FIELDS)
 
 
 def _plain(value: Any) -> Json:
