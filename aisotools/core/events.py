@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -584,13 +585,15 @@ _HEADER_FIELDS = {field.name for field in dataclasses.fields(SessionEvent)}
 
 def agent_body(event: AgentEvent) -> dict[str, Any]:
     """Return the fields of an event as JSON, redacted, without those that every event has."""
-    fields = _body_fields(type(event))  # type: ignore[arg-type]  # classes are hashable
-    return {field.name: _plain(getattr(event, field.name)) for field in fields}
+    names, values_of = _body_fields(type(event))  # type: ignore[arg-type]  # classes are hashable
+    return {name: _plain(value) for name, value in zip(names, values_of(event), strict=True)}
 
 
 @functools.cache
-def _body_fields(kind: type[AgentEvent]) -> tuple[dataclasses.Field[Any], ...]:
-    return tuple(field for field in dataclasses.fields(kind) if field.name not in _HEADER_FIELDS)
+def _body_fields(kind: type[AgentEvent]) -> tuple[tuple[str, ...], operator.attrgetter[tuple[Any, ...]]]:
+    fields = dataclasses.fields(kind)
+    names = tuple(field.name for field in fields if field.name not in _HEADER_FIELDS)
+    return names, operator.attrgetter(*names)
 
 
 def _plain(value: Any) -> Json:
