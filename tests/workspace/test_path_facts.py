@@ -410,7 +410,8 @@ bash -c 'cat ~+/secrets/key' | cat {~+,x}/secrets/key | env -C ~+/secrets cat ke
 git -C ~+ show HEAD:secrets/key | find ~+ -name key | grep . ~ann/secrets/key
 cd ~ann && cat secrets/key
 cat '$PWD/key' | cat "\\$PWD/key" | cat \\$PWD/key | cat '${PWD}/key' | cat '$WORKSPACE/key'
-head < '$PWD/key' | cd '$PWD' && cat key | cp '$PWD/key' z | env -C '$PWD' cat key | cat '~+/key' | cd '~+' && cat key
+head < '$PWD/key' | cd '$PWD' && cat key | cp '$PWD/key' z | env -C '$PWD' cat key
+cat '~+/key' | cd '~+' && cat key
 cat '$TMPDIR/key' | cd other && cat '../$PWD/key' | git -C '$PWD' diff --no-index key x
 """
 """Other spellings of the folder, and links whose names look like them. All are reading, or copy."""

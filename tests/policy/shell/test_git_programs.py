@@ -156,4 +156,4 @@ def test_hooks_that_git_runs_are_those_of_the_table(tmp_path: Path) -> None:
         if strange := found - set(hooks_run_by(command.split()[0])):
             unexpected[command] = strange
     assert unexpected == {}
-    assert len(hooks_run) >= 12, f"the control: only {sorted(hooks_run)} hooks_run"
+    assert len(hooks_run) >= 12, f"the control: only {sorted(hooks_run)} run"
