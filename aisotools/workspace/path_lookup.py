@@ -282,11 +282,13 @@ class PathLookup:
         variable = _VARIABLE.match(text)
         name = (variable[1] or variable[2]) if variable else ""
         is_private = name in _PRIVATE_VARIABLES or text == "~" or text.startswith("~/")
+        # Case: `~+` is the folder itself, `~-` the last one, `~2` one of the stack, `~ann` a person's home.
+        is_doubtful = is_doubtful or (text.startswith("~") and not is_private)
         if is_private and ".." not in text.split("/") and "$" not in text[1:]:
             found.paths[posixpath.normpath(text)] = None
             # TMPDIR is a folder of the sandbox's own at every level; HOME may be the person's.
             found.outside |= name != "TMPDIR"
-        elif is_private or (is_doubtful and not exists):
+        elif is_private or (is_doubtful and (not exists or text.startswith("~"))):
             found.paths[text] = found.unresolved[text] = None
             found.outside = True
 

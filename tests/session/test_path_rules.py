@@ -59,6 +59,8 @@ def spellings(path: str) -> list[str]:
         "$WORKSPACE/",
         "${WORKSPACE}/",
         "other/../",
+        "~+/",
+        "~+0/",
     ]
     prefixes += ["other/./../", "$PWD/other/../", "{ws}/", "{ws}/other/../"]
     folders = [folder, f"'{folder}'", f'"{folder}"', f"{folder[0]}*", f"[{folder[0]}]{folder[1:]}"]

@@ -424,7 +424,7 @@ def hooks_of(facts: Facts) -> set[str]:
 
 @git_needed
 @pytest.mark.parametrize("name", HOOKS)
-def test_commands_that_change_something_name_their_hooks_and_stay_certain(copy: Path, name: str) -> None:
+def test_a_command_that_changes_something_names_its_hooks_and_stays_certain(copy: Path, name: str) -> None:
     prepare(name, copy)
     facts = PathResolver(copy).resolve(shell_facts("git commit -qam x"))
     hook = f"{HOOKS[name][0]}/post-index-change"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.core.types import Effect, Facts
+from aisotools.core.types import Decision, Effect, Facts, ToolCall
+from aisotools.policy.rules import Policy, Rule
 from aisotools.policy.shell.classify import shell_facts
 from aisotools.workspace.path_facts import PathResolver
 from aisotools.workspace.scripts import MISSING
@@ -399,3 +400,33 @@ def test_a_pattern_that_finds_too_much_is_noted(workspace: Path) -> None:
         (workspace / "secrets" / f"{number}.txt").touch()
     digests = compared(workspace, "strange secrets/*.txt")
     assert not is_known(digests["secrets/*.txt"])
+
+
+TILDES = """
+cat ~+/secrets/key | cat ~+//secrets/key | cat ~+/other/../secrets/key | cat ~0/secrets/key
+cat ~+0/secrets/key | cat ~-0/secrets/key | cd other; cat ~-/secrets/key | cat < ~+/secrets/key
+cd ~+/secrets; cat key | pushd ~+/secrets; cat key | cp ~+/secrets/key z | head ~+/s*/k*
+bash -c 'cat ~+/secrets/key' | cat {~+,x}/secrets/key | env -C ~+/secrets cat key | cat -- ~+/secrets/key
+git -C ~+ show HEAD:secrets/key | find ~+ -name key | grep . ~ann/secrets/key
+cd ~ann && cat secrets/key
+cat '$PWD/key' | cat "\\$PWD/key" | cat \\$PWD/key | cat '${PWD}/key' | cat '$WORKSPACE/key'
+head < '$PWD/key' | cd '$PWD' && cat key | cp '$PWD/key' z | env -C '$PWD' cat key
+cat '~+/key' | cd '~+' && cat key
+cat '$TMPDIR/key' | cd other && cat '../$PWD/key' | git -C '$PWD' diff --no-index key x
+"""
+"""Other spellings of the folder, and links whose names look like them. All are reading, or copy."""
+
+
+@pytest.mark.parametrize(
+    "command", [one.strip() for line in TILDES.strip().split("\n") for one in line.split(" | ")]
+)
+def test_tildes_and_quoted_variables_do_not_pass_by_a_rule(tmp_path: Path, command: str) -> None:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "secrets/key").write_text("k")
+    for name in ("$PWD", "${PWD}", "$WORKSPACE", "$TMPDIR", "~+"):
+        (tmp_path / name).symlink_to("secrets")
+    rule = Rule(when={"paths": ["secrets/*"]}, decision=Decision.DENY)
+    facts = PathResolver(tmp_path).resolve(shell_facts(command))
+    call = ToolCall("1", "sandbox_bash", {"command": command}, origin="model")
+    assert Policy(mode="auto", rules=[rule]).check(call, facts).decision is not Decision.ALLOW

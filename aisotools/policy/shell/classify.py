@@ -53,6 +53,7 @@ from aisotools.policy.shell.folders import (
     is_relative,
     join,
     leaves_start,
+    normal_folder,
     relocate,
 )
 from aisotools.policy.shell.git_programs import HOOKS
@@ -428,7 +429,7 @@ def _inner_folders(folders: Folders, folder: str | None) -> Folders:
     """Return where a command starts that is run in `folder` by one that runs in `folders`."""
     if folder is None or (folders is None and is_relative(folder)):
         return None
-    return frozenset(posixpath.normpath(join(place, folder)) for place in folders or (START,))
+    return frozenset(normal_folder(join(place, folder)) for place in folders or (START,))
 
 
 def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, LoopWords]) -> CommandVerdict:

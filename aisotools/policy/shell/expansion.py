@@ -180,6 +180,11 @@ class Word:
     is_name: bool = False
 
     @property
+    def path(self) -> str:
+        """The word as a path: one that only looks like a variable, as it was quoted, is told from that."""
+        return f"./{self.display}" if self.text is not None and self.text[:1] in {"$", "`"} else self.display
+
+    @property
     def is_bare_pattern(self) -> bool:
         """True if it begins with a pattern and has nothing else in it that is only known at run time."""
         return self.text is None and not self.prefix and self.is_located and self.display[:1] in _GLOB

@@ -14,6 +14,7 @@ that is a link.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
@@ -34,6 +35,8 @@ _LEAVERS = frozenset(("exit", "return", "break", "continue"))
 _MAX_FOLDERS = 8
 _WORKSPACE = ("$WORKSPACE", "${WORKSPACE}")
 _ROOTS = ("~", "$HOME", "${HOME}", "$TMPDIR", "${TMPDIR}", *_WORKSPACE)
+_MARKS = frozenset("$`~")
+_OTHER_TILDE = re.compile(r"~[^/]")
 _CURRENT = ("$PWD", "${PWD}")
 
 
@@ -61,6 +64,12 @@ def join(folder: str, path: str) -> str:
     if folder == START or path.startswith(("/", "~", "$")):
         return path
     return f"{folder}/{path}"
+
+
+def normal_folder(path: str) -> str:
+    """Return the normal form of a path, in which a name still is told from a variable, and from a tilde."""
+    normal = posixpath.normpath(path)
+    return f"./{normal}" if normal[:1] in _MARKS and path[:1] not in _MARKS else normal
 
 
 @dataclass(slots=True)
@@ -150,7 +159,7 @@ def _after(command: SimpleCommand, before: Folders) -> Folders:
     target = _target(program, [word for token in arguments for word in expand(token)])
     if target is None or (before is None and not _is_fixed(target)):
         return None
-    return frozenset(posixpath.normpath(join(folder, target)) for folder in before or (START,))
+    return frozenset(normal_folder(join(folder, target)) for folder in before or (START,))
 
 
 def _target(program: str, arguments: list[Word]) -> str | None:
@@ -164,8 +173,9 @@ def _target(program: str, arguments: list[Word]) -> str | None:
     first = arguments[0]
     if program == "popd" or len(arguments) > 1 or not first.is_located or not first.display:
         return None
-    # Options such as -P and -n, the last folder (`-`), and places on the stack of folders.
-    return None if first.display.startswith(("-", "+")) else first.display
+    # Options such as -P and -n, the last folder (`-`), and places on the stack of folders, also as `~+1`.
+    is_other = first.display.startswith(("-", "+")) or _OTHER_TILDE.match(first.display)
+    return None if is_other else first.path
 
 
 def _is_fixed(path: str) -> bool:

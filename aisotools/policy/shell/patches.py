@@ -32,8 +32,8 @@ def patches_of_patch(parsed: ParsedCommand) -> CommandVerdict:
     if parsed.operands or parsed.has("--dry-run", "-o", "--output"):
         return NO_EFFECT
     folder, file = parsed.value("-d", "--directory"), parsed.value("-i", "--input")
-    place = START if folder is None else folder.display
-    path = _STANDARD_INPUT if file is None or file.text == "-" else join(place, file.display)
+    place = START if folder is None else folder.path
+    path = _STANDARD_INPUT if file is None or file.text == "-" else join(place, file.path)
     return CommandVerdict(
         patches=(PatchFile(path, place, strip=_count(parsed.value("-p", "--strip"))),),
     )
@@ -47,8 +47,8 @@ def patches_of_git(words: Words) -> CommandVerdict:
     """
     parsed = parse_options(words, _GIT)
     strip, folder = _count(parsed.value("-p")), parsed.value("--directory")
-    place = START if folder is None else folder.display
-    paths = [word.display for word in parsed.operands] or [_STANDARD_INPUT]
+    place = START if folder is None else folder.path
+    paths = [word.path for word in parsed.operands] or [_STANDARD_INPUT]
     return CommandVerdict(
         patches=tuple(PatchFile(path, place, strip=1 if strip is None else strip) for path in paths)
     )

@@ -150,7 +150,7 @@ def reads(word: Word) -> CommandVerdict:
         return CommandVerdict(unresolved=(UNKNOWN_WORDS,))
     if word.text is None and not word.is_located:
         return CommandVerdict(reads=(word.display,), unresolved=(word.display,))
-    return CommandVerdict(reads=(word.display,))
+    return CommandVerdict(reads=(word.path,))
 
 
 def reads_or_contacts(word: Word) -> CommandVerdict:
@@ -199,7 +199,7 @@ def writes(word: Word, reason: str = "", effect: Effect = Effect.LOCAL_MUTATION)
         reason: A clause about the command; by default that it writes the path.
         effect: The effect of writing it; a disk device is always destructive.
     """
-    path = word.display
+    path = word.path
     if word.text is not None and (path in _DISCARDED or _OUTPUT_DESCRIPTOR.fullmatch(path)):
         return NO_EFFECT
     if word.text is None and word.is_located and word.prefix == "/dev/fd/":

@@ -141,7 +141,7 @@ def test_hooks_that_git_runs_are_those_of_the_table(tmp_path: Path) -> None:
         hook.write_text(f'#!/bin/sh\necho {name} >>"$MARK"\n')
         hook.chmod(0o755)
     mark = tmp_path / "mark"
-    hooks_seen: set[str] = set()
+    hooks_run: set[str] = set()
     unexpected: dict[str, set[str]] = {}
     commands = [one.strip() for line in CHANGING.strip().split("\n") for one in line.split("|")]
     for number, command in enumerate(commands):
@@ -152,8 +152,8 @@ def test_hooks_that_git_runs_are_those_of_the_table(tmp_path: Path) -> None:
             os.utime(home / "g", (number, number))
         run(f"git {command}")
         found = set(mark.read_text().split()) if mark.exists() else set()
-        hooks_seen |= found
+        hooks_run |= found
         if strange := found - set(hooks_run_by(command.split()[0])):
             unexpected[command] = strange
     assert unexpected == {}
-    assert len(hooks_seen) >= 12, f"the control: only {sorted(hooks_seen)} were run"
+    assert len(hooks_run) >= 12, f"the control: only {sorted(hooks_run)} run"

@@ -215,9 +215,9 @@ def _classify_patch(words: Words) -> CommandVerdict:
         # It goes there before it reads or writes anything; only standard input is opened before that.
         verdict = dataclasses.replace(
             verdict,
-            reads=tuple(join(folder.display, path) for path in verdict.reads),
+            reads=tuple(join(folder.path, path) for path in verdict.reads),
             unresolved=tuple(join(folder.display, path) for path in verdict.unresolved),
-            writes=tuple(join(folder.display, path) for path in verdict.writes),
+            writes=tuple(join(folder.path, path) for path in verdict.writes),
         )
         doubt = merge([doubt, reads(folder)])
     return merge([verdict, doubt, patches_of_patch(parsed)])

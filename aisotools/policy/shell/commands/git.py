@@ -198,7 +198,7 @@ def _classify_git(words: Words) -> CommandVerdict:
             return merge(verdicts)
         value = rest.pop(0) if option.text in _GLOBAL_OPTIONS_WITH_VALUE and rest else None
         if option.text == "-C" and value is not None:
-            folder = join(folder, value.display)
+            folder = join(folder, value.path)
         if not _is_harmless_global_option(option, value):
             verdicts.append(uncertain(f"git {option.display} can make git run programs"))
             if value is None:  # it may take the next word for its value

@@ -53,10 +53,10 @@ def _made_names(parsed: ParsedCommand, *, is_link: bool = False) -> tuple[MadeNa
         is_link: Whether the names become symbolic links, whose texts are meant from where they are.
     """
     sources, destination, is_folder = copy_operands(parsed)
-    folder = destination.display.rstrip("/") or "/"
+    folder = destination.path.rstrip("/") or "/"
     made = []
     for source in sources:
-        path = source.display.rstrip("/") or "/"
+        path = source.path.rstrip("/") or "/"
         inside = [path.rpartition("/")[2], *([path.lstrip("/")] if parsed.has("--parents") else [])]
         names = [f"{folder.rstrip('/')}/{name}" for name in inside]
         for name in names if is_folder else [folder, *names]:

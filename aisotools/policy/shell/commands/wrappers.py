@@ -115,7 +115,7 @@ def _starts_in(parsed: ParsedCommand, *options: str) -> CommandVerdict:
         return NO_EFFECT
     value = parsed.value(*options)
     is_known = value is not None and value.is_located and not value.may_split and value.prefix != ""
-    return CommandVerdict(folder=value.display if value is not None and is_known else None)
+    return CommandVerdict(folder=value.path if value is not None and is_known else None)
 
 
 def _classify_shell_program(words: Words) -> CommandVerdict:
