@@ -45,6 +45,16 @@ class LoopThreads:
         run = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
         return asyncio.get_running_loop().run_in_executor(self._executor, run)
 
+    def wait_for(self, function: Callable[[], R], within_s: float) -> R | None:
+        """Return what a function returns that runs in a thread; None if it takes longer, and goes on.
+
+        For the event loop, which stands still meanwhile.
+        """
+        try:
+            return self._executor.submit(function).result(within_s)
+        except TimeoutError:
+            return None
+
 
 OWN = LoopThreads("aisotools", 256)
 """For work of this package. It ends by itself, and waits for nothing that needs another of these threads."""

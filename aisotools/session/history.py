@@ -98,9 +98,6 @@ _INLINE_ENTRIES = 1_500
 """Up to so many files a checkpoint is taken on the event loop: a thread would take longer than the scan. One
 that is new or changed counts as 20."""
 
-_INLINE_THREADS = 64
-"""Processes with up to so many threads are stopped on the event loop while a checkpoint is taken."""
-
 _INLINE_BYTES = 1 << 20
 """If more than this has to be copied, the scan moves to a thread."""
 
@@ -358,7 +355,7 @@ class WorkspaceHistory:
         try:
             if inline and self._is_small and not self._checkpoints.is_busy:
                 try:
-                    with hold(_INLINE_THREADS):
+                    with self._shared.freeze(on_loop=True) if frozen else nullcontext():
                         return scan(progress=_refuse_large, max_work=_INLINE_ENTRIES, may_wait=False)
                 except (TooSlow, TooManyProcesses):
                     pass  # what was copied of a large new file so far is kept; a thread does the rest

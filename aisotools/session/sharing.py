@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import math
 import signal
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -132,6 +131,11 @@ def _grant(granted: asyncio.Future[None]) -> None:
         granted.set_result(None)
 
 
+_LOOP_LIMITS: Mapping[str, float] = {"max_threads": 32, "max_running": 4, "within_s": 0.01}
+"""Up to so many threads are stopped on the event loop: a thread for it would take longer. Hostile code can
+have any number of them run, or wait where no signal stops them, as a process does for a child by `vfork`."""
+
+
 class SharedWorkspace:
     """One workspace, shared by the sessions of this process.
 
@@ -153,17 +157,20 @@ class SharedWorkspace:
         self.has_run_code = False
 
     @contextmanager
-    def freeze(self, max_threads: float = math.inf) -> Iterator[None]:
+    def freeze(self, *, on_loop: bool = False) -> Iterator[None]:
         """Stop all processes of all sandboxes within the context, as far as sandboxes have processes here.
 
+        Args:
+            on_loop: Whether the event loop waits.
+
         Raises:
-            TooManyProcesses: If one of them has more than `max_threads`. All of them run on.
+            TooManyProcesses: If the event loop waits, and stopping them takes long. All of them run on.
         """
         with ExitStack() as stack:
             for sandbox in tuple(self.sandboxes):
                 if isinstance(sandbox, SupportsSupervisor):
-                    snapshots = _snapshot_pids(sandbox)
-                    stack.enter_context(freeze_tree(sandbox.supervisor, snapshots, max_threads=max_threads))
+                    limits = _LOOP_LIMITS if on_loop else {}
+                    stack.enter_context(freeze_tree(sandbox.supervisor, _snapshot_pids(sandbox), **limits))
             yield
 
     def supervisors(self) -> list[int]:

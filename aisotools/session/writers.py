@@ -12,10 +12,10 @@ import dataclasses
 import time
 from collections.abc import Mapping
 
-from aisotools.core.threads import in_thread
+from aisotools.core.threads import in_thread, start_in_thread
 from aisotools.core.types import ToolResult
 from aisotools.policy.prepared import PreparedCall
-from aisotools.sandbox.host.activity import IdleTimes
+from aisotools.sandbox.host.activity import IdleTimes, Observation
 from aisotools.session.guards import is_file_tool
 from aisotools.session.sharing import SharedWorkspace
 from aisotools.session.undo_results import explain_others
@@ -105,6 +105,7 @@ class CallWriters:
         self.on_host = on_host
         self.overlapping: list[CallWriters] = []
         self.looks = 0
+        self._is_over = False
         self._shared = shared
         self._idle = IdleTimes()
         self._began_s = time.monotonic()
@@ -162,12 +163,22 @@ class CallWriters:
         return tuple(self._idle.unwritten)
 
     def _look(self) -> None:
+        # In a thread: a process that begins another program holds up whoever looks at it, see `IdleTimes`.
+        looking = start_in_thread(self._idle.observe, [*self._shared.supervisors()])
+        looking.add_done_callback(self._note)
+
+    def _note(self, looking: asyncio.Future[Observation]) -> None:
+        seen = looking.result()
+        # Race: the call may have ended during the look, and what it has changed be judged already.
+        if self._is_over:
+            return
         self.looks += 1
-        if self._idle.look(self._shared.supervisors()):
+        if self._idle.note(seen):
             self._next = asyncio.get_running_loop().call_later(_LOOK_INTERVAL_S, self._look)
 
     def stop(self) -> None:
         """Look no more. Doing so again has no effect."""
+        self._is_over = True
         self._next.cancel()
 
     async def name_others(self, step: Checkpoint, result: ToolResult, *, inline: bool) -> ToolResult:

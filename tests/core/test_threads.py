@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextvars
+import functools
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,6 +35,15 @@ async def test_functions_run_in_named_threads_with_the_present_context() -> None
     assert name.startswith("aisotools_")
     assert (found, arguments, more, setting.get()) == ("of the task", (1, 2), 3, "of the task")
     assert (await TOOLS.start(look, more=4))[0].startswith("aisotools-tool_")
+
+
+def test_a_function_is_waited_for_no_longer_than_asked() -> None:
+    pool, goes_on = LoopThreads("waited", 2), threading.Event()
+    assert pool.wait_for(lambda: 5, HANG_S) == 5
+    assert pool.wait_for(goes_on.wait, 0) is None
+    goes_on.set()
+    with pytest.raises(OSError, match="no"):
+        pool.wait_for(functools.partial(os.stat, "no such file"), HANG_S)
 
 
 async def test_an_error_is_raised_where_the_result_is_awaited() -> None:

@@ -55,6 +55,19 @@ import subprocess
 started = [subprocess.Popen(['sh', '-c', {command!r}]{options}) for n in range({count})]
 len(started)
 """
+BEGINS_PROGRAMS = """
+import subprocess, sys
+AGAIN = '''
+import mmap, os, sys
+held = mmap.mmap(-1, 300 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, 300 << 20, 4096): held[at] = 1
+left = int(sys.argv[1])
+if left: os.execv(sys.executable, [sys.executable, '-I', '-S', 'again.py', str(left - 1)])
+'''
+open('again.py', 'w').write(AGAIN)
+subprocess.run([sys.executable, '-I', '-S', 'again.py', '20'])
+"""
+"""While a process begins another program, its memory is freed, and whoever looks at it has to wait."""
 FORKS = """
 import os, time
 shared = bytearray(b'x') * (1 << 30)
@@ -691,8 +704,14 @@ SCENARIOS: dict[str, Scenario] = {
     "230 nested folders": Scenario(prepare=deep_folders, follow_up=use_files),
     "16 MiB of settings of git": Scenario(visit=large_config, follow_up=use_files),
     "300 repositories": Scenario(visit=many_repositories, follow_up=use_files),
+    "a process that begins other programs": Scenario(
+        BEGINS_PROGRAMS, follow_up=use_tasks, memory_bytes=1 << 30
+    ),
     "60 forks that share 1 GiB": Scenario(FORKS, follow_up=use_tasks),
     "200 processes that compute": _spawn(SPINNING),
+    "50 processes that compute, and files": Scenario(
+        SPAWN.format(command=SPINNING, options="", count=50), follow_up=write_files
+    ),
     "200 processes in sessions of their own": _spawn(SPINNING, options=", start_new_session=True"),
     "200 processes that print": _spawn("while :; do echo yyyyyyyyyyyyyyyyyyyyyyyy; done"),
     "100 processes that fork": _spawn("while :; do /bin/true; done", count=100),

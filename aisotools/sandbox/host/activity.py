@@ -7,6 +7,8 @@ Mechanism
     The kernel counts how often each thread was switched, and how often each process has called it to write.
     It lists what a process has mapped, which can be written without a call. The host compares two looks.
     A child that has come and gone between them shows in the page faults that are charged to its parent.
+    A process that begins another program holds up whoever looks at what it has mapped or written, for as long
+    as its memory takes to be freed. So that is read in a thread: see `IdleTimes.observe`.
 Race window
     A process that writes has changed the file before that is counted, so a look counts when the one after it
     has found the same. What was mapped between two looks only, a file that is cut off, one that is spliced or
@@ -22,6 +24,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from aisotools.sandbox.host.monitor import count_switches
 from aisotools.sandbox.process import tree
@@ -34,6 +37,24 @@ _find_written = re.compile(rb"^syscw: (\d+)", re.MULTILINE).search
 # Mapped, for others to see what is written: semaphores and the like are.
 _find_shared = re.compile(rb"^[0-9a-f-]+ .w.s [0-9a-f]+ [0-9a-f:]+ \d+ +(.*)$", re.MULTILINE).finditer
 _SHARED_MEMORY = (b"/dev/shm/sem.", b"/dev/zero", b"/memfd:", b"/SYSV")
+
+
+class Observation(NamedTuple):
+    """What one look at some sandboxes has found.
+
+    Attributes:
+        counts: How often each thread was switched, by process and thread; empty if nobody can tell.
+        writes: How often each process has written, and the page faults of its children that have ended.
+        is_mapped: Whether a file is mapped that may be written; False if `writes` has changed.
+        began_ns: When it began, as files are stamped.
+        ended_ns: When it ended.
+    """
+
+    counts: Mapping[tuple[int, int], int]
+    writes: Mapping[int, tuple[int, int]]
+    is_mapped: bool
+    began_ns: int
+    ended_ns: int
 
 
 class IdleTimes:
@@ -49,20 +70,20 @@ class IdleTimes:
         """Start without a look."""
         self.spans: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED_SPANS)
         self.unwritten: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED_SPANS)
-        self._writes: dict[int, tuple[int, int]] = {}
+        self._writes: Mapping[int, tuple[int, int]] = {}
         self._unconfirmed: tuple[int, int] | None = None
         self._goes_on = False
         self._maps: dict[int, tuple[set[tuple[int, int]], bool]] = {}
-        self._counts: dict[tuple[int, int], int] | None = None
+        self._counts: Mapping[tuple[int, int], int] | None = None
         self._since_ns = 0
         self._is_idle = False
 
     def look(self, supervisors: Iterable[int]) -> bool:
-        """Look whether anything has run below these processes since the last look.
+        """Look at these processes and note what was found; see `observe` and `note`."""
+        return self.note(self.observe(supervisors))
 
-        Returns:
-            False if there are too many threads, or nobody to look at. Then looking again is of no use.
-        """
+    def observe(self, supervisors: Iterable[int]) -> Observation:
+        """Look at what runs below these processes, in any thread. `note` it before the next look begins."""
         # A file that is changed from now on may get the time of the clock tick that has begun before.
         until_ns = file_time()
         counts: dict[tuple[int, int], int] = {}
@@ -74,7 +95,18 @@ class IdleTimes:
                 running |= pids
         except tree.TooManyProcesses:
             counts, running = {}, set()
-        self._note_writes(_count_writes(running), counts, until_ns)
+        writes = _count_writes(running)
+        is_mapped = bool(writes) and writes == self._writes and self._any_maps_files(writes, counts)
+        return Observation(counts, writes, is_mapped, until_ns, time.time_ns())
+
+    def note(self, seen: Observation) -> bool:
+        """Compare a look with the one before.
+
+        Returns:
+            False if there are too many threads, or nobody to look at. Then looking again is of no use.
+        """
+        self._note_writes(seen)
+        counts, until_ns = seen.counts, seen.began_ns
         # What runs at the moment of both looks has counts that are never equal.
         if not counts or counts != self._counts:
             self._is_idle = False
@@ -83,16 +115,12 @@ class IdleTimes:
         else:
             self.spans.append((self._since_ns, until_ns))
             self._is_idle = True
-        self._counts, self._since_ns = counts, time.time_ns()
+        self._counts, self._since_ns = counts, seen.ended_ns
         return bool(counts)
 
-    def _note_writes(
-        self,
-        writes: dict[int, tuple[int, int]],
-        counts: Mapping[tuple[int, int], int],
-        until_ns: int,
-    ) -> None:
-        is_calm = bool(writes) and writes == self._writes and not self._any_maps_files(writes, counts)
+    def _note_writes(self, seen: Observation) -> None:
+        writes, until_ns = seen.writes, seen.began_ns
+        is_calm = bool(writes) and writes == self._writes and not seen.is_mapped
         if is_calm and self._unconfirmed is not None:
             # Race: a call that writes has changed the file before the kernel counts it. So a time counts when
             # the look after it has found the same.

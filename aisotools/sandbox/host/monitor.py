@@ -39,7 +39,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from aisotools.core.threads import in_thread
+from aisotools.core.threads import OWN, in_thread
 from aisotools.sandbox.host.disk_usage import DiskUsage
 from aisotools.sandbox.host.open_files import SOCKET_BYTES, OpenFiles, measure_files
 from aisotools.sandbox.limits import LimitExceeded, Limits
@@ -169,15 +169,21 @@ def estimate_memory(pids: Iterable[int], budget_s: float = 0.01) -> int:
     """Return the memory of processes, exactly (PSS) as far as that is quick; for the event loop.
 
     A large process counts with what is resident, and so does every one after `budget_s`. That is never less,
-    and costs some microseconds, where the exact number takes 40 ms for each gigabyte.
+    and costs some microseconds, where the exact number takes 40 ms for each gigabyte. It is read in a thread:
+    a process that begins another program holds up whoever reads it until its memory is freed.
     """
-    deadline_s = time.monotonic() + budget_s
-    return sum(
-        size.resident
-        if size.resident > _QUICK_BYTES or time.monotonic() > deadline_s
-        else pss_bytes(int(size.folder.split("/")[2]))
-        for size in _sizes(pids)
-    )
+    exact: dict[str, int] = {}
+    sizes = [*_sizes(pids)]
+
+    def measure() -> None:
+        deadline_s = time.monotonic() + budget_s
+        for size in sizes:
+            if size.resident <= _QUICK_BYTES and time.monotonic() <= deadline_s:
+                exact[size.folder] = pss_bytes(int(size.folder.split("/")[2]))
+
+    if sizes:
+        OWN.wait_for(measure, budget_s)
+    return sum(exact.get(size.folder, size.resident) for size in sizes)
 
 
 def _read_memory_map(folder: str) -> tuple[int, int]:

@@ -12,7 +12,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -468,6 +468,7 @@ def freeze_tree(
     *,
     within_s: float = _FREEZE_TIMEOUT_S,
     max_threads: float = math.inf,
+    max_running: float = math.inf,
 ) -> Iterator[None]:
     """Stop everything below `root` inside the `with` block, and continue it afterwards.
 
@@ -479,14 +480,19 @@ def freeze_tree(
         exempt: Processes that do nothing anyway.
         within_s: How long to wait until all have stopped.
         max_threads: How many threads the processes may have together. Each costs several system calls.
+        max_running: How many of them may run, or wait for a disk or a child, when they are found: each has
+            to be scheduled once more before it stops. If this is finite, all must have stopped in time.
 
     Raises:
-        TooManyProcesses: If there are more below `root`. All of them run on.
+        TooManyProcesses: If there are more below `root`, or one does not stop in time and has to. All of
+            them run on.
     """
     stopped: set[int] = set()
     try:
         if root:
-            _stop_descendants(root, stopped, exempt, within_s, max_threads)
+            moving = _signal_descendants(root, stopped, exempt, max_threads, max_running)
+            if not _await_stop(moving, within_s) and max_running < math.inf:
+                raise TooManyProcesses
         yield
     finally:
         # Also after an error on the way: `stopped` was filled in place, before each signal was sent.
@@ -494,9 +500,10 @@ def freeze_tree(
             send_signal(pid, signal.SIGCONT)
 
 
-def _stop_descendants(
-    root: int, stopped: set[int], exempt: Collection[int], within_s: float, max_threads: float
-) -> None:
+def _signal_descendants(
+    root: int, stopped: set[int], exempt: Collection[int], max_threads: float, max_running: float
+) -> list[int]:
+    """Send SIGSTOP to everything below `root` that may run. Return which processes have to be waited for."""
     visited = set(exempt)
     moving: list[int] = []
     # Race: processes fork while they are being found. Each round finds what was started during the last one.
@@ -505,21 +512,41 @@ def _stop_descendants(
         if not new:
             break
         visited |= new
+        # Before any of them is stopped: each signal is an occasion for the kernel to let another process run.
+        if len(new) > max_running and sum(map(_count_running, map(_thread_states, new))) > max_running:
+            raise TooManyProcesses
         for pid in new:
-            states = set(_thread_states(pid))
+            letters = _thread_states(pid)
+            states = set(letters)
             if states <= _NOT_RUNNING:
                 continue  # not by us, so it is not ours to continue
+            max_running -= _count_running(letters)
+            if max_running < 0:
+                raise TooManyProcesses
             stopped.add(pid)
             # SIGSTOP returns before the target has stopped. A sleeping thread handles it before its next
             # instruction, however late it is scheduled; only one that runs now may still write something.
             if states & _ON_CPU_OR_DISK:
                 moving.append(pid)
             send_signal(pid, signal.SIGSTOP)
+    return moving
+
+
+def _await_stop(moving: Sequence[int], within_s: float) -> bool:
+    """Wait until these processes have stopped. Return False if that takes longer."""
     began_s = time.monotonic()
     for pid in moving:
-        while not _is_stopped(pid) and (waited_s := time.monotonic() - began_s) < within_s:
+        while not _is_stopped(pid):
+            waited_s = time.monotonic() - began_s
+            if waited_s >= within_s:
+                return False
             if waited_s > _FREEZE_POLL_S:
                 time.sleep(_FREEZE_POLL_S)
+    return True
+
+
+def _count_running(letters: bytes) -> int:
+    return sum(map(_ON_CPU_OR_DISK.__contains__, letters))
 
 
 def _is_stopped(pid: int) -> bool:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -79,3 +81,47 @@ def test_of_too_many_processes_none_is_stopped(busy: int, tmp_path: Path) -> Non
     wait_until(partial(grew, tmp_path, before))
     with freeze_tree(busy, max_threads=24):
         pass
+
+
+RUNNING = "while :; do :; done"
+WAITS_FOR_CHILD = "import ctypes, time\nif ctypes.CDLL(None).vfork() == 0: time.sleep(1000)"
+"""No signal stops it before the child ends."""
+SEVERAL = 'n=$1; shift; while [ $n -gt 0 ]; do "$@" & n=$((n-1)); done; wait'
+
+
+@pytest.mark.parametrize(
+    ("command", "state", "count", "max_running", "is_refused"),
+    [
+        (["sh", "-c", RUNNING], "R", 5, 4, True),
+        (["sh", "-c", RUNNING], "R", 2, 4, False),
+        (["sleep", "1000"], "S", 5, 0, False),
+        ([sys.executable, "-c", WAITS_FOR_CHILD], "D", 1, 4, True),
+    ],
+    ids=["many run", "few run", "none runs", "one waits for a child"],
+)
+def test_processes_that_take_long_to_stop_are_refused_where_that_has_to_be_quick(
+    command: list[str], state: str, count: int, max_running: float, is_refused: bool
+) -> None:
+    above = subprocess.Popen(["sh", "-c", SEVERAL, "sh", str(count), *command], start_new_session=True)
+    try:
+
+        def are_there() -> bool:
+            return [process_state(pid) for pid in descendants(above.pid)].count(state) >= count
+
+        wait_until(are_there)
+        is_frozen = False
+        within_s = 0.05 if is_refused else 5.0
+        with (
+            contextlib.suppress(TooManyProcesses),
+            freeze_tree(above.pid, max_running=max_running, within_s=within_s),
+        ):
+            is_frozen = True
+            # Who sleeps is not waited for: it stops before its next instruction.
+            assert state == "S" or {process_state(pid) for pid in descendants(above.pid)} == {"T"}
+        assert is_frozen == (not is_refused)
+        wait_until(are_there)  # all of them run on
+        with freeze_tree(above.pid, within_s=0.05):  # without that, what does not stop runs on
+            pass
+    finally:
+        os.killpg(above.pid, signal.SIGKILL)
+        above.wait()
