@@ -20,6 +20,7 @@ from aisotools.workspace.checkpoints.restore import (
     carry_out,
     discard_stage,
     lock_again,
+    remove_trees,
     restore,
     stage_plan,
     sync_restored,
@@ -355,6 +356,82 @@ def test_folder_that_is_not_locked_keeps_its_change_time(tracked: TrackedFolder,
     if os.geteuid() == 0 or mode & 0o400:
         assert tracked.restore({("d", "gone"): None}) == RestoreResult()
         assert folder.stat().st_ctime_ns == before
+
+
+OWN = (os.geteuid(), os.getegid())
+
+
+@pytest.mark.parametrize("owner", [None, OWN])
+def test_folder_in_place_gets_its_time_and_is_named_only_if_it_was_another(
+    tracked: TrackedFolder, owner: tuple[int, int] | None
+) -> None:
+    (tracked.root / "d").mkdir()
+    (tracked.root / "d").chmod(0o755)
+    result = tracked.restore({("d",): FOLDER._replace(mtime_ns=5, owner=owner)})
+    assert (result.restored, result.timed, result.left_out) == ([], [("d",)], [])
+    assert (tracked.root / "d").stat().st_mtime_ns == 5
+    assert tracked.restore({("d",): FOLDER._replace(mode=0o700, mtime_ns=5)}).restored == [("d",)]
+
+
+def test_owner_and_bits_that_the_system_refuses_are_named(
+    tracked: TrackedFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    change_mode = os.fchmod
+    monkeypatch.setattr(os, "fchown", refuse)
+    monkeypatch.setattr(os, "chown", refuse)
+    monkeypatch.setattr(os, "fchmod", lambda file, mode: change_mode(file, mode & 0o777))
+    (tracked.root / "d").mkdir()
+    (tracked.root / "s").mkdir()
+    other = (OWN[0] + 1, OWN[1] + 2)
+    result = tracked.restore(
+        {
+            ("d",): FOLDER._replace(mtime_ns=5, owner=other),
+            ("s",): Node("folder", 0o2755, mtime_ns=5),
+            ("f",): tracked.file("text")._replace(mtime_ns=5, owner=other),
+        }
+    )
+    found = dict(result.left_out)
+    assert found.keys() == {("d",), ("s",), ("f",)}
+    for path in (("d",), ("f",)):
+        assert f"its owner, user {other[0]} and group {other[1]}" in found[path]
+    assert "its setgid bit" in found["s",]
+    assert result.failed == []
+
+
+def test_tree_that_cannot_be_removed_is_named_and_the_others_are_removed(
+    tracked: TrackedFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[TreePath] = []
+
+    def remove_tree(_root: int, path: TreePath, _token: str) -> None:
+        if path == ("gone",):
+            raise FileNotFoundError
+        if path == ("stays",):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        removed.append(path)
+
+    monkeypatch.setattr("aisotools.workspace.checkpoints.restore.remove_tree", remove_tree)
+    result = remove_trees(-1, [("stays",), ("gone",), ("goes",)])
+    assert (result.failed, result.removed) == ([(("stays",), os.strerror(errno.EIO))], [("goes",)])
+    assert removed == [("goes",)]
+
+
+def test_folders_that_got_their_time_are_synced(
+    tracked: TrackedFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[set[TreePath]] = []
+
+    def sync_folders(_root: int, folders: set[TreePath]) -> list[object]:
+        synced.append(folders)
+        return []
+
+    monkeypatch.setattr("aisotools.workspace.checkpoints.restore.sync_folders", sync_folders)
+    result = RestoreResult(timed=[("d", "e")], removed=[("f", "g")])
+    assert sync_restored(-1, RestorePlan(), result) == []
+    assert synced == [{(), ("d", "e"), ("f",)}]
 
 
 def test_hard_link_is_broken_and_link_is_not_followed(tracked: TrackedFolder, tmp_path: Path) -> None:

@@ -135,6 +135,29 @@ def walk_alone(store: Store, device: int, only: str | None = None) -> _Walk:
     return _Walk(store=store, limits=limits, device=device, racy_ns=later(), only=only, trust_stamps=True)
 
 
+def test_single_file_with_a_name_outside_is_listed_by_the_first_scan_and_by_each_later_one(
+    tmp_path: Path,
+) -> None:
+    """Whether it is read by that scan, or known from the one before."""
+    scanned = ScannedFolder(tmp_path)
+    for name in ("a", "d/b", "z/c"):
+        scanned.write(name, 5)
+    os.link(scanned.root / "d" / "b", tmp_path / "outside")
+    try:
+        assert scanned.scan(only="a").partial_count == 0
+        for _ in range(3):
+            snapshot = scanned.scan()
+            assert snapshot.partial == ((("d", "b"), "its 1 other name outside of the workspace"),)
+            assert snapshot.partial_count == 1
+        node = scanned.node(snapshot, "d", "b")
+        assert node is not None
+        assert node.link == ((scanned.root / "d" / "b").stat().st_ino, 2)
+        (tmp_path / "outside").unlink()
+        assert scanned.scan().partial == ()
+    finally:
+        scanned.store.close()
+
+
 def test_default_limits() -> None:
     assert ScanLimits() == ScanLimits(total_bytes=268_435_456, entries=100_000, depth=200)
 
