@@ -45,6 +45,7 @@ from aisotools.policy.shell.expansion import (
     is_harmless_for_programs,
     split_assignment,
     survey_variables,
+    unknown_words,
 )
 from aisotools.policy.shell.folders import (
     START,
@@ -536,10 +537,12 @@ def _temporary_assignment_verdicts(command: SimpleCommand, program: Word) -> Ite
 
 
 def _redirect_verdict(redirect: Redirect, variables: VariableUsage) -> CommandVerdict:
-    target = expand_value(redirect.target, variables.numbers)
     operator = redirect.operator
     if operator == "<<<":
         return NO_EFFECT
+    # Case: bash expands braces there as well, so that `> {s..s}x` writes `sx`. It refuses several words.
+    words = expand(redirect.target, variables.numbers)
+    target = words[0] if len(words) == 1 else unknown_words(expand_value(redirect.target).display)
     if operator in {">&", "<&"} and target.text in _COPIED_DESCRIPTORS:
         if operator == ">&" or not redirect.descriptor:
             return NO_EFFECT  # copies standard output or standard error, or closes one
