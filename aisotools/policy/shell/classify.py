@@ -45,7 +45,6 @@ from aisotools.policy.shell.expansion import (
     is_harmless_for_programs,
     split_assignment,
     survey_variables,
-    unknown_words,
 )
 from aisotools.policy.shell.folders import (
     START,
@@ -540,9 +539,10 @@ def _redirect_verdict(redirect: Redirect, variables: VariableUsage) -> CommandVe
     operator = redirect.operator
     if operator == "<<<":
         return NO_EFFECT
-    # Case: bash expands braces there as well, so that `> {s..s}x` writes `sx`. It refuses several words.
+    # Case: bash expands braces there as well, so that `> {s..s}x` writes `sx`. Several words it refuses, and
+    # other shells take them as they are written.
     words = expand(redirect.target, variables.numbers)
-    target = words[0] if len(words) == 1 else unknown_words(expand_value(redirect.target).display)
+    target = words[0] if len(words) == 1 else expand_value(redirect.target, variables.numbers)
     if operator in {">&", "<&"} and target.text in _COPIED_DESCRIPTORS:
         if operator == ">&" or not redirect.descriptor:
             return NO_EFFECT  # copies standard output or standard error, or closes one
