@@ -408,7 +408,7 @@ cat ~+0/secrets/key | cat ~-0/secrets/key | cd other; cat ~-/secrets/key | cat <
 cd ~+/secrets; cat key | pushd ~+/secrets; cat key | cp ~+/secrets/key z | head ~+/s*/k*
 bash -c 'cat ~+/secrets/key' | cat {~+,x}/secrets/key | env -C ~+/secrets cat key | cat -- ~+/secrets/key
 git -C ~+ show HEAD:secrets/key | find ~+ -name key | grep . ~ann/secrets/key
-cd ~ann && cat secrets/key
+cd ~ann && cat secrets/key | cat < {s..s}ecrets/key | echo > {s..s}ecrets/key | echo 2> secrets/{k..k}ey
 cat '$PWD/key' | cat "\\$PWD/key" | cat \\$PWD/key | cat '${PWD}/key' | cat '$WORKSPACE/key'
 head < '$PWD/key' | cd '$PWD' && cat key | cp '$PWD/key' z | env -C '$PWD' cat key
 cat '~+/key' | cd '~+' && cat key
@@ -420,7 +420,7 @@ cat '$TMPDIR/key' | cd other && cat '../$PWD/key' | git -C '$PWD' diff --no-inde
 @pytest.mark.parametrize(
     "command", [one.strip() for line in TILDES.strip().split("\n") for one in line.split(" | ")]
 )
-def test_tildes_and_quoted_variables_do_not_pass_by_a_rule(tmp_path: Path, command: str) -> None:
+def test_tildes_quoted_variables_and_braces_do_not_pass_by_a_rule(tmp_path: Path, command: str) -> None:
     (tmp_path / "secrets").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "secrets/key").write_text("k")

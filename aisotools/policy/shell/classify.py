@@ -536,10 +536,13 @@ def _temporary_assignment_verdicts(command: SimpleCommand, program: Word) -> Ite
 
 
 def _redirect_verdict(redirect: Redirect, variables: VariableUsage) -> CommandVerdict:
-    target = expand_value(redirect.target, variables.numbers)
     operator = redirect.operator
     if operator == "<<<":
         return NO_EFFECT
+    # Case: bash expands braces there as well, so that `> {s..s}x` writes `sx`. Several words it refuses, and
+    # other shells take them as they are written.
+    words = expand(redirect.target, variables.numbers)
+    target = words[0] if len(words) == 1 else expand_value(redirect.target, variables.numbers)
     if operator in {">&", "<&"} and target.text in _COPIED_DESCRIPTORS:
         if operator == ">&" or not redirect.descriptor:
             return NO_EFFECT  # copies standard output or standard error, or closes one

@@ -2,9 +2,9 @@
 
 Words: braces are expanded and quotes removed; of the rest, a `Word` says how much is known beforehand.
 
-Variables: bash's arithmetic evaluates the values of variables again, with the subscripts and command
-substitutions in them. So only variables that certainly hold numbers may take part in arithmetic, in the
-numeric comparisons of `[[ ]]`, and in the subscripts and offsets inside `${ }`.
+Variables: bash's arithmetic evaluates the values of variables again, with the subscripts and commands in
+them. So only those that certainly hold numbers may take part in arithmetic, in the numeric comparisons of
+`[[ ]]`, and in the subscripts and offsets inside `${ }`.
 """
 
 from __future__ import annotations
@@ -181,8 +181,8 @@ class Word:
 
     @property
     def path(self) -> str:
-        """The word as a path: one that only looks like a variable, as it was quoted, is told from that."""
-        return f"./{self.display}" if self.text is not None and self.text[:1] in {"$", "`"} else self.display
+        """The word as a path: a name that only looks like a variable, as it was quoted, is told from that."""
+        return f"./{self.text}" if self.text and self.text[0] in "$`" else self.display
 
     @property
     def is_bare_pattern(self) -> bool:
@@ -253,7 +253,7 @@ def _know_file(word: Word, token: Token, files: Mapping[str, LoopWords]) -> Word
 
 
 def expand_value(token: Token, numbers: Collection[str] = ()) -> Word:
-    """Return the one word that the value of an assignment or the target of a redirection becomes."""
+    """Return the one word that the value of an assignment becomes, in which braces stay."""
     return _fill_holes(_template(token), token.pieces, numbers)
 
 
@@ -402,9 +402,8 @@ def _fill_holes(template: str, pieces: tuple[Piece, ...], numbers: Collection[st
         may_split |= bool(splits) and not (is_path or is_number or is_channel)
         is_located &= is_first and (is_path or is_channel)
     whole = _decode_utf8("".join(display))
-    if prefix is None:
-        return Word(whole, whole, whole, may_split, is_located)
-    return Word(whole, None, prefix, may_split, is_located)
+    text = whole if prefix is None else None
+    return Word(whole, text, whole if prefix is None else prefix, may_split, is_located)
 
 
 def _decode_utf8(text: str) -> str:

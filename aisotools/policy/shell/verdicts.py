@@ -89,26 +89,27 @@ def merge(verdicts: Iterable[CommandVerdict]) -> CommandVerdict:
     relevant = [verdict for verdict in verdicts if verdict is not NO_EFFECT]
     if len(relevant) < 2:
         return relevant[0] if relevant else NO_EFFECT
-    by_doubt = sorted(relevant, key=lambda verdict: verdict.certain)
+    certain = all(verdict.certain for verdict in relevant)
+    by_doubt = relevant if certain else sorted(relevant, key=lambda verdict: verdict.certain)
     return CommandVerdict(
-        effect=max(verdict.effect for verdict in relevant),
-        certain=all(verdict.certain for verdict in relevant),
-        reads=tuple(path for verdict in relevant for path in verdict.reads),
-        writes=tuple(path for verdict in relevant for path in verdict.writes),
-        unresolved=tuple(path for verdict in relevant for path in verdict.unresolved),
-        recorded=tuple(path for verdict in relevant for path in verdict.recorded),
-        named=tuple(path for verdict in relevant for path in verdict.named),
-        made=tuple(name for verdict in relevant for name in verdict.made),
-        patches=tuple(patch for verdict in relevant for patch in verdict.patches),
-        hooks=tuple(hooks for verdict in relevant for hooks in verdict.hooks),
+        effect=max([verdict.effect for verdict in relevant]),
+        certain=certain,
+        reads=tuple([path for verdict in relevant for path in verdict.reads]),
+        writes=tuple([path for verdict in relevant for path in verdict.writes]),
+        unresolved=tuple([path for verdict in relevant for path in verdict.unresolved]),
+        recorded=tuple([path for verdict in relevant for path in verdict.recorded]),
+        named=tuple([path for verdict in relevant for path in verdict.named]),
+        made=tuple([name for verdict in relevant for name in verdict.made]),
+        patches=tuple([patch for verdict in relevant for patch in verdict.patches]),
+        hooks=tuple([hooks for verdict in relevant for hooks in verdict.hooks]),
         keeps_environment=all(verdict.keeps_environment for verdict in relevant),
-        absent=tuple(names for verdict in relevant for names in verdict.absent),
-        hosts=tuple(host for verdict in relevant for host in verdict.hosts),
-        reasons=tuple(reason for verdict in by_doubt for reason in verdict.reasons),
-        commands=tuple(words for verdict in relevant for words in verdict.commands),
-        scripts=tuple(script for verdict in relevant for script in verdict.scripts),
+        absent=tuple([names for verdict in relevant for names in verdict.absent]),
+        hosts=tuple([host for verdict in relevant for host in verdict.hosts]),
+        reasons=tuple([reason for verdict in by_doubt for reason in verdict.reasons]),
+        commands=tuple([words for verdict in relevant for words in verdict.commands]),
+        scripts=tuple([script for verdict in relevant for script in verdict.scripts]),
         folder=_merge_folders({verdict.folder for verdict in relevant} - {START}),
-        spellings=tuple(spelling for verdict in relevant for spelling in verdict.spellings),
+        spellings=tuple([spelling for verdict in relevant for spelling in verdict.spellings]),
         unknown=_merge_unknown(relevant),
     )
 
