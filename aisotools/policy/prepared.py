@@ -165,8 +165,11 @@ class CallDecision:
     reasons: tuple[str, ...]
 
 
+_LONG_ARGUMENTS_BYTES = 4096
+
 Look = Callable[[], Facts]
-"""Looks at the files that a call is about, which may be many and large. It may run in another thread."""
+"""Looks at the files that a call is about, which may be many and large, or reads long arguments of a tool of
+this package. It may run in another thread."""
 
 CallSteps = Generator[Look, Facts, PreparedCall]
 """A call that is being prepared. It yields what takes long, and is sent the facts that this returns."""
@@ -190,7 +193,7 @@ def prepare_in_steps(
     """Validate and classify a call, and ask the policy.
 
     An error in the tool's own classification denies the call and is named in the reasons. The tool's own code
-    runs here; what is yielded only looks at files.
+    runs here, but for long arguments of tools of this package; what is yielded else only looks at files.
 
     Args:
         tool: The tool that is called.
@@ -383,7 +386,9 @@ def _classify(
     flaw = ""
     # Each function gets a copy of the arguments, so that none can change what the others see.
     if is_ours:
-        facts = gather_facts(tool, fresh_arguments(encoded))
+        gather = functools.partial(gather_facts, tool, fresh_arguments(encoded))
+        # A command of hundreds of others takes some fifty milliseconds to read.
+        facts = (yield gather) if len(encoded) > _LONG_ARGUMENTS_BYTES else gather()
     else:
         facts, flaw = _declared_facts(tool, call, encoded, on_host=runs_in == "host")
     # That a tool reaches files through the path guard is known of our own tools alone.

@@ -16,7 +16,8 @@ workspace: a hook of `sys.path_hooks` passes over the entries of `sys.path` that
 name is found elsewhere, and a finder, first on `sys.meta_path`, refuses what any other finder locates there.
 
 Race window: a file that is written after one look and imported before the next is stopped only by the block,
-and by no block if a mount that was made in between shows it; nor are the layers of an overlay compared.
+and by no block if a mount that was made in between shows it; nor if an overlay shows it whose layers have no
+path here, as the root of a container.
 The block does not see what a finder locates that other code has put before it, until the next call or the
 next session puts it first again; what a finder without `find_spec` locates; nor a module whose spec names no
 file. A module that becomes a package after it was loaded (`__path__`) is seen by the next look for another

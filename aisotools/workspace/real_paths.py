@@ -16,8 +16,9 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Set as AbstractSet
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set as AbstractSet
 from pathlib import Path
+from typing import NamedTuple
 
 from aisotools.core.path_texts import is_within
 from aisotools.workspace.paths import MAX_LINKS, MAX_PARTS
@@ -30,6 +31,8 @@ _MAX_COPIED = 2_000  # files and folders: each costs a look around every call
 _MAX_COPIED_BYTES = 16 << 20
 _MOUNTS = "/proc/self/mountinfo"
 _ESCAPED = re.compile(r"\\([0-7]{3})")
+_LAYERS = re.compile(r"(?:[^:\\]|\\.)+")
+_BACKSLASH = re.compile(r"\\(.)")
 
 
 def lies_to(workspace: str, folder: str) -> str:
@@ -413,46 +416,94 @@ def find_places(folder: str, mounts: str | None = None) -> tuple[tuple[str, ...]
     """
     known = _list_mounts() if mounts is None else _parse_mounts(mounts)
     # Of mounts at one point the last one covers the others.
-    covering = [mount for mount in known if lies_to(folder, mount[2]) in {"is", "lies in"}]
-    if not covering:
+    mount = _find_mount(folder, known)
+    if mount is None:
         return (folder,), ()
-    device, root, point = max(reversed(covering), key=lambda mount: len(mount[2]))
-    inside = _join(root, folder[len(point.rstrip("/")) :])
+    inside = _join(mount.root, _rest(folder, mount.point))
     whole, partly = [folder], list[str]()
-    for other_device, other_root, other_point in known:
-        if other_device != device or len(whole) + len(partly) > _MOST_PLACES:
+    for other in known:
+        if other.device != mount.device or len(whole) + len(partly) > _MOST_PLACES:
             continue
-        relation = lies_to(inside, other_root)
+        relation = lies_to(inside, other.root)
         if relation in {"is", "lies in"}:
-            place = _join(other_point, inside[len(other_root.rstrip("/")) :])
+            place = _join(other.point, _rest(inside, other.root))
             if place not in whole and _is_same(place, folder):  # or it is covered by another mount
                 whole.append(place)
-        elif relation == "contains" and _is_same(
-            other_point, _join(folder, other_root[len(inside.rstrip("/")) :])
-        ):
-            partly.append(other_point)
+        elif relation == "contains" and _is_same(other.point, _join(folder, _rest(other.root, inside))):
+            partly.append(other.point)
     return tuple(whole), tuple(partly)
 
 
 def find_other_places(folder: str) -> list[str]:
     """Return further paths by which a real folder, a part of it, or what is mounted in it can be found.
 
-    What is written into the folder may be read there.
+    What is written into the folder may be read there: by a bind mount, or by an overlay of which it is a
+    layer; and what is written into an overlay is in its upper layer. Layers that have no path here are not
+    found: those of a container's root, and those that were given as relative paths.
     """
-    whole, partly = find_places(folder)
-    places = [*whole, *partly]
-    for _, _, point in _list_mounts():
-        if lies_to(folder, point) == "contains" and len(places) <= _MOST_PLACES:
-            inner, parts = find_places(point)
-            places += [*inner[1:], *parts]
+    known = _list_mounts()
+    inner = [mount.point for mount in known if lies_to(folder, mount.point) == "contains"]
+    places = dict.fromkeys([folder, *inner[:_MOST_PLACES]])
+    waiting = deque(places)
+    while waiting and len(places) <= _MOST_PLACES:
+        place = waiting.popleft()
+        whole, partly = find_places(place)
+        for one in (*whole, *partly, *_find_overlaid(place, known)):
+            if one not in places:
+                places[one] = None
+                waiting.append(one)
     # What lies in the folder is looked at with it.
-    return [one for one in dict.fromkeys(places) if lies_to(folder, one) not in {"is", "contains"}]
+    return [one for one in places if lies_to(folder, one) not in {"is", "contains"}]
 
 
-_last_mounts: tuple[int, list[tuple[str, str, str]]] = (0, [])
+class _Mount(NamedTuple):
+    """A mount of this process.
+
+    Attributes:
+        device: Numbers of the file system.
+        root: Path in it.
+        point: Where it is mounted.
+        layers: Absolute paths of the layers of an overlay, the upper one among them.
+        upper: The one that is written to; empty for none.
+    """
+
+    device: str
+    root: str
+    point: str
+    layers: tuple[str, ...] = ()
+    upper: str = ""
 
 
-def _list_mounts() -> list[tuple[str, str, str]]:
+def _find_mount(folder: str, known: Iterable[_Mount]) -> _Mount | None:
+    """Return the mount that a real folder lies on; of mounts at one point the last one covers the others."""
+    covering = [mount for mount in known if lies_to(folder, mount.point) in {"is", "lies in"}]
+    return max(reversed(covering), key=lambda mount: len(mount.point), default=None)
+
+
+def _find_overlaid(folder: str, known: Sequence[_Mount]) -> list[str]:
+    """Return where overlays show a real folder or a part of it, and the upper layer that it is written to."""
+    places = []
+    for mount in known:
+        for layer in map(resolve_links, mount.layers):
+            relation = lies_to(folder, layer)
+            if relation == "contains":
+                places.append(mount.point)
+            elif relation:
+                inside = _rest(folder, layer) or "/"
+                within = lies_to(inside, mount.root)
+                place = _join(mount.point, _rest(inside, mount.root) if within != "contains" else "")
+                if within and _is_on(place, mount.device):  # or it is covered by another mount
+                    places.append(place)
+    own = _find_mount(folder, known)
+    if own is not None and own.upper and os.path.isdir(own.upper):  # noqa: PTH112 - a text, as everything here
+        places.append(_join(resolve_links(own.upper), _rest(_join(own.root, _rest(folder, own.point)), "/")))
+    return places
+
+
+_last_mounts: tuple[int, list[_Mount]] = (0, [])
+
+
+def _list_mounts() -> list[_Mount]:
     """Return the mounts of this process; see `_parse_mounts`. They are read again when they have changed."""
     global _last_mounts  # noqa: PLW0603 - one value for this process, replaced as a whole
     # Race: counted before they are read, so that what changes meanwhile is read the next time.
@@ -467,14 +518,37 @@ def _list_mounts() -> list[tuple[str, str, str]]:
     return known
 
 
-def _parse_mounts(text: str) -> list[tuple[str, str, str]]:
-    """Return of each mount the device, the path in its file system, and the mount point."""
+def _parse_mounts(text: str) -> list[_Mount]:
+    """Return the mounts in a text of the form of /proc/self/mountinfo."""
     known = []
     for line in text.splitlines():
         fields = line.split(" ", 5)
         if len(fields) > 4 and fields[3].startswith("/"):
-            known.append((fields[2], _unescape(fields[3]), _unescape(fields[4])))
+            options = fields[5].partition(" - ")[2].split(" ") if len(fields) > 5 else []
+            layers, upper = _parse_layers(options[2]) if options[:1] == ["overlay"] else ((), "")
+            known.append(_Mount(fields[2], _unescape(fields[3]), _unescape(fields[4]), layers, upper))
     return known
+
+
+def _parse_layers(options: str) -> tuple[tuple[str, ...], str]:
+    """Return the layers of an overlay, and the upper one of them, as far as their paths are absolute."""
+    layers, upper = [], ""
+    for option in options.split(","):
+        name, _, value = option.partition("=")
+        if name in {"lowerdir", "lowerdir+", "datadir+"}:
+            # Colons and backslashes in a path have a backslash before them.
+            parts = _LAYERS.findall(_unescape(value))
+            layers += [_BACKSLASH.sub(r"\1", part) for part in parts]
+        elif name == "upperdir":
+            upper = _unescape(value)
+            layers.append(upper)
+    return tuple(one for one in layers if one.startswith("/")), upper if upper.startswith("/") else ""
+
+
+def _rest(path: str, folder: str) -> str:
+    """Return what of a path lies below a folder, with the slash before it; empty for the folder itself."""
+    rest = path[len(folder.rstrip("/")) :]
+    return "" if rest == "/" else rest
 
 
 def _join(folder: str, rest: str) -> str:
@@ -483,6 +557,14 @@ def _join(folder: str, rest: str) -> str:
 
 def _unescape(field: str) -> str:
     return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), field)
+
+
+def _is_on(place: str, device: str) -> bool:
+    try:
+        found = os.stat(place).st_dev  # noqa: PTH116 - a text, as everything here
+    except (OSError, ValueError):
+        return False
+    return f"{os.major(found)}:{os.minor(found)}" == device
 
 
 def _is_same(one: str, other: str) -> bool:

@@ -918,3 +918,30 @@ def test_calls_that_only_read_run_together_and_each_other_one_alone() -> None:
     waves = list(in_waves([reads, reads, writes, denied, error, writes]))
     assert waves == [[0, 1], [2], [3, 4], [5], []]
     assert [changes_something(one) for one in (reads, writes, denied, error)] == [False, True, False, False]
+
+
+@pytest.mark.parametrize(("chars", "is_left"), [(10, False), (5_000, True)])
+def test_long_commands_are_left_to_a_thread(chars: int, is_left: bool) -> None:
+    command = "touch " + "a" * chars
+    steps_left = prepare_in_steps(sandbox_bash, call(command=command), Policy(), "confined")
+    assert prepare_call(sandbox_bash, call(command=command), Policy(), "confined").facts.writes == (
+        "a" * chars,
+    )
+    if is_left:
+        look = next(steps_left)
+        assert look().writes == ("a" * chars,)
+        with pytest.raises(StopIteration):
+            steps_left.send(look())
+    else:
+        with pytest.raises(StopIteration):
+            next(steps_left)
+
+
+def test_long_arguments_of_tools_of_others_are_left_to_nobody() -> None:
+    @tool(gather_facts=lambda _: Facts())
+    def other(text: str) -> str:
+        """Do something."""
+        return text
+
+    with pytest.raises(StopIteration):
+        next(prepare_in_steps(other, call(text="x" * 5_000), Policy(), "confined"))

@@ -592,6 +592,15 @@ async def put_values(session: Session) -> None:
         assert found.content == "True", f"{name}: {found.content}"
 
 
+async def use_long_commands(session: Session) -> None:
+    """Call with more commands in one than are read."""
+    await session.run_cell("open('l0', 'w').close()", origin="person")
+    for command in ("mv", "cp -r"):
+        text = ";".join(f"{command} l{number} l{number + 1}" for number in range(1_500))
+        await session.call("sandbox_bash", {"command": text}, origin="model", timeout_s=600)
+        await session.run_cell("import os; os.rename('l1500', 'l0')", origin="person")
+
+
 async def use_every_shape(session: Session) -> None:
     """Make all of `_SHAPES`, again and again."""
     await session.run_cell("from IPython.display import HTML, JSON, Markdown, display", origin="person")
@@ -728,6 +737,7 @@ SCENARIOS: dict[str, Scenario] = {
     "arguments that take long to write": Scenario(follow_up=use_odd_texts),
     "links that take long to follow": Scenario(prepare=long_links, follow_up=use_links),
     "commands about many files": Scenario(prepare=many_sources, follow_up=use_commands),
+    "commands of hundreds of others": Scenario(follow_up=use_long_commands),
     "patches that are large": Scenario(follow_up=use_large_patches),
     "outputs of every shape": Scenario(follow_up=use_every_shape),
     "values that are fetched": Scenario(follow_up=get_values),

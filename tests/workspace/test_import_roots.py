@@ -704,6 +704,7 @@ from aisotools.core.exceptions import WorkspaceRefused
 from aisotools.workspace.import_roots import block_imports, refuse_import_root
 from aisotools.session.guards import ImportRootWatch
 libc = ctypes.CDLL(None, use_errno=True)
+overlay = {overlay!r}.encode()
 base, source, target, root = map(os.fsencode, {arguments!r})
 own = 0x20000 if os.geteuid() == 0 else 0x10020000
 if libc.unshare(own) or libc.mount(None, b"/", None, 0x44000, None):
@@ -712,7 +713,9 @@ workspace = Path(os.fsdecode(base), "ws")
 sys.path.insert(0, os.fsdecode(base + b"/" + root))
 refuse_import_root(workspace)  # the control: without the mount it is a workspace
 watch = ImportRootWatch(workspace, dict(os.environ))
-if libc.mount(base + b"/" + source, base + b"/" + target, None, 4096, None):
+if overlay and libc.mount(b"overlay", base + b"/" + target, b"overlay", 0, overlay):
+    sys.exit("no overlays here")
+if not overlay and libc.mount(base + b"/" + source, base + b"/" + target, None, 4096, None):
     sys.exit("no bind mounts here")
 assert watch.has_changed()
 for look in (watch.check, lambda: refuse_import_root(workspace)):
@@ -748,11 +751,51 @@ def test_mounts_elsewhere_refuse_no_workspace(tmp_path: Path) -> None:
     assert run_in_namespace(tmp_path, *MOUNTED["the path above the workspace"]) == ["blocked"]
 
 
-def run_in_namespace(base: Path, source: str, target: str, root: str) -> list[str]:
+OVERLAID = {
+    "the workspace is the upper layer": ("lower", "ws", "mnt", "mnt"),
+    "the workspace is a lower layer": ("lower:ws", "up", "mnt", "mnt"),
+    "a folder of it is a layer": ("lower:ws/lib", "up", "mnt", "mnt"),
+    "a layer around it": ("around", "up", "mnt", "mnt/ws"),
+    "the workspace is an overlay": ("lower", "site", "ws", "site"),
+    "the workspace has an overlay in it": ("lower", "site", "ws/lib", "site"),
+    "a folder of the overlay on the path": ("lower:ws", "up", "mnt", "mnt/lib"),
+}
+"""Lower layers, the upper one, where they are mounted, and which folder is on the path of modules."""
+
+
+@pytest.mark.parametrize("case", OVERLAID)
+def test_a_workspace_that_an_overlay_shows_where_modules_are_is_refused(tmp_path: Path, case: str) -> None:
+    lower, upper, target, root = OVERLAID[case]
+    done = run_overlaid(tmp_path, lower, upper, target, root)
+    assert done[-1] == "blocked", done
+    assert len(done) == 3, done
+    assert "cannot be the workspace: what is in it is at " in done[0]
+    assert f"an entry of sys.path ({tmp_path / root})" in done[0]
+
+
+def test_overlays_whose_lower_layer_is_on_the_path_refuse_no_workspace(tmp_path: Path) -> None:
+    """What is written into the workspace is in the upper layer."""
+    assert run_overlaid(tmp_path, "site", "up", "ws", "site") == ["blocked"]
+
+
+def run_overlaid(base: Path, lower: str, upper: str, target: str, root: str) -> list[str]:
+    for name in ("around/ws/lib", "mnt", "site/lib", "lower/lib", "up", "work"):
+        (base / name).mkdir(parents=True)
+    workspace = base / "ws"
+    if lower == "around":
+        workspace.symlink_to("around/ws")
+    else:
+        (workspace / "lib").mkdir(parents=True)
+    lowers = ":".join(f"{base}/{name}" for name in lower.split(":"))
+    options = f"lowerdir={lowers},upperdir={base}/{upper},workdir={base}/work"
+    return run_in_namespace(base, "", target, root, options)
+
+
+def run_in_namespace(base: Path, source: str, target: str, root: str, overlay: str = "") -> list[str]:
     """Mount something in a namespace of its own; return what is said of the workspace `ws`."""
     arguments = (str(base), source, target, root)
     project = str(Path(__file__).parents[2])
-    code = IN_A_NAMESPACE.format(project=project, arguments=arguments)
+    code = IN_A_NAMESPACE.format(project=project, arguments=arguments, overlay=overlay)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/", check=False)
     if done.stderr.endswith(" here\n"):
         pytest.skip(done.stderr.strip())

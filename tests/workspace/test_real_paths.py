@@ -13,6 +13,7 @@ from aisotools.workspace import real_paths
 from aisotools.workspace.real_paths import (
     MountWatch,
     RealPaths,
+    _parse_mounts,
     count_links,
     find_hard_links,
     find_places,
@@ -195,6 +196,20 @@ def test_bind_mounts_show_a_folder_elsewhere(tmp_path: Path) -> None:
     assert below == ((f"{folder}/c", f"{tmp_path}/b b/c", f"{tmp_path}/c"), ())
     assert find_places(folder, "") == find_places(folder, "1 2 3") == ((folder,), ())
     assert find_places(folder)[0][0] == folder
+
+
+def test_layers_of_overlays_are_read_whatever_their_names() -> None:
+    text = (
+        r"1 0 0:39 /sub /m rw - overlay overlay rw,lowerdir=/l1:/l\0403\134:x::/a\054b,upperdir=/u\075"
+        "\n2 0 0:40 / /n rw - overlay overlay rw,lowerdir+=/p,lowerdir+=/q,datadir+=/d"
+        "\n3 0 0:41 / /r rw - overlay overlay rw,lowerdir=a:b,upperdir=c,workdir=w"
+        "\n4 0 0:42 / /s rw - ext4 x rw,upperdir=/u"
+        "\n5 0 0:43 / /t rw"
+    )
+    first, second, relative, other, short = _parse_mounts(text)
+    assert (first.layers, first.upper) == (("/l1", "/l 3:x", "/a,b", "/u="), "/u=")
+    assert (second.layers, second.upper) == (("/p", "/q", "/d"), "")
+    assert [(one.layers, one.upper) for one in (relative, other, short)] == [((), "")] * 3
 
 
 def test_small_is_what_can_be_copied(tmp_path: Path) -> None:
