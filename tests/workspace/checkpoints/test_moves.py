@@ -594,9 +594,7 @@ def test_bits_that_lend_rights_are_said_where_an_undo_cannot_set_them(
 @pytest.mark.parametrize("late", [0, 1])
 def test_save_in_one_tree_while_all_is_staged_keeps_all_as_they_are(two: Two, late: int) -> None:
     (two.roots[late] / "a").write_text("a person's")
-    plans = [
-        RestorePlan(targets={("a",): two.whole}, absent=frozenset({("a",)}), looked_ns=1) for _ in range(2)
-    ]
+    plans = [RestorePlan(targets={("a",): two.whole}, present={("a",): None}, looked_ns=1) for _ in range(2)]
     moved = move(two, *plans)
     assert (moved.is_late, moved.is_switched) == (True, False)
     assert [why for _, why in moved.failed] == ["somebody else is changing it just now"]
