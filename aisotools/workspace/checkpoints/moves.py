@@ -93,6 +93,8 @@ class UndoResult:
         changed: Paths that somebody else has changed while it was made, each with that as the reason. They
             are as they were left. Unless forced, it was taken back for that, or must be.
         placed: What it should have put at each path, by `TrackedTree.key`; None for nothing.
+        together: Calls that ran at the same time as one another, if some of them are a conflict because they
+            would not be taken.
         done: True if the move was made.
         is_late: True if it was not, because somebody else has changed something since it was planned.
         token: That of its record.
@@ -108,6 +110,7 @@ class UndoResult:
     conflicts: Reasons = ()
     others: Reasons = ()
     changed: Reasons = ()
+    together: tuple[str, ...] = ()
     done: bool = True
     is_late: bool = field(default=False, compare=False)
     origin: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
@@ -152,6 +155,7 @@ def plan_trees(
     *,
     is_resumed: bool = False,
     force: bool = False,
+    rest: Sequence[Checkpoint] = (),
 ) -> list[tuple[TrackedTree, RestorePlan]]:
     """Return what undo or redo of some steps has to do in each tree that they changed.
 
@@ -162,6 +166,8 @@ def plan_trees(
         steps: The steps, in the order in which they are taken.
         is_resumed: Whether a move of these steps was cut short; see `plan_restore`.
         force: Whether what somebody else has changed is replaced as well.
+        rest: The other steps that could be taken. What one of them may have changed as well, since it ran
+            at the same time, is a conflict.
     """
     taken = {step.call_id: step for step in steps}
     reader = TreeReader(store)
@@ -173,11 +179,14 @@ def plan_trees(
                 changing.setdefault(key, []).append(step)
     hops: dict[str, list[tuple[str, str]]] = {}
     authorships: dict[str, list[Authorship | JointAuthorship]] = {}
+    beside: dict[str, list[dict[TreePath, str]]] = {}
     for key, those in changing.items():
         for group in group_overlapping(those):
             hops.setdefault(key, []).append(change_of_group(group, direction, key))
             known = join_authorships(reader, group) if key == WORKSPACE_KEY else UNKNOWN
             authorships.setdefault(key, []).append(known)
+            others = find_beside(reader, group, rest) if key == WORKSPACE_KEY else {}
+            beside.setdefault(key, []).append(others)
     plans = []
     for key, changes in hops.items():
         tree = trees.find(key)
@@ -189,6 +198,7 @@ def plan_trees(
                 is_resumed=is_resumed,
                 direction=direction,
                 authorships=authorships[key],
+                beside=beside[key],
                 force=force,
             )
             plans.append((tree, plan))
@@ -222,6 +232,33 @@ def describe_unkept(direction: Direction, name: str, why: str) -> str:
     )
 
 
+def find_beside(
+    reader: TreeReader, group: Sequence[Checkpoint], rest: Sequence[Checkpoint]
+) -> dict[TreePath, str]:
+    """Return the paths that calls have changed which ran beside some steps and are not taken with them.
+
+    Each has the name of such a call. Calls of which all say what they change are told apart by that instead.
+
+    Args:
+        reader: Reads the trees.
+        group: Steps of one `group_overlapping`.
+        rest: Steps that are not taken.
+    """
+    outermost = {step.inside or step.call_id for step in group}
+    found: dict[TreePath, str] = {}
+    if all(step.authorship.named is not None for step in group):
+        return found
+    for other in rest:
+        if other.inside or other.call_id in outermost or not other.began:
+            continue
+        if any(step.began and other.began < step.ended and step.began < other.ended for step in group):
+            before, after = other.before.get(WORKSPACE_KEY, ""), other.after.get(WORKSPACE_KEY, "")
+            if before and after:
+                changed = reader.differences(before, after)
+                found |= dict.fromkeys(changed, f"{other.name} ({other.call_id})")
+    return found
+
+
 def join_authorships(reader: TreeReader, group: Sequence[Checkpoint]) -> Authorship | JointAuthorship:
     """Return whose the changes of the workspace are that steps of one `group_overlapping` have made."""
     if len(group) == 1:
@@ -233,10 +270,14 @@ def join_authorships(reader: TreeReader, group: Sequence[Checkpoint]) -> Authors
         changed = reader.differences(before, after) if before and after else ()
         parts.append((step.authorship, frozenset(changed)))
         # A call that began at that moment runs after it; one that ended then does not.
-        moments.append((before, [one.authorship for one in group if one.began <= step.began < one.ended]))
+        begun = [one.authorship for one in group if one.began <= step.began < one.ended]
         still = [one.authorship for one in group if one.began < step.ended < one.ended]
-        if all(one.named is not None for one in still):  # one that does not say may have changed anything
-            moments.append((after, still))
+        # One that does not say may have changed anything, and then there is no evidence of somebody else.
+        moments += [
+            (tree, running)
+            for tree, running in ((before, begun), (after, still))
+            if all(one.named is not None for one in running)
+        ]
     start, end = change_of_group(group, "redo", WORKSPACE_KEY)
     between: set[TreePath] = set()
     for tree, running in moments:

@@ -33,6 +33,9 @@ Reasons = tuple[tuple[str, str], ...]
 Placed = Mapping[TreePath, Node | None]
 """What a move has put at the paths that it changed, or should have; None for nothing."""
 
+RAN_BESIDE = "which ran at the same time"
+"""How the reason ends why a path is contested that another call may have changed as well."""
+
 _UNSEEN = Node("unkept")  # stands for what a plan has not looked at
 
 _CHANGED_SINCE = "it was changed by somebody else since"
@@ -148,6 +151,7 @@ def plan_restore(
     is_resumed: bool = False,
     direction: Direction = "undo",
     authorships: Sequence[Authorship | JointAuthorship] = (),
+    beside: Sequence[Mapping[TreePath, str]] = (),
     force: bool = False,
     placed: Placed | None = None,
 ) -> RestorePlan:
@@ -171,6 +175,8 @@ def plan_restore(
         authorships: For each hop, whose changes those of its steps are; without them all are the call's. An
             undo leaves what only somebody else has changed as it is, and a redo, unless it is as the undo has
             left it. What nobody can tell is contested in an undo.
+        beside: For each hop, what a call may have changed as well that ran at the same time and is not
+            taken, with the name of that call. It is contested.
         force: Whether what somebody else has changed is replaced all the same.
         placed: What a move that is to be taken back has put at the paths that it changed. Where something
             else is now, somebody else has put it there since; that stays, and so do all other paths.
@@ -193,7 +199,9 @@ def plan_restore(
     unseen: dict[TreePath, str] = {}
     hides: dict[TreePath, str] = {}
     timed: set[TreePath] = set()
-    for (start, end), authorship in zip(hops, authorships or repeat(UNKNOWN), strict=False):
+    for (start, end), authorship, others_beside in zip(
+        hops, authorships or repeat(UNKNOWN), beside or repeat({}), strict=False
+    ):
         unkept: set[TreePath] = set()
         for path, (before, after) in reader.differences(start, end, timed).items():
             if after is not None and after.kind == "unkept":
@@ -225,6 +233,8 @@ def plan_restore(
                         unseen[path] = unread.why_unkept
                     why = f"what is there cannot be compared: {unread.why_unkept}"
                 contested.setdefault(path, why)
+            elif path in others_beside and not (is_resumed or is_same(current, after)):
+                contested.setdefault(path, f"it was also changed by {others_beside[path]}, {RAN_BESIDE}")
             elif author != "call" and direction == "undo" and not is_resumed:
                 why = _CHANGED_BY_OTHERS if author == "others" else _CHANGED_BY_ANYBODY
                 contested.setdefault(path, why)
@@ -449,7 +459,7 @@ def _build_plan(
         if path in right or (target is not None and target.is_like(current) and path not in groups):
             continue
         if target is not None and target.kind == "unkept":
-            missing.append((path, f"it was not holding: {target.why_unkept}"))
+            missing.append((path, f"it was not kept: {target.why_unkept}"))
         elif target is not None and target.kind == "other":
             missing.append((path, f"it is a {target.content}"))
         elif target is None and current is not None and current.is_sealed:

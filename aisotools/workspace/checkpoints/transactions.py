@@ -33,12 +33,12 @@ from aisotools.workspace.checkpoints.moves import (
     plan_trees,
     refuse_unkept,
 )
-from aisotools.workspace.checkpoints.plan import Reasons, RestorePlan, plan_restore
+from aisotools.workspace.checkpoints.plan import RAN_BESIDE, Reasons, RestorePlan, plan_restore
 from aisotools.workspace.checkpoints.recovery import UNCERTAIN, describe_completed
 from aisotools.workspace.checkpoints.removal import sweep
 from aisotools.workspace.checkpoints.restore import lock_again
 from aisotools.workspace.checkpoints.staging import switch_name, temporary_prefix
-from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline
+from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline, group_overlapping
 from aisotools.workspace.checkpoints.store import RecordQueue, Store
 from aisotools.workspace.checkpoints.switching import put_back_displaced
 from aisotools.workspace.checkpoints.tree import TreeReader
@@ -86,7 +86,14 @@ class Mover:
             plans = self._plan_healed(direction, steps, force=force)
             conflicts = tuple(conflict for _, plan in plans for conflict in plan.conflicts)
             if conflicts and not force:
-                return UndoResult(direction=direction, steps=tuple(steps), conflicts=conflicts, done=False)
+                is_partial = any(why.endswith(RAN_BESIDE) for _, why in conflicts)
+                return UndoResult(
+                    direction=direction,
+                    steps=tuple(steps),
+                    conflicts=conflicts,
+                    together=self._find_together(direction, steps) if is_partial else (),
+                    done=False,
+                )
             # The plan has scanned every tree.
             origin = {tree.key: tree.root for tree, _ in plans}
             moved = self._carry_out(direction, steps, plans, force=force)
@@ -182,8 +189,27 @@ class Mover:
         is_resumed: bool = False,
         force: bool = False,
     ) -> list[tuple[TrackedTree, RestorePlan]]:
-        trees = self._trees
-        return plan_trees(self._store, trees, direction, steps, is_resumed=is_resumed, force=force)
+        return plan_trees(
+            self._store,
+            self._trees,
+            direction,
+            steps,
+            is_resumed=is_resumed,
+            force=force,
+            rest=() if is_resumed else self._find_rest(direction, steps),
+        )
+
+    def _find_rest(self, direction: Direction, steps: Sequence[Checkpoint]) -> list[Checkpoint]:
+        """Return the other steps that could be taken in a direction."""
+        ids = {step.call_id for step in steps}
+        stack = self._timeline.done if direction == "undo" else self._timeline.undone
+        return [step for step in stack if step.call_id not in ids]
+
+    def _find_together(self, direction: Direction, steps: Sequence[Checkpoint]) -> tuple[str, ...]:
+        """Return the calls that overlap with some steps, directly or through others, and these."""
+        ids = {step.call_id for step in steps}
+        groups = group_overlapping([*steps, *self._find_rest(direction, steps)])
+        return tuple(one.call_id for group in groups for one in group if any(s.call_id in ids for s in group))
 
     def _carry_out(
         self,
