@@ -1700,3 +1700,17 @@ def test_whose_the_changes_of_a_step_are_is_known_after_a_restart(rig: Rig) -> N
     assert rig.move("redo").done
     assert (rig.root / "own").exists()
     assert set(rig.move(force=True).removed) == {"own", "other"}
+
+
+def test_contents_that_cannot_be_deleted_are_an_error_with_the_folder(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.step(lambda: (rig.root / "a").write_text("1"))
+    rig.chain.store.put(b"needed by nothing")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", Failing(os.unlink, errno.EROFS, fails_at=lambda _name: True))
+        with pytest.raises(WorkspaceError, match=r"cannot be deleted in .*Read-only file system") as caught:
+            rig.chain.drop_old()
+    assert str(rig.store) in str(caught.value)
+    rig.chain.drop_old()
+    assert rig.move().removed == ("a",)
