@@ -140,6 +140,7 @@ FOREIGN_MEMBERS: Mapping[str, Mapping[str, str]] = {
     },
     "workspace.dirfd": {
         "O_PATH": "the module os, on Linux alone",
+        "renameat2": "the C library, on Linux alone",
         "syncfs": "the C library, on Linux alone",
     },
     "tools.results": {"tolist": _ARRAYS},

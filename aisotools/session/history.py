@@ -590,7 +590,8 @@ class WorkspaceHistory:
         finally:
             self.announce()
         if moved.conflicts and not moved.done:
-            return await in_thread(conflict_result, moved)
+            together = self._choice(direction).count_with(moved.together)
+            return await in_thread(conflict_result, moved, together)
         self._reads.forget()
         if not moved.done:
             return await in_thread(failed_result, moved)

@@ -23,9 +23,11 @@ from aisotools.core.threads import in_thread
 from aisotools.sandbox.host.fork_observation import find_detached_files
 from aisotools.sandbox.host.leftovers import find_idle_helpers
 from aisotools.sandbox.process.tree import descendants, find_background_processes, freeze_tree, send_signal
+from aisotools.workspace.checkpoints.switching import TAKEN, mark_of
 from aisotools.workspace.checkpoints.timeline import Checkpoints
 from aisotools.workspace.lock import checkpoint_folder
 from aisotools.workspace.paths import printable
+from aisotools.workspace.workspace import TEMPORARY
 
 
 @dataclass(slots=True, eq=False)
@@ -136,6 +138,29 @@ _LOOP_LIMITS: Mapping[str, float] = {"max_threads": 32, "max_running": 4, "withi
 have any number of them run, or wait where no signal stops them, as a process does for a child by `vfork`."""
 
 
+class _FormerNames(Mapping[str, str]):
+    """Paths of files below a workspace, by where each stood last before it was deleted.
+
+    That is its own place, or that of a staging into which an undo or redo had taken it out of its place.
+    """
+
+    def __init__(self, root: str, paths: Iterable[str]) -> None:
+        self._names = {f"{root}/{path}": path for path in paths}
+        self._stages = f"{root}/{TEMPORARY}"
+        self._marks = {mark_of(tuple(path.split("/"))): path for path in self._names.values()}
+
+    def __getitem__(self, place: str) -> str:
+        if place.startswith(self._stages):
+            return self._marks[place.rpartition("/")[2].removeprefix(TAKEN)]
+        return self._names[place]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 class SharedWorkspace:
     """One workspace, shared by the sessions of this process.
 
@@ -214,8 +239,7 @@ class SharedWorkspace:
         Args:
             paths: Paths below the workspace, as a move of the checkpoints names them.
         """
-        root = printable(str(self.folder.resolve()))
-        names = {f"{root}/{path}": path for path in paths}
+        names = _FormerNames(printable(str(self.folder.resolve())), paths)
         if not names:
             return []
         found: set[str] = set()

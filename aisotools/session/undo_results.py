@@ -14,7 +14,7 @@ from aisotools.sandbox.host.failures import VARIABLES_KEPT
 from aisotools.session.undo_steps import UndoPlan, UndoStep
 from aisotools.workspace.checkpoints.authorship import Author
 from aisotools.workspace.checkpoints.moves import UndoResult
-from aisotools.workspace.checkpoints.plan import Reasons
+from aisotools.workspace.checkpoints.plan import RAN_BESIDE, Reasons
 from aisotools.workspace.checkpoints.scan import Snapshot
 from aisotools.workspace.checkpoints.steps import Checkpoint
 from aisotools.workspace.paths import printable
@@ -356,13 +356,27 @@ def move_result(plan: UndoPlan, moved: UndoResult, variables: str) -> ToolResult
     return ToolResult(content=content, kind="json", value=value, metadata=metadata)
 
 
-def conflict_result(moved: UndoResult) -> ToolResult:
-    """Build the result of an undo or redo that was refused, since somebody else changed the same files."""
-    lines = [f"Nothing was changed, since this {moved.direction} would overwrite what somebody else did:"]
+def conflict_result(moved: UndoResult, together: int = 0) -> ToolResult:
+    """Build the result of an undo or redo that was refused, since something else changed the same files.
+
+    Args:
+        moved: The move.
+        together: How many calls have to be taken for none to be left that ran at the same time; 0 if not
+            known.
+    """
+    is_partial = all(reason.endswith(RAN_BESIDE) for _, reason in moved.conflicts)
+    why = "take only some of the calls that changed the same files" if is_partial else ""
+    why = why or "overwrite what somebody else did"
+    lines = [f"Nothing was changed, since this {moved.direction} would {why}:"]
     lines += [f"- {path}: {reason}" for path, reason in moved.conflicts[:_MAX_LISTED]]
     if len(moved.conflicts) > _MAX_LISTED:
         lines.append(f"- and {len(moved.conflicts) - _MAX_LISTED} more")
-    lines.append(f"Keep it by leaving it as it is, or {moved.direction} with force=True.")
+    if is_partial and together:
+        lines.append(
+            f"Take them together: {moved.direction}({together}), or {moved.direction} with force=True."
+        )
+    else:
+        lines.append(f"Keep it by leaving it as it is, or {moved.direction} with force=True.")
     result = ToolResult.error("\n".join(lines), error_kind="failed")
     return dataclasses.replace(result, value={"conflicts": _list_conflicts(moved.conflicts)})
 

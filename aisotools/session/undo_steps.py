@@ -204,6 +204,15 @@ class UndoChoice:
         known = known_ids(self.steps[::-1])
         raise UsageError(f"There is no call {call_id!r} to undo. {known}{self._describe_dropped()}")
 
+    def count_with(self, call_ids: Collection[str]) -> int:
+        """Return how many steps have to be taken to take all of these calls; 0 for none."""
+        numbers = (
+            number
+            for number, step in enumerate(self.steps, start=1)
+            if any(call.call_id in call_ids for call in step.calls)
+        )
+        return max(numbers, default=0)
+
     def _check_is_first(self, count: int) -> None:
         """Refuse to go to before a call if another one of those to be taken had begun before it."""
         step, earlier = self.steps[count - 1], _first_begun(self.steps[:count])

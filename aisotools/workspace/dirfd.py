@@ -18,6 +18,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import functools
 import itertools
 import mmap
 import os
@@ -303,6 +304,47 @@ def open_unlocked(name: str, parent: int | None = None) -> int:
         os.close(place)
 
 
+# ---- names
+
+_NO_REPLACE = 1  # flags of renameat2
+_EXCHANGE = 2
+NEVER_EXCHANGED = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP})
+"""What a system or a file system says that knows neither `exchange` nor `rename_new`."""
+
+
+def exchange(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+    """Exchange what two names in open folders lead to, in one step. Nobody finds either of them missing.
+
+    Raises:
+        OSError: If one of them leads nowhere, or the system refuses it; see `NEVER_EXCHANGED`.
+    """
+    _rename_by(_EXCHANGE, source, target, src_dir_fd, dst_dir_fd)
+
+
+def rename_new(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+    """Rename an entry to a name that leads nowhere yet, in one step.
+
+    Raises:
+        FileExistsError: If it leads somewhere.
+        OSError: If the system refuses it; see `NEVER_EXCHANGED`.
+    """
+    _rename_by(_NO_REPLACE, source, target, src_dir_fd, dst_dir_fd)
+
+
+def _rename_by(flags: int, source: str, target: str, src_dir_fd: int, dst_dir_fd: int) -> None:
+    libc = _libc()
+    if not hasattr(libc, "renameat2"):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    if libc.renameat2(src_dir_fd, os.fsencode(source), dst_dir_fd, os.fsencode(target), flags):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
 # ---- files
 
 
@@ -581,7 +623,7 @@ def has_writer(file: int) -> bool:
 def sync_file_system(root: int) -> bool:
     """Write back all dirty pages of the file system of `root`. Return False where that is not possible."""
     # Race: a page that is dirty now could be written again through a memory map without a new stamp.
-    libc = ctypes.CDLL(None)
+    libc = _libc()
     return hasattr(libc, "syncfs") and bool(libc.syncfs(root) == 0)
 
 
@@ -592,7 +634,7 @@ def flush_file_system(root: int) -> None:
         OSError: If the disk refuses it.
     """
     # Power loss: one call for many files, each of which would wait for the disk by itself.
-    libc = ctypes.CDLL(None, use_errno=True)
+    libc = _libc()
     if not hasattr(libc, "syncfs"):
         os.sync()
     elif libc.syncfs(root):

@@ -44,9 +44,11 @@ from aisotools.session.session import Session
 from aisotools.session.undo_results import list_uncovered
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.tools.function import tool
+from aisotools.workspace.checkpoints import switching
 from aisotools.workspace.checkpoints.scan import RACY_NS, ScanLimits, Snapshot
 from aisotools.workspace.checkpoints.store import content_digest
 from aisotools.workspace.checkpoints.timeline import KEPT_STEPS
+from aisotools.workspace.dirfd import exchange
 from tests.conftest import OpenSession
 from tests.session.variables_fake import Act, CopyHistory, VariablesSandbox
 from tests.waiting import HANG_S, eventually, late
@@ -935,13 +937,13 @@ async def test_undo_that_fails_at_one_file_changes_none_unless_forced(open_sessi
 async def test_no_call_runs_while_an_undo_is_neither_done_nor_taken_back(
     open_session: OpenSession, forced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rename, refused_names = os.rename, {"b"}
+    refused_names = {"b"}
 
-    def refuse(old: str, new: str, **folders: int) -> None:
+    def refuse(old: str, new: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
         """Put nothing at b, and at a only once."""
         if new in refused_names:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        rename(old, new, **folders)
+        exchange(old, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
         if new == "a":
             refused_names.add("a")
 
@@ -949,7 +951,7 @@ async def test_no_call_runs_while_an_undo_is_neither_done_nor_taken_back(
     here(session).write_text("old a")
     here(session, "b").write_text("old b")
     await act(session, "one", {"a": "new a", "b": "new b"}, x=1)
-    monkeypatch.setattr(os, "rename", refuse)
+    monkeypatch.setattr(switching, "exchange", refuse)
     failed = await session.undo()
     assert "It could not be taken back at: a (it is as after the undo)." in failed.content
     assert here(session).read_text() == "old a"

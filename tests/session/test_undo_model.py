@@ -31,7 +31,8 @@ from aisotools.core.types import ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.session.session import Session
-from aisotools.workspace.checkpoints import timeline
+from aisotools.workspace.checkpoints import switching, timeline
+from aisotools.workspace.dirfd import exchange, rename_new
 from tests.conftest import OpenSession
 from tests.session.variables_fake import Act, VariablesSandbox
 from tests.waiting import file_times_advance
@@ -358,17 +359,20 @@ class History:
     def failing_move(self) -> Iterator[list[str]]:
         """Let one rename of a file of the workspace fail, or the reading of what is to be restored."""
         failed: list[str] = []
-        rename, store = os.rename, self.checkpoints.store
+        store = self.checkpoints.store
         left = self.draw.randrange(3)
 
-        def fail(*arguments: Any, **options: Any) -> None:
-            nonlocal left
-            if options.get("src_dir_fd") != store._objects and not failed:
-                if not left:
-                    failed.append("rename")
-                    raise OSError(errno.EIO, os.strerror(errno.EIO))
-                left -= 1
-            rename(*arguments, **options)
+        def failing(real: Callable[..., None]) -> Callable[..., None]:
+            def rename(*arguments: Any, **options: Any) -> None:
+                nonlocal left
+                if options.get("src_dir_fd") != store._objects and not failed:
+                    if not left:
+                        failed.append("rename")
+                        raise OSError(errno.EIO, os.strerror(errno.EIO))
+                    left -= 1
+                real(*arguments, **options)
+
+            return rename
 
         def unread(digest: str, file: int) -> None:
             failed.append("copy")
@@ -376,7 +380,9 @@ class History:
 
         with pytest.MonkeyPatch.context() as patch:
             if self.draw.random() < 0.7:
-                patch.setattr(os, "rename", fail)
+                patch.setattr(os, "rename", failing(os.rename))
+                patch.setattr(switching, "exchange", failing(exchange))
+                patch.setattr(switching, "rename_new", failing(rename_new))
             else:
                 patch.setattr(store, "copy", unread)
             yield failed

@@ -214,3 +214,17 @@ def test_timeout_that_was_taken_back_says_nothing_that_was_true_before() -> None
     assert result.metadata["changed_files"] == ["a", "c"]
     files = ToolResult(content=f"Variables: {VARIABLES_LEFT}", value={**value, "variables": VARIABLES_LEFT})
     assert VARIABLES_LEFT not in explain_taken_back(late, ["a"], files, changes).content
+
+
+def test_conflict_with_a_call_that_ran_at_the_same_time_says_how_many_to_take() -> None:
+    conflicts = (("b", "it was also changed by python (c2), which ran at the same time"),)
+    moved = UndoResult(direction="undo", conflicts=conflicts, done=False)
+    result = conflict_result(moved, 2)
+    assert result.content == (
+        "Nothing was changed, since this undo would take only some of the calls that changed the same "
+        "files:\n"
+        "- b: it was also changed by python (c2), which ran at the same time\n"
+        "Take them together: undo(2), or undo with force=True."
+    )
+    both = UndoResult(direction="undo", conflicts=(*conflicts, ("a", "it was changed since")), done=False)
+    assert "overwrite what somebody else did" in conflict_result(both, 2).content

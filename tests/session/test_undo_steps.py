@@ -359,3 +359,11 @@ def test_reach_for_variables_ends_with_the_calls_of_this_session(bench: Bench) -
         "Undo reaches back 4 calls, to before python (a), for files; for variables 2 calls, to before "
         "python (c)."
     )
+
+
+def test_steps_are_counted_that_take_all_of_some_calls() -> None:
+    calls = [file("a"), file("b"), file("b/1", inside="b"), file("c")]
+    undo = UndoChoice("undo", calls, VariableStates(), None)
+    assert [undo.count_with(ids) for ids in ([], ["c"], ["b/1"], ["c", "a"], ["unknown"])] == [0, 1, 2, 3, 0]
+    redo = UndoChoice("redo", calls[::-1], VariableStates(), None)
+    assert redo.count_with(["b"]) == 2

@@ -9,6 +9,7 @@ holes.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 import struct
@@ -20,6 +21,7 @@ from aisotools.workspace.checkpoints.tree import Node
 _BLOCK_BYTES = 4096
 # Small, because a hostile file may have one block of data in each of these, and all of it is looked at.
 _WINDOW_BYTES = 16 * _BLOCK_BYTES
+_READ_BYTES = 1 << 20
 _HEAD = struct.Struct("<8sQ")  # then, of each run, its place, its length and its bytes
 _RUN = struct.Struct("<QQ")
 _MAGIC = b"sparse 1"
@@ -97,6 +99,28 @@ def _runs(file: int, size: int) -> Iterator[bytes]:
 def _is_empty(data: bytes, at: int) -> bool:
     block = data[at : at + _BLOCK_BYTES]
     return block == _EMPTY_BLOCK[: len(block)]
+
+
+def has_content(file: int, node: Node) -> bool:
+    """Return whether an open file has the content of a file's node. All of it is read.
+
+    Raises:
+        OSError: If it cannot be read.
+    """
+    hashed = hashlib.blake2b(digest_size=len(node.content) // 2)
+    size = os.fstat(file).st_size
+    if node.kind == "sparse":
+        for piece in _runs(file, size):
+            hashed.update(piece)
+    else:
+        if size != node.size:
+            return False
+        at = 0
+        # No more than there was: a file that is being written to has an end all the same.
+        while at < size and (data := os.pread(file, min(_READ_BYTES, size - at), at)):
+            hashed.update(data)
+            at += len(data)
+    return hashed.hexdigest() == node.content
 
 
 def write_content(store: Store, node: Node, file: int) -> None:

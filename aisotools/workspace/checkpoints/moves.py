@@ -24,6 +24,7 @@ from aisotools.workspace.checkpoints.authorship import (
     find_written,
 )
 from aisotools.workspace.checkpoints.plan import (
+    Placed,
     Reasons,
     RestorePlan,
     find_changed_since,
@@ -86,8 +87,14 @@ class UndoResult:
         stuck: Paths that could not be brought back to how they were before a move that failed, each with how
             it is now.
         conflicts: Paths that somebody else changed since, or that it is not certain that a call has changed.
-            Unless forced, nothing was done then.
-        others: Paths that were left as they are, since only somebody else changed them during a call.
+            Unless forced, nothing was done then; where a move that was cut short is completed, all else was.
+        others: Paths that were left as they are, since only somebody else changed them, during a call or
+            after the move that is taken back.
+        changed: Paths that somebody else has changed while it was made, each with that as the reason. They
+            are as they were left. Unless forced, it was taken back for that, or must be.
+        placed: What it should have put at each path, by `TrackedTree.key`; None for nothing.
+        together: Calls that ran at the same time as one another, if some of them are a conflict because they
+            would not be taken.
         done: True if the move was made.
         is_late: True if it was not, because somebody else has changed something since it was planned.
         token: That of its record.
@@ -102,9 +109,12 @@ class UndoResult:
     stuck: Reasons = ()
     conflicts: Reasons = ()
     others: Reasons = ()
+    changed: Reasons = ()
+    together: tuple[str, ...] = ()
     done: bool = True
     is_late: bool = field(default=False, compare=False)
     origin: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    placed: Mapping[str, Placed] = field(default_factory=dict, compare=False, repr=False)
     token: str = field(default="", compare=False, repr=False)
 
 
@@ -120,6 +130,7 @@ class TreesMoved:
         left: Keys of the trees in which the folder of the staging could not be removed.
         waiting: All other paths that should be changed, if nothing was because of those that failed.
         others: Paths that the plans leave to whoever has changed them, each with the reason.
+        changed: Paths that somebody else has changed since the plans were made, each with that as the reason.
         is_switched: False if nothing was changed, because not everything could be staged.
         is_late: True if that is because somebody else has changed something since the plan was made.
     """
@@ -131,6 +142,7 @@ class TreesMoved:
     left: list[str] = field(default_factory=list)
     waiting: list[tuple[str, str]] = field(default_factory=list)
     others: list[tuple[str, str]] = field(default_factory=list)
+    changed: list[tuple[str, str]] = field(default_factory=list)
     is_switched: bool = True
     is_late: bool = False
 
@@ -143,6 +155,7 @@ def plan_trees(
     *,
     is_resumed: bool = False,
     force: bool = False,
+    rest: Sequence[Checkpoint] = (),
 ) -> list[tuple[TrackedTree, RestorePlan]]:
     """Return what undo or redo of some steps has to do in each tree that they changed.
 
@@ -153,6 +166,8 @@ def plan_trees(
         steps: The steps, in the order in which they are taken.
         is_resumed: Whether a move of these steps was cut short; see `plan_restore`.
         force: Whether what somebody else has changed is replaced as well.
+        rest: The other steps that could be taken. What one of them may have changed as well, since it ran
+            at the same time, is a conflict.
     """
     taken = {step.call_id: step for step in steps}
     reader = TreeReader(store)
@@ -164,11 +179,14 @@ def plan_trees(
                 changing.setdefault(key, []).append(step)
     hops: dict[str, list[tuple[str, str]]] = {}
     authorships: dict[str, list[Authorship | JointAuthorship]] = {}
+    beside: dict[str, list[dict[TreePath, str]]] = {}
     for key, those in changing.items():
         for group in group_overlapping(those):
             hops.setdefault(key, []).append(change_of_group(group, direction, key))
             known = join_authorships(reader, group) if key == WORKSPACE_KEY else UNKNOWN
             authorships.setdefault(key, []).append(known)
+            others = find_beside(reader, group, rest) if key == WORKSPACE_KEY else {}
+            beside.setdefault(key, []).append(others)
     plans = []
     for key, changes in hops.items():
         tree = trees.find(key)
@@ -180,6 +198,7 @@ def plan_trees(
                 is_resumed=is_resumed,
                 direction=direction,
                 authorships=authorships[key],
+                beside=beside[key],
                 force=force,
             )
             plans.append((tree, plan))
@@ -213,6 +232,33 @@ def describe_unkept(direction: Direction, name: str, why: str) -> str:
     )
 
 
+def find_beside(
+    reader: TreeReader, group: Sequence[Checkpoint], rest: Sequence[Checkpoint]
+) -> dict[TreePath, str]:
+    """Return the paths that calls have changed which ran beside some steps and are not taken with them.
+
+    Each has the name of such a call. Calls of which all say what they change are told apart by that instead.
+
+    Args:
+        reader: Reads the trees.
+        group: Steps of one `group_overlapping`.
+        rest: Steps that are not taken.
+    """
+    outermost = {step.inside or step.call_id for step in group}
+    found: dict[TreePath, str] = {}
+    if all(step.authorship.named is not None for step in group):
+        return found
+    for other in rest:
+        if other.inside or other.call_id in outermost or not other.began:
+            continue
+        if any(step.began and other.began < step.ended and step.began < other.ended for step in group):
+            before, after = other.before.get(WORKSPACE_KEY, ""), other.after.get(WORKSPACE_KEY, "")
+            if before and after:
+                changed = reader.differences(before, after)
+                found |= dict.fromkeys(changed, f"{other.name} ({other.call_id})")
+    return found
+
+
 def join_authorships(reader: TreeReader, group: Sequence[Checkpoint]) -> Authorship | JointAuthorship:
     """Return whose the changes of the workspace are that steps of one `group_overlapping` have made."""
     if len(group) == 1:
@@ -224,10 +270,14 @@ def join_authorships(reader: TreeReader, group: Sequence[Checkpoint]) -> Authors
         changed = reader.differences(before, after) if before and after else ()
         parts.append((step.authorship, frozenset(changed)))
         # A call that began at that moment runs after it; one that ended then does not.
-        moments.append((before, [one.authorship for one in group if one.began <= step.began < one.ended]))
+        begun = [one.authorship for one in group if one.began <= step.began < one.ended]
         still = [one.authorship for one in group if one.began < step.ended < one.ended]
-        if all(one.named is not None for one in still):  # one that does not say may have changed anything
-            moments.append((after, still))
+        # One that does not say may have changed anything, and then there is no evidence of somebody else.
+        moments += [
+            (tree, running)
+            for tree, running in ((before, begun), (after, still))
+            if all(one.named is not None for one in running)
+        ]
     start, end = change_of_group(group, "redo", WORKSPACE_KEY)
     between: set[TreePath] = set()
     for tree, running in moments:
@@ -252,6 +302,7 @@ def move_trees(
     force: bool,
     must_succeed: bool,
     listed: PathList,
+    is_resumed: bool = False,
 ) -> TreesMoved:
     """Carry out the plan of each tree.
 
@@ -262,6 +313,7 @@ def move_trees(
         force: Remove also what cannot be restored.
         must_succeed: Change nothing if anything cannot be staged; else what can be changed is.
         listed: Shortens the paths.
+        is_resumed: Whether this was cut short. It is completed then, whatever somebody else has changed.
     """
     moved = TreesMoved()
     with ExitStack() as opened:
@@ -277,7 +329,7 @@ def move_trees(
             stage, failures = stage_plan(store, root, plan, token, force=force)
             ready.append((tree, plan, root, stage))
             unstaged += [(show(path), why) for path, why in failures]
-            if must_succeed and not force and plan.looked_ns:
+            if must_succeed and not force and not is_resumed and plan.looked_ns:
                 # Race: a person saves one of the files while all of that is staged.
                 late = find_changed_since(root, plan, plan.targets_of(force=force))
                 moved.is_late = moved.is_late or bool(late)
@@ -293,8 +345,10 @@ def move_trees(
         for tree, plan, root, stage in ready:
             show = functools.partial(listed.show, tree)
             result = RestoreResult()
-            if moved.is_switched:
-                result = carry_out(store, root, plan, token, force=force, stage=stage)
+            # One that is to be taken back, since somebody else has changed something, goes no further.
+            is_whole = must_succeed and not force and not is_resumed
+            if moved.is_switched and not (is_whole and moved.changed):
+                result = carry_out(store, root, plan, token, force=force, stage=stage, is_whole=is_whole)
             # Power loss: what was staged has to be gone when a record says that the move is over.
             if not discard_stage(root, stage, token):
                 moved.left.append(tree.key)
@@ -304,6 +358,10 @@ def move_trees(
             moved.missing += [(show(path), why) for path, why in result.left_out]
             moved.others += [(show(path), why) for path, why in plan.others]
             moved.failed += [(show(path), why) for path, why in result.failed]
+            moved.changed += [(show(path), why) for path, why in result.changed]
+    for _, plan in plans:
+        if plan.present:
+            plan.present.clear()  # memory: the next look at the folder needs as much
     return moved
 
 
@@ -386,10 +444,21 @@ def list_unrestored(store: Store, trees: Iterable[TrackedTree], step: Checkpoint
 
 
 def find_stuck(
-    store: Store, moved: UndoResult, plans: Sequence[tuple[TrackedTree, RestorePlan]]
+    store: Store,
+    moved: UndoResult,
+    plans: Sequence[tuple[TrackedTree, RestorePlan]],
+    spared: Iterable[str] = (),
 ) -> tuple[tuple[str, str], ...]:
-    """Return the paths that are not as before a move that was taken back, each with its state."""
+    """Return the paths that are not as before a move that was taken back, each with its state.
+
+    Args:
+        store: Holds the trees.
+        moved: The move.
+        plans: Its plans.
+        spared: Paths that somebody else has changed since, and that are left to them.
+    """
     stuck: list[tuple[str, str]] = []
+    left = frozenset(spared)
     for tree, plan in plans:
         try:
             now = tree.scan().root
@@ -398,6 +467,8 @@ def find_stuck(
             stuck.append((tree.display_path(()), f"it cannot be looked at: {error}"))
             continue
         for path, (_, current) in differences.items():
+            if tree.display_path(path) in left:
+                continue
             target = plan.targets.get(path)
             is_there = target == current or (target is not None and target.is_like(current))
             if path in plan.targets and is_there:

@@ -7,7 +7,7 @@ changed since, or during the call. `find_changed_since` looks once more, right b
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -18,6 +18,7 @@ from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship, Join
 from aisotools.workspace.checkpoints.staging import Failure
 from aisotools.workspace.checkpoints.steps import Direction
 from aisotools.workspace.checkpoints.store import Store
+from aisotools.workspace.checkpoints.switching import CHANGING
 from aisotools.workspace.checkpoints.tree import Node, TreePath, TreeReader, open_below
 from aisotools.workspace.checkpoints.trees import TrackedTree
 from aisotools.workspace.dirfd import file_time
@@ -29,11 +30,19 @@ FileGroup = int | TreePath
 Reasons = tuple[tuple[str, str], ...]
 """Paths as text, each with a reason."""
 
+Placed = Mapping[TreePath, Node | None]
+"""What a move has put at the paths that it changed, or should have; None for nothing."""
+
+RAN_BESIDE = "which ran at the same time"
+"""How the reason ends why a path is contested that another call may have changed as well."""
+
+_UNSEEN = Node("unkept")  # stands for what a plan has not looked at
+
 _CHANGED_SINCE = "it was changed by somebody else since"
 _REMOVED_SINCE = "it was removed by somebody else since"
 _ATTRIBUTES_SINCE = "its mode or its attributes were changed by somebody else since"
 _ADDED_SINCE = "it was put there by somebody else since"
-_CHANGING = "somebody else is changing it just now"
+_ADDED_TO = "somebody else has put something into it since"
 _CHANGED_BY_OTHERS = "it was changed during the call, and not by it"
 _CHANGED_BY_ANYBODY = "it was changed during the call, and not, or not only, by the call"
 
@@ -44,7 +53,6 @@ class RestorePlan:
 
     Attributes:
         targets: Node that should be at each path; None for nothing.
-        touched: Every path that the undone or redone steps changed.
         missing: Paths that cannot be restored, because their content was never stored.
         unrestorable: Paths that should be removed, but whose content is not stored: removing them is final.
         sealed: Folders that should be removed with all they hold. Their content is not stored either, because
@@ -54,9 +62,10 @@ class RestorePlan:
         conflicts: Displayed paths that somebody else changed since.
         contested: The same as tree paths.
         others: Paths that only somebody else changed during a call, each with that reason: they stay.
-        absent: Targets at which nothing is now.
-        looked_ns: When it was looked what is there, in nanoseconds as files are stamped; 0 for a plan of a
-            restore that was cut short, which is completed whatever changes.
+        looked_ns: When it was looked what is there, in nanoseconds as files are stamped.
+        present: What was there then, at least at each path that is changed; None for nothing. Without it
+            nobody has looked, and whatever is there now is replaced. It is emptied when all is switched.
+        wanted: What should be there, at every path that the steps changed; None for nothing.
         end: Digest of the tree that the last of the steps leads to.
         timed: Folders whose times the steps have changed, with nothing else of them.
         groups: Files that have to be made again and share a file with others: which file, by a name of it.
@@ -65,7 +74,6 @@ class RestorePlan:
     """
 
     targets: Mapping[TreePath, Node | None] = field(default_factory=dict)
-    touched: frozenset[TreePath] = frozenset()
     missing: tuple[Failure, ...] = ()
     unrestorable: tuple[Failure, ...] = ()
     sealed: tuple[TreePath, ...] = ()
@@ -73,13 +81,29 @@ class RestorePlan:
     conflicts: Reasons = ()
     contested: frozenset[TreePath] = frozenset()
     others: tuple[Failure, ...] = ()
-    absent: frozenset[TreePath] = field(default=frozenset(), compare=False)
     looked_ns: int = field(default=0, compare=False)
+    present: dict[TreePath, Node | None] | None = field(default=None, compare=False, repr=False)
+    wanted: Mapping[TreePath, Node | None] = field(default_factory=dict, compare=False, repr=False)
     end: str = field(default="", compare=False)
     timed: frozenset[TreePath] = field(default=frozenset(), compare=False)
     groups: Mapping[TreePath, FileGroup] = field(default_factory=dict, compare=False)
     anchors: Mapping[FileGroup, TreePath] = field(default_factory=dict, compare=False)
     keeps_set_ids: bool = field(default=False, compare=False)
+
+    @property
+    def touched(self) -> AbstractSet[TreePath]:
+        """Return every path that the undone or redone steps changed."""
+        return self.wanted.keys()
+
+    @property
+    def placed(self) -> Placed:
+        """Return what the plan puts at the paths that it changes."""
+        gone = [*self.sealed, *(path for path, _ in self.unrestorable)]
+        return {**self.targets, **dict.fromkeys(gone, None)} if gone else self.targets
+
+    def is_absent(self, path: TreePath) -> bool:
+        """Return whether the plan has seen nothing at a path that it changes."""
+        return self.present is not None and self.present.get(path, _UNSEEN) is None
 
     def targets_of(self, *, force: bool) -> Mapping[TreePath, Node | None]:
         """Return the targets of a restore that removes what is unrestorable, with `force`, or leaves it."""
@@ -101,8 +125,20 @@ class RestorePlan:
         return links
 
     def without_conflicts(self) -> RestorePlan:
-        """Return a plan that leaves alone what somebody else changed."""
-        targets = {path: node for path, node in self.targets.items() if path not in self.contested}
+        """Return a plan that leaves alone what somebody else changed.
+
+        A folder that holds such a thing stays, and where one stands in the place of a folder, nothing is put.
+        """
+        present = self.present or {}
+        holding = {path[:end] for path in self.contested for end in range(1, len(path))}
+        in_the_way = {path for path in self.contested if _is_no_folder(present.get(path))}
+        targets = {
+            path: node
+            for path, node in self.targets.items()
+            if path not in self.contested
+            and (path not in holding or (node is not None and node.kind == "folder"))
+            and in_the_way.isdisjoint(_around(path))
+        }
         sealed = tuple(path for path in self.sealed if path not in self.contested)
         return replace(self, targets=targets, sealed=sealed, conflicts=(), contested=frozenset())
 
@@ -115,7 +151,9 @@ def plan_restore(
     is_resumed: bool = False,
     direction: Direction = "undo",
     authorships: Sequence[Authorship | JointAuthorship] = (),
+    beside: Sequence[Mapping[TreePath, str]] = (),
     force: bool = False,
+    placed: Placed | None = None,
 ) -> RestorePlan:
     """Plan the way from what is there now over `hops`, each from one tree to another.
 
@@ -137,7 +175,11 @@ def plan_restore(
         authorships: For each hop, whose changes those of its steps are; without them all are the call's. An
             undo leaves what only somebody else has changed as it is, and a redo, unless it is as the undo has
             left it. What nobody can tell is contested in an undo.
+        beside: For each hop, what a call may have changed as well that ran at the same time and is not
+            taken, with the name of that call. It is contested.
         force: Whether what somebody else has changed is replaced all the same.
+        placed: What a move that is to be taken back has put at the paths that it changed. Where something
+            else is now, somebody else has put it there since; that stays, and so do all other paths.
     """
     reader = TreeReader(store)
     looked_ns = file_time()
@@ -157,7 +199,9 @@ def plan_restore(
     unseen: dict[TreePath, str] = {}
     hides: dict[TreePath, str] = {}
     timed: set[TreePath] = set()
-    for (start, end), authorship in zip(hops, authorships or repeat(UNKNOWN), strict=False):
+    for (start, end), authorship, others_beside in zip(
+        hops, authorships or repeat(UNKNOWN), beside or repeat({}), strict=False
+    ):
         unkept: set[TreePath] = set()
         for path, (before, after) in reader.differences(start, end, timed).items():
             if after is not None and after.kind == "unkept":
@@ -165,6 +209,9 @@ def plan_restore(
             elif after is None and not unkept.isdisjoint(_around(path)):
                 continue  # what this folder is to hold was never known, so nothing in it is too much
             current = targets[path] if path in targets else reader.lookup(now, path)
+            if placed is not None and not _is_of_move(path, current, after, placed):
+                others[path] = _CHANGED_SINCE
+                continue
             # Race: a file tool of another call was writing when this state was kept. What it had not renamed
             # into place yet is no file of anybody's.
             if current is None and after is not None and path and is_partial_file(path[-1]):
@@ -186,6 +233,8 @@ def plan_restore(
                         unseen[path] = unread.why_unkept
                     why = f"what is there cannot be compared: {unread.why_unkept}"
                 contested.setdefault(path, why)
+            elif path in others_beside and not (is_resumed or is_same(current, after)):
+                contested.setdefault(path, f"it was also changed by {others_beside[path]}, {RAN_BESIDE}")
             elif author != "call" and direction == "undo" and not is_resumed:
                 why = _CHANGED_BY_OTHERS if author == "others" else _CHANGED_BY_ANYBODY
                 contested.setdefault(path, why)
@@ -200,6 +249,7 @@ def plan_restore(
         present[path], targets[path] = None, node
         if not is_resumed:
             contested.setdefault(path, _REMOVED_SINCE)
+    holding: set[TreePath] = set()
     for path, target in targets.items():
         current = present[path]
         # What was not kept is not brought back, so the folder in its place stays, with all in it.
@@ -208,6 +258,11 @@ def plan_restore(
             for name in reader.of(current):
                 if targets.get((*path, name), current) is not None:
                     contested[*path, name] = _ADDED_SINCE
+                    if placed is not None:
+                        holding.update((*path, name)[:end] for end in range(1, len(path) + 1))
+    for path in holding & targets.keys():
+        others[path] = _ADDED_TO
+        del targets[path]
     end = hops[-1][1] if hops else ""
     if len(hops) > 1:  # else all targets are of that tree
         _take_links(reader, end, targets)
@@ -216,14 +271,40 @@ def plan_restore(
     return replace(
         plan,
         others=tuple((path, others[path]) for path in sorted_in_runs(others)),
-        absent=frozenset(path for path in plan.targets if present[path] is None),
-        looked_ns=0 if is_resumed else looked_ns,
+        looked_ns=looked_ns,
+        present=present,
+        wanted=targets,
         timed=frozenset(timed),
         groups=groups,
         anchors=anchors,
         keeps_set_ids=direction == "undo",
         hidden=tuple({**hides, **unseen}.items()),
     )
+
+
+def is_unlocked(now: Node | None, before: Node | None) -> bool:
+    """Return whether a folder has only got the rights of its owner, as it does while something is put in."""
+    if now is None or before is None or not now.kind == before.kind == "folder":
+        return False
+    return now.mode == before.mode | 0o700
+
+
+def _is_of_move(path: TreePath, current: Node | None, before: Node | None, placed: Placed) -> bool:
+    """Return whether what is at a path now is what a move has left there, and not somebody else.
+
+    Args:
+        path: The path.
+        current: What is there now. Nothing may be: the move has failed before it had put something there.
+        before: What was there before the move.
+        placed: What the move has put where, or should have.
+    """
+    if path not in placed:
+        return is_unlocked(current, before) and any(around[: len(path)] == path for around in placed)
+    return current is None or is_same(current, placed[path]) or is_same(current, before)
+
+
+def _is_no_folder(node: Node | None) -> bool:
+    return node is not None and node.kind != "folder"
 
 
 def _around(path: TreePath) -> Iterator[TreePath]:
@@ -389,7 +470,6 @@ def _build_plan(
             possible[path] = target
     return RestorePlan(
         targets=possible,
-        touched=frozenset(targets),
         missing=tuple(missing),
         unrestorable=tuple(unrestorable),
         sealed=tuple(sealed),
@@ -418,21 +498,21 @@ def find_changed_since(root: int, plan: RestorePlan, targets: Iterable[TreePath]
         try:
             folder = open_below(root, path[:-1])
         except OSError:
-            is_same = path in plan.absent  # the folder is to be made as well
+            is_same = plan.is_absent(path)  # the folder is to be made as well
         else:
             try:
                 status = os.stat(path[-1], dir_fd=folder, follow_symlinks=False)
                 # Race: a file that is written twice within one tick of the clock has the same stamp.
-                is_same = path not in plan.absent and (
+                is_same = not plan.is_absent(path) and (
                     # What was staged may be a further name of this file, which changes its stamp.
                     status.st_ctime_ns <= plan.looked_ns or status.st_ino in linked
                 )
             except OSError:
-                is_same = path in plan.absent
+                is_same = plan.is_absent(path)
             finally:
                 os.close(folder)
         if not is_same:
-            found.append((path, _CHANGING))
+            found.append((path, CHANGING))
     return found
 
 

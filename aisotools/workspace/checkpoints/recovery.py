@@ -149,6 +149,9 @@ def describe_completed(moved: UndoResult) -> str:
     """Return what became of an undo or redo that was cut short, in a sentence."""
     start = f"The {moved.direction} of {_names(moved.steps)}, which was cut short,"
     if not moved.failed:
+        if moved.conflicts:
+            spared = summarize_names([f"{path} ({why})" for path, why in moved.conflicts])
+            return f"{start} was completed, but for what somebody else has changed: {spared}."
         return f"{start} was completed."
     names = summarize_names([f"{path or 'the workspace'} ({why})" for path, why in moved.failed])
     return f"{start} cannot be completed at: {names}. No call may change files until that is possible."

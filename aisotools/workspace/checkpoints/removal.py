@@ -10,7 +10,8 @@ import stat
 from collections.abc import Iterable
 from contextlib import suppress
 
-from aisotools.workspace.checkpoints.staging import stage_name, temporary_prefix, writable
+from aisotools.workspace.checkpoints.staging import stage_name, switch_name, temporary_prefix, writable
+from aisotools.workspace.checkpoints.switching import Switcher
 from aisotools.workspace.checkpoints.tree import TreePath, open_below
 from aisotools.workspace.dirfd import open_unlocked
 from aisotools.workspace.workspace import TEMPORARY
@@ -41,7 +42,8 @@ def _sweep_folder(root: int, path: TreePath, token: str) -> None:
             if name.startswith(temporary_prefix(token)):
                 try:
                     with suppress(IsADirectoryError):  # nothing of ours: something else has taken the name
-                        if name.startswith(_removed_prefix(token)) or name == stage_name(token):
+                        stages = stage_name(token), switch_name(token)
+                        if name.startswith(_removed_prefix(token)) or name in stages:
                             with writable(folder, ()) as parent:
                                 # Crash: the next sweep finds by their names what is moved out of it here.
                                 _remove_below(parent, name, _removed_prefix(token))
@@ -61,7 +63,7 @@ def _removed_prefix(token: str) -> str:
     return f"{temporary_prefix(token)}removed-"
 
 
-def remove_tree(root: int, path: TreePath, token: str = "") -> None:
+def remove_tree(root: int, path: TreePath, token: str = "", switcher: Switcher | None = None) -> None:
     """Remove a path with everything below it, at any depth and of any mode, following no link.
 
     Subfolders are moved up beside the folder that is being emptied, so that depth costs neither recursion nor
@@ -72,9 +74,11 @@ def remove_tree(root: int, path: TreePath, token: str = "") -> None:
         path: What to remove.
         token: With it the path gets a temporary name first, so that after a crash it is whole or gone, and
             `sweep` finds the rest.
+        switcher: Looks whether it is what the plan has seen. Without one nobody does.
 
     Raises:
         OSError: If something cannot be removed. What is left of it is at `path`.
+        ChangedMeanwhile: If somebody else has changed it. It is left as it is.
     """
     with writable(root, path[:-1]) as parent:
         name = path[-1]
@@ -82,7 +86,11 @@ def remove_tree(root: int, path: TreePath, token: str = "") -> None:
             _remove_below(parent, name, TEMPORARY)
             return
         prefix = f"{_removed_prefix(token)}{os.urandom(6).hex()}-"
-        os.rename(name, prefix, src_dir_fd=parent, dst_dir_fd=parent)
+        if switcher is None:
+            # Crash: it is whole, or `sweep` finds what is left by that name.
+            os.rename(name, prefix, src_dir_fd=parent, dst_dir_fd=parent)
+        else:
+            switcher.take_tree(path, prefix, parent)
         try:
             _remove_below(parent, prefix, prefix)
         except OSError:

@@ -37,8 +37,11 @@ from aisotools.workspace.checkpoints.staging import (
     write_node,
 )
 from aisotools.workspace.checkpoints.store import Store
+from aisotools.workspace.checkpoints.switching import ChangedMeanwhile, Switcher
 from aisotools.workspace.checkpoints.tree import Node, TreePath, TreeReader, open_below
 from aisotools.workspace.dirfd import open_unlocked
+
+_HOLDS_OTHERS = "it holds something that is not ours to remove"
 
 
 @dataclass(slots=True)
@@ -50,6 +53,8 @@ class RestoreResult:
         removed: Paths that were removed.
         failed: Paths that could not be changed, each with the reason.
         left_out: Paths that the plan leaves as they are, or that lack an attribute, each with the reason.
+        changed: Paths that somebody else has changed since the plan was made, each with that as the reason.
+            They are left as they are.
         timed: Folders that have got their time back.
     """
 
@@ -57,6 +62,7 @@ class RestoreResult:
     removed: list[TreePath] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
     left_out: list[Failure] = field(default_factory=list)
+    changed: list[Failure] = field(default_factory=list)
     timed: list[TreePath] = field(default_factory=list, compare=False)
 
 
@@ -74,9 +80,16 @@ def stage_plan(
 
 
 def carry_out(
-    store: Store, root: int, plan: RestorePlan, token: str, *, force: bool, stage: Stage | None = None
+    store: Store,
+    root: int,
+    plan: RestorePlan,
+    token: str,
+    *,
+    force: bool,
+    stage: Stage | None = None,
+    is_whole: bool = False,
 ) -> RestoreResult:
-    """Bring an open folder to where a plan leads.
+    """Bring an open folder to where a plan leads. What somebody else has changed meanwhile stays.
 
     Args:
         store: Holds the contents.
@@ -85,17 +98,35 @@ def carry_out(
         token: As for `restore`.
         force: Remove what is unrestorable; otherwise it is left in place.
         stage: What `stage_plan` returned. What is not in it is written now. It is empty afterwards.
+        is_whole: Stop at the first path that somebody else has changed: all is taken back then.
     """
     final = [*plan.sealed, *(path for path, _ in plan.unrestorable)] if force else plan.sealed
-    result = remove_trees(root, final, token)
+    aside = Stage(store, root, token) if stage is None else stage
+    switcher = None
+    if plan.present is not None:
+        switcher = Switcher(store, plan.present, plan.looked_ns, aside.open_aside)
+    result = remove_trees(root, final, token, switcher)
     result.left_out += plan.missing
     if not force:
         result.left_out += ((path, f"left in place: {why}") for path, why in plan.unrestorable)
-    if stage is not None:
-        result.left_out += stage.partial
+    result.left_out += aside.partial
     targets = plan.targets_of(force=force)
-    work = _Restore(store, root, token, result, stage, keeps_set_ids=plan.keeps_set_ids)
-    return work.run(targets, plan.links_of(targets), _times_of(store, plan))
+    work = _Restore(
+        store,
+        root,
+        token,
+        result,
+        stage=stage,
+        switcher=switcher,
+        keeps_set_ids=plan.keeps_set_ids,
+        is_whole=is_whole,
+    )
+    if not (is_whole and result.changed):
+        with suppress(_Stopped):
+            work.run(targets, plan.links_of(targets), _times_of(store, plan))
+    if stage is None:
+        discard_stage(root, aside, token)
+    return result
 
 
 FolderTimes = Mapping[TreePath, tuple[Node, AbstractSet[str] | None]]
@@ -107,7 +138,8 @@ def _times_of(store: Store, plan: RestorePlan) -> FolderTimes:
     reader = TreeReader(store)
     # Crash: of a restore that is completed, what is in its place already is no target, and its folder has
     # another time.
-    paths = {*plan.timed, *plan.touched, *(path[:-1] for path in plan.touched)}
+    folders = (path for path, node in plan.wanted.items() if node is not None and node.kind == "folder")
+    paths = {*plan.timed, *folders, *(path[:-1] for path in plan.touched)}
     times: dict[TreePath, tuple[Node, AbstractSet[str] | None]] = {}
     for path in paths - {()}:
         node = reader.lookup(plan.end, path) if plan.end else None
@@ -179,6 +211,10 @@ def lock_again(store: Store, root: int, end: str, folders: Iterable[TreePath]) -
                     os.close(folder)
 
 
+class _Stopped(Exception):
+    """A restore stopped at a path that somebody else has changed."""
+
+
 class _Restore:
     """One restore. A path that fails is recorded, and the others go on."""
 
@@ -188,14 +224,17 @@ class _Restore:
         root: int,
         token: str,
         result: RestoreResult,
-        stage: Stage | None = None,
         *,
+        stage: Stage | None = None,
+        switcher: Switcher | None = None,
         keeps_set_ids: bool = False,
+        is_whole: bool = False,
     ) -> None:
         self._store = store
         self._keeps_set_ids = keeps_set_ids
         self._links: Mapping[TreePath, TreePath] = {}
         self._stage = stage
+        self._switcher, self._is_whole = switcher, is_whole
         self._root = root
         self._token = token
         self._temporaries = 0
@@ -235,6 +274,10 @@ class _Restore:
     def _step(self, act: Callable[[TreePath, Node | None], None], path: TreePath, node: Node | None) -> None:
         try:
             act(path, node)
+        except ChangedMeanwhile as error:
+            self._result.changed.append((path, str(error)))
+            if self._is_whole:
+                raise _Stopped from None
         except OSError as error:
             self._result.failed.append((path, error.strerror or str(error)))
         except WorkspaceError as error:
@@ -260,12 +303,9 @@ class _Restore:
             if node is not None and is_folder == (node.kind == "folder"):
                 return
             if is_folder:
-                try:
-                    os.rmdir(path[-1], dir_fd=parent)
-                except OSError as error:
-                    if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
-                        raise OSError(error.errno, "it holds something that is not ours to remove") from None
-                    raise
+                self._remove_folder(path, parent)
+            elif self._switcher is not None:
+                self._switcher.take(path, parent, status)
             else:
                 # Race: whoever puts another file there now loses it, as with any program that removes a name.
                 # A folder stays, and is an error.
@@ -273,9 +313,26 @@ class _Restore:
             if node is None:
                 self._result.removed.append(path)
 
+    def _remove_folder(self, path: TreePath, parent: int) -> None:
+        """Remove a folder that should be empty by now."""
+        switcher = self._switcher
+        if switcher is not None:
+            switcher.check_folder(path)
+        try:
+            os.rmdir(path[-1], dir_fd=parent)
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise
+            below = (changed for changed, _ in self._result.changed if changed[: len(path)] == path)
+            if switcher is not None and (any(below) or switcher.holds_new(path, parent)):
+                raise ChangedMeanwhile(_HOLDS_OTHERS) from None
+            raise OSError(error.errno, _HOLDS_OTHERS) from None
+        if switcher is not None:
+            switcher.note_emptied(path)
+
     def _make_folder(self, path: TreePath, node: Node | None) -> None:
         with writable(self._root, path[:-1]) as parent:
-            if self._stage is not None and self._stage.land(path, parent):
+            if self._stage is not None and self._stage.land(path, parent, self._switcher):
                 self._result.restored.append(path)
                 return
             if _is_folder(path[-1], parent):
@@ -286,9 +343,11 @@ class _Restore:
             # anything else stays, and is reported.
             except FileExistsError:
                 status = os.stat(path[-1], dir_fd=parent, follow_symlinks=False)
-                if not stat.S_ISDIR(status.st_mode):
-                    raise
-                return
+                if stat.S_ISDIR(status.st_mode):
+                    return
+                if self._switcher is not None:
+                    raise ChangedMeanwhile from None
+                raise
             folder = open_unlocked(path[-1], parent)
             try:
                 give_to(folder, (node.owner if node is not None else None) or _owner_of(parent))
@@ -356,7 +415,7 @@ class _Restore:
         if node.kind == "other":
             raise OSError(errno.EOPNOTSUPP, f"a {node.content} cannot be made again")
         with writable(self._root, path[:-1]) as parent:
-            if self._stage is not None and self._stage.land(path, parent):
+            if self._stage is not None and self._stage.land(path, parent, self._switcher):
                 self._result.restored.append(path)
                 return
             self._temporaries += 1
@@ -365,7 +424,10 @@ class _Restore:
                 lost = self._make(parent, temporary, path, node)
                 # Crash in between: the name leads to the old file or to the whole new one, and a temporary
                 # that is left is swept by its token.
-                os.rename(temporary, path[-1], src_dir_fd=parent, dst_dir_fd=parent)
+                if self._switcher is None:
+                    os.rename(temporary, path[-1], src_dir_fd=parent, dst_dir_fd=parent)
+                else:
+                    self._switcher.put(path, temporary, parent, parent)
             except BaseException:
                 with suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=parent)
@@ -407,20 +469,25 @@ def _owner_of(folder: int) -> tuple[int, int]:
     return status.st_uid, status.st_gid
 
 
-def remove_trees(root: int, paths: Iterable[TreePath], token: str = "") -> RestoreResult:
+def remove_trees(
+    root: int, paths: Iterable[TreePath], token: str = "", switcher: Switcher | None = None
+) -> RestoreResult:
     """Remove these paths with everything below them. One that cannot be removed does not stop the others.
 
     Args:
         root: Descriptor of the folder.
         paths: What to remove.
         token: Part of the names of what is being removed, by which `sweep` finds it after a crash.
+        switcher: Looks whether each is what the plan has seen; without one nobody does.
     """
     result = RestoreResult()
     for path in paths:
         try:
-            remove_tree(root, path, token)
+            remove_tree(root, path, token, switcher)
         except FileNotFoundError:
             continue  # it is gone already
+        except ChangedMeanwhile as error:
+            result.changed.append((path, str(error)))
         except OSError as error:
             result.failed.append((path, error.strerror or str(error)))
         else:

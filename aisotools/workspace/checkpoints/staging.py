@@ -4,12 +4,13 @@ Threat
     An undo that meets a full disk, a damaged copy or a lost process half way leaves a mixture of two states.
 Mechanism
     Files, links, FIFOs and whole new folders are made in one private folder in the same file system. The
-    content of every file is compared with its digest and synced. Only then is anything switched, by renames,
-    which take no space for content. For extended attributes of a folder that stays, space is kept by an empty
-    folder that has them as well, and that is removed just before they are set.
+    content of every file is compared with its digest and synced. Only then is anything switched, as
+    `aisotools.workspace.checkpoints.switching` says, which takes no space for content. For extended
+    attributes of a folder that stays, space is kept by an empty folder that has them as well, and that is
+    removed just before they are set.
 Race window
-    Other programs may change the folder between the staging and the switch. A rename then replaces what
-    stands at the path, or fails if that is a folder that holds something.
+    Other programs may change the folder between the staging and the switch: what is then not what the plan
+    has seen is not switched.
 When it fails
     Before the switch nothing has changed, and what was staged is removed. A crash leaves the folder, which
     `aisotools.workspace.checkpoints.removal.sweep` finds by its token.
@@ -35,6 +36,7 @@ from aisotools.workspace.checkpoints.attributes import (
 )
 from aisotools.workspace.checkpoints.contents import write_content
 from aisotools.workspace.checkpoints.store import Store
+from aisotools.workspace.checkpoints.switching import Switcher, mark_of
 from aisotools.workspace.checkpoints.tree import Node, TreePath, link_target, open_below
 from aisotools.workspace.dirfd import CREATE_FLAGS, flush_file_system, open_unlocked
 from aisotools.workspace.workspace import TEMPORARY
@@ -67,6 +69,11 @@ def stage_name(token: str) -> str:
     return f"{temporary_prefix(token)}staged"
 
 
+def switch_name(token: str) -> str:
+    """Return the name of that folder once all is staged, so that nothing in it is half written."""
+    return f"{temporary_prefix(token)}switched"
+
+
 class Stage:
     """What one restore has ready to be switched into an open folder.
 
@@ -87,7 +94,7 @@ class Stage:
         self._keeps_set_ids = keeps_set_ids
         self._store = store
         self._root = root
-        self._name = stage_name(token)
+        self._token, self._name = token, stage_name(token)
         self._folder = -1
         self._is_made = False
         self._tops: dict[TreePath, str] = {}  # what is renamed as a whole, and its name in the stage
@@ -145,6 +152,7 @@ class Stage:
                     failures += self._keep_space(path, targets[path])
             if self._files > SYNCED_ONE_BY_ONE:
                 flush_file_system(self._folder)
+            self._mark_complete()
         except OSError as error:
             failures.append(((), error.strerror or str(error)))
         return failures
@@ -193,6 +201,25 @@ class Stage:
             self._is_made = True
             self._folder = open_unlocked(self._name, root)  # an inherited access list may have locked it
 
+    def _mark_complete(self) -> None:
+        if self._is_made:
+            with writable(self._root, ()) as root:
+                # Crash: under this name it may hold what was taken out of the folder. Until then it does not,
+                # and may hold half of a file.
+                os.rename(self._name, switch_name(self._token), src_dir_fd=root, dst_dir_fd=root)
+            self._name = switch_name(self._token)
+
+    def open_aside(self) -> int:
+        """Return the descriptor of its folder, in which there is room for what is taken out of its place.
+
+        Raises:
+            OSError: If it cannot be made.
+        """
+        if self._folder < 0:
+            self._name = switch_name(self._token)
+            self._open()
+        return self._folder
+
     def _is_there(self, path: TreePath) -> bool:
         """Return whether a folder is at a path, or may be: where nobody can look, nothing is staged."""
         if self._locate(path[:-1]) is not None:
@@ -221,9 +248,13 @@ class Stage:
     def _make(self, path: TreePath, node: Node, anchor: TreePath | None) -> None:
         around = self._locate(path[:-1])
         if around is None:
-            self._names += 1
-            name = str(self._names)
-            lost = self._make_in(self._folder, name, node, self._owner_at(path[:-1]), anchor)
+            name = mark_of(path)
+            try:
+                lost = self._make_in(self._folder, name, node, self._owner_at(path[:-1]), anchor)
+            except BaseException:
+                with suppress(OSError):  # it is removed with the folder of the staging
+                    os.unlink(name, dir_fd=self._folder)
+                raise
             self._tops[path] = name
         else:
             parent = self._open_staged(*around)
@@ -293,13 +324,19 @@ class Stage:
             self._owners = folder, (status.st_uid, status.st_gid)
         return self._owners[1]
 
-    def land(self, path: TreePath, parent: int) -> bool:
-        """Rename what is staged for a path into the open folder around it. Return False if nothing is.
+    def land(self, path: TreePath, parent: int, switcher: Switcher | None = None) -> bool:
+        """Put what is staged for a path into the open folder around it. Return False if nothing is.
 
-        What lies in a folder that has been renamed is there already.
+        What lies in a folder that has landed is there already.
+
+        Args:
+            path: The path.
+            parent: Descriptor of the folder around it.
+            switcher: Puts it there; without one it is renamed, and replaces what is there.
 
         Raises:
             OSError: If that is not possible.
+            ChangedMeanwhile: If somebody else has changed what is there.
         """
         if path in self._failed or self._folder < 0:
             return False
@@ -308,7 +345,10 @@ class Stage:
             return any(path[:end] in self._landed for end in range(1, len(path)))
         try:
             # Crash in between: the name leads to the old file or to the whole new one.
-            os.rename(name, path[-1], src_dir_fd=self._folder, dst_dir_fd=parent)
+            if switcher is None:
+                os.rename(name, path[-1], src_dir_fd=self._folder, dst_dir_fd=parent)
+            else:
+                switcher.put(path, name, self._folder, parent)
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise

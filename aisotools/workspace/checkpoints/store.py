@@ -131,9 +131,8 @@ class Store:
         self._unshared: set[int] = set()  # file systems that share no blocks with the store's
         self._torn = 0  # bytes at the end of the journal that are no whole line
         self._last_bytes = 0  # length of the last record, if it was written here
-        self._unsynced: dict[
-            str, bool
-        ] = {}  # each with whether it is new; no more than are synced one by one
+        # Each with whether it is new; no more than are synced one by one.
+        self._unsynced: dict[str, bool] = {}
         self._is_all_unsynced = False
         self._has_unsynced_records = False
         self.damage = ""
@@ -148,9 +147,7 @@ class Store:
             self.size, self.count = self._clean_objects()
             self._files = self._objects, os.open(folder / _JOURNAL, APPEND_FLAGS | os.O_CREAT, 0o600)
         except OSError as error:
-            raise WorkspaceError(
-                f"Checkpoints cannot be kept in {str(folder)!r}: {error.strerror}."
-            ) from error
+            raise self._write_error(error) from error
 
     def __repr__(self) -> str:
         return f"<Store {self.folder.name}: {self.count} contents, {self.size:,} bytes>"
@@ -562,8 +559,11 @@ class Store:
     def records(self) -> list[dict[str, Any]]:
         """Return the records in order, up to the first damaged line; `damage` says what comes from there."""
         records = []
-        # The part after the last line feed is empty, or a record that a crash cut short.
-        lines = (self.folder / _JOURNAL).read_bytes().split(b"\n")[:-1]
+        try:
+            # The part after the last line feed is empty, or a record that a crash cut short.
+            lines = (self.folder / _JOURNAL).read_bytes().split(b"\n")[:-1]
+        except OSError as error:
+            raise self._write_error(error) from error
         for number, line in enumerate(lines):
             record = _decode_record(line)
             if not isinstance(record, dict):

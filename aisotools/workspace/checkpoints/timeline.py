@@ -480,6 +480,9 @@ class Checkpoints:
         """Drop the oldest steps above the limits, and the contents that only they needed.
 
         It reads every listing of the steps that stay, and takes a tenth of a second for 1,500 files.
+
+        Raises:
+            WorkspaceError: If the system refuses to delete or to write something.
         """
         with self._lock:
             done = self._timeline.done
@@ -490,7 +493,11 @@ class Checkpoints:
                 roots = {root for step in self._timeline.all_steps() for root in step.roots}
                 roots |= {tree.root for tree in self._trees if tree.root}
                 roots |= self._pinned.keys()
-                self._store.keep_only(reachable_digests(self._store, roots))
+                try:
+                    self._store.keep_only(reachable_digests(self._store, roots))
+                except OSError as error:
+                    place = f"What no step needs any more cannot be deleted in {str(self._store.folder)!r}"
+                    raise WorkspaceError(f"{place}: {error.strerror}. Make that folder writable.") from error
                 is_full = self._store.size > self.kept_bytes or self._store.count > self._kept_contents
                 if not is_full or not (done or self._pinned):
                     break

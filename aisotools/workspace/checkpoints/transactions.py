@@ -7,8 +7,8 @@ Mechanism
     given up: nothing has changed. What fails while it is switched is taken back, by a move of its own. Where
     even that fails, or the host died, the record stays, and `finish` or `complete` does the rest.
 Race window
-    Somebody may save a file while a move is staged: it is planned again. Between the last look and the
-    rename of a path nobody can tell.
+    Somebody may save a file while a move is made. It is taken back, sparing that file, and planned again,
+    which finds a conflict; see `aisotools.workspace.checkpoints.switching`.
 When it fails
     A move that can be neither taken back nor completed keeps every call from changing anything.
 """
@@ -33,13 +33,14 @@ from aisotools.workspace.checkpoints.moves import (
     plan_trees,
     refuse_unkept,
 )
-from aisotools.workspace.checkpoints.plan import Reasons, RestorePlan, plan_restore
+from aisotools.workspace.checkpoints.plan import RAN_BESIDE, Reasons, RestorePlan, plan_restore
 from aisotools.workspace.checkpoints.recovery import UNCERTAIN, describe_completed
 from aisotools.workspace.checkpoints.removal import sweep
 from aisotools.workspace.checkpoints.restore import lock_again
-from aisotools.workspace.checkpoints.staging import temporary_prefix
-from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline
+from aisotools.workspace.checkpoints.staging import switch_name, temporary_prefix
+from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline, group_overlapping
 from aisotools.workspace.checkpoints.store import RecordQueue, Store
+from aisotools.workspace.checkpoints.switching import put_back_displaced
 from aisotools.workspace.checkpoints.tree import TreeReader
 from aisotools.workspace.checkpoints.trees import TrackedTree, TrackedTrees
 
@@ -85,20 +86,31 @@ class Mover:
             plans = self._plan_healed(direction, steps, force=force)
             conflicts = tuple(conflict for _, plan in plans for conflict in plan.conflicts)
             if conflicts and not force:
-                return UndoResult(direction=direction, steps=tuple(steps), conflicts=conflicts, done=False)
+                is_partial = any(why.endswith(RAN_BESIDE) for _, why in conflicts)
+                return UndoResult(
+                    direction=direction,
+                    steps=tuple(steps),
+                    conflicts=conflicts,
+                    together=self._find_together(direction, steps) if is_partial else (),
+                    done=False,
+                )
             # The plan has scanned every tree.
             origin = {tree.key: tree.root for tree, _ in plans}
             moved = self._carry_out(direction, steps, plans, force=force)
-            if not (moved.is_late and attempts_left):
+            if moved.changed and moved.done and not force:
+                moved = self._take_back(replace(moved, origin=origin), plans)
+            if not (attempts_left and (moved.is_late or moved.changed) and not (moved.done or moved.stuck)):
                 break
             time.sleep(_TICK_S)  # the next plan is late again where a stamp is finer than its clock
-        if not moved.done and self._heal():
+        if not (moved.done or moved.changed) and self._heal():
             plans = self._plan(direction, steps, force=force)
             moved = self._carry_out(direction, steps, plans, force=force)
         if unfinished:  # what this move changes as well, it names itself
             touched = {tree.display_path(path) for tree, plan in plans for path in plan.touched}
             left = tuple(entry for entry in unfinished if entry[0] not in touched)
             moved = replace(moved, missing=moved.missing + left)
+        if moved.changed and not (moved.done or moved.stuck):
+            conflicts = moved.changed
         moved = replace(moved, conflicts=conflicts, origin=origin)
         if force or not moved.failed or not moved.done:
             return moved
@@ -140,7 +152,8 @@ class Mover:
             removed=(),
             missing=moved.failed,
             failed=moved.failed,
-            stuck=find_stuck(self._store, moved, plans),
+            changed=moved.changed,
+            stuck=find_stuck(self._store, moved, plans, [path for path, _ in [*back.others, *back.changed]]),
             done=False,
         )
 
@@ -150,7 +163,8 @@ class Mover:
         for key, root in moved.origin.items():
             tree = self._trees.find(key)
             if tree is not None:
-                plan = plan_restore(self._store, tree, [(tree.scan().root, root)])
+                placed = moved.placed.get(key, {})
+                plan = plan_restore(self._store, tree, [(tree.scan().root, root)], placed=placed)
                 if plan.hidden:
                     # What the move has put there would stay, and nobody would say so.
                     path, why = plan.hidden[0]
@@ -159,9 +173,13 @@ class Mover:
                     )
                 plans.append((tree, plan))
         direction: Direction = "redo" if moved.direction == "undo" else "undo"
-        return self._carry_out(
+        back = self._carry_out(
             direction, moved.steps[::-1], plans, moved.token, force=True, must_succeed=True
         )
+        # What somebody else has changed beside that is of no interest here.
+        ours = {tree.display_path(path) for tree, _ in plans for path in moved.placed.get(tree.key, ())}
+        spared = tuple(entry for entry in back.others if entry[0] in ours)
+        return replace(back, missing=(*back.missing, *spared))
 
     def _plan(
         self,
@@ -171,8 +189,27 @@ class Mover:
         is_resumed: bool = False,
         force: bool = False,
     ) -> list[tuple[TrackedTree, RestorePlan]]:
-        trees = self._trees
-        return plan_trees(self._store, trees, direction, steps, is_resumed=is_resumed, force=force)
+        return plan_trees(
+            self._store,
+            self._trees,
+            direction,
+            steps,
+            is_resumed=is_resumed,
+            force=force,
+            rest=() if is_resumed else self._find_rest(direction, steps),
+        )
+
+    def _find_rest(self, direction: Direction, steps: Sequence[Checkpoint]) -> list[Checkpoint]:
+        """Return the other steps that could be taken in a direction."""
+        ids = {step.call_id for step in steps}
+        stack = self._timeline.done if direction == "undo" else self._timeline.undone
+        return [step for step in stack if step.call_id not in ids]
+
+    def _find_together(self, direction: Direction, steps: Sequence[Checkpoint]) -> tuple[str, ...]:
+        """Return the calls that overlap with some steps, directly or through others, and these."""
+        ids = {step.call_id for step in steps}
+        groups = group_overlapping([*steps, *self._find_rest(direction, steps)])
+        return tuple(one.call_id for group in groups for one in group if any(s.call_id in ids for s in group))
 
     def _carry_out(
         self,
@@ -222,7 +259,15 @@ class Mover:
             raise
         self._timeline.moving = record
         listed = PathList()
-        moved = move_trees(self._store, plans, token, force=force, must_succeed=must_succeed, listed=listed)
+        moved = move_trees(
+            self._store,
+            plans,
+            token,
+            force=force,
+            must_succeed=must_succeed,
+            listed=listed,
+            is_resumed=is_recorded,
+        )
         moved.left += [key for key in left if key not in moved.left]
         failed, is_done = moved.failed, moved.is_switched or force or is_recorded
         if not is_done:
@@ -231,7 +276,10 @@ class Mover:
         else:
             self._timeline.shift(direction, ids)
             moved.missing += moved.waiting
-            if not (failed and must_succeed):
+            # What somebody else has changed is left to them, and nothing to be completed, unless all of this
+            # is taken back for that.
+            is_whole = must_succeed and not (force or is_recorded)
+            if not (must_succeed and failed) and not (is_whole and moved.changed):
                 # Disk full: what was done is done. The next call or move writes it before all else, or is
                 # refused; the next process finds a move that was cut short, and nothing left of it to do.
                 with suppress(WorkspaceError):
@@ -242,9 +290,11 @@ class Mover:
             steps=tuple(steps),
             restored=tuple(sorted_in_runs(moved.restored)),
             removed=tuple(sorted_in_runs(moved.removed)),
-            missing=tuple(sorted_in_runs([*moved.missing, *failed])),
+            missing=tuple(sorted_in_runs([*moved.missing, *failed, *moved.changed])),
             others=tuple(sorted_in_runs(moved.others)),
             failed=tuple(sorted_in_runs(failed)),
+            changed=tuple(sorted_in_runs(moved.changed)),
+            placed={tree.key: plan.placed for tree, plan in plans},
             done=is_done,
             is_late=moved.is_late,
             token=token,
@@ -311,12 +361,14 @@ class Mover:
         for tree, plan in self._plan(direction, steps):
             folders = {(), *(path[:-1] for path in plan.touched)}
             with tree.opened() as root:
+                # Crash: a person's save may have been taken out of its place, and not put back yet.
+                put_back_displaced(root, switch_name(record["token"]), plan.wanted)
                 if not sweep(root, folders, record["token"]):
                     left.append(tree.key)
                 lock_again(self._store, root, plan.end, folders)
         # Plan again: the partial files that were just removed would count as changes by somebody else.
         plans = self._plan(direction, steps, is_resumed=True)
-        return self._carry_out(
+        moved = self._carry_out(
             direction,
             steps,
             [(tree, plan.without_conflicts()) for tree, plan in plans],
@@ -326,6 +378,8 @@ class Mover:
             is_recorded=True,
             left=left,
         )
+        spared = [conflict for _, plan in plans for conflict in plan.conflicts]
+        return replace(moved, conflicts=tuple(sorted_in_runs([*spared, *moved.changed])))
 
     def sweep_left(self) -> None:
         """Remove partial files that could not be removed when they should have been, as far as possible."""

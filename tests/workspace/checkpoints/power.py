@@ -1,7 +1,8 @@
 """A disk that loses what was not synced: system calls are recorded, and played back up to any of them.
 
 The model is stricter than real file systems. A content is on the disk once its file was synced, a name once
-its folder was; of all else any part may be lost, in any order. Only a rename is one change. Links and FIFOs
+its folder was; of all else any part may be lost, in any order. Only a rename is one change, and is on the
+disk once one of its two folders was synced. Links and FIFOs
 cannot be synced: what was set of one is on the disk once the folder was in which it then is.
 """
 
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+
+from aisotools.workspace.checkpoints import switching
 
 Loss = Literal["nothing", "all", "some"]
 """What is lost of what was not synced."""
@@ -42,6 +45,7 @@ class Change:
         data: What is written, and where; None for a change of names.
         size: Of a content that is cut.
         adds: The name that leads to an inode from then on.
+        also: Of an exchange, the folder and the name that lead to a second one, and that.
         removes: The folder and the name that leads nowhere from then on.
         mtime_ns: The time of the inode from then on.
         mode: Its mode from then on.
@@ -54,6 +58,7 @@ class Change:
     size: int | None = None
     adds: tuple[str, int] | None = None
     removes: tuple[int, str] | None = None
+    also: tuple[int, str, int] | None = None
     mtime_ns: int | None = None
     mode: int | None = None
     owner: tuple[int, int] | None = None
@@ -98,6 +103,10 @@ class Disk:
             *("chmod", "fchown", "chown"),
         ):
             patch.setattr(os, name, self._recording(getattr(self, f"_{name}"), getattr(os, name)))
+        for name in ("exchange", "rename_new"):
+            place = f"aisotools.workspace.checkpoints.switching.{name}"
+            note = self._exchange if name == "exchange" else self._rename
+            patch.setattr(place, self._recording(note, getattr(switching, name)))
         for module in ("store", "staging"):
             place = f"aisotools.workspace.checkpoints.{module}.flush_file_system"
             patch.setattr(place, lambda _folder: self.log.append(Sync(None)))
@@ -284,6 +293,16 @@ class Disk:
 
     _replace = _rename
 
+    def _exchange(self, real: Any, old: str, new: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        places = self._place(old, src_dir_fd), self._place(new, dst_dir_fd)
+        real(old, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        (first, one), (second, other) = (place or (ROOT, "") for place in places)
+        put, out = (
+            self._numbers[os.stat(name, dir_fd=folder, follow_symlinks=False).st_ino]
+            for name, folder in ((new, dst_dir_fd), (old, src_dir_fd))
+        )
+        self._log_names(Change(second, adds=(other, put), also=(first, one, out)), dst_dir_fd)
+
     def _unlink(self, real: Any, path: Any, *, dir_fd: int | None = None) -> None:
         place = self._place(path, dir_fd)
         real(path, dir_fd=dir_fd)
@@ -311,6 +330,8 @@ class Disk:
                 names.setdefault(change.removes[0], {}).pop(change.removes[1], None)
             if change.adds is not None:
                 names.setdefault(change.inode, {})[change.adds[0]] = change.adds[1]
+            if change.also is not None:
+                names.setdefault(change.also[0], {})[change.also[1]] = change.also[2]
             if change.mtime_ns is not None:
                 times[change.inode] = change.mtime_ns
             if change.mode is not None:
@@ -335,7 +356,9 @@ class Disk:
                 synced |= inodes
                 complete |= inodes if entry.with_attributes else set()
                 continue
-            if entry.inode not in (complete if entry.is_of_attributes else synced):
+            on_disk = complete if entry.is_of_attributes else synced
+            # A rename is on the disk as soon as the folder is that it has taken a name from.
+            if on_disk.isdisjoint({entry.inode, *(entry.removes or ())[:1]}):
                 unsynced.append(entry)
                 is_lost[id(entry)] = loss == "all" or (loss == "some" and draw.random() < 0.5)
             if not is_lost.get(id(entry), False):

@@ -458,17 +458,21 @@ def test_authors_of_calls_that_overlapped_are_joined(two: Two) -> None:
     reader = TreeReader(two.store)
     certain = replace(OTHERS, seen=frozenset({("first",)}))
     one = step_of(roots[0], roots[3], call_id="1", began=1, ended=3, authorship=certain)
-    other = step_of(roots[2], roots[4], call_id="2", began=2, ended=4)
+    other = step_of(roots[2], roots[4], call_id="2", began=2, ended=4, authorship=OTHERS)
     assert join_authorships(reader, [one]) is certain
     paths = {name: (name,) for name in ("first", "both", "last")}
     assert join_authorships(reader, [one, other]) == JointAuthorship(
         (
             (certain, frozenset({paths["first"], paths["both"]})),
-            (UNKNOWN, frozenset({paths["both"], paths["last"]})),
+            (OTHERS, frozenset({paths["both"], paths["last"]})),
         ),
         between=frozenset({paths["both"]}),
     )
-    unknown_end = replace(other, after={})
+    silent = replace(other, authorship=UNKNOWN)
+    joint = join_authorships(reader, [one, silent])
+    assert isinstance(joint, JointAuthorship)
+    assert joint.between == frozenset(), "a call that does not say what it changes may have done that"
+    unknown_end = replace(silent, after={})
     assert join_authorships(reader, [one, unknown_end]) == JointAuthorship(
         ((certain, frozenset({paths["first"], paths["both"]})), (UNKNOWN, frozenset()))
     )
@@ -611,9 +615,7 @@ def test_bits_that_lend_rights_are_said_where_an_undo_cannot_set_them(
 @pytest.mark.parametrize("late", [0, 1])
 def test_save_in_one_tree_while_all_is_staged_keeps_all_as_they_are(two: Two, late: int) -> None:
     (two.roots[late] / "a").write_text("a person's")
-    plans = [
-        RestorePlan(targets={("a",): two.whole}, absent=frozenset({("a",)}), looked_ns=1) for _ in range(2)
-    ]
+    plans = [RestorePlan(targets={("a",): two.whole}, present={("a",): None}, looked_ns=1) for _ in range(2)]
     moved = move(two, *plans)
     assert (moved.is_late, moved.is_switched) == (True, False)
     assert [why for _, why in moved.failed] == ["somebody else is changing it just now"]

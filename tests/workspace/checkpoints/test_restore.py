@@ -26,8 +26,9 @@ from aisotools.workspace.checkpoints.restore import (
     sync_restored,
 )
 from aisotools.workspace.checkpoints.scan import ScanLimits
-from aisotools.workspace.checkpoints.staging import Stage, stage_name
+from aisotools.workspace.checkpoints.staging import Stage, switch_name
 from aisotools.workspace.checkpoints.store import Store, content_digest
+from aisotools.workspace.checkpoints.switching import mark_of
 from aisotools.workspace.checkpoints.tree import Node, TreePath, encode_folder
 from aisotools.workspace.checkpoints.trees import TrackedTree
 
@@ -650,8 +651,9 @@ def test_content_that_was_staged_and_one_that_was_not_are_both_put(tracked: Trac
     before = descriptors()
     with tracked.tree.opened() as root:
         stage, failures = stage_plan(tracked.store, root, part, "t", force=False)
-        assert (failures, tracked.names()) == ([], [stage_name("t"), f"{stage_name('t')}/1", "d"])
-        inode = (tracked.root / stage_name("t") / "1").stat().st_ino
+        place = f"{switch_name('t')}/{mark_of(('a',))}"
+        assert (failures, tracked.names()) == ([], [switch_name("t"), place, "d"])
+        inode = (tracked.root / place).stat().st_ino
         result = carry_out(tracked.store, root, plan, "t", force=False, stage=stage)
         assert result == RestoreResult(restored=[("a",), ("d", "b")])
         assert discard_stage(root, stage, "t")

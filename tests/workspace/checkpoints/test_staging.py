@@ -17,10 +17,12 @@ from aisotools.workspace.checkpoints.staging import (
     Stage,
     link_file,
     stage_name,
+    switch_name,
     sync_folders,
     writable,
 )
 from aisotools.workspace.checkpoints.store import Store
+from aisotools.workspace.checkpoints.switching import mark_of
 from aisotools.workspace.checkpoints.tree import Node, TreePath
 from tests.workspace.checkpoints.test_restore import descriptors, mode_of, ordinary_user
 
@@ -34,7 +36,7 @@ class Staged:
         self.store = Store(top / "store")
         self.folder = os.open(self.root, os.O_RDONLY)
         self.stage = Stage(self.store, self.folder, "t")
-        self.place = self.root / stage_name("t")
+        self.place = self.root / switch_name("t")
 
     def file(self, text: str, mode: int = 0o644) -> Node:
         return Node("file", mode, self.store.put(text.encode()), len(text))
@@ -113,7 +115,7 @@ def test_damaged_content_is_named_and_all_that_was_staged_goes(staged: Staged) -
     ((path, why),) = staged.stage.prepare({("a",): staged.file("other"), ("b",): node})
     assert path == ("b",)
     assert "damaged" in why
-    assert staged.names() == [stage_name("t"), f"{stage_name('t')}/1", f"{stage_name('t')}/2"]
+    assert staged.names() == [switch_name("t"), f"{switch_name('t')}/{mark_of(('a',))}"]
     assert not staged.land(("b",)), "a part of it never lands"
     assert discard_stage(staged.folder, staged.stage, "t")
     assert staged.names() == []
@@ -280,7 +282,9 @@ def test_staged_entries_are_private_until_they_are_complete(staged: Staged) -> N
     finally:
         os.umask(before)
     assert modes == [0o600]
-    names = [stage_name("t"), *(f"{stage_name('t')}/{name}" for name in ("1", "1/e", "1/f", "2"))]
+    folder, fifo = mark_of(("d",)), mark_of(("p",))
+    entries = [folder, f"{folder}/e", f"{folder}/f", fifo]
+    names = [switch_name("t"), *(f"{switch_name('t')}/{name}" for name in entries)]
     assert staged.names() == names
     assert [mode_of(staged.root / name) for name in names] == [0o700, 0o700, 0o700, 0o666, 0o640]
 
@@ -295,7 +299,7 @@ def test_folder_where_nobody_can_look_is_not_staged(staged: Staged) -> None:
         assert stage.name == ""
         assert not stage.land(("locked", "d"), root)
         assert stage.prepare({("locked", "p"): Node("fifo", 0o600)}) == []
-        assert stage.name == stage_name("t")
+        assert stage.name == switch_name("t")
         os.chmod("locked", 0o700, dir_fd=root)
         with writable(root, ("locked",)) as parent:
             assert stage.land(("locked", "p"), parent)

@@ -535,3 +535,11 @@ def test_records_that_wait_come_first_and_in_order(store: Store, monkeypatch: py
     queue.clear()
     queue.write()
     assert len(store.records()) == 3
+
+
+def test_records_that_cannot_be_read_are_an_error_with_the_folder_and_what_to_do(store: Store) -> None:
+    (store.folder / "chain").unlink()
+    (store.folder / "chain").mkdir()
+    with pytest.raises(WorkspaceError, match=r"Is a directory\. .*set XDG_STATE_HOME") as caught:
+        store.records()
+    assert str(store.folder) in str(caught.value)

@@ -23,6 +23,7 @@ from typing import Any, Self
 import pytest
 
 from aisotools.core.exceptions import UsageError, WorkspaceError
+from aisotools.workspace.checkpoints import switching
 from aisotools.workspace.checkpoints.authorship import Authorship, Evidence
 from aisotools.workspace.checkpoints.moves import LISTED_BYTES, PathList, UndoResult
 from aisotools.workspace.checkpoints.scan import ScanLimits, TooSlow
@@ -36,6 +37,7 @@ from aisotools.workspace.checkpoints.timeline import (
 )
 from aisotools.workspace.checkpoints.tree import TreeReader
 from aisotools.workspace.diff import changes_between
+from aisotools.workspace.dirfd import exchange
 from tests.waiting import file_times_advance
 
 Do = Callable[..., None]
@@ -1502,9 +1504,9 @@ def test_folder_whose_time_is_not_back_since_a_file_in_it_stays_is_named(
     rig.step((rig.root / "d" / "made").touch)
     rig.move()
     moved = rig.move("redo")
-    refuse = Failing(os.unlink, errno.EIO, fails_at=lambda name: name == "made")
+    refuse = Failing(os.rename, errno.EIO, fails_at=lambda name: name == "made")
     with monkeypatch.context() as patch:
-        patch.setattr(os, "unlink", refuse)
+        patch.setattr(os, "rename", refuse)
         back = rig.chain.revert(moved)
     assert back.missing == (
         ("d", "its time is not back, since not all in it is"),
@@ -1701,29 +1703,32 @@ def test_file_that_changes_again_and_again_is_named_and_nothing_is_done(
     assert file.read_text() == "1"
 
 
-def test_save_while_an_undo_puts_files_back_is_overwritten_unless_the_file_is_back_already(
+def test_save_while_an_undo_puts_files_back_is_a_conflict_and_all_else_is_taken_back(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"file{number}" for number in range(4)]
     for name in names:
         (rig.root / name).write_text("before")
     rig.step(lambda: [(rig.root / name).write_text("by the call") for name in names])
-    rename, put_back = os.rename, list[str]()
+    put_back = list[str]()
 
-    def save_meanwhile(source: Any, target: Any, **folders: Any) -> None:
-        rename(source, target, **folders)
-        if target in names:
-            put_back.append(target)
-            if len(put_back) == 2:
-                for name in names:
-                    (rig.root / name).write_text("by a person")
+    def save_meanwhile(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        exchange(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        put_back.append(target)
+        if len(put_back) == 2:
+            for name in (put_back[0], *(set(names) - set(put_back[:2]))):
+                (rig.root / name).write_text("by a person")
 
-    monkeypatch.setattr(os, "rename", save_meanwhile)
-    moved = rig.move()
-    assert moved.done
-    assert len(put_back) == 4
+    with monkeypatch.context() as patch:
+        patch.setattr(switching, "exchange", save_meanwhile)
+        moved = rig.move()
+    assert not moved.done
+    spared = {name for name in names if name != put_back[1]}
+    assert {path for path, _ in moved.conflicts} == spared
     texts = {name: (rig.root / name).read_text() for name in names}
-    assert texts == dict.fromkeys(put_back[:2], "by a person") | dict.fromkeys(put_back[2:], "before")
+    assert texts == dict.fromkeys(names, "by a person") | {put_back[1]: "by the call"}
+    assert rig.move(force=True).done
+    assert {(rig.root / name).read_text() for name in names} == {"before"}
 
 
 def test_whose_the_changes_of_a_step_are_is_known_after_a_restart(rig: Rig) -> None:
@@ -1744,3 +1749,17 @@ def test_whose_the_changes_of_a_step_are_is_known_after_a_restart(rig: Rig) -> N
     assert rig.move("redo").done
     assert (rig.root / "own").exists()
     assert set(rig.move(force=True).removed) == {"own", "other"}
+
+
+def test_contents_that_cannot_be_deleted_are_an_error_with_the_folder(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.step(lambda: (rig.root / "a").write_text("1"))
+    rig.chain.store.put(b"needed by nothing")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", Failing(os.unlink, errno.EROFS, fails_at=lambda _name: True))
+        with pytest.raises(WorkspaceError, match=r"cannot be deleted in .*Read-only file system") as caught:
+            rig.chain.drop_old()
+    assert str(rig.store) in str(caught.value)
+    rig.chain.drop_old()
+    assert rig.move().removed == ("a",)

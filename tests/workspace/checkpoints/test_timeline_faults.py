@@ -31,7 +31,7 @@ from typing import Any, Literal
 import pytest
 
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.workspace.checkpoints import staging, store
+from aisotools.workspace.checkpoints import staging, store, switching
 from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.timeline import Checkpoints
 from aisotools.workspace.workspace import TEMPORARY
@@ -61,7 +61,7 @@ Calls = Literal["changes", "looks"]
 
 CHANGES = [
     *("open", "write", "ftruncate", "fdatasync", "fsync", "fchmod", "fchown", "chmod", "chown"),
-    *("rename", "unlink", "rmdir", "mkdir", "symlink", "mkfifo", "link"),
+    *("rename", "exchange", "rename_new", "unlink", "rmdir", "mkdir", "symlink", "mkfifo", "link"),
     *("utime", "setxattr", "removexattr", "ioctl", "syncfs"),
 ]
 LOOKS = [
@@ -118,8 +118,11 @@ class Faults:
 
 def places_of(call: str) -> list[tuple[Any, str]]:
     """Return where a system call can be replaced: each object, and the name of its attribute."""
-    if call == "syncfs":  # the library of the system is called by what these modules have imported
+    # The library of the system is called by what these modules have imported.
+    if call == "syncfs":
         return [(module, "flush_file_system") for module in (store, staging)]
+    if call in {"exchange", "rename_new"}:
+        return [(switching, call)]
     return [(fcntl if call == "ioctl" else os, call)]
 
 
