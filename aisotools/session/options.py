@@ -6,6 +6,7 @@ A wrong option is refused when the session is created, in terms of the argument 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import warnings
@@ -60,7 +61,7 @@ def open_workspace(
         try:
             put_back_mode(claim.path, checkpoint_folder(claim.path, state))
             refuse_workspace(claim.path, state_folder=state, level=level, environ=environ)
-        except WorkspaceRefused:
+        except BaseException:
             claim.release()
             raise
         return _noting(claim, level, state)
@@ -77,8 +78,10 @@ def open_workspace(
                 "Close that session, or use another folder.",
             )
     except WorkspaceError:
-        for path in created:
-            path.rmdir()
+        # Race: code in the workspace around it may put something there, or move it, as soon as it exists.
+        with contextlib.suppress(OSError):
+            for path in created:
+                path.rmdir()
         raise
     return _noting(claim, level, state)
 

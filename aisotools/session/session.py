@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from aisotools.builtin import WORKER_MODULES, builtin_tools
-from aisotools.core.concurrency import LoopTicker
+from aisotools.core.concurrency import LoopTicker, run_to_completion
 from aisotools.core.events import CallEmitted, SessionEnded, SessionEvent
 from aisotools.core.exceptions import SessionClosed, ToolError, UsageError
 from aisotools.core.protocols import Approver, OutputCaps, StoredText
@@ -53,6 +53,7 @@ from aisotools.session.setup import (
     check_factory,
     claim_beside,
     detect_levels,
+    give_back,
     park,
     prepare_sandbox,
     settle_level,
@@ -442,11 +443,8 @@ class Session:
             self._refuse_if_closed("was closed while it opened")
             announce_opened(self._event_log, parts.history, session=by_session, settings=prepared.allowed)
         except BaseException:
-            if parts is not None:
-                await parts.discard()
-            lease.release()
-            if self._closed and self._recording is not None:
-                await self._recording.close()
+            recording = self._recording if self._closed else None
+            await run_to_completion(give_back(lease, parts, recording))
             raise
         self.log_path = self._recording.path
         # Files of the system's folder for temporary ones may be in memory.

@@ -122,10 +122,17 @@ class SessionParts:
     reads: ReadCache
     history: UndoHistory
 
-    async def discard(self) -> None:
-        """Close the sandbox and the history of a session that could not be opened."""
-        self.history.close()
-        await self.env.sandbox.close()
+
+async def give_back(lease: WorkspaceLease, parts: SessionParts | None, recording: Recording | None) -> None:
+    """Give back what a session holds that could not be opened: its parts, its workspace, its ledger."""
+    try:
+        if parts is not None:
+            parts.history.close()
+            await parts.env.sandbox.close()
+    finally:
+        await in_thread(lease.release)
+        if recording is not None:
+            await recording.close()
 
 
 class SetupOptions(TypedDict):
@@ -328,7 +335,8 @@ async def build_environment(
     guarded = Workspace(workspace)
     reads = ReadCache(guarded)
     async with contextlib.AsyncExitStack() as opened:
-        opened.push_async_callback(sandbox.close)
+        # Cancelled twice: what is being closed is closed to its end.
+        opened.push_async_callback(lambda: run_to_completion(sandbox.close()))
         history: UndoHistory
         if prepared.is_remote:
             # The files are elsewhere: what lies here says nothing about them, so nothing here is guarded or

@@ -14,6 +14,7 @@ from aisotools.core.exceptions import UsageError, WorkspaceRefused
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.confinement.levels import LEVELS
+from aisotools.session import options
 from aisotools.session.options import (
     check_retained_bytes,
     existing_paths,
@@ -308,3 +309,25 @@ async def test_repository_that_a_session_has_made_lets_the_next_one_open(
         with pytest.raises(WorkspaceRefused, match=r"contains a git checkout \(.*/mine\)"):
             await session.start()
     await session.close()
+
+
+@pytest.mark.parametrize("then", ["filled", "moved", "removed", "a link", "a file"])
+def test_a_folder_that_others_take_before_it_is_refused_hides_no_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: Mapping[str, str], then: str
+) -> None:
+    new = tmp_path / "home" / "a" / "new"
+
+    def take(*_: object, **__: object) -> None:
+        if then == "filled":
+            (new / "x").touch()
+        else:
+            new.rename(tmp_path / "moved")
+        if then == "a link":
+            new.symlink_to(tmp_path / "moved")
+        elif then == "a file":
+            new.touch()
+        raise WorkspaceRefused("it lies in another one")
+
+    monkeypatch.setattr(options, "refuse_workspace", take)
+    with pytest.raises(WorkspaceRefused, match=r"^it lies in another one$"):
+        open_workspace(new, "confined", environ)

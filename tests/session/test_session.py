@@ -38,6 +38,7 @@ from aisotools.sandbox.confinement.detect import Detection
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
+from aisotools.session import session as session_module
 from aisotools.session.session import Session
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.tools.adapter import renamed_tool
@@ -46,7 +47,7 @@ from aisotools.tools.registry import ToolRegistry
 from aisotools.workspace.lock import state_folder
 from tests.conftest import OpenSession
 from tests.sandbox.rig import processes_of
-from tests.waiting import HANG_S, eventually
+from tests.waiting import HANG_S, eventually, loop_turns
 
 
 def reading(name: str = "mock", **options: Any) -> MockTool:
@@ -484,6 +485,42 @@ async def test_ending_a_session_while_its_worker_gets_ready_leaves_nothing(
             await starting
         await session.close()
     assert processes_of(tmp_path / "w") == []
+    with claimed_elsewhere(tmp_path / "w", environ) as (_, held):
+        assert held
+
+
+async def test_a_start_that_is_cancelled_twice_holds_nothing(
+    environ: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(FakeSandbox):
+        """Takes its time to close, as one whose worker has to end first."""
+
+        async def close(self) -> None:
+            closing.set()
+            await loop_turns()
+            await super().close()
+            closed.set()
+
+    closing, closed = asyncio.Event(), asyncio.Event()
+    session = Session(tmp_path / "w", sandbox=Slow, environ=environ)
+    recording = asyncio.Event()
+
+    async def never(*_: object, **__: object) -> None:
+        recording.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(session_module, "record", never)
+    starting = asyncio.ensure_future(session.start())
+    await recording.wait()
+    starting.cancel()
+    await closing.wait()
+    for _ in range(3):
+        starting.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert closed.is_set()
+    await session.close()
     with claimed_elsewhere(tmp_path / "w", environ) as (_, held):
         assert held
 
