@@ -438,8 +438,8 @@ def find_other_places(folder: str) -> list[str]:
     """Return further paths by which a real folder, a part of it, or what is mounted in it can be found.
 
     What is written into the folder may be read there: by a bind mount, or by an overlay of which it is a
-    layer; and what is written into an overlay is in its upper layer. Layers that have no path here are not
-    found: those of a container's root, and those that were given as relative paths.
+    layer; and what is written into an overlay is in its upper layer. Layers that have no path here, as those
+    of a container's root, are not found.
     """
     known = _list_mounts()
     inner = [mount.point for mount in known if lies_to(folder, mount.point) == "contains"]
@@ -463,7 +463,8 @@ class _Mount(NamedTuple):
         device: Numbers of the file system.
         root: Path in it.
         point: Where it is mounted.
-        layers: Absolute paths of the layers of an overlay, the upper one among them.
+        layers: Paths of the layers of an overlay, the upper one among them. The kernel has relative ones as
+            they were given, and does not say what to.
         upper: The one that is written to; empty for none.
     """
 
@@ -484,7 +485,7 @@ def _find_overlaid(folder: str, known: Sequence[_Mount]) -> list[str]:
     """Return where overlays show a real folder or a part of it, and the upper layer that it is written to."""
     places = []
     for mount in known:
-        for layer in map(resolve_links, mount.layers):
+        for layer in _resolve_layers(mount.layers, folder):
             relation = lies_to(folder, layer)
             if relation == "contains":
                 places.append(mount.point)
@@ -495,9 +496,19 @@ def _find_overlaid(folder: str, known: Sequence[_Mount]) -> list[str]:
                 if within and _is_on(place, mount.device):  # or it is covered by another mount
                     places.append(place)
     own = _find_mount(folder, known)
-    if own is not None and own.upper and os.path.isdir(own.upper):  # noqa: PTH112 - a text, as everything here
-        places.append(_join(resolve_links(own.upper), _rest(_join(own.root, _rest(folder, own.point)), "/")))
+    if own is not None and own.upper:
+        rest = _rest(_join(own.root, _rest(folder, own.point)), "/")
+        places += [_join(upper, rest) for upper in _resolve_layers([own.upper], own.point)]
     return places
+
+
+def _resolve_layers(layers: Iterable[str], folder: str) -> Iterator[str]:
+    """Yield the real paths of layers. A relative one may be relative to `folder` or to any folder above it."""
+    for layer in layers:
+        tries = (
+            [layer] if layer.startswith("/") else [f"{one}/{layer}" for one in (folder, *parents(folder), "")]
+        )
+        yield from (resolve_links(one) for one in tries if os.path.isdir(one))  # noqa: PTH112 - a text
 
 
 _last_mounts: tuple[int, list[_Mount]] = (0, [])
@@ -531,7 +542,7 @@ def _parse_mounts(text: str) -> list[_Mount]:
 
 
 def _parse_layers(options: str) -> tuple[tuple[str, ...], str]:
-    """Return the layers of an overlay, and the upper one of them, as far as their paths are absolute."""
+    """Return the layers of an overlay, and the upper one of them."""
     layers, upper = [], ""
     for option in options.split(","):
         name, _, value = option.partition("=")
@@ -542,7 +553,7 @@ def _parse_layers(options: str) -> tuple[tuple[str, ...], str]:
         elif name == "upperdir":
             upper = _unescape(value)
             layers.append(upper)
-    return tuple(one for one in layers if one.startswith("/")), upper if upper.startswith("/") else ""
+    return tuple(filter(None, layers)), upper
 
 
 def _rest(path: str, folder: str) -> str:

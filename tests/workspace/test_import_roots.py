@@ -713,10 +713,12 @@ workspace = Path(os.fsdecode(base), "ws")
 sys.path.insert(0, os.fsdecode(base + b"/" + root))
 refuse_import_root(workspace)  # the control: without the mount it is a workspace
 watch = ImportRootWatch(workspace, dict(os.environ))
+os.chdir(base)  # what layers may be relative to
 if overlay and libc.mount(b"overlay", base + b"/" + target, b"overlay", 0, overlay):
     sys.exit("no overlays here")
 if not overlay and libc.mount(base + b"/" + source, base + b"/" + target, None, 4096, None):
     sys.exit("no bind mounts here")
+os.chdir("/")
 assert watch.has_changed()
 for look in (watch.check, lambda: refuse_import_root(workspace)):
     try:
@@ -763,10 +765,13 @@ OVERLAID = {
 """Lower layers, the upper one, where they are mounted, and which folder is on the path of modules."""
 
 
+@pytest.mark.parametrize("is_relative", [False, True])
 @pytest.mark.parametrize("case", OVERLAID)
-def test_a_workspace_that_an_overlay_shows_where_modules_are_is_refused(tmp_path: Path, case: str) -> None:
+def test_a_workspace_that_an_overlay_shows_where_modules_are_is_refused(
+    tmp_path: Path, case: str, is_relative: bool
+) -> None:
     lower, upper, target, root = OVERLAID[case]
-    done = run_overlaid(tmp_path, lower, upper, target, root)
+    done = run_overlaid(tmp_path, lower, upper, target, root, is_relative=is_relative)
     assert done[-1] == "blocked", done
     assert len(done) == 3, done
     assert "cannot be the workspace: what is in it is at " in done[0]
@@ -778,7 +783,9 @@ def test_overlays_whose_lower_layer_is_on_the_path_refuse_no_workspace(tmp_path:
     assert run_overlaid(tmp_path, "site", "up", "ws", "site") == ["blocked"]
 
 
-def run_overlaid(base: Path, lower: str, upper: str, target: str, root: str) -> list[str]:
+def run_overlaid(
+    base: Path, lower: str, upper: str, target: str, root: str, *, is_relative: bool = False
+) -> list[str]:
     for name in ("around/ws/lib", "mnt", "site/lib", "lower/lib", "up", "work"):
         (base / name).mkdir(parents=True)
     workspace = base / "ws"
@@ -786,8 +793,9 @@ def run_overlaid(base: Path, lower: str, upper: str, target: str, root: str) -> 
         workspace.symlink_to("around/ws")
     else:
         (workspace / "lib").mkdir(parents=True)
-    lowers = ":".join(f"{base}/{name}" for name in lower.split(":"))
-    options = f"lowerdir={lowers},upperdir={base}/{upper},workdir={base}/work"
+    start = "" if is_relative else f"{base}/"
+    lowers = ":".join(f"{start}{name}" for name in lower.split(":"))
+    options = f"lowerdir={lowers},upperdir={start}{upper},workdir={start}work"
     return run_in_namespace(base, "", target, root, options)
 
 

@@ -209,7 +209,8 @@ def test_layers_of_overlays_are_read_whatever_their_names() -> None:
     first, second, relative, other, short = _parse_mounts(text)
     assert (first.layers, first.upper) == (("/l1", "/l 3:x", "/a,b", "/u="), "/u=")
     assert (second.layers, second.upper) == (("/p", "/q", "/d"), "")
-    assert [(one.layers, one.upper) for one in (relative, other, short)] == [((), "")] * 3
+    assert (relative.layers, relative.upper) == (("a", "b", "c"), "c")
+    assert [(one.layers, one.upper) for one in (other, short)] == [((), "")] * 2
 
 
 def test_small_is_what_can_be_copied(tmp_path: Path) -> None:
