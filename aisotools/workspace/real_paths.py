@@ -503,7 +503,7 @@ def _find_overlaid(folder: str, known: Sequence[_Mount]) -> list[str]:
 
 
 def _resolve_layers(layers: Iterable[str], folder: str) -> Iterator[str]:
-    """Yield the real paths of layers. A relative one may be relative to `folder` or to any folder above it."""
+    """Yield the real paths of layers. A relative one is tried from `folder` and from each folder above it."""
     for layer in layers:
         tries = (
             [layer] if layer.startswith("/") else [f"{one}/{layer}" for one in (folder, *parents(folder), "")]

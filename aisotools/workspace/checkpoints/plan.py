@@ -209,7 +209,10 @@ def plan_restore(
             elif after is None and not unkept.isdisjoint(_around(path)):
                 continue  # what this folder is to hold was never known, so nothing in it is too much
             current = targets[path] if path in targets else reader.lookup(now, path)
-            if placed is not None and not _is_of_move(path, current, after, placed):
+            if placed is not None and (
+                not _is_of_move(path, current, after, placed) or not others.keys().isdisjoint(_around(path))
+            ):
+                # Somebody else has put it there, or what stands in the place of a folder around it.
                 others[path] = _CHANGED_SINCE
                 continue
             # Race: a file tool of another call was writing when this state was kept. What it had not renamed
