@@ -492,7 +492,7 @@ class Worker:
         # Signal: a child of a process that ignores it leaves no exit status. A handler of user code stays.
         # It is set again in any case, since C code may have ignored the signal behind Python's back.
         handler = _signal.getsignal(signal.SIGCHLD)
-        _signal.signal(signal.SIGCHLD, handler if callable(handler) else signal.SIG_DFL)
+        _signal.signal(signal.SIGCHLD, handler if callable(handler) else _signal.SIG_DFL)
         umask = os.umask(self._umask)
         if not umask & 0o700:
             os.umask(umask)

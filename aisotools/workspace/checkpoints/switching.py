@@ -136,6 +136,10 @@ class Switcher:
             OSError: If the system refuses it.
         """
         node = None if path in self._emptied else self._present.get(path)
+        if node is None and self._is_hidden(path):
+            # Race: what a person saved there since the call is replaced, which the plan could not see either.
+            os.rename(source, path[-1], src_dir_fd=folder, dst_dir_fd=parent)
+            return
         if node is None:
             _put_new(path[-1], source, folder, parent)
             return
@@ -174,6 +178,9 @@ class Switcher:
             OSError: If the system refuses it.
         """
         node, name = self._present.get(path), path[-1]
+        if node is None and self._is_hidden(path):
+            os.unlink(name, dir_fd=parent)
+            return
         if node is None or node.kind == "folder":
             raise ChangedMeanwhile
         is_sure = self._is_sure(before, node)
@@ -245,6 +252,11 @@ class Switcher:
         if not is_known:
             _put_back(name, aside, parent, parent, None)
             raise ChangedMeanwhile
+
+    def _is_hidden(self, path: TreePath) -> bool:
+        """Return whether the plan could not see a path, since a folder around it could not be opened."""
+        around = (self._present.get(path[:end]) for end in range(1, len(path)))
+        return any(node is not None and node.is_unreadable for node in around)
 
     def _is_sure(self, status: os.stat_result, node: Node) -> bool:
         """Return whether a status is certainly that of what the plan has seen."""

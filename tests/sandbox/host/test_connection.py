@@ -523,6 +523,7 @@ async def test_sweeping_is_awaited_and_bounded(peer: Peer) -> None:
         "seq": request["seq"],
         "scope": scope_of(call, [call, other]).as_json(),
         "keep": [],
+        "call": call.number,
     }
     assert not sweeping.done()
     peer.send_control(op="done", seq=request["seq"])

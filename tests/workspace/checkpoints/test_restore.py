@@ -407,7 +407,7 @@ def test_tree_that_cannot_be_removed_is_named_and_the_others_are_removed(
 ) -> None:
     removed: list[TreePath] = []
 
-    def remove_tree(_root: int, path: TreePath, _token: str) -> None:
+    def remove_tree(_root: int, path: TreePath, *_: object) -> None:
         if path == ("gone",):
             raise FileNotFoundError
         if path == ("stays",):
