@@ -179,6 +179,7 @@ class Switcher:
         """
         node, name = self._present.get(path), path[-1]
         if node is None and self._is_hidden(path):
+            # Race: as above, in `put`.
             os.unlink(name, dir_fd=parent)
             return
         if node is None or node.kind == "folder":
