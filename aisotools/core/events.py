@@ -8,8 +8,6 @@ provider data are omitted. `Conversation` folds an agent's events back into its 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import operator
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -34,6 +32,7 @@ from aisotools.core.types import (
     RunsIn,
     ToolCall,
     ToolResult,
+    fields_to_copy,
 )
 
 
@@ -585,15 +584,9 @@ _HEADER_FIELDS = {field.name for field in dataclasses.fields(SessionEvent)}
 
 def agent_body(event: AgentEvent) -> dict[str, Any]:
     """Return the fields of an event as JSON, redacted, without those that every event has."""
-    names, values_of = _body_fields(type(event))  # type: ignore[arg-type]  # classes are hashable
-    return {name: _plain(value) for name, value in zip(names, values_of(event), strict=True)}
-
-
-@functools.cache
-def _body_fields(kind: type[AgentEvent]) -> tuple[tuple[str, ...], operator.attrgetter[tuple[Any, ...]]]:
-    fields = dataclasses.fields(kind)
-    names = tuple(field.name for field in fields if field.name not in _HEADER_FIELDS)
-    return names, operator.attrgetter(*names)
+    names, values_of = fields_to_copy(type(event))  # type: ignore[arg-type]  # classes are hashable
+    values = zip(names, values_of(event), strict=True)
+    return {name: _plain(value) for name, value in values if name not in _HEADER_FIELDS}
 
 
 def _plain(value: Any) -> Json:

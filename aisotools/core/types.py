@@ -52,12 +52,13 @@ def with_changes(value: _Value, **changes: Any) -> _Value:
         TypeError: If there is no such field.
     """
     kind: type[_Value] = type(value)
-    names, values_of = _fields_to_copy(kind)  # type: ignore[arg-type]  # classes are hashable
+    names, values_of = fields_to_copy(kind)  # type: ignore[arg-type]  # classes are hashable
     return kind(**dict(zip(names, values_of(value), strict=True), **changes))
 
 
 @functools.cache
-def _fields_to_copy(kind: type) -> tuple[tuple[str, ...], Callable[[object], tuple[object, ...]]]:
+def fields_to_copy(kind: type) -> tuple[tuple[str, ...], Callable[[object], tuple[object, ...]]]:
+    """Return the names of a dataclass's fields, and a function that returns the values of one instance."""
     names = tuple(one.name for one in dataclasses.fields(kind) if one.init)
     get = operator.attrgetter(*names)
     return names, get if len(names) > 1 else lambda value: (get(value),)
