@@ -12,6 +12,7 @@ import pytest
 from aisotools.workspace.lock import state_place
 from tests import host_guard
 from tests.host_guard import State, Watch, Watched, difference, state_of, tracked, usual
+from tests.waiting import HANG_S
 from tests.work import lines_run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -80,7 +81,7 @@ def run(folder: Path, *arguments: str) -> tuple[int, str]:
         env={**inherited, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=HANG_S,
         check=False,
     )
     return done.returncode, done.stdout + done.stderr

@@ -26,6 +26,7 @@ from tests.tutorials import (
     run,
     sanitized,
 )
+from tests.waiting import HANG_S
 
 MOST_BYTES = 300_000
 MOST_IMAGE_BYTES = 150_000
@@ -130,7 +131,7 @@ def nbval(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
         **private_home(folder),
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=HANG_S,
         check=False,
     )
 

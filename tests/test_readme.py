@@ -40,6 +40,7 @@ from aisotools.testing.contracts import (
 )
 from tests import shape
 from tests.conftest import OpenSession
+from tests.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
@@ -74,7 +75,7 @@ def run(command: list[str], place: Mapping[str, str]) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=HANG_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

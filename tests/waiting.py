@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 _CLOCK_REALTIME_COARSE = 5  # of Linux; the kernel stamps files by it, which moves on every few milliseconds
 Result = TypeVar("Result")
-HANG_S = 60.0
+HANG_S = 120.0
 """After this time, nobody believes any more that something will happen."""
 
 

@@ -23,6 +23,7 @@ from aisotools.builtin.search import (
 )
 from aisotools.core.exceptions import ToolError
 from aisotools.workspace.workspace import Workspace
+from tests.waiting import HANG_S
 
 
 def write(root: Path, **files: str) -> None:
@@ -268,4 +269,4 @@ def test_the_library_is_imported_with_the_first_rule() -> None:
         "assert IgnoreRules().with_file('a', '.').ignores('a', is_folder=False)\n"
         "assert 'pathspec' in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=HANG_S)

@@ -16,6 +16,7 @@ import pytest
 from aisotools.cli import main
 from aisotools.core.exceptions import SandboxError
 from aisotools.sandbox.confinement.detect import ENABLED_BY, PROTECTS, Detection, Probe
+from tests.waiting import HANG_S
 
 PROBES = (Probe("landlock", True, "ABI 7"), Probe("namespaces", False, "EPERM"))
 
@@ -151,7 +152,7 @@ def test_ctrl_c_ends_quietly(stage: Stage) -> None:
 def test_doctor_on_this_machine() -> None:
     script = Path(sys.executable).parent / "aisotools"
     run = subprocess.run(
-        [script, "doctor", "--json"], capture_output=True, text=True, check=False, timeout=50
+        [script, "doctor", "--json"], capture_output=True, text=True, check=False, timeout=HANG_S
     )
     answer = json.loads(run.stdout)
     assert run.returncode == (0 if answer["holds"] else 1), run.stderr
@@ -242,7 +243,9 @@ print("parent", os.getpid())
 main._exec([sys.executable, "-c", {child!r}])
 print("not reached")
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=50)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=HANG_S
+    )
     parent, became = run.stdout.splitlines()
     assert parent.replace("parent", "child") == became
 

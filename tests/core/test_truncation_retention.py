@@ -10,6 +10,7 @@ import pytest
 
 from aisotools.core.truncation import RetentionBudget, size_of
 from aisotools.core.types import Decision, ToolCall
+from tests.waiting import HANG_S
 
 # How much a process grows by a value, over what is charged for it.
 GROWTH = """
@@ -46,7 +47,7 @@ VALUES = {
 @pytest.mark.parametrize("text", VALUES.values(), ids=VALUES)
 def test_a_size_is_within_a_factor_of_two_of_the_growth_of_a_process(text: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", GROWTH, text], capture_output=True, text=True, check=True, timeout=50
+        [sys.executable, "-c", GROWTH, text], capture_output=True, text=True, check=True, timeout=HANG_S
     )
     ratio = float(done.stdout)
     print(f"\ngrown / charged: {ratio:.2f}")
@@ -163,7 +164,7 @@ print((full - kept) >> 20, (kept - resident()) >> 20)
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries have no such function")
 def test_free_memory_below_what_is_in_use_goes_back() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", HOLES], capture_output=True, text=True, check=True, timeout=50
+        [sys.executable, "-c", HOLES], capture_output=True, text=True, check=True, timeout=HANG_S
     )
     without, with_it = map(int, done.stdout.split())
     assert without < 10

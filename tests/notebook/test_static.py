@@ -19,6 +19,7 @@ from aisotools.notebook.trace.view import trace_bundle
 from tests.notebook.inert import assert_inert
 from tests.notebook.trace.test_model import a_run
 from tests.policy.test_prompts import a_request
+from tests.waiting import HANG_S
 
 DIFF = {"diff": {"path": "a.txt", "lines": ["-old", "+new"], "added": 1, "removed": 1, "note": ""}}
 
@@ -64,7 +65,7 @@ def test_nbconvert_shows_them(tmp_path: Path) -> None:
     path = tmp_path / "records.ipynb"
     nbformat.write(notebook, path)
     command = [sys.executable, "-m", "nbconvert", "--to", "html", str(path)]
-    subprocess.run(command, check=True, capture_output=True, timeout=50)
+    subprocess.run(command, check=True, capture_output=True, timeout=HANG_S)
     page = path.with_suffix(".html").read_text("utf-8")
     for words in ("✓ Approved", "with changed arguments", "Not answered in time", "1 of 2 calls approved"):
         assert words in page

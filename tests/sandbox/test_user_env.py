@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.sandbox.rig import Rig, rig
-from tests.waiting import eventually
+from tests.waiting import HANG_S, eventually
 
 HOME_VARIABLES = {"HOME", "TMPDIR", "IPYTHONDIR", "MPLCONFIGDIR", "XDG_CACHE_HOME"}
 VARIABLES = HOME_VARIABLES | {
@@ -126,7 +126,7 @@ def test_no_secret_of_the_host_is_anywhere_in_memory(tmp_path: Path) -> None:
         input=SEARCH,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=HANG_S,
         check=False,
         cwd=Path(__file__).parents[2],
         env=os.environ | {"API_KEY": secrets.token_hex(20)},

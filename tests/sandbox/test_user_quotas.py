@@ -16,6 +16,7 @@ from aisotools.sandbox.process import spawn
 from tests.sandbox import inside
 from tests.sandbox.conftest import Places
 from tests.sandbox.rig import rig
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.skipif(
     landlock.abi() < 6 or syscalls.architecture() is None, reason="level confined takes Landlock ABI 6"
@@ -155,7 +156,7 @@ def what_fails(quota: str, level: str | None, workspace: Path) -> dict[str, str]
             command,
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=HANG_S,
             check=True,
             env={},
             **user,

@@ -21,6 +21,7 @@ from aisotools.workspace.git_settings import (
     parse_settings,
 )
 from aisotools.workspace.path_facts import PathResolver
+from tests.waiting import HANG_S
 from tests.workspace.test_protected_attacks import git_needed
 
 SETTINGS = [
@@ -167,7 +168,7 @@ def run(command: str, folder: Path, **environ: str) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
 

@@ -21,6 +21,7 @@ from aisotools.session import guards
 from aisotools.session.guards import ImportRootWatch
 from aisotools.workspace.host_files import refuse_host_files
 from aisotools.workspace.import_roots import refuse_import_root
+from tests.waiting import HANG_S
 from tests.workspace.test_import_roots import folder, refusal
 
 SOURCES = str(Path(guards.__file__).parents[2])
@@ -276,7 +277,7 @@ def test_the_startup_file_of_python_is_refused(place: Path) -> None:
         env={"PATH": "/usr/bin:/bin", **environ},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
     )
     assert "this came from" in done.stdout, "the control"
     assert "it contains the file PYTHONSTARTUP" in refusal(workspace, environ)

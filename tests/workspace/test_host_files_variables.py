@@ -22,6 +22,7 @@ from aisotools.workspace.host_files import (
     chooses_code,
     why_variables_refuse,
 )
+from tests.waiting import HANG_S
 from tests.workspace.test_import_roots import folder, refusal
 
 PLANTED = "this came from the workspace"
@@ -45,7 +46,7 @@ def run(command: list[str], cwd: Path, environ: Mapping[str, str]) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
     )
     return done.stdout + done.stderr
 

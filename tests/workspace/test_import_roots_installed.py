@@ -20,6 +20,7 @@ import pytest
 
 from aisotools.core.exceptions import WorkspaceRefused
 from aisotools.session.guards import ImportRootWatch
+from tests.waiting import HANG_S
 from tests.workspace.test_import_roots import folder, refusal
 
 PLANTED = "print('imported from the workspace')"
@@ -50,7 +51,7 @@ def imports(place: Path, code: str) -> bool:
         env={"PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
     )
     return "imported from the workspace" in done.stdout
 
@@ -180,7 +181,7 @@ def test_the_folder_of_a_persons_own_packages_counts_before_it_exists(place: Pat
         env={"PATH": "/usr/bin:/bin", **environ},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
     )
     assert "imported from the workspace" in done.stdout, "the control"
     assert "your own packages" in reason

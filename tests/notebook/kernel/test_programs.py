@@ -14,6 +14,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from tests.notebook.kernel.jupyter import environment, install_spec
+from tests.waiting import HANG_S
 
 CELLS = ("x = 6 * 7\nprint('printed')", "x", "import os\nos.path.exists(os.path.expanduser('~/.ssh'))")
 
@@ -75,7 +76,7 @@ def test_jupyter_console(folder: Path) -> None:
         ["-m", "jupyter_console", "--kernel", "aisotools", "--simple-prompt"],
         cwd=str(folder / "course"),
         env={**environment(folder), "TERM": "dumb"},
-        timeout=60,
+        timeout=HANG_S,
         encoding="utf-8",
     )
     console.expect("In \\[1\\]: ")

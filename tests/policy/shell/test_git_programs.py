@@ -19,6 +19,7 @@ from aisotools.policy.shell.git_programs import (
     WATCHER,
     hooks_run_by,
 )
+from tests.waiting import HANG_S
 
 
 def groups_of(command: str) -> set[str]:
@@ -125,7 +126,7 @@ def test_hooks_that_git_runs_are_those_of_the_table(tmp_path: Path) -> None:
 
     def run(command: str) -> None:
         subprocess.run(
-            ["bash", "-c", command], cwd=home, env=environ, capture_output=True, check=False, timeout=60
+            ["bash", "-c", command], cwd=home, env=environ, capture_output=True, check=False, timeout=HANG_S
         )
 
     home.mkdir()

@@ -6,23 +6,38 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from subprocess import PIPE
+from subprocess import PIPE, Popen
 
 import pytest
 
 from aisotools.sandbox.host import activity
 from aisotools.sandbox.host.activity import IdleTimes
+from aisotools.sandbox.process import tree
 from aisotools.workspace.dirfd import file_time
 from tests.waiting import wait_until
 
 
+@contextmanager
+def supervised(code: str) -> Iterator[Popen[bytes]]:
+    """Run Python code below a process with no other children and one thread, and yield that one.
+
+    Below the process of the tests there may be what earlier tests have left, and it may have many threads.
+    """
+    command = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, start_new_session=True) as supervisor:
+        try:
+            yield supervisor
+        except BaseException:
+            os.killpg(supervisor.pid, signal.SIGKILL)  # or what failed would be waited for without end
+            raise
+
+
 def test_times_in_which_nothing_runs_are_seen_and_those_in_which_something_does_are_not() -> None:
     code = "import sys\nfor line in sys.stdin: print(flush=True)"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=PIPE, stdout=PIPE) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
+    with supervised(code) as child:
 
         def let_it_run() -> None:
             assert child.stdin is not None
@@ -33,15 +48,16 @@ def test_times_in_which_nothing_runs_are_seen_and_those_in_which_something_does_
 
         let_it_run()
         idle = IdleTimes()
-        wait_until(lambda: idle.look([os.getpid()]) and idle.spans)
+        wait_until(lambda: idle.look([child.pid]) and idle.spans)
         first = idle.spans[-1]
-        assert idle.look([os.getpid()])
-        wait_until(lambda: idle.look([os.getpid()]) and idle.spans[-1][1] > first[1])
+        assert idle.look([child.pid])
+        wait_until(lambda: idle.look([child.pid]) and idle.spans[-1][1] > first[1])
         assert idle.spans[-1][0] == first[0]  # the same time, which goes on
         ended_ns = file_time()
         let_it_run()
-        wait_until(lambda: idle.look([os.getpid()]) and idle.spans[-1][0] > ended_ns)
+        wait_until(lambda: idle.look([child.pid]) and idle.spans[-1][0] > ended_ns)
         assert all(end <= ended_ns or begin > ended_ns for begin, end in idle.spans)
+        assert child.stdin is not None
         child.stdin.close()
 
 
@@ -74,33 +90,32 @@ while not acts: pass
 open({str(tmp_path / "ready")!r}, "w").close()
 while acts < 2: pass
 """
-    with subprocess.Popen([sys.executable, "-c", code]) as child, ExitStack() as failed:
-        failed.callback(child.kill)  # or what failed would be waited for without end
+    with supervised(code) as supervisor:
         wait_until((tmp_path / "ready").exists)
         (tmp_path / "ready").read_bytes()
+        (child,) = tree.descendants(supervisor.pid)
         idle = IdleTimes()
         began_ns = file_time()
-        wait_until(lambda: idle.look([os.getpid()]) and bool(idle.unwritten))
+        wait_until(lambda: idle.look([supervisor.pid]) and bool(idle.unwritten))
         first = idle.unwritten[-1]
-        wait_until(lambda: idle.look([os.getpid()]) and idle.unwritten[-1][1] > first[1])
+        wait_until(lambda: idle.look([supervisor.pid]) and idle.unwritten[-1][1] > first[1])
         assert (idle.unwritten[-1][0], len(idle.unwritten)) == (first[0], 1), "the same time, which goes on"
         assert first[0] > began_ns
         # On a busy machine it may have to wait for a processor, and then it does not run.
         wait_until(
             lambda: (
-                idle.look([os.getpid()]) and (not idle.spans or idle.spans[-1][1] < idle.unwritten[-1][1])
+                idle.look([supervisor.pid]) and (not idle.spans or idle.spans[-1][1] < idle.unwritten[-1][1])
             ),
         )
         asked_ns = file_time()
-        child.send_signal(signal.SIGUSR1)
+        os.kill(child, signal.SIGUSR1)
         (tmp_path / "ready").read_bytes()
         acted_ns = file_time()
         for _ in range(4):
-            idle.look([os.getpid()])
+            idle.look([supervisor.pid])
         assert not any(begin <= acted_ns and end > asked_ns for begin, end in idle.unwritten)
         assert (len(idle.unwritten) > 1) == (how != "a mapped file"), "which may be written at any time"
-        child.send_signal(signal.SIGUSR1)
-        failed.pop_all()
+        os.kill(child, signal.SIGUSR1)
 
 
 def test_nothing_is_said_of_nobody_or_of_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

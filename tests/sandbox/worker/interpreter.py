@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import HANG_S
+
 
 def run_alone(code: str, folder: Path) -> Any:
     """Run `code` in a fresh interpreter, in `folder`. Return the JSON that it prints."""
@@ -18,7 +20,7 @@ def run_alone(code: str, folder: Path) -> Any:
         text=True,
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        timeout=55,
+        timeout=HANG_S,
         check=False,
     )
     assert process.returncode == 0, process.stderr

@@ -24,6 +24,7 @@ from tests.sandbox.escape_table import PROBES
 from tests.sandbox.inside import Who
 from tests.sandbox.test_escape import stage_of, unexpected
 from tests.sandbox.victims import Victims
+from tests.waiting import HANG_S
 
 # ---- results
 
@@ -158,7 +159,7 @@ def session(
         input=json.dumps({"workspace": workspace, "read_only": read_only, "calls": calls}),
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=HANG_S,
         check=False,
         cwd=home,
         env={

@@ -13,6 +13,7 @@ import pytest
 
 from aisotools.policy.shell.commands import network, packages, services
 from tests.policy.shell.commands.verdicts import PathsAndHosts, verdict, wrong_effects, wrong_paths_and_hosts
+from tests.waiting import HANG_S
 
 COMMANDS = (*network.COMMANDS, *packages.COMMANDS, *services.COMMANDS)
 
@@ -168,7 +169,7 @@ def test_files_that_curl_reads_are_those_in_the_verdict(tmp_path: Path, has_sets
         (tmp_path / name).write_text(f"{name}\n")
     for url in _URLS.split():
         words = ["curl", *([] if has_sets else ["-g"]), f"file://{tmp_path}/{url}"]
-        run = subprocess.run(words, capture_output=True, check=False, timeout=60)
+        run = subprocess.run(words, capture_output=True, check=False, timeout=HANG_S)
         printed = run.stdout.decode()
         found = verdict(COMMANDS, shlex.join(words))
         paths = {os.path.normpath(path) for path in found.reads}

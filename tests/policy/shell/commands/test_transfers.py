@@ -14,6 +14,7 @@ import pytest
 
 from aisotools.policy.shell.commands import transfers
 from tests.policy.shell.commands.verdicts import PathsAndHosts, verdict, wrong_effects, wrong_paths_and_hosts
+from tests.waiting import HANG_S
 
 COMMANDS = transfers.COMMANDS
 
@@ -196,7 +197,7 @@ def test_files_that_wget_saves_are_those_in_the_verdict(tmp_path: Path, address:
                 cwd=folder,
                 capture_output=True,
                 check=False,
-                timeout=60,
+                timeout=HANG_S,
                 env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
             )
         saved = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
