@@ -17,7 +17,7 @@ from typing import Any, Self
 from aisotools.builtin import WORKER_MODULES, builtin_tools
 from aisotools.core.concurrency import LoopTicker, run_to_completion
 from aisotools.core.events import CallEmitted, SessionEnded, SessionEvent
-from aisotools.core.exceptions import SessionClosed, ToolError, UsageError
+from aisotools.core.exceptions import AisotoolsError, SessionClosed, ToolError, UsageError
 from aisotools.core.protocols import Approver, OutputCaps, StoredText
 from aisotools.core.sandboxes import Sandbox
 from aisotools.core.threads import in_thread
@@ -384,8 +384,7 @@ class Session:
         # Before the ticker is entered: its timer and its count belong to the session's own loop.
         if self._loop not in {None, asyncio.get_running_loop()}:
             raise UsageError(
-                "This session belongs to another event loop. Use call_threadsafe from other threads, "
-                "or one session per loop.",
+                "This session belongs to another event loop. Use call_threadsafe, or one session per loop."
             )
 
     async def _open(self, *, start_early: bool = False) -> SessionParts:
@@ -443,8 +442,7 @@ class Session:
             self._refuse_if_closed("was closed while it opened")
             announce_opened(self._event_log, parts.history, session=by_session, settings=prepared.allowed)
         except BaseException:
-            recording = self._recording if self._closed else None
-            await run_to_completion(give_back(lease, parts, recording))
+            await run_to_completion(give_back(lease, parts, self._recording if self._closed else None))
             raise
         self.log_path = self._recording.path
         # Files of the system's folder for temporary ones may be in memory.
@@ -650,8 +648,12 @@ class Session:
         self._check_loop()
         with self._ticker:
             parts = await self._open(start_early=start_early)
-            async with parts.protection.paused():
-                yield parts
+            try:
+                async with parts.protection.paused():
+                    yield parts
+            except AisotoolsError:  # Race: `close` has ended the worker meanwhile.
+                self._refuse_if_closed("was closed meanwhile")
+                raise
 
     async def branch(self, *, workspace: str | os.PathLike[str] | None = None) -> Session:
         """Open a second session from the state of this one, with copies of its workspace and variables.

@@ -324,6 +324,43 @@ async def test_closing_while_it_opens_lets_go_of_everything(
     assert not (tmp_path / "workspace").exists()
 
 
+@pytest.mark.parametrize("act", ["start", "restart"])
+async def test_closing_while_something_else_waits_for_the_worker_is_named_as_the_reason(
+    open_session: OpenSession, act: str
+) -> None:
+    waiting, ended = asyncio.Event(), asyncio.Event()
+
+    class Slow(FakeSandbox):
+        async def start(self) -> SandboxStatus:
+            waiting.set()
+            await ended.wait()
+            raise SandboxError("The worker did not start: the session was closed.")
+
+        async def restart(self) -> SandboxStatus:
+            return await self.start()
+
+        async def close(self) -> None:
+            ended.set()
+            await super().close()
+
+    session = open_session(reading(), sandbox=Slow)
+    acting = asyncio.ensure_future(getattr(session, act)())
+    await waiting.wait()
+    await session.close()
+    with pytest.raises(SessionClosed, match="was closed meanwhile"):
+        await acting
+
+
+async def test_a_worker_that_does_not_start_is_no_closed_session(open_session: OpenSession) -> None:
+    class Broken(FakeSandbox):
+        async def start(self) -> SandboxStatus:
+            raise SandboxError("The worker did not start: no room.")
+
+    session = open_session(reading(), sandbox=Broken)
+    with pytest.raises(SandboxError, match="no room"):
+        await session.start()
+
+
 @pytest.mark.parametrize("ends", ["closed", "cancelled"])
 async def test_ending_while_the_workspace_is_looked_at_lets_go_of_it(
     tmp_path: Path, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, ends: str
