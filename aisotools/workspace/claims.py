@@ -20,7 +20,7 @@ from pathlib import Path
 
 FEW_FILES = 1_000
 """Open files of all processes up to which each is looked at: that takes 2 ms."""
-_LOOKS = 5
+_LOOKS = 10
 """How often a name and a lock that disagree are read. Some file systems number their files in two ways."""
 
 _CLAIM_NAME = re.compile(r".*/claims/([0-9a-f]{32})\.lock")
