@@ -328,8 +328,9 @@ class Gate:
             )
             metadata = {**truncated.metadata, "tool": call.name, "call_id": call.id}
             result = with_changes(truncated, metadata=metadata)
-            if len(result.content) >= _LARGE_EVENT:
-                # To its end: what a call has done is recorded, whoever is cancelled meanwhile.
+            if len(whole.content) >= _LARGE_EVENT:
+                # In another turn of the loop, since to cut the text takes long as well. To its end: what a
+                # call has done is recorded, whoever is cancelled meanwhile.
                 await run_to_completion(self._event_log.prepare(call.id, result.content))
         except WorkspaceError as error:
             # Race: something in the workspace was replaced while the host looked at it.
