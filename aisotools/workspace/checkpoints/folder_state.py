@@ -305,7 +305,7 @@ def _write(state: FolderState, file: BinaryIO) -> None:
     file.write(_FOLDER_HEAD.pack(*counts, *sums, state.changed) + digest)
     file.write(names)
     file.write(array("I", map(len, state.records.values())).tobytes())
-    file.writelines(state.records.values())
+    file.write(b"".join(state.records.values()))
     for name, inner in state.folders.items():
         encoded = os.fsencode(name)
         file.write(struct.pack("<H", len(encoded)) + encoded)
@@ -328,8 +328,12 @@ def take_back(file: BinaryIO, parent: FolderState | None = None) -> FolderState:
     names = _split(_read(file, name_bytes)) if count else iter(())
     lengths = array("I")
     lengths.frombytes(_read(file, count * lengths.itemsize))
+    # At once: a thread that lets go of the interpreter's lock for a moment now and then, as reading does, has
+    # the others wait anew each time, before they may demand it. The event loop would wait for the last record.
+    records, at = memoryview(_read(file, sum(lengths))), 0
     for encoded, length in zip(names, lengths, strict=True):
-        name, record = os.fsdecode(encoded), _read(file, length)
+        name, record = os.fsdecode(encoded), bytes(records[at : at + length])
+        at += length
         state.records[name] = record
         state.entry_bytes += getsizeof(name) + getsizeof(record) + _ROUNDING_BYTES
     for _ in range(folders):
