@@ -329,7 +329,7 @@ def take_back(file: BinaryIO, parent: FolderState | None = None) -> FolderState:
     lengths = array("I")
     lengths.frombytes(_read(file, count * lengths.itemsize))
     # At once: a thread that lets go of the interpreter's lock for a moment now and then, as reading does, has
-    # the others wait anew each time, before they may demand it. The event loop would wait for the last record.
+    # the others wait anew each time before they may demand it. The event loop would wait for the last record.
     records, at = memoryview(_read(file, sum(lengths))), 0
     for encoded, length in zip(names, lengths, strict=True):
         name, record = os.fsdecode(encoded), bytes(records[at : at + length])
