@@ -95,6 +95,7 @@ class Ledger:
         # Both together, so that another thread never sees the one without the other.
         self._position = (0, "")
         self._sealing = threading.Lock()
+        self._process = os.getpid()
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._opened = os.fstat(self._descriptor)
         self._place = self._opened.st_dev, self._opened.st_ino
@@ -171,6 +172,10 @@ class Ledger:
             LedgerError: If the record cannot be written. No further call may run unrecorded. If the error is
                 retryable, the ledger is as before, and the same record can be appended later.
         """
+        if self._process != os.getpid():
+            # Fork: two writers would break the chain of records, and the parent could make no more calls.
+            problem = f"The ledger {self.path} belongs to process {self._process}, which forked this one."
+            raise LedgerError(f"{problem} Open a session of its own in this one.")
         records, last_mac = self._position
         record = {
             "n": records + 1,
@@ -318,12 +323,13 @@ class Ledger:
 
     def close(self) -> None:
         """Seal and close. Closing again does nothing."""
-        if self._is_parked:
+        if self._is_parked and self._process == os.getpid():
             self._reopen()
         if self._descriptor >= 0:
             self._anchored_s = float("-inf")
             try:
-                self.seal()
+                if self._process == os.getpid():
+                    self.seal()
             finally:
                 os.close(self._descriptor)
                 self._descriptor = -1

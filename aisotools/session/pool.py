@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from aisotools.core.concurrency import run_to_completion
 from aisotools.core.exceptions import SandboxError, SessionClosed, UsageError, as_clause
 from aisotools.core.sandboxes import (
     Sandbox,
@@ -222,6 +223,10 @@ class SessionPool:
         if self._closed:
             return
         self._closed = True
+        # Cancelled, any number of times: no sandbox is left.
+        await run_to_completion(self._end())
+
+    async def _end(self) -> None:
         sessions, self._sessions = tuple(self._sessions.values()), {}
         if self._parking:
             await asyncio.wait(self._parking)

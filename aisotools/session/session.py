@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from aisotools.builtin import WORKER_MODULES, builtin_tools
 from aisotools.core.concurrency import LoopTicker, run_to_completion
-from aisotools.core.events import CallEmitted, SessionEnded, SessionEvent
+from aisotools.core.events import CallEmitted, SessionEvent
 from aisotools.core.exceptions import AisotoolsError, SessionClosed, ToolError, UsageError
 from aisotools.core.protocols import Approver, OutputCaps, StoredText
 from aisotools.core.sandboxes import Sandbox
@@ -58,6 +58,7 @@ from aisotools.session.setup import (
     prepare_sandbox,
     settle_level,
     setup_options,
+    shut_down,
 )
 from aisotools.session.status import SessionStatus, measure_disk, missing_levels
 from aisotools.session.transfer import GetVariable, PutVariable, branch_off, check_variable
@@ -172,6 +173,7 @@ class Session:
         self._ticker = LoopTicker()
         self._opening = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0  # that opened it
         self._parts: SessionParts | None = None
         self._lease: WorkspaceLease | None = None
         self._blocked_imports = ExitStack()  # closed, it allows imports from the workspace again
@@ -343,7 +345,7 @@ class Session:
         """
         if (loop := self._loop) is None or loop is asyncio.get_running_loop():
             await self._interrupt()
-        elif not loop.is_closed():
+        elif not self._is_loop_lost():
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._interrupt(), loop))
 
     async def _interrupt(self) -> None:
@@ -357,28 +359,17 @@ class Session:
             await park(self._parts.history, self._recording, self._ticker)
 
     async def close(self) -> None:
-        """End the worker and everything it started. Closing again does nothing."""
-        if self._closed:
-            return
+        """End the worker and everything it started. Closing again does nothing, nor does a forked process."""
+        if self._closed or self._process not in {0, os.getpid()}:
+            return  # Fork: all that it holds belongs to the parent, which goes on to use it.
         self._closed = True
-        await self._gate.close()
-        parts = self._parts
-        try:
-            if parts is not None:
-                # Before the worker ends: only a sandbox that is idle until now has changed nothing.
-                parts.protection.prepare_close()
-                await parts.env.sandbox.close()
-                await parts.protection.close()
-                await parts.history.finish()
-        finally:
-            if parts is not None:
-                parts.history.close()
-            self._blocked_imports.close()
-            if self._lease is not None:
-                await in_thread(self._lease.release)
-            self._event_log.add(SessionEnded)
-            if self._recording is not None:
-                await self._recording.close()
+        held = self._parts, self._lease, self._recording, self._blocked_imports
+        # Cancelled, any number of times: whoever opens the workspace next finds it free.
+        await run_to_completion(shut_down(*held, gate=self._gate, event_log=self._event_log))
+
+    def _is_loop_lost(self) -> bool:
+        # Fork: the loop runs in the parent.
+        return self._loop is None or self._loop.is_closed() or self._process != os.getpid()
 
     def _check_loop(self) -> None:
         # Before the ticker is entered: its timer and its count belong to the session's own loop.
@@ -448,7 +439,7 @@ class Session:
         # Files of the system's folder for temporary ones may be in memory.
         self._gate.results.write_files_to(self._recording.path.parent)
         self._event_log.write_files_to(self._recording.path.parent)
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._process = asyncio.get_running_loop(), os.getpid()
         self._lease, self._workspace = lease, lease.path
         self._blocked_imports.callback(block_imports(lease.path))
         return parts
@@ -534,7 +525,7 @@ class Session:
             UsageError: If the session is not open yet, if its loop has ended, or if this is the session's own
                 thread.
         """
-        if self._loop is None or self._loop.is_closed():
+        if self._loop is None or self._is_loop_lost():
             state = "is not open yet" if self._loop is None else "has lost its event loop"
             raise UsageError(f"The session {state}. Open one with `async with`, then call from threads.")
         try:
@@ -690,8 +681,10 @@ class Session:
                 await branch.start()
                 lost = await copy.load_variables(branch.sandbox)
             except BaseException:
-                await branch.close()
-                await copy.remove()
+                try:
+                    await branch.close()
+                finally:
+                    await copy.remove()
                 raise
             finally:
                 copy.close()

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypedDict, get_args
 
 from aisotools.builtin import WORKER_MODULES
 from aisotools.core.concurrency import LoopTicker, run_to_completion
-from aisotools.core.events import CallFinished, CallStarted, ProtectedNamesAllowed
+from aisotools.core.events import CallFinished, CallStarted, ProtectedNamesAllowed, SessionEnded
 from aisotools.core.exceptions import UsageError
 from aisotools.core.sandboxes import (
     Sandbox,
@@ -35,6 +35,7 @@ from aisotools.sandbox.confinement.detect import ENVIRONMENT_NAME, Detection, ch
 from aisotools.sandbox.host.monitor import count_context_switches
 from aisotools.sandbox.process.spawn import WorkerSpec, detection, search_path
 from aisotools.session.event_log import EventLog
+from aisotools.session.gate import Gate
 from aisotools.session.guards import CallEnvironment, ImportRootWatch, ReadGuard
 from aisotools.session.history import WorkspaceHistory
 from aisotools.session.options import claim
@@ -133,6 +134,44 @@ async def give_back(lease: WorkspaceLease, parts: SessionParts | None, recording
         await in_thread(lease.release)
         if recording is not None:
             await recording.close()
+
+
+async def shut_down(
+    parts: SessionParts | None,
+    lease: WorkspaceLease | None,
+    recording: Recording | None,
+    blocked_imports: contextlib.ExitStack,
+    *,
+    gate: Gate,
+    event_log: EventLog,
+) -> None:
+    """Let no further call run, end the worker, and give back what an open session holds.
+
+    Args:
+        parts: Its parts; None, as the next two, if it was never open.
+        lease: The claim of its workspace.
+        recording: Its ledger.
+        blocked_imports: Allows imports from the workspace again when it is closed.
+        gate: What calls pass.
+        event_log: Its events.
+    """
+    # The last step comes first. Each is taken, whatever the others raise.
+    async with contextlib.AsyncExitStack() as ending:
+        if recording is not None:
+            ending.push_async_callback(recording.close)
+        ending.callback(event_log.add, SessionEnded)
+        if lease is not None:
+            ending.push_async_callback(in_thread, lease.release)
+        ending.callback(blocked_imports.close)
+        if parts is not None:
+            ending.callback(parts.history.close)
+        await gate.close()
+        if parts is not None:
+            # Before the worker ends: only a sandbox that is idle until now has changed nothing.
+            parts.protection.prepare_close()
+            await parts.env.sandbox.close()
+            await parts.protection.close()
+            await parts.history.finish()
 
 
 class SetupOptions(TypedDict):

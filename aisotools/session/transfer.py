@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from aisotools.core.concurrency import gc_paused, in_steps
+from aisotools.core.concurrency import gc_paused, in_steps, run_to_completion
 from aisotools.core.exceptions import ToolError, UsageError, WorkspaceError
 from aisotools.core.protocols import Declaration, OutputCaps, Tool, ToolContext, ToolPayload
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableCopy
@@ -68,8 +68,8 @@ class StateCopy:
             self.variables.close()
 
     async def remove(self) -> None:
-        """Remove the copy of the workspace, for which no branch was opened."""
-        await in_thread(_remove_copy, self.folder, self.is_new)
+        """Remove the copy of the workspace, for which no branch was opened, even if this is cancelled."""
+        await run_to_completion(in_thread(_remove_copy, self.folder, self.is_new))
 
 
 async def branch_off(
@@ -91,23 +91,28 @@ async def branch_off(
         WorkspaceError: If the copy cannot be made.
         SandboxError: If the variables cannot be copied.
     """
-    async with history.exclusive() as snapshot:
-        if not snapshot.root:
-            raise WorkspaceError(f"The workspace cannot be copied: {'; '.join(list_uncovered(snapshot))}.")
-        target, is_new = _make_folder(workspace, folder)
-        copy = StateCopy(folder=target, variables=None, missing=(), is_new=is_new)
-        try:
+    copy = None
+    try:
+        async with history.exclusive() as snapshot:
+            if not snapshot.root:
+                raise WorkspaceError(
+                    f"The workspace cannot be copied: {'; '.join(list_uncovered(snapshot))}."
+                )
+            target, is_new = _make_folder(workspace, folder)
+            copy = StateCopy(folder=target, variables=None, missing=(), is_new=is_new)
             if isinstance(sandbox, SupportsSnapshots):
                 copy = replace(copy, variables=await sandbox.variables.branch())
-            missing = await in_thread(extract_tree, history.store, snapshot.root, target)
+            # Cancelled: a thread that goes on would write into what is removed below.
+            missing = await run_to_completion(in_thread(extract_tree, history.store, snapshot.root, target))
             notes = checkpoint_folder(target, state_folder)
             notes.mkdir(mode=0o700, parents=True, exist_ok=True)
             # The session that is copied has opened on no others, or at a level at which they do not matter.
-            await in_thread(note_made, target, notes)
-        except BaseException:
+            await run_to_completion(in_thread(note_made, target, notes))
+    except BaseException:
+        if copy is not None:
             copy.close()
             await copy.remove()
-            raise
+        raise
     return replace(copy, missing=missing)
 
 

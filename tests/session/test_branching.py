@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,9 +20,13 @@ from aisotools.policy.rules import Policy, Rule
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
+from aisotools.session import transfer
 from aisotools.session.session import Session
+from aisotools.session.transfer import extract_tree
 from aisotools.tools.registry import ToolRegistry
+from aisotools.workspace.checkpoints.store import Store
 from tests.conftest import OpenSession
+from tests.waiting import HANG_S, eventually
 
 ALLOW = Policy(rules=[Rule(decision=Decision.ALLOW, reason="the test allows everything")])
 
@@ -148,6 +154,34 @@ async def test_a_branch_that_cannot_be_opened_leaves_no_files(
     assert list(own.iterdir()) == []
     assert not (tmp_path / "new").exists()
     branch = await session.branch(workspace=own)
+    await branch.close()
+
+
+async def test_a_branch_that_is_cancelled_leaves_no_files(
+    real_session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying, go_on = threading.Event(), threading.Event()
+
+    def copy_slowly(store: Store, root: str, folder: Path) -> tuple[str, ...]:
+        copying.set()
+        go_on.wait(HANG_S)
+        return extract_tree(store, root, folder)
+
+    session = real_session(policy=ALLOW)
+    await value(session, "open('f', 'w').close()")
+    assert session.workspace is not None
+    before = sorted(path.name for path in session.workspace.parent.iterdir())
+    monkeypatch.setattr(transfer, "extract_tree", copy_slowly)
+    branching = asyncio.ensure_future(session.branch())
+    await eventually(copying.is_set)
+    for _ in range(3):
+        branching.cancel()
+        await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await branching
+    assert sorted(path.name for path in session.workspace.parent.iterdir()) == before
+    branch = await session.branch()
     await branch.close()
 
 

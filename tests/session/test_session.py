@@ -39,6 +39,7 @@ from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session import session as session_module
+from aisotools.session.ledger import verify
 from aisotools.session.session import Session
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.tools.adapter import renamed_tool
@@ -560,6 +561,85 @@ async def test_a_start_that_is_cancelled_twice_holds_nothing(
     await session.close()
     with claimed_elsewhere(tmp_path / "w", environ) as (_, held):
         assert held
+
+
+@pytest.mark.parametrize("cancels", [1, 3])
+async def test_a_close_that_is_cancelled_at_any_moment_holds_nothing(
+    environ: Mapping[str, str], tmp_path: Path, cancels: int
+) -> None:
+    class Slow(FakeSandbox):
+        async def close(self) -> None:
+            await loop_turns()
+            await super().close()
+            self.is_closed = True
+
+        is_closed = False
+
+    moments, turns = 0, 1  # before the first turn, nothing has begun
+    while True:
+        session = Session(tmp_path / f"w{moments}", ToolRegistry([reading()]), sandbox=Slow, environ=environ)
+        await session.call("mock")
+        sandbox = session.sandbox
+        assert isinstance(sandbox, Slow)
+        closing = asyncio.ensure_future(session.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if closing.done():
+            break
+        for _ in range(cancels):
+            closing.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert sandbox.is_closed
+        with claimed_elsewhere(tmp_path / f"w{moments}", environ) as (_, held):
+            assert held
+        assert session.log_path is not None
+        assert '"kind":"session_end' in session.log_path.read_text("utf-8").splitlines()[-1]
+        moments, turns = moments + 1, turns + 1 + turns // 2
+    assert moments > 4
+
+
+FORKED = """
+import asyncio, os, sys
+from pathlib import Path
+from aisotools import Session
+from aisotools.core.exceptions import UsageError
+
+async def main():
+    async with Session(Path(sys.argv[1]), level=sys.argv[2]) as session:
+        await session.run_cell("x = 6", origin="person")
+        if not (child := os.fork()):
+            status = 1
+            try:
+                asyncio.run(session.interrupt())
+                try:
+                    session.call_threadsafe('python', {'code': 'x = 1'})
+                except UsageError as error:
+                    print(error, flush=True)
+                asyncio.run(session.close())
+                status = 0
+            finally:
+                os._exit(status)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        print((await session.run_cell("x * 7", origin="person")).content)
+        print((await session.undo()).is_error)
+    print(session.log_path)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_forked_process_that_closes_a_session_leaves_that_of_its_parent_alone(
+    tmp_path: Path, environ: Mapping[str, str]
+) -> None:
+    command = [sys.executable, "-c", FORKED, str(tmp_path / "w"), "guarded"]
+    run = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, env=dict(environ))
+    output, _ = await asyncio.wait_for(run.communicate(), HANG_S)
+    refused, closed, value, undone, ledger = output.decode().splitlines()
+    assert "has lost its event loop" in refused
+    assert (closed, value, undone) == ("0", "42", "False")
+    assert verify(Path(ledger)).ok
 
 
 async def test_a_factory_that_fails_holds_nothing(open_session: OpenSession) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -139,6 +140,7 @@ class LocalSandbox:
         self._announced: Recovery | None = None
         self._broken_in_a_row = 0
         self._closed = False
+        self._process = os.getpid()
         self._call_times = CallTimes()
         self.displays = DisplayRouter()
         self.variables = SnapshotHistory(
@@ -500,8 +502,10 @@ class LocalSandbox:
         return await self.start()
 
     async def close(self) -> None:
-        """End the worker and everything it started."""
+        """End the worker and everything it started. A forked process ends nothing of its parent's."""
         self._closed = True
+        if self._process != os.getpid():
+            return
         self._starter.close()
         self._connection = None
         self._read_watch.close()
