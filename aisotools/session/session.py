@@ -579,6 +579,8 @@ class Session:
     def explain(self, call: ToolCall) -> PreparedCall:
         """Return the facts of a call and what the policy says about it, without making it.
 
+        The loop stands still meanwhile: 0.1 s for the longest commands. A call does the same in steps.
+
         Raises:
             UnknownTool: If there is no such tool.
             ToolError: If the arguments do not fit.
