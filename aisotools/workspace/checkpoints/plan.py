@@ -59,6 +59,8 @@ class RestorePlan:
             it lies too deep, but it is known that nobody has changed anything in them.
         hidden: Paths at or in folders that cannot be read now, or could not where the way begins, each with
             the reason: of what is there, all that the steps have not changed stays.
+        covered: Paths in folders that cannot be read and are changed themselves: nothing was found there, and
+            something may be.
         conflicts: Displayed paths that somebody else changed since.
         contested: The same as tree paths.
         others: Paths that only somebody else changed during a call, each with that reason: they stay.
@@ -86,6 +88,7 @@ class RestorePlan:
     wanted: Mapping[TreePath, Node | None] = field(default_factory=dict, compare=False, repr=False)
     end: str = field(default="", compare=False)
     timed: frozenset[TreePath] = field(default=frozenset(), compare=False)
+    covered: frozenset[TreePath] = field(default=frozenset(), compare=False)
     groups: Mapping[TreePath, FileGroup] = field(default_factory=dict, compare=False)
     anchors: Mapping[FileGroup, TreePath] = field(default_factory=dict, compare=False)
     keeps_set_ids: bool = field(default=False, compare=False)
@@ -227,6 +230,7 @@ class _Way:
         self._unseen: dict[TreePath, str] = {}  # paths of which not even the present state is known
         self._hides: dict[TreePath, str] = {}
         self._timed: set[TreePath] = set()
+        self._covered: set[TreePath] = set()
         self._left: dict[TreePath, Node | None] = {}  # what a forced undo has left that is redone
 
     def add_hop(
@@ -312,7 +316,7 @@ class _Way:
             return
         hidden = None
         if current is None and path not in targets:
-            hidden = _find_hidden(self._reader, self._now, start, path)
+            hidden = self._find_hidden(start, path)
         known = [before, after, *([self._left[path]] if path in self._left else [])]
         is_known = hidden is None and any(is_same(current, node) for node in known)
         author = "call" if is_same(current, after) else authorship.author_of(path)
@@ -336,6 +340,21 @@ class _Way:
         for node in (before, current):
             if node is not None and node.is_unreadable and after is not None and after.kind == "folder":
                 self._hides[path] = node.why_unkept
+
+    def _find_hidden(self, start: str, path: TreePath) -> Node | None:
+        """Return the folder around a path that hides it now, and did not do so in the tree `start`, if any.
+
+        Not even its names are known, so that nothing is found at the path says nothing.
+        """
+        for around in _around(path):
+            node = self._reader.lookup(self._now, around)
+            if node is None:
+                return None
+            if node.kind == "unkept":
+                if node.is_unreadable and around in self._present:
+                    self._covered.add(path)
+                return None if self._reader.lookup(start, around) == node else node
+        return None
 
     def _why_unknown(
         self, path: TreePath, current: Node | None, after: Node | None, hidden: Node | None
@@ -400,6 +419,7 @@ class _Way:
             present=present,
             wanted=targets,
             timed=frozenset(self._timed),
+            covered=frozenset(self._covered),
             groups=groups,
             anchors=anchors,
             keeps_set_ids=self._direction == "undo",
@@ -439,18 +459,6 @@ def _is_no_folder(node: Node | None) -> bool:
 def _around(path: TreePath) -> Iterator[TreePath]:
     """Yield the paths of the folders around a path, the outermost first."""
     return (path[:length] for length in range(1, len(path)))
-
-
-def _find_hidden(reader: TreeReader, now: str, start: str, path: TreePath) -> Node | None:
-    """Return the folder around a path that hides it now, and did not do so in the tree `start`, if any.
-
-    Not even its names are known, so that nothing is found at the path says nothing.
-    """
-    for around in _around(path):
-        node = reader.lookup(now, around)
-        if node is None or node.kind == "unkept":
-            return None if node is None or reader.lookup(start, around) == node else node
-    return None
 
 
 def _has_other_attributes(
