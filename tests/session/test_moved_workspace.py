@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from aisotools.session.session import Session
 from aisotools.tools.function import tool
 from aisotools.tools.registry import ToolRegistry
 from tests.conftest import OpenSession
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -174,3 +176,33 @@ async def test_restart_and_close_leave_what_is_in_the_place_of_a_workspace(
         assert result.is_error
         assert "Move it back" in result.content
     assert [read(path) for path in (place, moved)] == before
+
+
+async def test_call_during_which_the_workspace_is_moved_says_that_it_cannot_be_undone(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    place, moved = tmp_path / "workspace", tmp_path / "moved"
+    place.mkdir()
+    code = (
+        "import os, time\nopen('begun', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+        "open('f', 'w').write('by the call')"
+    )
+    async with real_session(approver=AllowAll()) as session:
+        calling = asyncio.ensure_future(session.call("python", {"code": code}))
+        await eventually((place / "begun").exists)
+        place.rename(moved)
+        another(place)
+        before = read(place)
+        (moved / "go").touch()
+        result = await calling
+        assert "This call cannot be undone" in result.content
+        assert "something else is in its place now" in result.content
+        assert (await session.undo()).is_error
+        assert read(place) == before
+        place.rename(tmp_path / "aside")
+        moved.rename(place)
+        undone = await session.undo()
+        assert undone.is_error
+        assert "With force=True" in undone.content
+        assert not (await session.undo(force=True)).is_error
+        assert read(place).keys() == {"."}
