@@ -406,6 +406,8 @@ class Gate:
             message = f"The call id {call.id!r} was used before, and an id runs at most once. Give another."
             return ToolResult.error(message, recoverable=False, error_kind="invalid")
         self._used_ids.add(call.id)
+        if refused := env.refuse_if_moved(call):
+            return refused
         if request.flaw is not None:
             return broken_tool_result(call.name, request.flaw)
         try:
@@ -572,7 +574,7 @@ class Gate:
             tool, prepared.encoded_arguments, env.level, prepared.facts
         ):
             return denial_result(call.name, ("the tool changed between decision and run; call it again",))
-        if refused := self._refuse_if_closed(call):
+        if refused := self._refuse_if_closed(call) or env.refuse_if_moved(call):
             return refused
         if timeout_s is None:
             timeout_s = min(prepared.deadline_s or self._call_timeout_s, _MAX_TIMEOUT_S)

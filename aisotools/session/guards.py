@@ -180,6 +180,25 @@ class CallEnvironment:
         more = self.enforcement.repository_gaps if self._has_repository() else ()
         return (*self.enforcement.not_enforced, *more)
 
+    def refuse_if_moved(self, call: ToolCall) -> ToolResult | None:
+        """Return the result of a call that must not run, since the workspace is not in its place; or None."""
+        try:
+            if self.files is not None:
+                self.files.check()
+        except WorkspaceError as error:
+            return ToolResult.error(f"{call.name} was not run: {error}", error_kind="environment")
+        return None
+
+    async def restart(self) -> None:
+        """Start the sandbox afresh.
+
+        Raises:
+            WorkspaceError: If the workspace is not in its place: the sandbox would be given what is there.
+        """
+        if self.files is not None:
+            self.files.check()
+        await self.sandbox.restart()
+
     def prepare(self, tool: Tool, call: ToolCall, policy: Policy, *, is_asked: bool = False) -> PreparedCall:
         """Classify a call in this environment, and evaluate a policy. That may look at many files."""
         return finish_steps(self._prepare(tool, call, policy, is_asked=is_asked))

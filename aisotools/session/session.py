@@ -336,7 +336,7 @@ class Session:
     async def restart(self) -> None:
         """End the worker and everything it started, and start a fresh one; its variables are lost."""
         async with self._settled() as parts:
-            await parts.env.sandbox.restart()
+            await parts.env.restart()
 
     async def interrupt(self) -> None:
         """Stop whatever runs, in the sandbox and on the host, and call off open questions.

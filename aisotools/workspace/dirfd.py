@@ -368,6 +368,17 @@ def require_regular(status: os.stat_result, path: str) -> int:
     raise WorkspaceError(f"{shown!r} is a {description}, not a file. It is left alone.")
 
 
+def write_all(file: int, data: bytes) -> None:
+    """Write all of some data to an open file.
+
+    Raises:
+        OSError: If the system refuses it. A part may have been written.
+    """
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]
+
+
 def read_to_end(file: int, size: int, max_bytes: int) -> bytes:
     """Read an open file that should have `size` bytes to its end, at most `max_bytes`."""
     data = os.read(file, min(size + 1, max_bytes))  # one byte more, so that a short read proves the end
@@ -519,10 +530,8 @@ def replace_file(folder: int, name: str, snapshot: FileSnapshot) -> FileSnapshot
 def _write_file(folder: int, name: str, data: bytes, status: os.stat_result) -> None:
     """Create a file with the owner, mode and times of `status`. Only its owner can read it until then."""
     file = os.open(name, CREATE_FLAGS, 0o600, dir_fd=folder)
-    with os.fdopen(file, "wb", buffering=0) as opened:
-        left = memoryview(data)
-        while left:
-            left = left[opened.write(left) :]
+    with os.fdopen(file, "wb", buffering=0):
+        write_all(file, data)
         if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
             with suppress(PermissionError):  # without root a file of another user comes back as ours
                 os.fchown(file, status.st_uid, status.st_gid)

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aisotools.core.exceptions import PathOutside, WorkspaceError
-from aisotools.workspace.dirfd import WALK_FLAGS
+from aisotools.workspace.dirfd import DIRECTORY_FLAGS, WALK_FLAGS, open_unlocked
 
 _ALIAS_COMPONENTS = ("workspace",)
 """Components of the path under which every workspace may be addressed, wherever it lies."""
@@ -49,16 +49,96 @@ MAX_DEPTH = 200
 
 
 @dataclass(frozen=True, slots=True)
+class OpenedFolder:
+    """A folder as it was when a session opened on it.
+
+    Threat: somebody moves it while the session is open, and another folder is in its place, or a link to one,
+    or another file system is mounted there. A path leads to that, and a sandbox still to the first one.
+    Mechanism: whoever uses the folder compares device and inode with those at the beginning.
+    Race: it may be moved right after it was compared by its path; never if a descriptor is given.
+    Failure: an error that says so. When the folder is in its place again, work goes on.
+
+    Attributes:
+        path: Real path.
+        identity: Its device and inode; None if it did not exist.
+    """
+
+    path: str
+    identity: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> OpenedFolder:
+        """Return what is at a real path now."""
+        try:
+            status = os.lstat(path)
+        except OSError:
+            return cls(os.fspath(path), None)
+        return cls(os.fspath(path), (status.st_dev, status.st_ino))
+
+    @property
+    def is_in_place(self) -> bool:
+        """True if it is still at its path, or did not exist."""
+        if self.identity is None:
+            return True
+        try:
+            status = os.lstat(self.path)
+        except OSError:
+            return False
+        return self.identity == (status.st_dev, status.st_ino)
+
+    def open(self) -> int:
+        """Return a descriptor of it, for reading, also if its mode does not let its owner read it.
+
+        Raises:
+            OSError: If it cannot be opened.
+            WorkspaceError: If it is not in its place; see `check`.
+        """
+        try:
+            folder = os.open(self.path, DIRECTORY_FLAGS)
+        except PermissionError:
+            folder = open_unlocked(self.path)
+        try:
+            self.check(folder)
+        except BaseException:
+            os.close(folder)
+            raise
+        return folder
+
+    def check(self, folder: int | None = None) -> None:
+        """Check that it is still at its path, or that it is what was opened there.
+
+        Args:
+            folder: Descriptor of what was opened.
+
+        Raises:
+            WorkspaceError: If it is not. It says what is possible.
+        """
+        if folder is None:
+            is_it = self.is_in_place
+        else:
+            status = os.fstat(folder)
+            is_it = self.identity in {None, (status.st_dev, status.st_ino)}
+        if not is_it:
+            instead = "something else is in its place" if os.path.lexists(self.path) else "nothing is there"
+            raise WorkspaceError(
+                f"The folder {self.path!r} was moved or removed after this session had opened, and {instead} "
+                "now. Move it back, or close this session and open another one."
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class Root:
     """The top of a tree that no walk leaves.
 
     Attributes:
         path: Real path.
         spellings: Components of the paths by which links and callers may refer to it.
+        folder: The folder that it was at first.
     """
 
     path: str
     spellings: tuple[tuple[str, ...], ...]
+    folder: OpenedFolder
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> Root:
@@ -66,7 +146,7 @@ class Root:
         real = os.path.realpath(path)
         spelled = os.fspath(Path(path).absolute())
         spellings = dict.fromkeys((tuple(_components(spelled)), tuple(_components(real))))
-        return cls(real, tuple(spellings))
+        return cls(real, tuple(spellings), OpenedFolder.of(real))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +279,9 @@ class _PathWalk:
         try:
             self._open.append(os.open(self._root.path, WALK_FLAGS))
         except (FileNotFoundError, NotADirectoryError):
-            raise WorkspaceError(
-                f"The workspace {self._root.path!r} does not exist any more. Create it again."
-            ) from None
+            self._root.folder.check()
+            raise  # Race: it is there again
+        self._root.folder.check(self._open[-1])
         left = MAX_PARTS
         while self._todo:
             name, left = self._todo.pop(), left - 1

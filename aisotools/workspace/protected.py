@@ -57,6 +57,7 @@ from aisotools.workspace.dirfd import (
 )
 from aisotools.workspace.git_config import MAX_CONFIG_BYTES, is_harmless_file, is_harmless_name
 from aisotools.workspace.git_named_files import GitNamedFiles
+from aisotools.workspace.paths import OpenedFolder
 from aisotools.workspace.protected_names import (
     AllowedNames,
     find_checkpointed,
@@ -190,15 +191,15 @@ class ProtectedFiles:
             package_marks: Further ones, which would make the workspace part of a package.
         """
         self.allowed = allowed or AllowedNames()
-        self._root = str(workspace)
+        self._folder = OpenedFolder.of(workspace)
         self._file_bytes = file_bytes
         self._quarantine = Quarantine(quarantine, self._set_aside)
         self._package_marks = package_marks
         self._denied = (*package_marks, *denied)
         self._unreadable = tuple(unreadable)
         self.has_denied = bool(denied or unreadable)
-        self._scanner = CandidateScanner(self._root, max_folders=most_folders, denied=self._denied)
-        self._git = GitNamedFiles(self._root, environ or {})
+        self._scanner = CandidateScanner(self._folder.path, max_folders=most_folders, denied=self._denied)
+        self._git = GitNamedFiles(self._folder.path, environ or {})
         self._git_differs = False  # what it has read is not what the settings are now
         self._lock = threading.Lock()
         self._copies: dict[str, FileSnapshot] = {}
@@ -222,7 +223,7 @@ class ProtectedFiles:
         self._copy_files(scan)
 
     def __repr__(self) -> str:
-        return f"<ProtectedFiles of {self._root!r}: {len(self._copies)}>"
+        return f"<ProtectedFiles of {self._folder.path!r}: {len(self._copies)}>"
 
     @property
     def complete(self) -> bool:
@@ -269,6 +270,8 @@ class ProtectedFiles:
         Raises:
             OutOfSteps: If it takes more than `most_steps`; nothing has happened then.
         """
+        if not self._folder.is_in_place:
+            return False
         with self._limit(most_steps) as steps:
             before = self._copies
             self._copy_files(self._scan(steps), steps)
@@ -367,7 +370,7 @@ class ProtectedFiles:
         files = bytes_ = 0
         for path, status in scan.folders.items():
             stamp = status.st_ino, status.st_dev, status.st_ctime_ns
-            settled.append((f"{self._root}/{path}".rstrip("/"), stamp, None))
+            settled.append((f"{self._folder.path}/{path}".rstrip("/"), stamp, None))
         for path, file in scan.files.items():
             known = self._judged.get(path) or self._copies.get(path)
             if known is not None and not known.matches(file.status):
@@ -381,7 +384,7 @@ class ProtectedFiles:
                 if stat.S_ISREG(file.status.st_mode):
                     data = known.data
             stamp = file.status.st_ino, file.status.st_dev, file.status.st_ctime_ns
-            settled.append((f"{self._root}/{path}", stamp, data))
+            settled.append((f"{self._folder.path}/{path}", stamp, data))
         self._settled = tuple(settled)
 
     def _is_settled(self) -> bool:
@@ -393,6 +396,8 @@ class ProtectedFiles:
         times. A folder that changed has a new change time, so nothing can be new without being noticed. It
         takes no lock, since it reads one reference to what nobody changes any more.
         """
+        if not self._folder.is_in_place:
+            return True  # what is in its place is no business of this session, and stays as it is
         # Settings of git outside the workspace are the person's own: they may be links, and need not exist.
         for path, known in self._git.stamps.items():
             try:
@@ -404,8 +409,7 @@ class ProtectedFiles:
             if now != known:
                 self._git_differs = True
                 return False
-        settled = self._settled
-        if not settled or self.allowed.names != self._allowed_names:
+        if not (settled := self._settled) or self.allowed.names != self._allowed_names:
             return False
         try:
             for path, stamp, data in settled:
@@ -426,7 +430,7 @@ class ProtectedFiles:
         self._settled = ()
         started_s = time.monotonic()
         with suppress(OSError):  # without a folder there is no mode
-            if self.root_mode is not None and os.lstat(self._root).st_mode != self.root_mode.value:
+            if self.root_mode is not None and os.lstat(self._folder.path).st_mode != self.root_mode.value:
                 self.root_mode.put_back()
         scan = self._scanner.scan(steps)
         if scan.repositories and self._scanner.name(self._git.of_repositories(scan.repositories)):
@@ -661,7 +665,7 @@ class ProtectedFiles:
             with self._parent(free) as (root, last):
                 # Race: whatever has this name by now is moved; the next scan looks at it again.
                 os.rename(name, last, src_dir_fd=folder, dst_dir_fd=root)
-            return f"{self._root}/{free}"
+            return f"{self._folder.path}/{free}"
         raise PermissionError("a rule denies to write every name")
 
     @contextmanager
@@ -671,10 +675,7 @@ class ProtectedFiles:
         With `in_the_way` missing folders are created, and what stood in their place is listed there.
         """
         *above, name = path.split("/")
-        try:
-            folder = os.open(self._root, DIRECTORY_FLAGS)
-        except PermissionError:
-            folder = open_unlocked(self._root)
+        folder = self._folder.open()
         try:
             for part in above:
                 inner = self._open_folder(folder, part, in_the_way)

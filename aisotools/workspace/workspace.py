@@ -89,6 +89,14 @@ class Workspace:
     def __repr__(self) -> str:
         return f"<Workspace {self._root.path!r}>"
 
+    def check(self) -> None:
+        """Check that the folder is still at its path.
+
+        Raises:
+            WorkspaceError: If it is not; see `OpenedFolder`.
+        """
+        self._root.folder.check()
+
     def locate(
         self,
         path: str,

@@ -212,3 +212,125 @@ def test_a_session_goes_on_once_a_small_disk_has_room(tmp_path: Path) -> None:
         check=False,
     )
     assert ended.stdout == "works again\n", ended.stderr
+
+
+REDO_ON_A_FULL_DISK = """
+import asyncio, os, sys
+from pathlib import Path
+from aisotools.policy.rules import Policy
+from aisotools.session.session import Session
+from aisotools.testing.fakes import FakeSandbox
+
+top, full = Path(sys.argv[1]), sys.argv[2].split("+")
+place = top / "workspace" / "w"
+environ = {"HOME": str(top), "XDG_STATE_HOME": str(top / "state" / "s")}
+
+def fill():
+    for disk in full:
+        with open(top / disk / "filler", "wb", buffering=0) as file:
+            for size in (4096, 1):
+                try:
+                    while file.write(b"x" * size):
+                        pass
+                except OSError:
+                    pass
+
+def free():
+    for disk in full:
+        os.unlink(top / disk / "filler")
+
+def read():
+    return {str(path.relative_to(place)): (path.lstat().st_mode, path.lstat().st_mtime_ns,
+            path.read_bytes() if path.is_file() else b"") for path in place.rglob("*")}
+
+async def write(session, path, text):
+    result = await session.call("sandbox_write", {"path": path, "content": text})
+    assert not result.is_error, result.content
+
+async def main():
+    place.mkdir()
+    (place / "a").write_text("0" * 50_000)
+    (place / "gone").write_text("0")
+    def opened():
+        return Session(place, sandbox=FakeSandbox, environ=environ, policy=Policy(mode="auto"),
+                       session_key="full")
+    session = opened()
+    async with session:
+        before = read()
+        await write(session, "a", "1" * 100_000)
+        await write(session, "d/e/b", "2" * 60_000)
+        await write(session, "a", "3" * 70_000)
+        after = read()
+        for count in (1, 3):
+            assert not (await session.undo(count)).is_error
+            undone = read()
+            if count == 3:
+                assert {name: one[::2] for name, one in undone.items()} == {
+                    name: one[::2] for name, one in before.items()}
+            fill()
+            refused = 0
+            for _ in range(2):
+                result = await session.redo(count)
+                if not result.is_error:
+                    break
+                refused += 1
+                assert read() == undone, (result.content, sorted(read()), sorted(undone))
+                assert "No space left on device" in result.content, result.content
+            free()
+            if refused:
+                result = await session.redo(count)
+            else:
+                # Its records have found room in the last block of the journal.
+                assert full == ["state"], result.content
+            assert not result.is_error, result.content
+            assert read() == after, sorted(read())
+        assert not (await session.undo(3)).is_error
+        fill()
+        result = await session.redo(3)
+        is_redone = not result.is_error
+        assert read() == (after if is_redone else undone), result.content
+    # Closed on a full disk, and opened again when there is room.
+    free()
+    session = opened()
+    async with session:
+        if not is_redone:
+            assert read() == undone
+            result = await session.redo(3, variables="keep")
+            assert not result.is_error, result.content
+        assert read() == after
+    print("exact")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None, reason="it takes root to mount a disk of its own"
+)
+@pytest.mark.parametrize("full", ["state", "workspace", "state+workspace"])
+def test_redo_on_a_full_disk_changes_nothing_and_is_exact_once_there_is_room(
+    tmp_path: Path, full: str
+) -> None:
+    """On real file systems without room, in a mount namespace of its own."""
+    for name in ("state", "workspace"):
+        (tmp_path / name).mkdir()
+    mounts = 'mount -t tmpfs -o size=2m tmpfs "$1/state" && mount -t tmpfs -o size=2m tmpfs "$1/workspace"'
+    command = f'{mounts} && exec "$2" -c "$3" "$1" "$4"'
+    ended = subprocess.run(
+        [
+            "unshare",
+            "-m",
+            "sh",
+            "-c",
+            command,
+            "sh",
+            str(tmp_path),
+            sys.executable,
+            REDO_ON_A_FULL_DISK,
+            full,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.stdout == "exact\n", ended.stderr

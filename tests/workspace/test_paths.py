@@ -193,8 +193,46 @@ def test_root_that_went_away(tmp_path: Path) -> None:
     (tmp_path / "ws").mkdir()
     workspace = Workspace(tmp_path / "ws")
     (tmp_path / "ws").rmdir()
-    with pytest.raises(WorkspaceError, match="does not exist any more"):
+    with pytest.raises(WorkspaceError, match=r"was moved or removed .* nothing is there now\. Move it back"):
         workspace.stat(".")
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "file"])
+def test_root_in_whose_place_something_else_is(tmp_path: Path, kind: str) -> None:
+    place, moved = tmp_path / "ws", tmp_path / "moved"
+    place.mkdir()
+    (place / "f").write_text("ours")
+    workspace, folder = Workspace(place), paths.OpenedFolder.of(place)
+    place.rename(moved)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "f").write_text("another")
+    if kind == "folder":
+        other.rename(place)
+    elif kind == "link":
+        place.symlink_to(moved)
+    else:
+        place.write_text("another")
+    before = open_files()
+    for use in (workspace.check, folder.check, lambda: read(workspace, "f")):
+        with pytest.raises(WorkspaceError, match=r"something else is in its place now\. Move it back"):
+            use()
+    with pytest.raises((WorkspaceError, OSError)):
+        folder.open()
+    assert not folder.is_in_place
+    assert open_files() == before
+    (place.rename if kind == "folder" else lambda _: place.unlink())(tmp_path / "aside")
+    moved.rename(place)
+    folder.check()
+    os.close(folder.open())
+    assert read(workspace, "f") == b"ours"
+
+
+def test_folder_that_did_not_exist_is_not_compared(tmp_path: Path) -> None:
+    folder = paths.OpenedFolder.of(tmp_path / "later")
+    assert folder.is_in_place
+    with pytest.raises(FileNotFoundError):
+        folder.open()
 
 
 def test_nothing_stays_open(workspace: Workspace, root: Path) -> None:

@@ -41,6 +41,7 @@ from aisotools.workspace.checkpoints.restore import (
 from aisotools.workspace.checkpoints.steps import (
     Checkpoint,
     Direction,
+    Return,
     change_of_group,
     group_overlapping,
 )
@@ -178,13 +179,16 @@ def plan_trees(
             if step.inside not in taken or key not in taken[step.inside].before:
                 changing.setdefault(key, []).append(step)
     hops: dict[str, list[tuple[str, str]]] = {}
+    returns: dict[str, list[Return | None]] = {}
     authorships: dict[str, list[Authorship | JointAuthorship]] = {}
     beside: dict[str, list[dict[TreePath, str]]] = {}
     for key, those in changing.items():
         for group in group_overlapping(those):
             hops.setdefault(key, []).append(change_of_group(group, direction, key))
-            known = join_authorships(reader, group) if key == WORKSPACE_KEY else UNKNOWN
-            authorships.setdefault(key, []).append(known)
+            last = max(group, key=lambda step: step.ended)
+            returns.setdefault(key, []).append(last.returns.get(key) if direction == "redo" else None)
+            authorship = join_authorships(reader, group) if key == WORKSPACE_KEY else UNKNOWN
+            authorships.setdefault(key, []).append(authorship)
             others = find_beside(reader, group, rest) if key == WORKSPACE_KEY else {}
             beside.setdefault(key, []).append(others)
     plans = []
@@ -199,6 +203,7 @@ def plan_trees(
                 direction=direction,
                 authorships=authorships[key],
                 beside=beside[key],
+                returns=returns[key],
                 force=force,
             )
             plans.append((tree, plan))

@@ -16,10 +16,10 @@ from aisotools.core.concurrency import sorted_in_runs
 from aisotools.workspace.checkpoints.attributes import has_xattrs_of
 from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship, JointAuthorship
 from aisotools.workspace.checkpoints.staging import Failure
-from aisotools.workspace.checkpoints.steps import Direction
+from aisotools.workspace.checkpoints.steps import Direction, Return
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.switching import CHANGING
-from aisotools.workspace.checkpoints.tree import Node, TreePath, TreeReader, open_below
+from aisotools.workspace.checkpoints.tree import Node, NodeChange, TreePath, TreeReader, open_below
 from aisotools.workspace.checkpoints.trees import TrackedTree
 from aisotools.workspace.dirfd import file_time
 from aisotools.workspace.workspace import is_partial_file
@@ -59,6 +59,8 @@ class RestorePlan:
             it lies too deep, but it is known that nobody has changed anything in them.
         hidden: Paths at or in folders that cannot be read now, or could not where the way begins, each with
             the reason: of what is there, all that the steps have not changed stays.
+        covered: Paths in folders that cannot be read and are changed themselves: nothing was found there, and
+            something may be.
         conflicts: Displayed paths that somebody else changed since.
         contested: The same as tree paths.
         others: Paths that only somebody else changed during a call, each with that reason: they stay.
@@ -86,6 +88,7 @@ class RestorePlan:
     wanted: Mapping[TreePath, Node | None] = field(default_factory=dict, compare=False, repr=False)
     end: str = field(default="", compare=False)
     timed: frozenset[TreePath] = field(default=frozenset(), compare=False)
+    covered: frozenset[TreePath] = field(default=frozenset(), compare=False)
     groups: Mapping[TreePath, FileGroup] = field(default_factory=dict, compare=False)
     anchors: Mapping[FileGroup, TreePath] = field(default_factory=dict, compare=False)
     keeps_set_ids: bool = field(default=False, compare=False)
@@ -152,6 +155,7 @@ def plan_restore(
     direction: Direction = "undo",
     authorships: Sequence[Authorship | JointAuthorship] = (),
     beside: Sequence[Mapping[TreePath, str]] = (),
+    returns: Sequence[Return | None] = (),
     force: bool = False,
     placed: Placed | None = None,
 ) -> RestorePlan:
@@ -177,11 +181,11 @@ def plan_restore(
             left it. What nobody can tell is contested in an undo.
         beside: For each hop, what a call may have changed as well that ran at the same time and is not
             taken, with the name of that call. It is contested.
+        returns: For each hop, where it leads instead if it was undone by force; see `Return`.
         force: Whether what somebody else has changed is replaced all the same.
         placed: What a move that is to be taken back has put at the paths that it changed. Where something
             else is now, somebody else has put it there since; that stays, and so do all other paths.
     """
-    reader = TreeReader(store)
     looked_ns = file_time()
     snapshot = tree.scan()
     now = snapshot.root
@@ -192,97 +196,239 @@ def plan_restore(
         return RestorePlan(missing=(((), f"its files are not covered: {snapshot.uncovered[0][1]}"),))
     if not all(root for hop in hops for root in hop):
         return RestorePlan(missing=(((), "its files were not covered: there were too many of them"),))
-    present: dict[TreePath, Node | None] = {}
-    targets: dict[TreePath, Node | None] = {}
-    contested: dict[TreePath, str] = {}
-    others: dict[TreePath, str] = {}
-    unseen: dict[TreePath, str] = {}
-    hides: dict[TreePath, str] = {}
-    timed: set[TreePath] = set()
-    for (start, end), authorship, others_beside in zip(
-        hops, authorships or repeat(UNKNOWN), beside or repeat({}), strict=False
+    way = _Way(store, now, direction=direction, is_resumed=is_resumed, force=force, placed=placed)
+    for (start, end), authorship, others_beside, back in zip(
+        hops, authorships or repeat(UNKNOWN), beside or repeat({}), returns or repeat(None), strict=False
     ):
+        way.add_hop(start, end, authorship, others_beside, back)
+    way.add_missing_folders()
+    way.spare_added()
+    return way.plan(tree, looked_ns)
+
+
+class _Way:
+    """What the hops of one plan change, with what is there now; see `plan_restore`."""
+
+    def __init__(
+        self,
+        store: Store,
+        now: str,
+        *,
+        direction: Direction,
+        is_resumed: bool,
+        force: bool,
+        placed: Placed | None,
+    ) -> None:
+        self._store, self._reader, self._now = store, TreeReader(store), now
+        self._direction, self._is_resumed, self._force = direction, is_resumed, force
+        self._placed = placed
+        self._count, self._end = 0, ""
+        self._present: dict[TreePath, Node | None] = {}
+        self._targets: dict[TreePath, Node | None] = {}
+        self._contested: dict[TreePath, str] = {}
+        self._others: dict[TreePath, str] = {}
+        self._unseen: dict[TreePath, str] = {}  # paths of which not even the present state is known
+        self._hides: dict[TreePath, str] = {}
+        self._timed: set[TreePath] = set()
+        self._covered: set[TreePath] = set()
+        self._left: dict[TreePath, Node | None] = {}  # what a forced undo has left that is redone
+
+    def add_hop(
+        self,
+        start: str,
+        end: str,
+        authorship: Authorship | JointAuthorship,
+        beside: Mapping[TreePath, str],
+        back: Return | None,
+    ) -> None:
+        """Add what leads from one tree to the next, or to where a forced undo came from."""
+        timed: set[TreePath] = set()
+        if back is None:
+            changes = self._reader.differences(start, end, timed)
+        else:
+            changes = self._changes_back(start, back, timed)
+        self._timed |= timed
+        self._count, self._end = self._count + 1, end if back is None else back.end
         unkept: set[TreePath] = set()
-        for path, (before, after) in reader.differences(start, end, timed).items():
+        for path, change in changes.items():
+            after = change[1]
             if after is not None and after.kind == "unkept":
                 unkept.add(path)
             elif after is None and not unkept.isdisjoint(_around(path)):
                 continue  # what this folder is to hold was never known, so nothing in it is too much
-            current = targets[path] if path in targets else reader.lookup(now, path)
-            if placed is not None and (
-                not _is_of_move(path, current, after, placed) or not others.keys().isdisjoint(_around(path))
-            ):
-                # Somebody else has put it there, or what stands in the place of a folder around it.
-                others[path] = _CHANGED_SINCE
-                continue
-            # Race: a file tool of another call was writing when this state was kept. What it had not renamed
-            # into place yet is no file of anybody's.
-            if current is None and after is not None and path and is_partial_file(path[-1]):
-                continue
-            hidden = None
-            if current is None and path not in targets:
-                hidden = _find_hidden(reader, now, start, path)
-            is_known = hidden is None and (is_same(current, before) or is_same(current, after))
-            author = "call" if is_same(current, after) else authorship.author_of(path)
-            if author == "others" and not force and not (direction == "redo" and is_known):
-                others[path] = _CHANGED_BY_OTHERS
-                continue
-            present.setdefault(path, current)
-            if not is_known and not (is_resumed and current is None):
-                why = _CHANGED_SINCE
-                unread = current if hidden is None else hidden
-                if unread is not None and (unread is hidden or unread.is_unreadable):
-                    if unread is hidden or (after is not None and after.kind == "folder"):
-                        unseen[path] = unread.why_unkept
-                    why = f"what is there cannot be compared: {unread.why_unkept}"
-                contested.setdefault(path, why)
-            elif path in others_beside and not (is_resumed or is_same(current, after)):
-                contested.setdefault(path, f"it was also changed by {others_beside[path]}, {RAN_BESIDE}")
-            elif author != "call" and direction == "undo" and not is_resumed:
-                why = _CHANGED_BY_OTHERS if author == "others" else _CHANGED_BY_ANYBODY
-                contested.setdefault(path, why)
-            elif is_known and not is_resumed and _has_other_attributes(store, current, before, after):
-                # Power loss: of what the call itself had set, any part may be gone when a restore is resumed.
-                contested.setdefault(path, _ATTRIBUTES_SINCE)
-            targets[path] = after
-            for node in (before, current):
-                if node is not None and node.is_unreadable and after is not None and after.kind == "folder":
-                    hides[path] = node.why_unkept
-    for path, node in _missing_folders(reader, now, hops[-1][1] if hops else "", targets).items():
-        present[path], targets[path] = None, node
-        if not is_resumed:
-            contested.setdefault(path, _REMOVED_SINCE)
-    holding: set[TreePath] = set()
-    for path, target in targets.items():
-        current = present[path]
-        # What was not kept is not brought back, so the folder in its place stays, with all in it.
-        is_removed = target is None or target.kind not in {"folder", "unkept", "other"}
-        if current is not None and current.kind == "folder" and is_removed:
-            for name in reader.of(current):
-                if targets.get((*path, name), current) is not None:
-                    contested[*path, name] = _ADDED_SINCE
-                    if placed is not None:
-                        holding.update((*path, name)[:end] for end in range(1, len(path) + 1))
-    for path in holding & targets.keys():
-        others[path] = _ADDED_TO
-        del targets[path]
-    end = hops[-1][1] if hops else ""
-    if len(hops) > 1:  # else all targets are of that tree
-        _take_links(reader, end, targets)
-    right, groups, anchors = _plan_links(reader, now, end, targets, present)
-    plan = _build_plan(tree, targets, present, contested, right=right, groups=groups, unseen=unseen, end=end)
-    return replace(
-        plan,
-        others=tuple((path, others[path]) for path in sorted_in_runs(others)),
-        looked_ns=looked_ns,
-        present=present,
-        wanted=targets,
-        timed=frozenset(timed),
-        groups=groups,
-        anchors=anchors,
-        keeps_set_ids=direction == "undo",
-        hidden=tuple({**hides, **unseen}.items()),
-    )
+            self._add(path, change, start, authorship, beside)
+
+    def _changes_back(self, start: str, back: Return, timed: set[TreePath]) -> dict[TreePath, NodeChange]:
+        """Return what a redo changes that leads to where a forced undo came from.
+
+        Args:
+            start: Digest of the tree before the step.
+            back: Where it leads.
+            timed: Gets the paths of folders of which it changes the times.
+        """
+        moved: set[TreePath] = set()
+        undone = self._reader.differences(back.left, back.found, moved)
+        whole = {path for path, change in undone.items() if not _are_folders(change)}
+
+        def is_in_whole(path: TreePath) -> bool:
+            return not whole.isdisjoint(_around(path))
+
+        changes: dict[TreePath, NodeChange] = {}
+        for path, change in self._reader.differences(start, back.end, timed).items():
+            # All else is what somebody has changed beside that, and the undo has left. A folder that the undo
+            # has found and left holds such a thing, so it stays one, whatever it was before one of the calls.
+            is_inside = is_in_whole(path)
+            if is_inside or path in whole or (path in undone and _are_folders(change)):
+                changes[path] = change
+            if is_inside:
+                self._left.setdefault(path, None)
+        for path, (left, found) in undone.items():
+            self._left[path] = left
+            # What the undo could not bring back is not as it was before the step.
+            if back.end == back.found and path not in changes:
+                changes[path] = left, found
+        timed -= {path for path in timed if not (path in moved or path in undone or is_in_whole(path))}
+        if back.end == back.found:
+            timed |= moved
+        return dict(sorted(changes.items()))
+
+    def _add(
+        self,
+        path: TreePath,
+        change: NodeChange,
+        start: str,
+        authorship: Authorship | JointAuthorship,
+        beside: Mapping[TreePath, str],
+    ) -> None:
+        """Add one path that a hop changes, if it is not left to somebody else."""
+        before, after = change
+        targets, others = self._targets, self._others
+        current = targets[path] if path in targets else self._reader.lookup(self._now, path)
+        if self._placed is not None and (
+            not _is_of_move(path, current, after, self._placed) or not others.keys().isdisjoint(_around(path))
+        ):
+            # Somebody else has put it there, or what stands in the place of a folder around it.
+            others[path] = _CHANGED_SINCE
+            return
+        # Race: a file tool of another call was writing when this state was kept. What it had not renamed
+        # into place yet is no file of anybody's.
+        if current is None and after is not None and path and is_partial_file(path[-1]):
+            return
+        hidden = None
+        if current is None and path not in targets:
+            hidden = self._find_hidden(start, path)
+        known = [before, after, *([self._left[path]] if path in self._left else [])]
+        is_known = hidden is None and any(is_same(current, node) for node in known)
+        author = "call" if is_same(current, after) else authorship.author_of(path)
+        is_back = self._direction == "redo" and is_known
+        if author == "others" and not (self._force or is_back):
+            others[path] = _CHANGED_BY_OTHERS
+            return
+        self._present.setdefault(path, current)
+        if not is_known and not (self._is_resumed and current is None):
+            self._contested.setdefault(path, self._why_unknown(path, current, after, hidden))
+        elif path in beside and not (self._is_resumed or is_same(current, after)):
+            why = f"it was also changed by {beside[path]}, {RAN_BESIDE}"
+            self._contested.setdefault(path, why)
+        elif author != "call" and self._direction == "undo" and not self._is_resumed:
+            why = _CHANGED_BY_OTHERS if author == "others" else _CHANGED_BY_ANYBODY
+            self._contested.setdefault(path, why)
+        elif is_known and not self._is_resumed and _has_other_attributes(self._store, current, before, after):
+            # Power loss: of what the call itself had set, any part may be gone when a restore is resumed.
+            self._contested.setdefault(path, _ATTRIBUTES_SINCE)
+        targets[path] = after
+        for node in (before, current):
+            if node is not None and node.is_unreadable and after is not None and after.kind == "folder":
+                self._hides[path] = node.why_unkept
+
+    def _find_hidden(self, start: str, path: TreePath) -> Node | None:
+        """Return the folder around a path that hides it now, and did not do so in the tree `start`, if any.
+
+        Not even its names are known, so that nothing is found at the path says nothing.
+        """
+        for around in _around(path):
+            node = self._reader.lookup(self._now, around)
+            if node is None:
+                return None
+            if node.kind == "unkept":
+                if node.is_unreadable and around in self._present:
+                    self._covered.add(path)
+                return None if self._reader.lookup(start, around) == node else node
+        return None
+
+    def _why_unknown(
+        self, path: TreePath, current: Node | None, after: Node | None, hidden: Node | None
+    ) -> str:
+        """Return why a path is contested at which neither is what was before nor what is to be after."""
+        unread = current if hidden is None else hidden
+        if unread is None or not (unread is hidden or unread.is_unreadable):
+            return _CHANGED_SINCE
+        if unread is hidden or (after is not None and after.kind == "folder"):
+            self._unseen[path] = unread.why_unkept
+        return f"what is there cannot be compared: {unread.why_unkept}"
+
+    def add_missing_folders(self) -> None:
+        """Add the folders around targets that no hop has changed, and that are gone."""
+        for path, node in _missing_folders(self._reader, self._now, self._end, self._targets).items():
+            self._present[path], self._targets[path] = None, node
+            if not self._is_resumed:
+                self._contested.setdefault(path, _REMOVED_SINCE)
+
+    def spare_added(self) -> None:
+        """Contest what no hop knows in folders that are to be removed."""
+        holding: set[TreePath] = set()
+        for path, target in self._targets.items():
+            current = self._present[path]
+            # What was not kept is not brought back, so the folder in its place stays, with all in it.
+            is_removed = target is None or target.kind not in {"folder", "unkept", "other"}
+            if current is not None and current.kind == "folder" and is_removed:
+                for name in self._reader.of(current):
+                    if self._targets.get((*path, name), current) is not None:
+                        self._contested[*path, name] = _ADDED_SINCE
+                        if self._placed is not None:
+                            holding.update((*path, name)[:end] for end in range(1, len(path) + 1))
+        for path in holding & self._targets.keys():
+            self._others[path] = _ADDED_TO
+            del self._targets[path]
+
+    def plan(self, tree: TrackedTree, looked_ns: int) -> RestorePlan:
+        """Return the plan.
+
+        Args:
+            tree: Shows the paths.
+            looked_ns: When it was looked what is there.
+        """
+        reader, targets, present = self._reader, self._targets, self._present
+        if self._count > 1:  # else all targets are of that tree
+            _take_links(reader, self._end, targets)
+        right, groups, anchors = _plan_links(reader, self._now, self._end, targets, present)
+        plan = _build_plan(
+            tree,
+            targets,
+            present,
+            self._contested,
+            right=right,
+            groups=groups,
+            unseen=self._unseen,
+            end=self._end,
+        )
+        return replace(
+            plan,
+            others=tuple((path, self._others[path]) for path in sorted_in_runs(self._others)),
+            looked_ns=looked_ns,
+            present=present,
+            wanted=targets,
+            timed=frozenset(self._timed),
+            covered=frozenset(self._covered),
+            groups=groups,
+            anchors=anchors,
+            keeps_set_ids=self._direction == "undo",
+            hidden=tuple({**self._hides, **self._unseen}.items()),
+        )
+
+
+def _are_folders(change: NodeChange) -> bool:
+    return all(node is not None and node.kind == "folder" for node in change)
 
 
 def is_unlocked(now: Node | None, before: Node | None) -> bool:
@@ -313,18 +459,6 @@ def _is_no_folder(node: Node | None) -> bool:
 def _around(path: TreePath) -> Iterator[TreePath]:
     """Yield the paths of the folders around a path, the outermost first."""
     return (path[:length] for length in range(1, len(path)))
-
-
-def _find_hidden(reader: TreeReader, now: str, start: str, path: TreePath) -> Node | None:
-    """Return the folder around a path that hides it now, and did not do so in the tree `start`, if any.
-
-    Not even its names are known, so that nothing is found at the path says nothing.
-    """
-    for around in _around(path):
-        node = reader.lookup(now, around)
-        if node is None or node.kind == "unkept":
-            return None if node is None or reader.lookup(start, around) == node else node
-    return None
 
 
 def _has_other_attributes(

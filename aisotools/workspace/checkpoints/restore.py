@@ -104,7 +104,7 @@ def carry_out(
     aside = Stage(store, root, token) if stage is None else stage
     switcher = None
     if plan.present is not None:
-        switcher = Switcher(store, plan.present, plan.looked_ns, aside.open_aside)
+        switcher = Switcher(store, plan.present, plan.looked_ns, aside.open_aside, plan.covered)
     result = remove_trees(root, final, token, switcher)
     result.left_out += plan.missing
     if not force:

@@ -15,6 +15,22 @@ Direction = Literal["undo", "redo"]
 """Direction of a move through the timeline."""
 
 
+@dataclass(frozen=True, slots=True)
+class Return:
+    """Where a redo leads after a forced undo, which has taken back what somebody else had changed.
+
+    Attributes:
+        end: Digest of the tree that the next of the undone steps began with; for the last one, `found`. The
+            redo leads to it at the paths that the undo has changed, and leaves all others.
+        found: Digest of the tree before the undo.
+        left: Digest of the tree after it.
+    """
+
+    end: str
+    found: str
+    left: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """One step: the trees before and after a call.
@@ -35,6 +51,8 @@ class Checkpoint:
             recorded it.
         ended: The same of its end; 0 while the call runs.
         unkept: Why the state of the workspace after it is not kept, in a clause; empty if it is.
+        returns: Where its redo leads, by `TrackedTree.key`, if it was undone by force; else it leads to what
+            the call has left.
     """
 
     call_id: str
@@ -50,6 +68,7 @@ class Checkpoint:
     began: int = 0
     ended: int = 0
     unkept: str = ""
+    returns: Mapping[str, Return] = field(default_factory=dict)
 
     @property
     def changed(self) -> bool:
@@ -59,7 +78,8 @@ class Checkpoint:
     @property
     def roots(self) -> list[str]:
         """Digests of the trees that it needs."""
-        return [root for root in [*self.before.values(), *self.after.values()] if root]
+        returns = [root for one in self.returns.values() for root in (one.end, one.found, one.left)]
+        return [root for root in [*self.before.values(), *self.after.values(), *returns] if root]
 
     def end_record(self) -> dict[str, Any]:
         """Return the journal record of its end."""
@@ -68,6 +88,8 @@ class Checkpoint:
             record["at"] = self.ended
         if self.unkept:
             record["unkept"] = self.unkept
+        if self.returns:
+            record["returns"] = {key: [one.end, one.found, one.left] for key, one in self.returns.items()}
         return record
 
     def begin_record(self) -> dict[str, Any]:
@@ -125,6 +147,31 @@ def change_of_group(group: Sequence[Checkpoint], direction: Direction, key: str)
     return (after, before) if direction == "undo" else (before, after)
 
 
+def returns_of(
+    steps: Sequence[Checkpoint], found: Mapping[str, str], left: Mapping[str, str]
+) -> dict[str, dict[str, Return]]:
+    """Return where the redo of each of some steps leads, by call, then by `TrackedTree.key`.
+
+    Steps that overlap are redone together: it is that of the last one to end.
+
+    Args:
+        steps: The steps, in the order in which a forced undo has taken them.
+        found: Digests of the trees before that undo, by key.
+        left: The same after it.
+    """
+    returns: dict[str, dict[str, Return]] = {}
+    for key, root in found.items():
+        end = root
+        if not left.get(key):
+            continue
+        for group in group_overlapping([step for step in steps if key in step.before]):
+            last = max(group, key=lambda step: step.ended)
+            if end:
+                returns.setdefault(last.call_id, {})[key] = Return(end, root, left[key])
+            end = change_of_group(group, "undo", key)[1]
+    return returns
+
+
 @dataclass(slots=True)
 class Timeline:
     """State of the undo and redo stacks, as the journal records describe it.
@@ -179,11 +226,23 @@ class Timeline:
                 after, unkept = record["after"], record.get("unkept", "")
                 if not after and not unkept:  # earlier versions did not record why
                     unkept = "it could not be stored"
-                self.end(replace(step, after=after, authorship=authorship, ended=ended, unkept=unkept))
+                returns = {key: Return(*trees) for key, trees in record.get("returns", {}).items()}
+                self.end(
+                    replace(
+                        step,
+                        after=after,
+                        authorship=authorship,
+                        ended=ended,
+                        unkept=unkept,
+                        returns=returns,
+                    )
+                )
             case "move":
                 self.moving = record
             case "moved" if self.moving is not None:
                 self.shift(self.moving["way"], self.moving["ids"])
+                if "found" in self.moving:
+                    self.note_returns(self.moving["ids"], self.moving["found"], record.get("result", {}))
                 self.moving = None
             case "stayed":  # an undo or redo that had changed nothing was given up
                 self.moving = None
@@ -216,7 +275,13 @@ class Timeline:
             step = next((one for one in reversed(source) if one.call_id == call_id), None)
             if step is not None:
                 source.remove(step)
-                target.append(step)
+                target.append(replace(step, returns={}) if direction == "redo" else step)
+
+    def note_returns(self, ids: Sequence[str], found: Mapping[str, str], left: Mapping[str, str]) -> None:
+        """Note where the redo of steps leads that a forced undo has taken; see `returns_of`."""
+        known = {step.call_id: step for step in self.undone}
+        returns = returns_of([known[call_id] for call_id in ids if call_id in known], found, left)
+        self.undone = [replace(step, returns=returns.get(step.call_id, step.returns)) for step in self.undone]
 
     def all_steps(self) -> list[Checkpoint]:
         """Return all steps."""

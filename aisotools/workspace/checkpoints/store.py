@@ -49,6 +49,7 @@ from aisotools.workspace.dirfd import (
     READ_FLAGS,
     flush_file_system,
     sync_folder,
+    write_all,
 )
 
 _CHUNK_BYTES = 1 << 20
@@ -233,15 +234,7 @@ class Store:
             with self._lock:
                 self._note_unsynced(digest, is_new=False)
         else:
-            name, writing = self._create_temporary()
-            try:
-                try:
-                    _write_all(writing, data)
-                finally:
-                    os.close(writing)
-                self._commit(name, digest, len(data))
-            except OSError as error:
-                self._abort(name, error)
+            self.put_chunks([data], max_bytes=len(data))
         return digest
 
     def _holds(self, digest: str, data: bytes) -> bool:
@@ -292,15 +285,21 @@ class Store:
         hashed, size = hashlib.blake2b(digest_size=_DIGEST_BYTES), 0
         name, writing = self._create_temporary()
         try:
-            try:
-                for chunk in chunks:
-                    hashed.update(chunk)
-                    size += len(chunk)
-                    if size > max_bytes:
-                        break
-                    _write_all(writing, chunk)
-            finally:
-                os.close(writing)
+            for chunk in chunks:
+                hashed.update(chunk)
+                size += len(chunk)
+                if size > max_bytes:
+                    break
+                try:
+                    write_all(writing, chunk)
+                except OSError as error:
+                    raise self._write_error(error) from error
+        except BaseException:  # a piece that cannot be read says so itself
+            self._discard(name)
+            raise
+        finally:
+            os.close(writing)
+        try:
             if size > max_bytes:
                 # Race: it has grown since it was looked at. No record names this name yet.
                 os.unlink(name, dir_fd=self._objects)
@@ -355,7 +354,7 @@ class Store:
         is_shared = self._share(digest, file)
         for chunk in self.verified_chunks(digest):
             if not is_shared:
-                _write_all(file, chunk)
+                write_all(file, chunk)
 
     def _share(self, digest: str, file: int) -> bool:
         """Have an empty file share the blocks of a content. Return False if that is not possible."""
@@ -544,10 +543,13 @@ class Store:
         finally:
             os.close(file)
 
-    def _abort(self, name: str, error: OSError) -> Never:
+    def _discard(self, name: str) -> None:
         with suppress(FileNotFoundError):
             # Crash: a partial content has a name that no record has; the next open removes it.
             os.unlink(name, dir_fd=self._objects)
+
+    def _abort(self, name: str, error: OSError) -> Never:
+        self._discard(name)
         raise self._write_error(error) from error
 
     def _write_error(self, error: OSError) -> WorkspaceError:
@@ -623,7 +625,7 @@ class Store:
             journal = os.open(new, APPEND_FLAGS | os.O_CREAT | os.O_TRUNC, 0o600)
             try:
                 os.fchmod(journal, 0o600)
-                _write_all(journal, b"".join(map(_encode_record, records)))
+                write_all(journal, b"".join(map(_encode_record, records)))
                 # Or the power may fail with the new name on the disk and without what it names.
                 os.fdatasync(journal)
                 # A crash before this leaves the old journal and a file that nobody reads; after it, the new
@@ -651,12 +653,6 @@ def _read_chunks(file: int, max_bytes: int) -> Iterator[bytes]:
     while left > 0 and (chunk := os.read(file, min(_CHUNK_BYTES, left))):
         left -= len(chunk)
         yield chunk
-
-
-def _write_all(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
 
 
 class RecordQueue:

@@ -26,7 +26,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set as AbstractSet
 from contextlib import suppress
 
 from aisotools.core.exceptions import WorkspaceError
@@ -78,6 +78,7 @@ class Switcher:
         present: Mapping[TreePath, Node | None],
         looked_ns: int,
         open_aside: Callable[[], int],
+        covered: AbstractSet[TreePath] = frozenset(),
     ) -> None:
         """Switch nothing yet.
 
@@ -87,7 +88,10 @@ class Switcher:
             looked_ns: When it looked, in nanoseconds as files are stamped.
             open_aside: Returns the descriptor of the folder into which is renamed what is to be removed, or
                 raises `OSError`.
+            covered: Paths at which the plan has found nothing, since it could not look: what is there is
+                replaced.
         """
+        self._covered = covered
         self._store, self._present, self._looked_ns = store, present, looked_ns
         self._open_aside = open_aside
         self._emptied: set[TreePath] = set()
@@ -136,7 +140,7 @@ class Switcher:
             OSError: If the system refuses it.
         """
         node = None if path in self._emptied else self._present.get(path)
-        if node is None and self._is_hidden(path):
+        if node is None and path in self._covered:
             # Race: what a person saved there since the call is replaced, which the plan could not see either.
             os.rename(source, path[-1], src_dir_fd=folder, dst_dir_fd=parent)
             return
@@ -178,7 +182,7 @@ class Switcher:
             OSError: If the system refuses it.
         """
         node, name = self._present.get(path), path[-1]
-        if node is None and self._is_hidden(path):
+        if node is None and path in self._covered:
             # Race: as above, in `put`.
             os.unlink(name, dir_fd=parent)
             return
@@ -253,11 +257,6 @@ class Switcher:
         if not is_known:
             _put_back(name, aside, parent, parent, None)
             raise ChangedMeanwhile
-
-    def _is_hidden(self, path: TreePath) -> bool:
-        """Return whether the plan could not see a path, since a folder around it could not be opened."""
-        around = (self._present.get(path[:end]) for end in range(1, len(path)))
-        return any(node is not None and node.is_unreadable for node in around)
 
     def _is_sure(self, status: os.stat_result, node: Node) -> bool:
         """Return whether a status is certainly that of what the plan has seen."""

@@ -96,7 +96,8 @@ class Mover:
                 )
             # The plan has scanned every tree.
             origin = {tree.key: tree.root for tree, _ in plans}
-            moved = self._carry_out(direction, steps, plans, force=force)
+            found = origin if force and conflicts and direction == "undo" else {}
+            moved = self._carry_out(direction, steps, plans, force=force, found=found)
             if moved.changed and moved.done and not force:
                 moved = self._take_back(replace(moved, origin=origin), plans)
             if not (attempts_left and (moved.is_late or moved.changed) and not (moved.done or moved.stuck)):
@@ -104,7 +105,7 @@ class Mover:
             time.sleep(_TICK_S)  # the next plan is late again where a stamp is finer than its clock
         if not (moved.done or moved.changed) and self._heal():
             plans = self._plan(direction, steps, force=force)
-            moved = self._carry_out(direction, steps, plans, force=force)
+            moved = self._carry_out(direction, steps, plans, force=force, found=found)
         if unfinished:  # what this move changes as well, it names itself
             touched = {tree.display_path(path) for tree, plan in plans for path in plan.touched}
             left = tuple(entry for entry in unfinished if entry[0] not in touched)
@@ -222,6 +223,7 @@ class Mover:
         must_succeed: bool | None = None,
         is_recorded: bool = False,
         left: Sequence[str] = (),
+        found: Mapping[str, str] | None = None,
     ) -> UndoResult:
         """Carry out a move.
 
@@ -235,6 +237,7 @@ class Mover:
                 without it, unless forced.
             is_recorded: Whether the move was recorded before, and cut short.
             left: Keys of the trees in which something may be left of it, for `sweep_left`.
+            found: Digests of the trees before it, by `TrackedTree.key`, if a redo is to lead to them.
 
         Returns:
             The result; if not everything could be staged, and it need not go on all the same, one that is not
@@ -245,11 +248,15 @@ class Mover:
         """
         must_succeed = not force if must_succeed is None else must_succeed
         ids, token = [step.call_id for step in steps], token or uuid.uuid4().hex[:12]
-        record = {"op": "move", "way": direction, "ids": ids, "token": token, "force": force}
+        record: dict[str, Any] = {"op": "move", "way": direction, "ids": ids, "token": token, "force": force}
         if must_succeed and force:
             record["must_succeed"] = True
+        if found:
+            record["found"] = dict(found)
         before = self._timeline.moving
         if not is_recorded:
+            if found:
+                self._store.sync()  # Power loss: what somebody else has changed is written nowhere else
             self._store.record(**record)
         try:
             self._store.sync()
@@ -275,6 +282,7 @@ class Mover:
                 failed.append(("", UNCERTAIN))
         else:
             self._timeline.shift(direction, ids)
+            result = self._note_returns(ids, found) if found else {}
             moved.missing += moved.waiting
             # What somebody else has changed is left to them, and nothing to be completed, unless all of this
             # is taken back for that.
@@ -283,7 +291,7 @@ class Mover:
                 # Disk full: what was done is done. The next call or move writes it before all else, or is
                 # refused; the next process finds a move that was cut short, and nothing left of it to do.
                 with suppress(WorkspaceError):
-                    self._end_move(token, moved.left)
+                    self._end_move(token, moved.left, result)
         self._rescan()
         return UndoResult(
             direction=direction,
@@ -321,8 +329,29 @@ class Mover:
             return False
         return True
 
-    def _end_move(self, token: str, left: Sequence[str] = ()) -> None:
+    def _note_returns(self, ids: Sequence[str], found: Mapping[str, str]) -> dict[str, str]:
+        """Note where the redo of a forced undo leads. Return the digests of the trees after it, by key.
+
+        Args:
+            ids: The steps, in the order in which the undo has taken them.
+            found: Digests of the trees before it, by key.
+        """
+        result: dict[str, str] = {}
+        for key in found:
+            tree = self._trees.find(key)
+            if tree is not None:
+                with suppress(WorkspaceError):  # without it a redo does what the calls have done
+                    result[key] = tree.scan().root
+        self._timeline.note_returns(ids, found, result)
+        return result
+
+    def _end_move(
+        self, token: str, left: Sequence[str] = (), result: Mapping[str, str] | None = None
+    ) -> None:
         record: dict[str, Any] = {"op": "moved", "token": token}
+        if result:
+            self._store.sync()  # Power loss: what the record names is on the disk before it
+            record["result"] = dict(result)
         if left:
             record["left"] = self._timeline.left[token] = list(left)
         self._store.record(**record)
@@ -377,6 +406,7 @@ class Mover:
             must_succeed=record.get("must_succeed"),
             is_recorded=True,
             left=left,
+            found=record.get("found"),
         )
         spared = [conflict for _, plan in plans for conflict in plan.conflicts]
         return replace(moved, conflicts=tuple(sorted_in_runs([*spared, *moved.changed])))

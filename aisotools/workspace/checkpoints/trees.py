@@ -19,7 +19,7 @@ from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, S
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import TreePath, open_below
 from aisotools.workspace.dirfd import DIRECTORY_FLAGS, stamps_maps, walk_below
-from aisotools.workspace.paths import printable
+from aisotools.workspace.paths import OpenedFolder, printable
 from aisotools.workspace.root_mode import RootMode
 
 WORKSPACE_KEY = ""
@@ -55,6 +55,8 @@ class TrackedTree:
     ) -> None:
         self.path = path
         self._mode = mode
+        # Of one outside, the folder around it may be replaced like everything in it.
+        self._folder = OpenedFolder.of(path) if not only else OpenedFolder(str(path), None)
         self.only = only
         self.key = str(path / only) if only else ""
         self.root = ""
@@ -93,9 +95,10 @@ class TrackedTree:
         If the rights of its owner have changed, its mode is put back before.
 
         Raises:
-            WorkspaceError: If it no longer exists, or cannot be read.
+            WorkspaceError: If it no longer exists, is another one, or cannot be read.
         """
         try:
+            self._folder.check()
             mode = self._mode
             if mode is not None and (os.lstat(self.path).st_mode ^ mode.value) & stat.S_IRWXU:
                 mode.put_back()
@@ -109,6 +112,7 @@ class TrackedTree:
                 f"The folder {str(self.path)!r} cannot be used: {error.strerror}."
             ) from error
         try:
+            self._folder.check(root)
             yield root
         finally:
             os.close(root)

@@ -1,9 +1,15 @@
 """A disk that loses what was not synced: system calls are recorded, and played back up to any of them.
 
 The model is stricter than real file systems. A content is on the disk once its file was synced, a name once
-its folder was; of all else any part may be lost, in any order. Only a rename is one change, and is on the
-disk once one of its two folders was synced. Links and FIFOs
-cannot be synced: what was set of one is on the disk once the folder was in which it then is.
+its folder was; of all else any part may be lost, in any order. Links and FIFOs cannot be synced: what was set
+of one is on the disk once the folder was in which it then is.
+
+Only a rename from one folder to another, or an exchange, is one change, and is on the disk once either folder
+was synced. POSIX promises neither. But ext4, XFS and Btrfs make both halves of it in one transaction, and a
+sync of either folder writes that as a whole: ext4 commits the running transaction, XFS forces its log up to
+the last change of the folder, and Btrfs gives up its log for a full commit where a name has left a folder.
+To sync both would cost a second commit for each undo, and gain something on file systems alone that have
+no such transactions, as FAT. There a rename that is cut in half can lose a file, whatever is synced after it.
 """
 
 from __future__ import annotations

@@ -816,6 +816,43 @@ def test_entry_of_which_the_disk_does_not_tell_all_is_unreadable(
     assert tree.scan().uncovered == ()
 
 
+@pytest.mark.parametrize(
+    ("call", "size"), [("read", 5), ("read", 5 << 20), ("pread", 64 << 20)], ids=["small", "large", "sparse"]
+)
+@pytest.mark.parametrize("read_before", [0, 1, 3])
+def test_file_of_which_the_disk_does_not_give_back_a_block_is_unreadable(
+    tree: ScannedFolder, monkeypatch: pytest.MonkeyPatch, call: str, size: int, read_before: int
+) -> None:
+    """Nothing is wrong with the state folder then, and making room there would not help."""
+    file = tree.write("folder/a", min(size, 5 << 20))
+    if call == "pread":
+        with file.open("r+b") as opened:
+            opened.truncate(size)
+            for start in range(0, size, 8 << 20):
+                opened.seek(start)
+                opened.write(b"x")
+    inode, reads = file.stat().st_ino, 0
+    real = getattr(os, call)
+
+    def fail(opened: int, *arguments: int) -> Any:
+        nonlocal reads
+        if os.fstat(opened).st_ino == inode:
+            reads += 1
+            if reads > read_before:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(opened, *arguments)
+
+    tree.write("other", 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        snapshot = tree.scan()
+    if size > 5 or read_before < 2:  # it is read once, and once more to find its end
+        assert snapshot.uncovered == ((("folder", "a"), f"it cannot be read: {os.strerror(errno.EIO)}"),)
+    assert tree.node(snapshot, "other") is not None
+    assert not [*(tree.store.folder / "objects").glob("new-*")]
+    assert tree.scan().uncovered == ()
+
+
 # ---- work
 
 

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from aisotools.workspace.checkpoints.steps import (
     Checkpoint,
+    Return,
     Timeline,
     change_of_group,
     group_overlapping,
+    returns_of,
 )
 
 
@@ -194,3 +196,24 @@ def test_move_that_was_given_up_and_files_that_it_left_are_replayed() -> None:
     assert again.left == {}
     done = Timeline.read([move, {"op": "moved", "token": "t", "left": [""]}])
     assert (done.moving, done.left) == (None, {"t": [""]})
+
+
+def test_redo_of_a_forced_undo_leads_to_what_that_has_found() -> None:
+    steps = [at("1", 1, 2), at("2", 3, 5), at("3", 4, 6)]
+    last, first = Return("found", "found", "left"), Return("before 2", "found", "left")
+    expected = {"3": {"": last}, "1": {"": first}}
+    assert returns_of(steps[::-1], {"": "found"}, {"": "left"}) == expected
+    assert returns_of(steps[::-1], {"": "found"}, {}) == {}, "what it has left is not known"
+    assert returns_of(steps[::-1], {"elsewhere": "found"}, {"elsewhere": "left"}) == {}
+
+    timeline = Timeline(done=[*steps], count=6)
+    timeline.apply(
+        {"op": "move", "way": "undo", "ids": ["3", "2", "1"], "token": "t", "found": {"": "found"}}
+    )
+    timeline.apply({"op": "moved", "token": "t", "result": {"": "left"}})
+    assert {step.call_id: step.returns for step in timeline.undone if step.returns} == expected
+    assert Timeline.read(list(timeline.records())) == timeline
+    roots = [root for step in timeline.undone for root in step.roots]
+    assert {"found", "left"} <= {*roots}
+    timeline.shift("redo", ["1", "2", "3"])
+    assert not any(step.returns for step in timeline.done)

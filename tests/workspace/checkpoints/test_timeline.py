@@ -539,11 +539,18 @@ def test_move_is_recorded_before_and_after(rig: Rig) -> None:
     rig.move(force=True)
     move, moved = rig.chain.store.records()[2:]
     assert (move["op"], move["way"], move["ids"], move["force"]) == ("move", "undo", ["c1"], True)
-    assert moved == {"op": "moved", "token": move["token"]}
     assert rig.chain.latest is not None
     assert rig.chain.latest.root == rig.chain.undone[0].before[""]
+    assert moved == {"op": "moved", "token": move["token"], "result": {"": rig.chain.latest.root}}
     rig.move("redo")
-    assert rig.chain.latest.root == rig.chain.steps[0].after[""]
+    assert rig.chain.latest.root == move["found"][""], "with what the person had saved"
+    (rig.root / "a").write_text("1")
+    rig.move()
+    move, moved = rig.chain.store.records()[-2:]
+    assert "found" not in move, "the person had changed nothing that the call had not"
+    assert moved == {"op": "moved", "token": move["token"]}
+    rig.move("redo")
+    assert (rig.root / "a").read_text() == "1"
 
 
 def test_both_records_of_a_move_are_on_the_disk_before_it_returns(

@@ -255,3 +255,32 @@ def test_trees_of_a_timeline_are_found_by_their_keys_and_kept_while_steps_need_t
     trees.close()
     assert trees.memory_bytes == 0
     store.close()
+
+
+def test_folder_that_was_moved_is_not_mistaken_for_what_is_in_its_place(tmp_path: Path) -> None:
+    place, moved = tmp_path / "place", tmp_path / "moved"
+    place.mkdir()
+    store = Store(tmp_path / "store")
+    tree = TrackedTree(store, place, ScanLimits())
+    (place / "f").write_text("ours")
+    root = tree.scan().root
+    place.rename(moved)
+    for instead in ("nothing is there", "something else is in its place"):
+        for use in (tree.scan, tree.fits):
+            with pytest.raises(WorkspaceError, match=f"was moved or removed .* {instead} now"):
+                use()
+        place.mkdir(exist_ok=True)
+    place.rmdir()
+    moved.rename(place)
+    assert tree.scan().root == root
+    store.close()
+
+
+def test_tree_outside_follows_what_is_at_its_path(tmp_path: Path) -> None:
+    (tmp_path / "around").mkdir()
+    store = Store(tmp_path / "store")
+    tree = TrackedTree(store, tmp_path / "around", ScanLimits(), only="entry")
+    (tmp_path / "around").rename(tmp_path / "moved")
+    (tmp_path / "around").mkdir()
+    assert tree.scan().root
+    store.close()

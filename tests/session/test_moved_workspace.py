@@ -1,0 +1,208 @@
+"""A workspace that is moved while it is open: nothing is done to what is in its place, and that is said."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aisotools.builtin import builtin_tools
+from aisotools.core.exceptions import WorkspaceError
+from aisotools.core.types import Effect, ToolResult
+from aisotools.policy.approvers import AllowAll
+from aisotools.session.session import Session
+from aisotools.tools.function import tool
+from aisotools.tools.registry import ToolRegistry
+from tests.conftest import OpenSession
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def read(root: Path) -> dict[str, tuple[object, ...]]:
+    """Return what is in a folder, with all that a change of it leaves behind."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path in [root, *sorted(root.rglob("*"))]:
+        status = path.lstat()
+        content = path.read_text() if path.is_file() else ""
+        found[str(path.relative_to(root))] = (content, status.st_mode, status.st_ino, status.st_mtime_ns)
+    return found
+
+
+def list_names(folder: Path) -> set[str]:
+    return {path.name for path in folder.glob("workspace*")}
+
+
+def nothing(place: Path) -> None:
+    """Leave the place empty."""
+
+
+def another(place: Path) -> None:
+    place.mkdir()
+    (place / "f").write_text("other")
+
+
+def link_to_another(place: Path) -> None:
+    another(place.with_name("elsewhere"))
+    place.symlink_to(place.with_name("elsewhere"))
+
+
+def link_to_itself_moved(place: Path) -> None:
+    place.symlink_to(place.with_name("moved"))
+
+
+def file(place: Path) -> None:
+    place.write_text("other")
+
+
+@tool(effect=Effect.LOCAL_MUTATION)
+def host_write(path: str) -> str:
+    """Write a file by its path."""
+    Path(path).write_text("by a host tool")
+    return "written"
+
+
+async def call(session: Session, what: str, place: Path) -> ToolResult:
+    name, arguments = {
+        "python": ("python", {"code": "open('f', 'w').write('by code')"}),
+        "python that reads": ("python", {"code": "print(open('f').read())"}),
+        "command": ("sandbox_bash", {"command": "echo by a command > f"}),
+        "command that reads": ("sandbox_bash", {"command": "cat f"}),
+        "write": ("sandbox_write", {"path": "f", "content": "by a tool"}),
+        "read": ("sandbox_read", {"path": "f"}),
+        "host": ("host_write", {"path": str(place / "f")}),
+    }[what]
+    return await session.call(name, arguments)
+
+
+CALLS = ("python", "python that reads", "command", "command that reads", "write", "read", "host")
+
+
+@pytest.mark.parametrize("replace", [nothing, another, link_to_another, link_to_itself_moved, file])
+async def test_calls_and_moves_are_refused_until_the_workspace_is_back(
+    real_session: OpenSession, tmp_path: Path, replace: Callable[[Path], None]
+) -> None:
+    place, moved = tmp_path / "workspace", tmp_path / "moved"
+    place.mkdir()
+    # It is put back where a call removes it, and nowhere else.
+    (place / "conftest.py").write_text("x = 1\n")
+    session = real_session(approver=AllowAll(), registry=ToolRegistry([*builtin_tools(), host_write]))
+    async with session:
+        assert not (await session.call("sandbox_bash", {"command": "echo 1 > f"})).is_error
+        place.rename(moved)
+        replace(place)
+        there = [path for path in (place, moved, tmp_path / "elsewhere") if path.exists()]
+        before = [read(path) for path in there]
+        for what in CALLS:
+            result = await call(session, what, place)
+            assert result.is_error, what
+            assert result.error_kind == "environment", (what, result.content)
+            assert str(place) in result.content, what
+            assert "Move it back" in result.content, (what, result.content)
+        undone = await session.undo()
+        assert undone.is_error
+        assert "Move it back" in undone.content
+        for look in (session.changes, session.branch):
+            with pytest.raises(WorkspaceError, match="Move it back"):
+                await look()
+        assert [read(path) for path in there] == before
+        assert list_names(tmp_path) <= {"workspace"}, "no branch was made"
+
+        if place.is_symlink() or place.is_file():
+            place.unlink()
+        elif place.is_dir():
+            place.rename(tmp_path / "aside")
+        moved.rename(place)
+        assert not (await session.call("sandbox_bash", {"command": "echo 2 > f"})).is_error
+        assert not (await session.undo()).is_error
+        assert (place / "f").read_text() == "1\n"
+
+
+BELOW_A_MOUNT = """
+import asyncio, os, subprocess, sys
+from aisotools import AllowAll, Session
+top = sys.argv[1]
+place, other = top + "/workspace", top + "/other"
+os.mkdir(place), os.mkdir(other)
+open(other + "/f", "w").write("other")
+async def main():
+    environ = {"XDG_STATE_HOME": top + "/state", "HOME": top}
+    async with Session(place, approver=AllowAll(), environ=environ) as session:
+        assert not (await session.call("sandbox_bash", {"command": "echo 1 > f"})).is_error
+        subprocess.run(["mount", "--bind", other, place], check=True)
+        for result in (await session.call("sandbox_bash", {"command": "echo 2 > f"}), await session.undo()):
+            assert result.is_error and "Move it back" in result.content, result.content
+        assert open(other + "/f").read() == "other"
+        subprocess.run(["umount", place], check=True)
+        assert not (await session.undo()).is_error
+        assert os.listdir(place) == [], os.listdir(place)
+        print("as it should be")
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None,
+    reason="it takes root to mount one folder on another",
+)
+def test_folder_that_is_mounted_on_a_workspace_is_not_it(tmp_path: Path) -> None:
+    command = ["unshare", "-m", sys.executable, "-c", BELOW_A_MOUNT, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "as it should be" in done.stdout, done.stderr
+
+
+async def test_restart_and_close_leave_what_is_in_the_place_of_a_workspace(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    place, moved = tmp_path / "workspace", tmp_path / "moved"
+    place.mkdir()
+    (place / "conftest.py").write_text("x = 1\n")
+    session = real_session(approver=AllowAll())
+    async with session:
+        assert not (await session.call("sandbox_bash", {"command": "echo 1 > f"})).is_error
+        place.rename(moved)
+        another(place)
+        place.chmod(0o750)
+        before = [read(path) for path in (place, moved)]
+        with pytest.raises(WorkspaceError, match="Move it back"):
+            await session.restart()
+        result = await session.call("sandbox_bash", {"command": "cat f"})
+        assert result.is_error
+        assert "Move it back" in result.content
+    assert [read(path) for path in (place, moved)] == before
+
+
+async def test_call_during_which_the_workspace_is_moved_says_that_it_cannot_be_undone(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    place, moved = tmp_path / "workspace", tmp_path / "moved"
+    place.mkdir()
+    code = (
+        "import os, time\nopen('begun', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+        "open('f', 'w').write('by the call')"
+    )
+    async with real_session(approver=AllowAll()) as session:
+        calling = asyncio.ensure_future(session.call("python", {"code": code}))
+        await eventually((place / "begun").exists)
+        place.rename(moved)
+        another(place)
+        before = read(place)
+        (moved / "go").touch()
+        result = await calling
+        assert "This call cannot be undone" in result.content
+        assert "something else is in its place now" in result.content
+        assert (await session.undo()).is_error
+        assert read(place) == before
+        place.rename(tmp_path / "aside")
+        moved.rename(place)
+        undone = await session.undo()
+        assert undone.is_error
+        assert "With force=True" in undone.content
+        assert not (await session.undo(force=True)).is_error
+        assert read(place).keys() == {"."}
