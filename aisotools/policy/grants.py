@@ -202,7 +202,7 @@ class Grant:
         if not _is_known(facts):
             return False
         if self.scope == "tool":
-            return not (facts.hosts or facts.hooks)  # which of them changes would be seen by none
+            return not (facts.hosts or facts.git_programs)  # which of them changes would be seen by none
         shape = shape_of(facts, left)
         return self.shape is not None and shape is not None and self.shape.covers(shape)
 
@@ -337,7 +337,7 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
         are = "is" if len(settings) == 1 else "are"
         unchanged = f", while {summarize_names(settings, 3)} {are} unchanged" if settings else ""
         scopes["shape"] = f"{name}{','.join(limits)}, {limit}{unchanged}"
-    if not (facts.hosts or facts.hooks) and prepared.effect is not Effect.DESTRUCTIVE:
+    if not (facts.hosts or facts.git_programs) and prepared.effect is not Effect.DESTRUCTIVE:
         place = "on the host" if facts.runs_in == "host" else "in the workspace"
         scopes["tool"] = f"{name} with any arguments, {limit}, {place}"
     return scopes

@@ -38,6 +38,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Literal, Self, get_args
 
+from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Decision, Effect, Facts, Json, ToolCall
 from aisotools.policy.command_globs import means
 from aisotools.policy.prompts import EFFECT_LABELS
@@ -653,6 +654,8 @@ def _check_auto(facts: Facts, effect: Effect) -> Evaluation:
         reasons.append("it changes something on the host, and its author does not declare which files")
     if not facts.certain:
         reasons.append(_describe_doubt(facts))
+    if hooks := [f"{one.folder}/{name}" for one in facts.git_programs for name in one.hooks]:
+        reasons.append(f"git may run {summarize_names(hooks, 3)}")
     if is_unguarded(facts):
         reasons.append("there is no sandbox at this level")
     if reasons:

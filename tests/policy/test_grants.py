@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, strategies as st
 
-from aisotools.core.types import Decision, Effect, Facts, GitHooks, Remember, ToolCall
+from aisotools.core.types import Decision, Effect, Facts, GitPrograms, Remember, ToolCall
 from aisotools.policy.grants import Grant, Grants, Shape, names_to_allow, remember_scopes, shape_of
 from aisotools.policy.prepared import PreparedCall, call_digest, prepare_call
 from aisotools.policy.rules import Policy, Rule
@@ -694,7 +694,7 @@ def test_a_grant_ends_when_a_hook_of_git_changes(tmp_path: Path, scope: Remember
 def test_a_grant_for_a_tool_covers_no_call_that_runs_hooks() -> None:
     grants = Grants()
     grants.add("tool", prepare(WRITES))
-    hooks = (GitHooks(".git/hooks", ("pre-commit",)),)
-    with_hooks = dataclasses.replace(prepare(WRITES), facts=dataclasses.replace(WRITES, hooks=hooks))
+    hooks = (GitPrograms(".git/hooks", ("pre-commit",)),)
+    with_hooks = dataclasses.replace(prepare(WRITES), facts=dataclasses.replace(WRITES, git_programs=hooks))
     assert grants.find(prepare(WRITES)) is not None
     assert grants.find(with_hooks) is None
