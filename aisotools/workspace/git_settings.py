@@ -338,6 +338,7 @@ class _ProgramSearch:
         self._named: dict[str, None] = {}
         self._settings: dict[GitSetting, None] = {}
         self._addresses: list[str] = []
+        self._attribute_files: list[str] = []
         self._promisors: list[str] = []
         self._transports: list[str] = []
         self._hook_folders: dict[str, bool] = {}  # and whether a call can have chosen it
@@ -390,6 +391,8 @@ class _ProgramSearch:
     def _find_attributes(self) -> Iterator[str]:
         """Yield the files of attributes in the work trees, and those of their repositories."""
         left = _MAX_ENTRIES
+        for file in self._attribute_files:
+            yield file.removeprefix(f"{self._root}/")
         waiting = list(dict.fromkeys(self._worktrees))
         seen: set[str] = set()
         while waiting:
@@ -533,6 +536,9 @@ class _ProgramSearch:
             self._promisors.append(str(setting))
         elif (section, key) in _TRANSPORTS or (section == "remote" and "::" in value):
             self._transports.append(str(setting))
+        if (section, key) == ("core", "attributesfile") and "\0" not in value:
+            bases = [*self._worktrees, self._root]
+            self._attribute_files += [os.path.normpath(os.path.join(base, value)) for base in bases]
         if section == "remote" and key in {"url", "pushurl"}:
             self._addresses.append(value)
         elif section == "url":

@@ -220,6 +220,11 @@ CHANGES = {
         {".git/config": FILTER},
         {".git/info/attributes": "f filter=t\n"},
     ),
+    "attributes in a file that a setting names": (
+        "git add f",
+        {".git/config": FILTER + "[core]\n\tattributesFile = own\n", "own": ""},
+        {"own": "f filter=t\n"},
+    ),
     "an editor": ("git commit", {}, {".git/config": "[core]\n\teditor = tools/c.sh\n"}),
     "an editor of a list": ("git rebase -i x", {}, {".git/config": "[sequence]\n\teditor = tools/c.sh\n"}),
     "a watcher": ("git checkout main", {}, {".git/config": "[core]\n\tfsmonitor = tools/c.sh\n"}),
