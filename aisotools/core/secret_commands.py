@@ -69,6 +69,8 @@ _PROGRAMS: tuple[_Program, ...] = (
     _program("lftp", r"""-u ?["']?[^\s,"']{1,80}+,"""),
     _program("ncftp|ncftpget|ncftpput|ncftpls", "-p "),
     _program("snmpget|snmpset|snmpwalk|snmpbulkwalk|snmpgetnext|snmptable|snmptrap", "-[AX] "),
+    _program("pdftotext|pdfinfo|pdfimages|pdffonts|pdftoppm|pdftocairo|pdftohtml|pdfdetach", "-[uo]pw "),
+    _program("ascp", "-W "),
     _program("wpa_passphrase", r"""(?:"[^"\n]{1,60}+"|'[^'\n]{1,60}+'|\S{1,60}+) """),
     _program("iwconfig", r"(?:key|enc) (?!open\b|restricted\b)(?:s:)?"),
     _program("rclone obscure", ""),

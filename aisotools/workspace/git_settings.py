@@ -372,7 +372,8 @@ class _ProgramSearch:
         """Yield the repositories on this machine that settings may name for a push out of a folder."""
         for address in self._addresses:
             path = address.removeprefix("file://")
-            if "://" not in path and (path.startswith(("/", ".")) or ":" not in path.partition("/")[0]):
+            is_local = path.startswith(("/", ".")) or ":" not in path.partition("/")[0]
+            if is_local and "://" not in path and "\0" not in path:
                 for base in dict.fromkeys((*self._worktrees, folder)):
                     yield resolve_links(os.path.normpath(os.path.join(base, path)))
 
@@ -382,10 +383,10 @@ class _ProgramSearch:
         for word in dict.fromkeys(words):
             for base in dict.fromkeys((*self._worktrees, self._root)):
                 path = os.path.normpath(os.path.join(base, word))
-                is_there = os.path.isfile(path)
-                if is_there or (
-                    "/" in word and path.startswith(f"{self._root}/") and not os.path.isdir(path)
-                ):
+                # A script that is missing may come; none is meant in the folder of the repository itself.
+                is_place = "/" in word and path.startswith(f"{self._root}/") and not os.path.isdir(path)
+                is_place = is_place and os.path.basename(base) != ".git"
+                if is_place or os.path.isfile(path):
                     yield path.removeprefix(f"{self._root}/")
 
     def _find_attributes(self) -> Iterator[str]:
@@ -536,7 +537,7 @@ class _ProgramSearch:
             self._promisors.append(str(setting))
         elif (section, key) in _TRANSPORTS or (section == "remote" and "::" in value):
             self._transports.append(str(setting))
-        if (section, key) == ("core", "attributesfile") and "\0" not in value:
+        if (section, key) == ("core", "attributesfile") and not re.search(r"\0|^[~%]", value):
             bases = [*self._worktrees, self._root]
             self._attribute_files += [os.path.normpath(os.path.join(base, value)) for base in bases]
         if section == "remote" and key in {"url", "pushurl"}:

@@ -45,7 +45,7 @@ from aisotools.workspace.git_settings import ANY_HOOKS, ANY_PROGRAMS, GitProgram
 from aisotools.workspace.patch_names import names_in_patch
 from aisotools.workspace.path_lookup import GLOB, FollowedPaths, NameOf, PathLookup, Spellings, may_be_path
 from aisotools.workspace.paths import Root, as_utf8
-from aisotools.workspace.scripts import FOLDER, digests_of, is_code, source_digests
+from aisotools.workspace.scripts import FOLDER, MISSING, digests_of, is_code, source_digests
 from aisotools.workspace.stamps import UNKNOWN, stamps_of
 from aisotools.workspace.workspace import Workspace
 
@@ -284,7 +284,7 @@ class _CallPaths:
         look = PathLookup(self.spellings)
         home = self.home_of()
         found = [one for programs in facts.git_programs for one in look.started_by_git(programs, home)]
-        doubts = dict.fromkeys(one.doubt for one in found if one.doubt)
+        doubts = dict.fromkeys(as_utf8(one.doubt) for one in found if one.doubt)
         hooks = list(dict.fromkeys(one.hook for one in found if one.hook and not one.doubt))
         settings = list(dict.fromkeys(one.setting for one in found if one.setting))
         folders: dict[str, list[str]] = {}
@@ -308,11 +308,14 @@ class _CallPaths:
         digests = dict(digests_of(Path(self.root.path), (path for path in paths if not path.startswith("/"))))
         # Case: what lies outside the workspace, or is a link to that.
         for path in paths:
+            place = posixpath.join(self.root.path, path)
             if not digests.get(path):
-                digests[path] = digest_of_program(posixpath.join(self.root.path, path))
+                digests[path] = digest_of_program(place) if os.path.lexists(place) else MISSING
         if "..." in paths:
             digests["..."] = ""
-        digests |= {one.setting: one.digest for one in found if one.setting}
+        for one in found:
+            if one.setting:  # two long settings may have the same beginning
+                digests[one.setting] = digests.get(one.setting, "") + one.digest
         return {as_utf8(path): digest for path, digest in digests.items()}
 
     def _name_patched(self, facts: Facts) -> Facts:

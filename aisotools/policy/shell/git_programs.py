@@ -199,6 +199,9 @@ _OF_GIT = name_set(
 _STARTS_NO_PROGRAM = name_set("config init init-db mktag mktree pack-refs symbolic-ref unpack-objects")
 """Subcommands that change something without a look at files, and have nothing to show or to sign."""
 
+_CHANGES_NAMES = name_set("branch notes reflog replace tag update-ref")
+"""Subcommands that change names and notes alone: they read no files, and show no patch."""
+
 _CONTACTS = name_set("clone fetch ls-remote maintenance pull push remote submodule")
 _CHANGING = (WATCHER, FILTERS, PATCHES, MISSING_OBJECTS, OTHER_REPOSITORIES, EDITORS_AND_MORE)
 _CONTACTING = (*_CHANGING, TRANSPORT)
@@ -220,6 +223,8 @@ def programs_started_by(subcommand: str, words: Words, folder: str) -> tuple[Git
         groups: tuple[str, ...] = ()
     elif subcommand not in _OF_GIT:
         groups = _UNKNOWN
+    elif subcommand in _CHANGES_NAMES:
+        groups = (*_OBJECTS, EDITORS_AND_MORE)
     else:
         groups = _CONTACTING if subcommand in _CONTACTS else _CHANGING
     started = [GitPrograms(folder, hooks, groups)] if hooks or groups else []
