@@ -236,10 +236,11 @@ class _CallPaths:
     def _repository_sources(self, facts: Facts) -> tuple[tuple[str, str], ...]:
         """Return what git would start here, with digests, for a call that may start git without naming it.
 
-        Case: `make`, a script, or `$G commit`. Hooks and settings are those of the repositories in which the
-        workspace lies, and in which what the call reads or names lies.
+        Case: `make`, a script, `$G commit`, or code that is given to Python. Hooks and settings are those of
+        the repositories in which the workspace lies, and in which what the call reads or names lies.
         """
-        if facts.certain or facts.path_guarded or facts.runs_in != "sandbox":
+        is_known = facts.certain and bool(facts.commands)  # without commands, it may be code
+        if is_known or facts.path_guarded or facts.runs_in != "sandbox":
             return ()
         look = PathLookup(self.spellings)
         folders = {"."}

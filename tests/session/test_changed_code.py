@@ -331,6 +331,21 @@ async def test_programs_of_git_that_change_before_the_run_are_asked_about_again(
     assert "has changed since it was shown" in reasons or "is there now" in reasons or "git" in reasons
 
 
+async def test_code_that_starts_git_is_asked_about_again_when_a_hook_changes(
+    open_session: OpenSession,
+) -> None:
+    root: list[Path] = []
+    approver = Approving({".git/hooks/pre-commit": HOOK}, root)
+    session = open_session(approver=approver)
+    await session.start()
+    assert session.workspace is not None
+    root.append(session.workspace)
+    put(session.workspace, GIT_FILES)
+    await session.call("python", {"code": "import os; os.system('git commit -m x')"})
+    assert len(approver.requests) == 2
+    assert ".git/hooks/pre-commit is there now" in "; ".join(approver.requests[1].reasons)
+
+
 @pytest.mark.parametrize("scope", ["call", "shape"])
 @pytest.mark.parametrize("name", CHANGES)
 async def test_no_approval_outlives_a_change_of_what_git_would_start(
