@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from aisotools.core.secret_commands import COMMAND_SIGNS, find_in_commands
+from aisotools.core.secret_commands import COMMAND_SIGNS, find_in_commands, find_in_lists, find_in_words
 from aisotools.core.secret_names import (
     DIGITS_SIGNS,
     FOREIGN_SIGNS,
@@ -156,21 +156,33 @@ def _redact(text: str) -> str:
     # For printable text, which most is, looking first takes a tenth of the time of the search.
     may_hide = not (text.isascii() and text.translate(_LINE_CHARS).isprintable()) or _has_mark(text)
     forms = [form for form in _FORMS if form.hides.search(text)] if may_hide else []
-    readings = [form.read(text) for form in forms]
+    readings = [form.read(_narrow(text)) for form in forms]
     # A secret may show only when another one, between it and its name, is gone.
     for _ in range(_MOST_ROUNDS):
         redacted = text
         for find in _FINDERS:
-            found = list(find(redacted))
+            found = list(find(_narrow(redacted)))
             for reading in readings:  # beside the plain one: such a character may be part of a secret, too
                 found += reading.find(find)
             if found:
                 redacted = _without(redacted, found)
-                readings = [form.read(redacted) for form in forms]
+                readings = [form.read(_narrow(redacted)) for form in forms]
         if redacted == text:
             break
         text = redacted
     return text
+
+
+# Wide forms of letters and signs, as East Asian texts have them, and signs that look like a colon.
+_NARROW = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | dict.fromkeys(
+    (0xFE55, 0xFE13, 0xA789, 0x2236), ord(":")
+)
+_NARROW |= dict.fromkeys((0xFE66,), ord("="))
+
+
+def _narrow(text: str) -> str:
+    """Return a text of the same length in which wide letters and signs are the usual ones."""
+    return text if text.isascii() else text.translate(_NARROW)
 
 
 def _has_mark(text: str) -> bool:
@@ -181,16 +193,47 @@ def _has_mark(text: str) -> bool:
 # ---- what stands in a secret, or before it, without being seen
 
 _LINE_CHARS = {10: None, 9: None}
-_COLOUR = r"(?:\x1b|\\u001[bB]|\\x1[bB]|\\033|\\e)\[[0-9;:]{0,40}[A-Za-z]"
+_ESCAPE = r"(?:\x1b|\\u001[bB]|\\x1[bB]|\\033|\\e)"
+_COLOUR = rf"{_ESCAPE}\[[0-9;:]{{0,40}}[A-Za-z]"
 _CONTROLS = r"\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f"
 # Case: `--password` and its value with a NUL between them, as in /proc/self/cmdline, or a colour.
 _SEPARATES = re.compile(
     rf"{_COLOUR}|[{_CONTROLS}\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
     r"|(?<=[=:])(?:\\[rtvf0]|\\x[0-9a-fA-F]{2})"
 )
+# The address of a link in a terminal, which is not shown.
+_LINK = (
+    rf"{_ESCAPE}\]8;[^;\x07\x1b\n]{{0,80}};[^\x07\x1b\n\\]{{0,500}}"
+    rf"(?:\x07|\\u0007|\\x07|\\007|\\a|{_ESCAPE}(?:\\\\|\\))"
+)
+
+
+def _written_codes() -> str:
+    """Return a pattern of characters that nobody sees, as Python, C, JavaScript, Rust and Perl write them."""
+    points = (0xAD, 0x34F, 0x61C, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x2800, 0x3164)
+    points += (*range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070), *range(0xFE00, 0xFE10))
+    points += (0xFEFF, 0xFFA0, *range(0xFFF9, 0xFFFC))
+    numbers = "|".join(f"{point:x}" for point in points)
+    by_beginning: dict[bytes, list[int]] = {}
+    for point in points:
+        encoded = chr(point).encode()
+        by_beginning.setdefault(encoded[:-1], []).append(encoded[-1])
+    forms = [rf"\\[ux]\{{0{{0,6}}(?:{numbers})\}}", rf"\\u(?:{numbers})", rf"\\u0000(?:{numbers})"]
+    for written in (r"\\x{:02x}", r"\\{:o}"):
+        for beginning, ends in by_beginning.items():
+            last = "|".join(map(written.format, ends))
+            forms.append("".join(map(written.format, beginning)) + f"(?:{last})")
+    names = r"ZERO WIDTH [A-Z -]{{4,30}}|SOFT HYPHEN|WORD JOINER|COMBINING GRAPHEME JOINER|BYTE ORDER MARK"
+    names += r"|INVISIBLE [A-Z]{{4,9}}|VARIATION SELECTOR-[0-9]{{1,3}}|(?:LEFT|RIGHT)-TO-[A-Z -]{{4,30}}"
+    names += r"|(?:HANGUL|MONGOLIAN|ARABIC LETTER|POP|FIRST STRONG)[A-Z -]{{4,30}}"
+    forms.append(r"\\N\{(?:" + names.replace("{{", "{").replace("}}", "}") + r")\}")
+    return f"(?i:{'|'.join(forms)})"
+
+
+_WRITTEN_CODES = _written_codes()
 # Characters that nobody sees, also as JSON, Python and HTML write them, and a line that goes on in the next.
 _INVISIBLE = re.compile(
-    rf"{_COLOUR}|[{_CONTROLS}\x1b\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    rf"{_LINK}|{_COLOUR}|{_WRITTEN_CODES}|[{_CONTROLS}\x1b\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
     r"\u202a-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a"
     r"\U000e0000-\U000e0fff]"
     r"|\\u(?:00[aA][dD]|034[fF]|061[cC]|180[eE]|20(?:0[b-fB-F]|2[a-eA-E]|6[0-9a-fA-F])"
@@ -317,6 +360,7 @@ _FINDERS: tuple[Callable[[str], Iterable[Secret]], ...] = (
     find_foreign,
     find_digits,
     find_in_commands,
+    find_in_lists,
     find_in_tables,
     _find_encoded,
 )
@@ -416,7 +460,8 @@ class _Redaction:
         self._max_chars = max_chars
         self._chars_left = _MOST_CHARS
 
-    def redact(self, value: Any, depth: int) -> Any:
+    def redact(self, value: Any, depth: int, name: str = "") -> Any:
+        """Return a value, redacted; `name` is that of a secret that the value is, or has in it."""
         if isinstance(value, str):
             return self._redact_text(value)
         if not isinstance(value, Mapping | list | tuple):
@@ -424,8 +469,8 @@ class _Redaction:
         if depth >= _MOST_DEPTH:
             return _TOO_DEEP
         if isinstance(value, Mapping):
-            return self._redact_mapping(value, depth + 1)
-        return self._redact_list(value, depth + 1)
+            return self._redact_mapping(value, depth + 1, name)
+        return self._redact_list(value, depth + 1, name)
 
     def _redact_text(self, text: str) -> Any:
         if self._max_chars is None:
@@ -437,41 +482,46 @@ class _Redaction:
             return _shortened_text(text, _beginning(text, self._max_chars))
         return redact_text(text)
 
-    def _redact_mapping(self, value: Mapping[Any, Any], depth: int) -> dict[Any, Any]:
+    def _redact_mapping(self, value: Mapping[Any, Any], depth: int, name: str) -> dict[Any, Any]:
         redacted: dict[Any, Any] = {}
         for plain_key, item in value.items():
             key = redact_text(plain_key) if isinstance(plain_key, str) else plain_key
             if key != plain_key:
                 # Several secrets have the same mark, and each entry is kept.
                 key = next(name for name in _numbered(key) if name not in redacted and name not in value)
-            if isinstance(key, str) and (kind := _kind_of_value(key, item)):
+            own = key if isinstance(key, str) else ""
+            # {"password": {"value": ...}, "passwords": {"ann": ...}}
+            is_carried = bool(name) and (own.lower() in _CARRIERS or (name.endswith("s") and _is_odd(item)))
+            names = (own, name.removesuffix("s")) if is_carried else (own,)
+            if kind := next(filter(None, (_kind_of_value(one, item) for one in names if one)), ""):
                 redacted[key] = mark(kind)
-            elif isinstance(key, str) and _is_login(key, item):
+            elif _is_login(own, item):
                 redacted[key] = [self.redact(item[0], depth), mark("password")]
-            elif type(item) is list and isinstance(key, str) and _is_strong(key):
-                kinds = [_kind_of_value(key.removesuffix("s"), one) for one in item]
-                redacted[key] = [
-                    mark(kind) if kind else self.redact(one, depth)
-                    for kind, one in zip(kinds, item, strict=True)
-                ]
             else:
-                redacted[key] = self.redact(item, depth)
-        name, item = value.get("name", value.get("key")), value.get("value")
-        if isinstance(name, str) and (kind := _kind_of_value(name, item)):
-            redacted["value"] = mark(kind)  # {"name": "DB_PASSWORD", "value": ...}, as in a pod's environment
+                below = name if is_carried or isinstance(item, list) else ""
+                redacted[key] = self.redact(item, depth, own if _names_secret(own) else below)
+        named = next((str(value[one]) for one in _NAMES if isinstance(value.get(one), str)), "")
+        for place in _VALUES if named else ():
+            # {"name": "DB_PASSWORD", "value": ...}, as in a pod's environment
+            if kind := _kind_of_value(named, value.get(place)):
+                redacted[place] = mark(kind)
         return redacted
 
-    def _redact_list(self, value: list[Any] | tuple[Any, ...], depth: int) -> list[Any]:
+    def _redact_list(self, value: list[Any] | tuple[Any, ...], depth: int, name: str) -> list[Any]:
         redacted = []
         flag = ""
-        passwords = _passwords_of_command(value)
+        command = _redact_command(value)
         is_pair = len(value) == _PAIR and isinstance(value[0], str) and isinstance(value[1], str)
+        one = name.removesuffix("s")
         for place, item in enumerate(value):
             if is_pair and place == 1:
                 flag = flag or value[0]  # ["Authorization", "Bearer ..."], as headers come
             kind = _kind_of_value(flag, item) if flag else ""
-            kind = kind or ("password" if isinstance(item, str) and item in passwords else "")
-            redacted.append(mark(kind) if kind else self.redact(item, depth))
+            kind = kind or (_kind_of_value(one, item) if one else "")
+            if kind:
+                redacted.append(mark(kind))
+            else:
+                redacted.append(self.redact(command.get(place, item), depth, name))
             flag = item if isinstance(item, str) and item.startswith("-") and len(item) < 64 else ""
         return redacted
 
@@ -483,6 +533,13 @@ def _numbered(name: str) -> Iterator[str]:
 
 _PAIR = 2
 _MOST_WORDS = 64
+_MOST_WORD_CHARS = 300
+_NAMES = ("name", "key", "field", "variable")
+_VALUES = ("value", "val", "data", "content")
+_CARRIERS = frozenset(
+    (*_VALUES, "$", "#text", "_", "current", "raw", "plain", "plaintext", "secret", "default")
+)
+"""Keys, below the name of a secret, of which the value is that."""
 _LOGIN = re.compile(r"(?i)(?:http|proxy|basic)?[-_]?(?:auth|login|credentials?)")
 _PIN = re.compile(r"(?i)(?:[a-z]{1,20}[-_])?pin(?:[-_]?code)?")
 _DIGITS = re.compile(r"[0-9]{4,12}")
@@ -495,17 +552,27 @@ def _is_login(name: str, value: object) -> bool:
     return all(isinstance(item, str) for item in value) and looks_mixed(value[1])
 
 
-def _is_strong(name: str) -> bool:
+def _names_secret(name: str) -> bool:
     name = _seen(name)
-    return Strength.STRONG in (strength_of(name), strength_of(name.removesuffix("s")))
+    return strength_of(name) is not None or strength_of(name.removesuffix("s")) is not None
 
 
-def _passwords_of_command(words: Sequence[object]) -> frozenset[str]:
-    """Return the words of a command line in a list that are passwords."""
-    if not (1 < len(words) <= _MOST_WORDS and all(isinstance(word, str) for word in words)):
-        return frozenset()
-    text = " ".join(map(str, words))[:_MARGIN_CHARS]
-    return frozenset(text[found.start : found.end] for found in find_in_commands(text))
+def _is_odd(value: object) -> bool:
+    """Return whether a value is a text that is no word, as names and types beside a secret are."""
+    return isinstance(value, str) and (looks_mixed(value) or looks_random(value))
+
+
+def _redact_command(words: Sequence[object]) -> dict[int, str]:
+    """Return the words of a command line in a list in which there are passwords, redacted, by their place."""
+    texts = [word for word in words if isinstance(word, str)]
+    if not (1 < len(words) <= _MOST_WORDS and len(texts) == len(words)):
+        return {}
+    if sum(map(len, texts)) > _MARGIN_CHARS:
+        texts = [text[:_MOST_WORD_CHARS] for text in texts]
+    found: dict[int, list[Secret]] = {}
+    for place, start, end in find_in_words(texts):
+        found.setdefault(place, []).append(Secret(start, end, "password"))
+    return {place: _without(texts[place], secrets) for place, secrets in found.items()}
 
 
 def _kind_of_value(name: str, value: object) -> str:

@@ -6,9 +6,12 @@ Each command is found by its name, and a bounded part of the line behind it is l
 from __future__ import annotations
 
 import functools
+import itertools
 import re
-from collections.abc import Iterator
+from bisect import bisect
+from collections.abc import Iterator, Sequence
 
+from aisotools.core.secret_names import looks_mixed
 from aisotools.core.secret_shapes import Secret, is_placeholder, looks_random, with_rarest
 
 _NEW = r"(?!\[redacted)(?<!\[redacted: )"  # no mark, and nothing in one
@@ -66,6 +69,8 @@ _PROGRAMS: tuple[_Program, ...] = (
     _program("lftp", r"""-u ?["']?[^\s,"']{1,80}+,"""),
     _program("ncftp|ncftpget|ncftpput|ncftpls", "-p "),
     _program("snmpget|snmpset|snmpwalk|snmpbulkwalk|snmpgetnext|snmptable|snmptrap", "-[AX] "),
+    _program("pdftotext|pdfinfo|pdfimages|pdffonts|pdftoppm|pdftocairo|pdftohtml|pdfdetach", "-[uo]pw "),
+    _program("ascp", "-W "),
     _program("wpa_passphrase", r"""(?:"[^"\n]{1,60}+"|'[^'\n]{1,60}+'|\S{1,60}+) """),
     _program("iwconfig", r"(?:key|enc) (?!open\b|restricted\b)(?:s:)?"),
     _program("rclone obscure", ""),
@@ -109,7 +114,7 @@ _SQL = re.compile(r"""(?i:identified by) ["'](?!\[redacted)(?<!\[redacted: )(?P<
 
 
 _SIGNS = (
-    *(" -", ":", "<<<", " /", "add_user", "change_password", "alias", "SecureString"),
+    *(" -", "'-", '"-', ":", "<<<", " /", "add_user", "change_password", "alias", "SecureString"),
     *("wpa_passphrase", "obscure", "iwconfig", "setx "),
 )
 _VERBS = ("login ", "authtoken ", "set-token ")
@@ -150,6 +155,55 @@ def find_in_commands(text: str) -> Iterator[Secret]:
             for match in pattern.finditer(text):
                 if not is_placeholder(match["value"]):
                     yield Secret(*match.span("value"), "password")
+
+
+_PROGRAM_WORDS = frozenset(
+    [name.split()[0] for _, names, _ in _PROGRAMS for _, name in names] + [verb.strip() for verb in _VERBS]
+)
+_LIST = re.compile(
+    r"""(?:\\{0,3}["'][^"'\\\n]{1,300}\\{0,3}["'][\s,(\[]{1,20}){1,63}\\{0,3}["'][^"'\\\n]{1,300}\\{0,3}["']"""
+)
+_LIST_WORD = re.compile(r"""\\{0,3}["']([^"'\\\n]{1,300})\\{0,3}["']""")
+
+
+def find_in_lists(text: str) -> Iterator[Secret]:
+    """Yield passwords on command lines that are written as lists of words, such as `['mysql', '-px']`."""
+    if "'-" not in text and '"-' not in text:
+        return
+    for found in _LIST.finditer(text):
+        words = list(_LIST_WORD.finditer(found[0]))
+        if any(word[1].startswith("-") for word in words):
+            for place, start, end in find_in_words([word[1] for word in words]):
+                offset = found.start() + words[place].start(1)
+                yield Secret(offset + start, offset + end, "password")
+
+
+def find_in_words(words: Sequence[str]) -> Iterator[tuple[int, int, int]]:
+    """Yield passwords among the words of a command line: the index of the word, and where in it.
+
+    A password that some programs take only behind their flag, in the same word, counts in the next one as
+    well if it is no word of a language.
+    """
+    if _PROGRAM_WORDS.isdisjoint(word.rpartition("/")[2] for word in words):
+        return
+    for separated in (False, True):
+        parts = [
+            word if index == 0 or (separated and words[index - 1] == "-p") else f" {word}"
+            for index, word in enumerate(words)
+        ]
+        if separated and len("".join(parts)) == len(" ".join(words)):
+            return
+        starts = list(itertools.accumulate((len(part) for part in parts), initial=0))
+        line = "".join(parts)
+        for secret in find_in_commands(line):
+            place = bisect(starts, secret.start) - 1
+            start = secret.start - starts[place] - (len(parts[place]) - len(words[place]))
+            end = start + secret.end - secret.start
+            if start < 0 or end > len(words[place]):
+                continue
+            is_next = separated and place > 0 and words[place - 1] == "-p"
+            if not separated or (is_next and looks_mixed(words[place][start:end])):
+                yield place, start, end
 
 
 def _has_any(text: str, words: tuple[tuple[str, str], ...]) -> bool:

@@ -298,17 +298,20 @@ class PatchFile:
 
 
 @dataclass(frozen=True, slots=True)
-class GitHooks:
-    """Hooks of git that a call may run: programs that a person has put into a repository.
+class GitPrograms:
+    """Programs that git may start in a call: hooks of a repository, and what its settings name.
 
     Attributes:
         folder: Where git is started, as it is meant where the call starts; once the paths are resolved, the
-            folder of the hooks.
-        names: Which hooks these may be; once the paths are resolved, those that are there.
+            folder of the hooks, or an empty text for settings.
+        hooks: Which hooks these may be; once the paths are resolved, those that are there.
+        settings: Groups of settings that may name a program; see `aisotools.policy.shell.git_programs`. Once
+            the paths are resolved, the settings that are there, as text.
     """
 
     folder: str
-    names: tuple[str, ...]
+    hooks: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +356,8 @@ class Facts:
             them is that.
         patches: Patches that it applies. Once the paths are resolved, the files that these name are among the
             writes.
-        hooks: Hooks of git that it may run. Once the paths are resolved, these are among the scripts, too.
+        git_programs: Hooks, and programs named by settings, that git may start. Once the paths are resolved,
+            these are among the scripts, too.
         dash_folders: Folders in which patterns among the arguments of programs find names; one with a dash in
             front would be an option.
         absent: What else may be in folders and would make programs do more than they do otherwise.
@@ -368,8 +372,8 @@ class Facts:
         unknown: Commands of which nobody here knows what they do, word by word, if that is all that is not
             certain, and the rest only reads. They may be tried; see `policy.trials`.
         scripts: Files of the workspace that it may run, each with a digest of its content: what it reads if
-            it is not certain, code that it names, and what is loaded by name. Empty digests before the paths
-            are resolved.
+            it is not certain, code that it names, and what is loaded by name; settings of git that name
+            programs, likewise. Empty digests before the paths are resolved.
         code: For a call that is asked about and may run files of the workspace without naming them, a digest
             of all files that may be code; empty if they cannot be compared. None for any other call.
         sources: For a call that is asked about and may change something, what it reads or names, each with a
@@ -398,7 +402,7 @@ class Facts:
     recorded: tuple[str, ...] = ()
     made: tuple[MadeName, ...] = ()
     patches: tuple[PatchFile, ...] = ()
-    hooks: tuple[GitHooks, ...] = ()
+    git_programs: tuple[GitPrograms, ...] = ()
     dash_folders: tuple[str, ...] = ()
     absent: tuple[AbsentNames, ...] = ()
     without_dashes: Facts | None = None

@@ -16,8 +16,9 @@ does not cover `rm -r out`. A grant answers for a person where the policy asks. 
 from __future__ import annotations
 
 import itertools
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -118,6 +119,22 @@ _OPTIONS_THAT_TELL: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("method:", "post:", "body:", "input-file:", "mirror", "recursive", "delete-after", "execute:"),
     ),
 }
+# Programs of which each option may make another request: a method, another user or port, commands of a
+# server, no check of certificates, a file for what is sent and received.
+_REQUESTING = frozenset(
+    (
+        *("aria2c", "axel", "curl", "ftp", "http", "https", "lftp", "nc", "ncat", "netcat", "rsync", "scp"),
+        *("sftp", "socat", "ssh", "telnet", "wget", "wget2", "xh", "xhs"),
+    )
+)
+_QUIET = {
+    "curl": frozenset(("-s", "-S", "-f", "-sS", "-fs", "-fsS", "-sSf", "-sf", "-v", "-#", "--silent")),
+    "wget": frozenset(("-q", "-nv", "--quiet", "--no-verbose")),
+}
+"""Options, by program, that change nothing but what is printed of the request itself."""
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^/?#]*)")
+_REMOTE_FILE = re.compile(r"((?:[^\s/:@]+@)?(?:\[[^\]]+\]|[^\s/:]+):)(?!//)(.*)")
+
 _MODE_COMES_FIRST = frozenset(("7z", "7za", "ar", "tar"))
 """Programs whose first word says what they do: pack, unpack or remove."""
 _PROGRAMS_OF_RIGHTS = frozenset(
@@ -135,6 +152,8 @@ class Shape:
         reads: Folders it reads files of, relative to the workspace; one that it reads as a whole ends in `/`.
         writes: Folders it changes files of, likewise.
         hosts: Hosts it talks to, in lower case.
+        requests: How programs that send requests do so: with which options, to which scheme, user, host and
+            port, and for a file on another machine to which folder.
         losses: Folders in which it overwrites or removes something that is there, likewise.
         settings: Files that define names in the call, such as the remotes of git, with their digests.
     """
@@ -143,6 +162,7 @@ class Shape:
     reads: frozenset[str] = frozenset()
     writes: frozenset[str] = frozenset()
     hosts: frozenset[str] = frozenset()
+    requests: frozenset[str] = frozenset()
     losses: frozenset[str] = frozenset()
     settings: frozenset[tuple[str, str]] = frozenset()
 
@@ -153,6 +173,7 @@ class Shape:
             and other.reads <= self.reads
             and other.writes <= self.writes
             and other.hosts <= self.hosts
+            and other.requests <= self.requests
             and other.losses <= self.losses
             and other.settings <= self.settings
         )
@@ -202,7 +223,7 @@ class Grant:
         if not _is_known(facts):
             return False
         if self.scope == "tool":
-            return not (facts.hosts or facts.hooks)  # which of them changes would be seen by none
+            return not (facts.hosts or facts.git_programs)  # which of them changes would be seen by none
         shape = shape_of(facts, left)
         return self.shape is not None and shape is not None and self.shape.covers(shape)
 
@@ -295,6 +316,7 @@ def shape_of(facts: Facts, left: Mapping[str, str] = MappingProxyType({})) -> Sh
         reads=_folders_of(facts.reads, facts.folders) | _folders_of(facts.recorded, facts.recorded),
         writes=_folders_of(facts.writes, facts.folders),
         hosts=frozenset(map(str.lower, facts.hosts)),
+        requests=frozenset(_requests_of(facts)) if facts.hosts else frozenset(),
         losses=_folders_of(
             [path for path, stamp in facts.losses if is_there(stamp) and left.get(path) != stamp],
             facts.folders,
@@ -328,6 +350,7 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
             ("writing only to", map(_describe_folder, sorted(shape.writes))),
             ("replacing only what is in", map(_describe_folder, sorted(shape.losses))),
             ("talking only to", sorted(shape.hosts)),
+            ("and only as in", sorted(shape.requests)),
         ):
             if listed := ", ".join(members):
                 limits.append(f" {limited} {listed}")
@@ -337,7 +360,7 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
         are = "is" if len(settings) == 1 else "are"
         unchanged = f", while {summarize_names(settings, 3)} {are} unchanged" if settings else ""
         scopes["shape"] = f"{name}{','.join(limits)}, {limit}{unchanged}"
-    if not (facts.hosts or facts.hooks) and prepared.effect is not Effect.DESTRUCTIVE:
+    if not (facts.hosts or facts.git_programs) and prepared.effect is not Effect.DESTRUCTIVE:
         place = "on the host" if facts.runs_in == "host" else "in the workspace"
         scopes["tool"] = f"{name} with any arguments, {limit}, {place}"
     return scopes
@@ -393,6 +416,32 @@ def _command_prefix(command: str) -> str:
         # `git remote add` is another thing than `git remote remove`.
         return command if words[1].startswith("-") else f"{program} {subcommand} {words[1]}"
     return f"{program} {subcommand}".strip()
+
+
+def _requests_of(facts: Facts) -> Iterator[str]:
+    """Yield the commands that send requests, without the paths of this machine that the facts list."""
+    paths = {normalize_path(path) for path in (*facts.reads, *facts.writes)}
+    for command in facts.commands:
+        program, *words = command.split()
+        if program not in _REQUESTING:
+            continue
+        telling = [program]
+        for word in words:
+            address, remote = _ADDRESS.match(word), _REMOTE_FILE.fullmatch(word)
+            host = word.partition("/")[0]
+            if word in _QUIET.get(program, ()) or (
+                not word.startswith("-") and normalize_path(word) in paths
+            ):
+                continue
+            if address:
+                telling.append(f"{address[1].lower()}/")
+            elif remote and not word.startswith("-"):
+                telling.append(f"{remote[1]}{remote[2].rpartition('/')[0]}/")
+            elif host in facts.hosts or host.partition(":")[0] in facts.hosts:
+                telling.append(f"{host}/")
+            else:
+                telling.append(word)
+        yield " ".join(telling)
 
 
 def _telling_words(words: Sequence[str], letters: str, names: Sequence[str]) -> list[str]:

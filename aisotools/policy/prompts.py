@@ -56,6 +56,7 @@ LINKS_LABEL = "links"
 """Precedes the paths that lead elsewhere."""
 
 HOOKS_LABEL = "runs hooks of git"
+SETTINGS_LABEL = "runs what settings of git name"
 """Precedes the programs that a person has put into a repository, and that git runs."""
 
 MAX_LINKS = 8
@@ -299,11 +300,21 @@ def describe_links(facts: Facts) -> str:
     return ", ".join([*links[:MAX_LINKS], *more])
 
 
-def describe_hooks(facts: Facts) -> str:
-    """Return the hooks of git that a call may run, as paths; empty for none."""
-    paths = [f"{hooks.folder}/{name}" for hooks in facts.hooks for name in hooks.names]
-    more = [f"and {len(paths) - MAX_LINKS:,} more"] if len(paths) > MAX_LINKS else []
-    return ", ".join([*map(shown_path, paths[:MAX_LINKS]), *more])
+def describe_git_programs(facts: Facts) -> list[tuple[str, str]]:
+    """Return what git may start in a call, as pairs of a label and names: hooks, and settings."""
+    hooks = [f"{programs.folder}/{name}" for programs in facts.git_programs for name in programs.hooks]
+    settings = [setting for programs in facts.git_programs for setting in programs.settings]
+    described = []
+    for label, names in ((HOOKS_LABEL, hooks), (SETTINGS_LABEL, settings)):
+        more = [f"and {len(names) - MAX_LINKS:,} more"] if len(names) > MAX_LINKS else []
+        shown = map(shown_path if label == HOOKS_LABEL else _shown_setting, names[:MAX_LINKS])
+        if names:
+            described.append((label, ", ".join([*shown, *more])))
+    return described
+
+
+def _shown_setting(setting: str) -> str:
+    return visible(setting[:MAX_PATH_CHARS], "")
 
 
 def describe_request(request: ApprovalRequest) -> str:
@@ -316,8 +327,7 @@ def describe_request(request: ApprovalRequest) -> str:
     ]
     if links := describe_links(request.facts):
         lines.append(f"  {LINKS_LABEL}: {links}")
-    if hooks := describe_hooks(request.facts):
-        lines.append(f"  {HOOKS_LABEL}: {hooks}")
+    lines += [f"  {label}: {names}" for label, names in describe_git_programs(request.facts)]
     for field in argument_fields(request):
         lines.append(f"  {visible(field.name, '') or 'arguments'}:")
         lines += [f"    {line}" for line in field.display_text.split("\n")]

@@ -38,6 +38,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Literal, Self, get_args
 
+from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Decision, Effect, Facts, Json, ToolCall
 from aisotools.policy.command_globs import means
 from aisotools.policy.prompts import EFFECT_LABELS
@@ -172,9 +173,22 @@ def _paths_match(key: str, globs: object, facts: Facts, every: bool) -> bool:
         return is_known and _globs_match(globs, paths, every=True)
     if _globs_match(globs, paths, every=False):
         return True
+    if key != "writes" and _takes_folder(key, globs, facts):
+        return True
     # Whoever changes a folder as a whole changes what is in it.
     changed = () if key == "reads" else [path for path in facts.writes if path in facts.folders]
     return any(_is_around(path, glob) for path in changed for glob in _as_list(globs))
+
+
+def _takes_folder(key: str, globs: object, facts: Facts) -> bool:
+    """Return whether a call sends or copies a folder of which a glob matches whatever is in it."""
+    if not facts.folders or facts.effect is Effect.READ_ONLY:
+        return False
+    sends = bool(facts.hosts) or facts.effect is Effect.REMOTE_ACTION
+    taken = [
+        glob for glob in _as_list(globs) if sends or (facts.writes and (key, glob) not in facts.enforced)
+    ]
+    return _globs_match(taken, [f"{path}/\0" for path in facts.reads if path in facts.folders], every=False)
 
 
 def _paths_of(key: str, facts: Facts) -> tuple[str, ...]:
@@ -653,14 +667,14 @@ def _check_auto(facts: Facts, effect: Effect) -> Evaluation:
         reasons.append("it changes something on the host, and its author does not declare which files")
     if not facts.certain:
         reasons.append(_describe_doubt(facts))
+    if hooks := [f"{one.folder}/{name}" for one in facts.git_programs for name in one.hooks]:
+        reasons.append(f"git may run {summarize_names(hooks, 3)}")
     if is_unguarded(facts):
         reasons.append("there is no sandbox at this level")
     if reasons:
         return Evaluation(Decision.ASK, reasons=tuple(reasons))
-    if facts.runs_in == "host":
-        reason = "mode auto allows what stays in the workspace, as its author declares of this"
-        return Evaluation(Decision.ALLOW, reasons=(reason,))
-    return Evaluation(Decision.ALLOW, reasons=("mode auto allows what stays in the workspace",))
+    declared = ", as its author declares of this" if facts.runs_in == "host" else ""
+    return Evaluation(Decision.ALLOW, reasons=(f"mode auto allows what stays in the workspace{declared}",))
 
 
 def assumed_effect(facts: Facts) -> Effect:

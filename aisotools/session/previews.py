@@ -253,7 +253,10 @@ def describe_differences(shown: PreparedCall, workspace: Workspace | None) -> li
         links += [f"{name} is no link any more" for name, _ in was.links if name not in dict(found.links)]
         paths = sorted({*found.reads, *found.writes} - {*was.reads, *was.writes})
         reach = [f"it would reach {summarize_names(paths, 5)} as well"] if paths else []
-        differences += links or reach or ["it would reach other files"]
+        differences += links or reach
+        is_explained = bool(differences) or was.doubts != found.doubts
+        differences += [] if is_explained else ["it would reach other files"]
+        differences += [f"{doubt}, as was not shown" for doubt in found.doubts if doubt not in was.doubts]
     if was.scripts or found.scripts:
         differences += _changed_scripts(shown, found)
     if was.sources or found.sources:

@@ -34,7 +34,7 @@ from aisotools.core.types import (
     Basis,
     Effect,
     Facts,
-    GitHooks,
+    GitPrograms,
     Json,
     MadeName,
     PatchFile,
@@ -328,7 +328,7 @@ def _contradiction(facts: Facts) -> str:
             "makes names (made)": facts.made,
             "applies patches (patches)": facts.patches,
             "runs files of the workspace (scripts)": facts.scripts,
-            "runs hooks of git (hooks)": facts.hooks,
+            "has git start programs (git_programs)": facts.git_programs,
             "may run code (code)": facts.code is not None,
             "is compared like a change (sources)": facts.sources,
         }
@@ -382,8 +382,10 @@ def _is_patch_file(value: object) -> bool:
     return is_located and (strip is None or type(strip) is int)
 
 
-def _is_git_hooks(value: object) -> bool:
-    return type(value) is GitHooks and _is_text(value.folder) and _is_tuple_of(value.names, _is_text)
+def _is_git_programs(value: object) -> bool:
+    if type(value) is not GitPrograms or not _is_text(value.folder):
+        return False
+    return _is_tuple_of(value.hooks, _is_text) and _is_tuple_of(value.settings, _is_text)
 
 
 def _is_absent_names(value: object) -> bool:
@@ -461,7 +463,7 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[object], bool]]]] = {
     "effect": ("Effect", lambda value: type(value) is Effect),
     "links": ("tuple of pairs of paths", _is_pairs),
     "patches": ("tuple of PatchFile", lambda value: _is_tuple_of(value, _is_patch_file)),
-    "hooks": ("tuple of GitHooks", lambda value: _is_tuple_of(value, _is_git_hooks)),
+    "git_programs": ("tuple of GitPrograms", lambda value: _is_tuple_of(value, _is_git_programs)),
     "made": ("tuple of MadeName", lambda value: _is_tuple_of(value, _is_made_name)),
     "absent": ("tuple of AbsentNames", lambda value: _is_tuple_of(value, _is_absent_names)),
     "without_dashes": ("Facts", lambda value: value is None or type(value) is Facts),

@@ -10,9 +10,11 @@ repository and of each further one that git may take for it, all that they inclu
 those of its submodules, which git finds by their entries in the index, and those in the sandbox's own home
 folder; and it looks into the folders of hooks. The person's own settings and the system's are out of reach
 there. Each setting counts in its group, whether or not another one revokes it.
-`find_hooks` names the hooks that a command which changes something may run. These are a person's, and no call
-can write them (`aisotools.workspace.protected`), but for those to which a setting in the sandbox's own home
-leads, or in a folder that it can write.
+`find_started` names the hooks that a command which changes something may run, and the settings that name
+programs for it, with the files that these name and the attributes which say what they are run for. Hooks are
+a person's, and no call can write them (`aisotools.workspace.protected`), but for those to which a setting in
+the sandbox's own home leads, or in a folder that it can write. Attributes may be written by any call.
+A push to a repository on this machine has that one run its own.
 Race: a setting can change after the look. The gate looks once more at dispatch; calls cannot write settings
 that name a program (`aisotools.workspace.protected`).
 Cost: the settings of one repository take about 0.2 ms, and nothing for a command that is not git's.
@@ -198,9 +200,34 @@ _KEYS = {
 _TRANSPORTS = frozenset(
     (
         *(("core", "askpass"), ("core", "gitproxy"), ("core", "sshcommand"), ("credential", "helper")),
-        *(("remote", "uploadpack"), ("remote", "vcs"), ("url", "insteadof")),
+        *(("remote", "receivepack"), ("remote", "uploadpack"), ("remote", "vcs"), ("url", "insteadof")),
     )
 )
+_OF_PROGRAMS = re.compile(
+    r"(?:cmd|command|program|driver|helper|editor|pager|hook|difffilter|tunnel)$"
+    r"|^(?:clean|smudge|process|textconv|external|browser|httpd|smtpserver)$"
+)
+"""Keys, in any section, of which the value is a program; also those that a later git may have."""
+
+_PATHS_OF_PROGRAMS = frozenset((("difftool", "path"), ("mergetool", "path")))
+_BY_ATTRIBUTES = frozenset(("diff", "filter", "merge"))
+"""Sections of settings that name programs for files with an attribute."""
+
+ANY_HOOKS = (
+    *("applypatch-msg", "pre-applypatch", "post-applypatch", "pre-commit", "pre-merge-commit"),
+    *("prepare-commit-msg", "commit-msg", "post-commit", "pre-rebase", "post-checkout", "post-merge"),
+    *("pre-push", "pre-receive", "update", "proc-receive", "post-receive", "post-update"),
+    *("reference-transaction", "push-to-checkout", "pre-auto-gc", "post-rewrite", "sendemail-validate"),
+    "post-index-change",
+)
+"""Hooks that git runs for some command or another."""
+
+ANY_PROGRAMS = ("alias", "alternates", "change", "fetch", "filter", "fsmonitor", "help", "patch", "transport")
+"""Groups of settings that name programs for some command or another."""
+
+_COMMAND_WORDS = re.compile(r"[^\s'\"=;&|()<>$`:,!{}]+")
+_MAX_WORDS = 50
+_MAX_ENTRIES = 20_000  # looked at for files of attributes
 _HOOK = "post-index-change"
 _GITLINK = b"\x00\x00\xe0\x00"  # the mode of a submodule in an index
 _NAME_MASK = 0x0FFF  # of the flags of an entry: the length of its name, or that it is at least this long
@@ -229,37 +256,64 @@ def find_programs(folder: str, groups: Collection[str], *, root: str, home: str 
     return search.found()
 
 
-class GitHook(NamedTuple):
-    """A hook that git may run.
+class GitProgram(NamedTuple):
+    """A hook that git may run, or a setting that names a program.
 
     Attributes:
-        path: The hook, relative to the workspace if it lies there; with some doubts, the folder.
-        doubt: Why a call can have written or chosen it, as a clause; empty if none can.
+        hook: The hook, relative to the workspace if it lies there; with some doubts, the folder.
+        setting: The setting, as text.
+        doubt: Why nobody knows what would be run, as a clause; empty for a hook that no call can have written
+            or chosen.
+        files: What the setting names, and the attributes that may have it run, relative to the workspace if
+            they lie there. Attributes that cannot all be listed are "...".
+        digest: Of the whole setting, and of the file in which it stands.
     """
 
-    path: str
-    doubt: str
+    hook: str = ""
+    setting: str = ""
+    doubt: str = ""
+    files: tuple[str, ...] = ()
+    digest: str = ""
 
 
-def find_hooks(folder: str, names: Collection[str], *, root: str, home: str = "") -> list[GitHook]:
-    """Return the hooks that git runs in a folder, and in submodules of its repository.
+def find_started(
+    folder: str, hooks: Collection[str], groups: Collection[str], *, root: str, home: str = ""
+) -> list[GitProgram]:
+    """Return the hooks and the programs of settings that git may start in a folder, and in submodules.
 
     Args:
         folder: The folder in which git is started.
-        names: Which hooks it may run.
+        hooks: Which hooks it may run.
+        groups: Which settings may name programs for it: those of `find_programs`, and `change`, `transport`
+            and `alias`. With `receiver`, the folder is that of a repository, and none above it counts; with
+            `remotes`, those repositories on this machine count, in this way, that settings there name for a
+            push.
         root: Real path of the workspace.
         home: The home folder of programs in the sandbox, on this machine; empty if there is none.
     """
-    search = _ProgramSearch(frozenset(("hook",)), root)
-    search.look_in(resolve_links(folder))
+    place = resolve_links(folder)
+    if "remotes" in groups:
+        search = _ProgramSearch(frozenset(("hook",)), root)
+        search.look_in(place)
+        inner = frozenset(groups) - {"remotes"} | {"receiver"}
+        return [
+            one
+            for receiver in dict.fromkeys(search.receivers(place))
+            for one in find_started(receiver, hooks, inner, root=root, home=home)
+        ]
+    search = _ProgramSearch(frozenset((*groups, "hook")), root)
+    if "receiver" in groups:
+        search.look_at(place)
+    else:
+        search.look_in(place)
     if home:
         search.read_home(home)
-    hooks = list(search.hooks(names))
-    return [*hooks, *(GitHook("", doubt) for doubt in search.unread())]
+    found = [*search.hooks(hooks), *search.started()]
+    return list(dict.fromkeys(found))
 
 
-def digest_of_hook(path: str) -> str:
-    """Return a digest of the content of a hook outside the workspace; empty if it cannot be read whole."""
+def digest_of_program(path: str) -> str:
+    """Return a digest of the content of a program outside the workspace; empty if it cannot be read whole."""
     data = read_small(path)
     return hashlib.sha256(data).hexdigest() if data else ""
 
@@ -282,6 +336,9 @@ class _ProgramSearch:
         self._groups = groups
         self._root = root
         self._named: dict[str, None] = {}
+        self._settings: dict[GitSetting, None] = {}
+        self._addresses: list[str] = []
+        self._attribute_files: list[str] = []
         self._promisors: list[str] = []
         self._transports: list[str] = []
         self._hook_folders: dict[str, bool] = {}  # and whether a call can have chosen it
@@ -292,17 +349,77 @@ class _ProgramSearch:
 
     def found(self) -> list[str]:
         """Return what was found."""
-        if "fetch" in self._groups and self._promisors and self._transports:
-            self._name(f"{self._promisors[0]} with {self._transports[0]}")
+        self._name_fetching()
         if "hook" in self._groups:
             self._find_hooks()
         return list(self._named)
 
-    def unread(self) -> list[str]:
-        """Return what could not be looked at."""
-        return list(self._named)
+    def started(self) -> Iterator[GitProgram]:
+        """Yield the settings of these groups that name programs, and what could not be looked at."""
+        self._name_fetching()
+        attributes: tuple[str, ...] | None = None
+        for setting in self._settings:
+            files = tuple(self._files_named_by(setting))
+            if setting.section in _BY_ATTRIBUTES:
+                attributes = tuple(self._find_attributes()) if attributes is None else attributes
+                files += attributes
+            digest = hashlib.sha256(repr(setting).encode("utf-8", "surrogatepass")).hexdigest()
+            yield GitProgram(setting=str(setting), doubt=_clause(str(setting)), files=files, digest=digest)
+        clauses = {_clause(str(setting)) for setting in self._settings}
+        yield from (GitProgram(doubt=doubt) for doubt in self._named if doubt not in clauses)
 
-    def hooks(self, names: Collection[str]) -> Iterator[GitHook]:
+    def receivers(self, folder: str) -> Iterator[str]:
+        """Yield the repositories on this machine that settings may name for a push out of a folder."""
+        for address in self._addresses:
+            path = address.removeprefix("file://")
+            is_local = path.startswith(("/", ".")) or ":" not in path.partition("/")[0]
+            if is_local and "://" not in path and "\0" not in path:
+                for base in dict.fromkeys((*self._worktrees, folder)):
+                    yield resolve_links(os.path.normpath(os.path.join(base, path)))
+
+    def _files_named_by(self, setting: GitSetting) -> Iterator[str]:
+        """Yield the files that words of a setting name, relative to the workspace if they lie there."""
+        words = _COMMAND_WORDS.findall(setting.value)[:_MAX_WORDS]
+        for word in dict.fromkeys(words):
+            for base in dict.fromkeys((*self._worktrees, self._root)):
+                path = os.path.normpath(os.path.join(base, word))
+                # A script that is missing may come; none is meant in the folder of the repository itself.
+                is_place = "/" in word and path.startswith(f"{self._root}/") and not os.path.isdir(path)
+                is_place = is_place and os.path.basename(base) != ".git"
+                if is_place or os.path.isfile(path):
+                    yield path.removeprefix(f"{self._root}/")
+
+    def _find_attributes(self) -> Iterator[str]:
+        """Yield the files of attributes in the work trees, and those of their repositories."""
+        left = _MAX_ENTRIES
+        for file in self._attribute_files:
+            yield file.removeprefix(f"{self._root}/")
+        waiting = list(dict.fromkeys(self._worktrees))
+        seen: set[str] = set()
+        while waiting:
+            folder = waiting.pop()
+            if folder in seen:
+                continue
+            seen.add(folder)
+            is_repository = os.path.basename(folder) == ".git"
+            path = os.path.join(folder, "info/attributes" if is_repository else ".gitattributes")
+            if os.path.lexists(path):
+                yield path.removeprefix(f"{self._root}/")
+            if is_repository:
+                continue
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        left -= 1
+                        if entry.is_dir(follow_symlinks=False):
+                            waiting.append(entry.path)
+            except OSError:
+                left = -1
+            if left < 0:
+                yield "..."
+                return
+
+    def hooks(self, names: Collection[str]) -> Iterator[GitProgram]:
         """Yield the hooks of these names that git would run, in the folders that it may take for theirs."""
         seen: set[str] = set()
         for folder, is_chosen in self._hook_folders.items():
@@ -314,7 +431,8 @@ class _ProgramSearch:
                 seen.add(place)
                 is_private = f"{place}/".startswith(_SCRATCH) and not f"{place}/".startswith(f"{self._root}/")
                 if folder.startswith(("~", "%")) or "\0" in folder or is_private:
-                    yield GitHook(folder, f"git may run hooks in {folder}, where a sandbox may write")
+                    doubt = f"git may run hooks in {folder}, where a sandbox may write"
+                    yield GitProgram(folder, doubt=doubt)
                     continue
                 for name in names:
                     path = f"{place}/{name}"
@@ -324,14 +442,26 @@ class _ProgramSearch:
                         doubt = f"a call may have chosen the hook {path} that git runs" if is_chosen else ""
                         if real.startswith(_SCRATCH) and not real.startswith(f"{self._root}/"):
                             doubt = f"the hook {path} of git leads to {real}, where a sandbox may write"
-                        yield GitHook(path, doubt)
+                        yield GitProgram(path, doubt=doubt)
 
     def _find_hooks(self) -> None:
         for hook in self.hooks((_HOOK,)):
-            self._named[hook.doubt or f"git may run the hook {hook.path}"] = None
+            self._named[hook.doubt or f"git may run the hook {hook.hook}"] = None
 
     def _name(self, setting: str) -> None:
-        self._named[f"a setting of git may have it run a program: {setting}"] = None
+        self._named[_clause(setting)] = None
+
+    def _name_fetching(self) -> None:
+        if "fetch" in self._groups and self._promisors and self._transports:
+            self._name(f"{self._promisors[0]} with {self._transports[0]}")
+
+    def look_at(self, folder: str) -> None:
+        """Look through the settings of the repository in a folder, a real path, or of the one that it is."""
+        for place in (folder, f"{folder}.git"):
+            if os.path.lexists(os.path.join(place, ".git")):
+                self._read_repository(repository_of(place), place)
+            elif os.path.isfile(os.path.join(place, "HEAD")):
+                self._read_repository(place, place)
 
     def look_in(self, folder: str) -> None:
         """Look through the settings for git in a folder, a real path, and those of its submodules."""
@@ -407,8 +537,18 @@ class _ProgramSearch:
             self._promisors.append(str(setting))
         elif (section, key) in _TRANSPORTS or (section == "remote" and "::" in value):
             self._transports.append(str(setting))
+        if (section, key) == ("core", "attributesfile") and not re.search(r"\0|^[~%]", value):
+            bases = [*self._worktrees, self._root]
+            self._attribute_files += [os.path.normpath(os.path.join(base, value)) for base in bases]
+        if section == "remote" and key in {"url", "pushurl"}:
+            self._addresses.append(value)
+        elif section == "url":
+            self._addresses.append(setting.name)
+        elif section == "branch" and key in {"remote", "pushremote"} and "/" in value:
+            self._addresses.append(value)
         if _group_of(setting) in self._groups:
             self._name(str(setting))
+            self._settings[setting] = None
 
     def _find_submodules(self, folder: str, worktree: str) -> None:
         """Have the submodules of a repository looked at, by their entries in the index."""
@@ -445,7 +585,21 @@ def _group_of(setting: GitSetting) -> str:
         return "signature" if value.lower() in _TRUE or value not in _BOOLEANS else ""
     if section == "pretty" or (section, key) == ("format", "pretty"):
         return "signature" if "%G" in value else ""
-    return _KEYS.get((section, key), "")
+    if group := _KEYS.get((section, key), ""):
+        return group
+    if section == "alias":
+        return "alias"
+    is_outer = (section == "remote" and "::" in value) or (section == "url" and "::" in setting.name)
+    if is_outer or ((section, key) in _TRANSPORTS and section != "url"):
+        return "transport"
+    names_program = section == "pager" or (section, key) in _PATHS_OF_PROGRAMS or _OF_PROGRAMS.search(key)
+    if value.lower() not in _BOOLEANS and (names_program or value.startswith("!")):
+        return "change"
+    return ""
+
+
+def _clause(setting: str) -> str:
+    return f"a setting of git may have it run a program: {setting}"
 
 
 def _read_index(path: str) -> bytes | None:

@@ -40,12 +40,12 @@ from urllib.parse import unquote
 from pydantic_core import from_json
 
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.core.types import Effect, Facts, GitHooks, Json
-from aisotools.workspace.git_settings import digest_of_hook
+from aisotools.core.types import Effect, Facts, GitPrograms, Json
+from aisotools.workspace.git_settings import ANY_HOOKS, ANY_PROGRAMS, GitProgram, digest_of_program
 from aisotools.workspace.patch_names import names_in_patch
 from aisotools.workspace.path_lookup import GLOB, FollowedPaths, NameOf, PathLookup, Spellings, may_be_path
 from aisotools.workspace.paths import Root, as_utf8
-from aisotools.workspace.scripts import FOLDER, digests_of, is_code, source_digests
+from aisotools.workspace.scripts import FOLDER, MISSING, digests_of, is_code, source_digests
 from aisotools.workspace.stamps import UNKNOWN, stamps_of
 from aisotools.workspace.workspace import Workspace
 
@@ -56,6 +56,7 @@ MAX_PATCH_BYTES = 4 << 20
 """Bytes of patches in which the names of files are looked for, in all the patches of a call."""
 
 _MAX_SHOWN_PROGRAMS = 3
+_MAX_REPOSITORIES = 10
 _REFERENCE = re.compile(r"\$(?:\{\w+\}|\w+)")
 _WITHOUT_FOLDER = re.compile(r"[^$`…{}~]+")
 _GIVEN_LATER = frozenset(("{}", "…"))
@@ -155,10 +156,10 @@ class _CallPaths:
         if arguments and not (facts.reads or facts.commands):
             mentioned = self._find_mentioned(arguments)
         is_mentioning = bool(mentioned.paths or mentioned.unresolved)
-        hook_digests: tuple[tuple[str, str], ...] = ()
-        if facts.hooks:
-            facts, hook_digests = self._name_hooks(facts)
-        is_naming = bool(facts.named or facts.scripts or hook_digests or is_mentioning)
+        started: dict[str, str] = {}
+        if facts.git_programs:
+            facts, started = self._name_git_programs(facts)
+        is_naming = bool(facts.named or facts.scripts or started or is_mentioning)
         if not (facts.reads or facts.writes or facts.recorded or is_naming):
             return dataclasses.replace(facts, made=())
         named = self._find_named(facts.named) if facts.named else FollowedPaths()
@@ -194,7 +195,7 @@ class _CallPaths:
         return dataclasses.replace(
             facts,
             reads=shown_reads,
-            scripts=tuple(sorted({**dict(scripts), **dict(hook_digests)}.items())),
+            scripts=tuple(sorted({**dict(scripts), **started}.items())),
             losses=self._find_losses(facts.effect, reads, writes),
             writes=_as_utf8(writes.paths),
             folders=_as_utf8(folders),
@@ -229,7 +230,35 @@ class _CallPaths:
         compared = {path for path, digest in facts.scripts if digest not in {"", FOLDER}}
         sources = source_digests(Path(self.root.path), filterfalse(compared.__contains__, paths))
         sources += tuple(unclear.items())
+        sources += self._repository_sources(facts)
         return dataclasses.replace(facts, sources=tuple((as_utf8(path), digest) for path, digest in sources))
+
+    def _repository_sources(self, facts: Facts) -> tuple[tuple[str, str], ...]:
+        """Return what git would start here, with digests, for a call that may start git without naming it.
+
+        Case: `make`, a script, `$G commit`, or code that is given to Python. Hooks and settings are those of
+        the repositories in which the workspace lies, and in which what the call reads or names lies.
+        """
+        is_known = facts.certain and bool(facts.commands)  # without commands, it may be code
+        if is_known or facts.path_guarded or facts.runs_in != "sandbox":
+            return ()
+        look = PathLookup(self.spellings)
+        folders = {"."}
+        for path in (*facts.reads, *facts.named, *facts.places, *facts.mentions):
+            if not path.startswith(("/", "~", "$")):
+                above = itertools.takewhile(bool, itertools.accumulate(path.split("/"), posixpath.join))
+                folders |= {one for one in above if os.path.lexists(f"{self.root.path}/{one}/.git")}
+        if len(folders) > _MAX_REPOSITORIES:
+            return (("...", UNKNOWN),)
+        home = self.home_of()
+        found = [
+            one
+            for folder in folders
+            for one in look.started_by_git(GitPrograms(folder, ANY_HOOKS, ANY_PROGRAMS), home)
+        ]
+        known = dict(facts.scripts)
+        digests = self._digest_git_programs(found)
+        return tuple((path, digest or UNKNOWN) for path, digest in digests.items() if path not in known)
 
     def _find_scripts(
         self, facts: Facts, reads: Iterable[str], named: FollowedPaths
@@ -247,31 +276,48 @@ class _CallPaths:
         loaded = [path for path, _ in facts.scripts]
         return digests_of(workspace, (*reads, *code), loaded, named.folders)
 
-    def _name_hooks(self, facts: Facts) -> tuple[Facts, tuple[tuple[str, str], ...]]:
-        """Return the facts with the hooks that are there, and these, and what they load, with digests.
+    def _name_git_programs(self, facts: Facts) -> tuple[Facts, dict[str, str]]:
+        """Return the facts with what git would start, and the digests of it, and of what it loads.
 
-        Case: a hook that a call can have written or chosen is a program of which nothing is known.
+        Case: a hook that a call can have written or chosen is a program of which nothing is known, and so is
+        what a setting names: it is the command of a shell, which attributes that a call writes have run.
         """
         look = PathLookup(self.spellings)
         home = self.home_of()
-        found = [hook for hooks in facts.hooks for hook in look.hooks_in(hooks, home)]
-        doubts = dict.fromkeys(hook.doubt for hook in found if hook.doubt)
-        paths = list(dict.fromkeys(hook.path for hook in found if hook.path and not hook.doubt))
+        found = [one for programs in facts.git_programs for one in look.started_by_git(programs, home)]
+        doubts = dict.fromkeys(as_utf8(one.doubt) for one in found if one.doubt)
+        hooks = list(dict.fromkeys(one.hook for one in found if one.hook and not one.doubt))
+        settings = list(dict.fromkeys(one.setting for one in found if one.setting))
         folders: dict[str, list[str]] = {}
-        for path in paths:
+        for path in hooks:
             folders.setdefault(posixpath.dirname(path), []).append(posixpath.basename(path))
-        digests = dict(digests_of(Path(self.root.path), (path for path in paths if not path.startswith("/"))))
-        # Case: a hook outside the workspace, or a link to one.
-        for path in paths:
-            if not digests.get(path):
-                digests[path] = digest_of_hook(posixpath.join(self.root.path, path))
+        programs = [GitPrograms(as_utf8(place), _as_utf8(names)) for place, names in folders.items()]
+        if settings:
+            programs.append(GitPrograms("", settings=_as_utf8(settings)))
         facts = dataclasses.replace(
             facts,
-            hooks=tuple(GitHooks(as_utf8(place), _as_utf8(names)) for place, names in folders.items()),
+            git_programs=tuple(programs),
             certain=facts.certain and not doubts,
             doubts=tuple(dict.fromkeys((*list(doubts)[:_MAX_SHOWN_PROGRAMS], *facts.doubts))),
         )
-        return facts, tuple((as_utf8(path), digest) for path, digest in digests.items())
+        return facts, self._digest_git_programs(found)
+
+    def _digest_git_programs(self, found: Sequence[GitProgram]) -> dict[str, str]:
+        """Return the files that git would run or obey, and what they load, and settings, with digests."""
+        paths = dict.fromkeys(one.hook for one in found if one.hook and not one.doubt)
+        paths |= dict.fromkeys(file for one in found for file in one.files)
+        digests = dict(digests_of(Path(self.root.path), (path for path in paths if not path.startswith("/"))))
+        # Case: what lies outside the workspace, or is a link to that.
+        for path in paths:
+            place = posixpath.join(self.root.path, path)
+            if not digests.get(path):
+                digests[path] = digest_of_program(place) if os.path.lexists(place) else MISSING
+        if "..." in paths:
+            digests["..."] = ""
+        for one in found:
+            if one.setting:  # two long settings may have the same beginning
+                digests[one.setting] = digests.get(one.setting, "") + one.digest
+        return {as_utf8(path): digest for path, digest in digests.items()}
 
     def _name_patched(self, facts: Facts) -> Facts:
         """Return the facts with what patches name among the writes, and a doubt where they do not say it."""

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.core.path_texts import is_within
-from aisotools.core.types import AbsentNames, GitHooks, MadeName
-from aisotools.workspace.git_settings import SYSTEM_FOLDERS, GitHook, find_hooks, find_programs
+from aisotools.core.types import AbsentNames, GitPrograms, MadeName
+from aisotools.workspace.git_settings import SYSTEM_FOLDERS, GitProgram, find_programs, find_started
 from aisotools.workspace.importable import is_among
 from aisotools.workspace.made_names import MadeNames, Unfollowed
 from aisotools.workspace.paths import check_path
@@ -188,12 +188,14 @@ class PathLookup:
             return find_programs(absent.folder, absent.programs, root=self._root, home=home)
         return [f"nobody can tell which programs the settings of git in {absent.folder} name"]
 
-    def hooks_in(self, hooks: GitHooks, home: str) -> list[GitHook]:
-        """Return which of the hooks that git may run are there, or why nobody can tell."""
-        beneath = self._beneath(hooks.folder)
+    def started_by_git(self, programs: GitPrograms, home: str) -> list[GitProgram]:
+        """Return which of the programs that git may start are there, or why nobody can tell."""
+        beneath = self._beneath(programs.folder)
         if beneath is not None and not GLOB.search(beneath) and "\0" not in beneath:
-            return find_hooks(f"{self._root}/{beneath}", hooks.names, root=self._root, home=home)
-        return [GitHook("", f"nobody can tell which hooks git runs in {hooks.folder}")]
+            return find_started(
+                f"{self._root}/{beneath}", programs.hooks, programs.settings, root=self._root, home=home
+            )
+        return [GitProgram(doubt=f"nobody can tell which hooks and programs git runs in {programs.folder}")]
 
     def _has_none(self, folder: str, is_meant: Callable[[os.DirEntry[str]], bool]) -> bool:
         beneath = self._beneath(folder)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aisotools.core import secret_commands
-from aisotools.core.secret_commands import find_in_commands
+from aisotools.core.secret_commands import find_in_commands, find_in_lists, find_in_words
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,24 @@ def test_every_program_is_found_with_any_blank_before_its_flag(blank: str) -> No
     ):
         text = command.format(blank) + " key: none"
         assert [text[one.start : one.end] for one in find_in_commands(text)] == ["S3cret99"], text
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["mysql", "-px1y2z3", "shop"], [(1, 2, 8)]),
+        (["mysql", "-p", "x1y2z3"], [(2, 0, 6)]),
+        (["mysql", "-p", "shop"], []),  # the name of a database
+        (["/usr/bin/curl", "-u", "bob:x1y2z3", "https://h"], [(2, 4, 10)]),
+        (["sh", "-c", "redis-cli -a x1y2z3"], []),  # a text of its own, which is looked at as such
+        (["mkdir", "-p", "x1y2z3"], []),
+        (["mysql"], []),
+        ([], []),
+    ],
+)
+def test_passwords_in_lists_of_words(words: list[str], expected: list[tuple[int, int, int]]) -> None:
+    assert list(find_in_words(words)) == expected
+    for quote in ("'", '"', '\\"'):
+        text = f"run([{', '.join(f'{quote}{word}{quote}' for word in words)}])"
+        found = [text[secret.start : secret.end] for secret in find_in_lists(text)]
+        assert found == [words[place][start:end] for place, start, end in expected]

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, strategies as st
 
-from aisotools.core.types import Decision, Effect, Facts, GitHooks, Remember, ToolCall
+from aisotools.core.types import Decision, Effect, Facts, GitPrograms, Remember, ToolCall
 from aisotools.policy.grants import Grant, Grants, Shape, names_to_allow, remember_scopes, shape_of
 from aisotools.policy.prepared import PreparedCall, call_digest, prepare_call
 from aisotools.policy.rules import Policy, Rule
@@ -567,6 +567,43 @@ def test_a_command_that_names_them_has_one(command: str) -> None:
         ("wget https://a.example/x", "wget --method=DELETE https://a.example/y", False),
         ("wget https://a.example/x", "wget --post-data=a https://a.example/y", False),
         ("wget https://a.example/x", "wget -r https://a.example/y", False),
+        ("curl https://a.example/x", "curl -sS https://a.example/y?z=1", True),
+        ("curl https://a.example/x", "curl http://a.example/x", False),
+        ("curl https://a.example/x", "curl ftp://a.example/x -Q 'DELE x'", False),
+        ("curl ftp://a.example/x", "curl ftp://a.example/x -Q 'DELE x'", False),
+        ("curl ftp://a.example/x", "curl ftp://a.example/x --quote 'DELE x'", False),
+        ("curl https://a.example/x", "curl gopher://a.example/x", False),
+        ("curl https://a.example/x", "curl telnet://a.example/x", False),
+        ("curl https://a.example/x", "curl https://a.example:99/x", False),
+        ("curl https://a.example/x", "curl https://ann@a.example/x", False),
+        ("curl https://a.example/x", "curl -L https://a.example/x", False),
+        ("curl https://a.example/x", "curl -k https://a.example/x", False),
+        ("curl https://a.example/x", "curl --insecure https://a.example/x", False),
+        ("curl https://a.example/x", "curl -A x https://a.example/x", False),
+        ("curl https://a.example/x", "curl -e x https://a.example/x", False),
+        ("curl https://a.example/x", "curl -b a=b https://a.example/x", False),
+        ("curl https://a.example/x", "curl -r 0-1 https://a.example/x", False),
+        ("curl https://a.example/x", "curl --resolve a.example:443:1.2.3.4 https://a.example/x", False),
+        ("curl a.example/x", "curl a.example/y", True),
+        ("curl a.example/x", "curl a.example:8080/y", False),
+        ("wget -P out https://a.example/x", "wget -q -P out https://a.example/y", True),
+        ("wget -P out https://a.example/x", "wget -P out --header 'X: y' https://a.example/x", False),
+        ("wget -P out https://a.example/x", "wget -P out --no-check-certificate https://a.example/x", False),
+        ("wget -P out https://a.example/x", "wget -P out -U x https://a.example/x", False),
+        ("scp a h.example:d/x", "scp a h.example:d/y", True),
+        ("scp a h.example:d/x", "scp b h.example:d/x", True),
+        ("scp a h.example:d/x", "scp a h.example:/etc/x", False),
+        ("scp a h.example:d/x", "scp a root@h.example:d/x", False),
+        ("scp a h.example:d/x", "scp -P 99 a h.example:d/x", False),
+        ("scp a h.example:d/x", "scp -p a h.example:d/x", False),
+        ("rsync a h.example:d/x", "rsync b h.example:d/x", True),
+        ("rsync a h.example:d/x", "rsync a h.example::m/x", False),
+        ("rsync a h.example:d/x", "rsync --chmod=777 a h.example:d/x", False),
+        ("ncat h.example 9 < a", "ncat h.example 9 < b", True),
+        ("ncat h.example 9 < a", "ncat h.example 10 < a", False),
+        ("ncat h.example 9 < a", "ncat h.example 9 -o out < a", False),
+        ("ncat h.example 9 < a", "ncat h.example 9 --ssl < a", False),
+        ("ncat h.example 9 < a", "ncat -l 9 < a", False),
     ],
 )
 def test_grant_by_shape_covers_no_other_method_rights_or_removal(
@@ -694,7 +731,7 @@ def test_a_grant_ends_when_a_hook_of_git_changes(tmp_path: Path, scope: Remember
 def test_a_grant_for_a_tool_covers_no_call_that_runs_hooks() -> None:
     grants = Grants()
     grants.add("tool", prepare(WRITES))
-    hooks = (GitHooks(".git/hooks", ("pre-commit",)),)
-    with_hooks = dataclasses.replace(prepare(WRITES), facts=dataclasses.replace(WRITES, hooks=hooks))
+    hooks = (GitPrograms(".git/hooks", ("pre-commit",)),)
+    with_hooks = dataclasses.replace(prepare(WRITES), facts=dataclasses.replace(WRITES, git_programs=hooks))
     assert grants.find(prepare(WRITES)) is not None
     assert grants.find(with_hooks) is None

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from aisotools.core.types import ApprovalRequest, Effect, Facts, GitHooks, ToolCall, ToolDefinition
+from aisotools.core.types import ApprovalRequest, Effect, Facts, GitPrograms, ToolCall, ToolDefinition
 from aisotools.policy.prompts import (
     argument_fields,
     describe_effect,
-    describe_hooks,
+    describe_git_programs,
     describe_links,
     describe_request,
     describe_trust,
@@ -367,12 +367,25 @@ def test_a_request_at_a_prompt_shows_links() -> None:
 
 def test_a_request_at_a_prompt_names_the_hooks_that_git_may_run() -> None:
     facts = Facts(
-        hooks=(GitHooks(".git/hooks", ("pre-commit", "commit-msg")), GitHooks("a b", ("pre-push",)))
+        git_programs=(
+            GitPrograms(".git/hooks", ("pre-commit", "commit-msg")),
+            GitPrograms("a b", ("pre-push",)),
+        )
     )
     shown = '.git/hooks/pre-commit, .git/hooks/commit-msg, "a b/pre-push"'
-    assert describe_hooks(facts) == shown
+    assert describe_git_programs(facts) == [("runs hooks of git", shown)]
     text = describe_request(a_request({"command": "git commit"}, facts=facts))
     assert f"  runs hooks of git: {shown}" in text.split("\n")
     assert "hooks" not in describe_request(a_request({"command": "git commit"}))
-    many = describe_hooks(Facts(hooks=(GitHooks("h", tuple(map(str, range(20)))),)))
-    assert many.endswith("h/7, and 12 more")
+    many = describe_git_programs(Facts(git_programs=(GitPrograms("h", tuple(map(str, range(20)))),)))
+    assert many[0][1].endswith("h/7, and 12 more")
+
+
+def test_a_request_at_a_prompt_names_the_settings_of_git_that_name_programs() -> None:
+    setting = "filter.t.clean = 'tools/c.sh'"
+    facts = Facts(
+        git_programs=(GitPrograms("", settings=(setting, "core.editor = 'e\u202e'")),), certain=False
+    )
+    text = describe_request(a_request({"command": "git add f"}, facts=facts))
+    assert f"  runs what settings of git name: {setting}, core.editor" in text
+    assert "\u202e" not in text

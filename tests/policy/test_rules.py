@@ -782,6 +782,32 @@ def test_keys_of_paths(key: str, facts: dict[str, Any], decision: Decision) -> N
         ("secrets/*", {"reads": (".",), "folders": (".",)}, ASK),
         ("secrets/*", {"reads": ("secrets",), "folders": ("secrets",)}, ASK),
         ("secrets/*", {"reads": ("secrets/deep",), "folders": ("secrets/deep",)}, DENY),
+        # Who sends or copies it takes all that is in it.
+        ("secrets/*", {"reads": ("secrets",), "folders": ("secrets",), "hosts": ("h",)}, DENY),
+        ("secrets/**", {"reads": ("secrets",), "folders": ("secrets",), "hosts": ("h",)}, DENY),
+        ("secrets/*", {"reads": ("secrets",), "folders": ("secrets",), "writes": ("x",)}, DENY),
+        (
+            "secrets/*",
+            {
+                "reads": ("secrets",),
+                "folders": ("secrets",),
+                "writes": ("x",),
+                "enforced": frozenset({("reads", "secrets/*")}),
+            },
+            ALLOW,
+        ),
+        (
+            "secrets/*",
+            {
+                "reads": ("secrets",),
+                "folders": ("secrets",),
+                "hosts": ("h",),
+                "enforced": frozenset({("reads", "secrets/*")}),
+            },
+            DENY,
+        ),
+        ("secrets/*.key", {"reads": ("secrets",), "folders": ("secrets",), "hosts": ("h",)}, ASK),
+        ("secrets/*", {"reads": (".",), "folders": (".",), "writes": ("x",)}, ASK),
         ("secrets/*.key", {"reads": ("secrets/deep",), "folders": ("secrets/deep",)}, ASK),
         ("secrets/*", {"reads": ("other",), "folders": ("other",)}, ALLOW),
         ("secrets/*", {"reads": ("secretsX",), "folders": ("secretsX",)}, ALLOW),

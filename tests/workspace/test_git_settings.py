@@ -15,9 +15,9 @@ from aisotools.core.types import Effect, Facts
 from aisotools.policy.shell.classify import shell_facts
 from aisotools.workspace.git_settings import (
     GitSetting,
-    digest_of_hook,
-    find_hooks,
+    digest_of_program,
     find_programs,
+    find_started,
     parse_settings,
 )
 from aisotools.workspace.path_facts import PathResolver
@@ -420,7 +420,7 @@ def make_hook(path: Path, text: str = "exit 0") -> Path:
 
 
 def hooks_of(facts: Facts) -> set[str]:
-    return {f"{hooks.folder}/{name}" for hooks in facts.hooks for name in hooks.names}
+    return {f"{hooks.folder}/{name}" for hooks in facts.git_programs for name in hooks.hooks}
 
 
 @git_needed
@@ -458,8 +458,11 @@ def test_hooks_that_git_does_not_run_are_not_named(tmp_path: Path) -> None:
 
 def test_a_hook_outside_the_workspace_has_a_digest(tmp_path: Path) -> None:
     hook = make_hook(tmp_path / "own" / "pre-commit")
-    assert digest_of_hook(str(hook)) not in {"", digest_of_hook(str(make_hook(tmp_path / "b", "exit 1")))}
-    assert digest_of_hook(str(tmp_path / "none")) == ""
+    assert digest_of_program(str(hook)) not in {
+        "",
+        digest_of_program(str(make_hook(tmp_path / "b", "exit 1"))),
+    }
+    assert digest_of_program(str(tmp_path / "none")) == ""
 
 
 def test_hooks_that_a_call_can_choose_or_write_are_doubts(tmp_path: Path) -> None:
@@ -469,7 +472,7 @@ def test_hooks_that_a_call_can_choose_or_write_are_doubts(tmp_path: Path) -> Non
     make_hook(root / "planted/pre-commit")
 
     def doubts() -> list[str]:
-        found = find_hooks(str(root), ("pre-commit",), root=str(root), home=str(home))
+        found = find_started(str(root), ("pre-commit",), (), root=str(root), home=str(home))
         return [hook.doubt for hook in found]
 
     config = root / ".git/config"

@@ -19,12 +19,11 @@ from aisotools.notebook.approval.form import Control, apply_argument_edits, argu
 from aisotools.notebook.render import html
 from aisotools.notebook.render.text import one_line, shorten
 from aisotools.policy.prompts import (
-    HOOKS_LABEL,
     LINKS_LABEL,
     REMEMBER_HINT,
     argument_fields,
     describe_effect,
-    describe_hooks,
+    describe_git_programs,
     describe_links,
     describe_location,
     describe_request,
@@ -428,8 +427,7 @@ def findings_preview(request: ApprovalRequest) -> list[tuple[str, str]]:
             findings.append((word, text))
     if links := describe_links(facts):
         findings.append((LINKS_LABEL, links))
-    if hooks := describe_hooks(facts):
-        findings.append((HOOKS_LABEL, hooks))
+    findings += describe_git_programs(facts)
     is_unknown = facts.basis == "nothing"
     if facts.outside and not is_unknown:
         findings.append(("beware", "it writes outside the workspace"))

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from aisotools.core.path_texts import is_within
-from aisotools.core.types import AbsentNames, Effect, Facts, GitHooks, MadeName, PatchFile
+from aisotools.core.types import AbsentNames, Effect, Facts, GitPrograms, MadeName, PatchFile
 from aisotools.policy.quoted import quoted_texts
 from aisotools.policy.shell.commands import (
     classify_response_files,
@@ -125,7 +125,7 @@ class ShellReport:
         places: Folders that such commands run in, if those are named by `cd` or an option.
         made: Names that it makes by copying, moving or linking, and what they lead to.
         patches: Patches that it applies, which name the files that it changes.
-        hooks: Hooks of git that it may run.
+        git_programs: Hooks, and programs named by settings, that git may start.
         absent: What must not be in folders for this to hold: otherwise programs run it, or obey it, and may
             do anything. `shell_facts` has both answers.
         hosts: Network hosts it talks to.
@@ -145,7 +145,7 @@ class ShellReport:
     places: tuple[str, ...] = ()
     made: tuple[MadeName, ...] = ()
     patches: tuple[PatchFile, ...] = ()
-    hooks: tuple[GitHooks, ...] = ()
+    git_programs: tuple[GitPrograms, ...] = ()
     absent: tuple[AbsentNames, ...] = ()
     hosts: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -229,7 +229,7 @@ def _facts_of(report: ShellReport, folder: str) -> Facts:
         places=tuple(place for place in places if place not in named),
         made=tuple(_relocate_made(report.made, start)),
         patches=tuple(_relocate_patches(report.patches, start)),
-        hooks=tuple(_relocate_hooks(report.hooks, start)),
+        git_programs=tuple(_relocate_git_programs(report.git_programs, start)),
         outside=any(map(_is_outside, written)),
         hosts=report.hosts,
         commands=report.commands,
@@ -326,7 +326,7 @@ class _ShellAnalysis:
             places=tuple(sorted(self._places)),
             made=tuple(dict.fromkeys(total.made)),
             patches=tuple(dict.fromkeys(total.patches)),
-            hooks=tuple(dict.fromkeys(total.hooks)),
+            git_programs=tuple(dict.fromkeys(total.git_programs)),
             absent=tuple(dict.fromkeys(absent)),
             hosts=_unique(total.hosts),
             reasons=_unique(_shorten(reason) for reason in total.reasons if reason)[:_MAX_REASONS],
@@ -446,12 +446,12 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
         verdict = dataclasses.replace(verdict, made=tuple(_relocate_made(verdict.made, folders)))
     if verdict.patches:
         verdict = dataclasses.replace(verdict, patches=tuple(_relocate_patches(verdict.patches, folders)))
-    if verdict.hooks and folders is None:
-        doubt = uncertain("git may run hooks of a repository that is not known")
-        verdict = merge([dataclasses.replace(verdict, hooks=()), doubt])
-    elif verdict.hooks:
-        hooks = tuple(_relocate_hooks(verdict.hooks, folders or frozenset()))
-        verdict = dataclasses.replace(verdict, hooks=hooks)
+    if verdict.git_programs and folders is None:
+        doubt = uncertain("git may start hooks, and what settings name, of a repository that is not known")
+        verdict = merge([dataclasses.replace(verdict, git_programs=()), doubt])
+    elif verdict.git_programs:
+        started = tuple(_relocate_git_programs(verdict.git_programs, folders or frozenset()))
+        verdict = dataclasses.replace(verdict, git_programs=started)
     if verdict.absent and folders is None:
         verdict = merge([verdict, uncertain("it may run what lies in the folder, which is not known")])
     elif verdict.absent:
@@ -496,11 +496,11 @@ def _relocate_patches(patches: Iterable[PatchFile], folders: Folders) -> Iterato
         yield from patches_in(patches, folder)
 
 
-def _relocate_hooks(hooks: Iterable[GitHooks], folders: frozenset[str]) -> Iterator[GitHooks]:
-    """Yield hooks as they are meant in each folder."""
-    for one in hooks:
+def _relocate_git_programs(programs: Iterable[GitPrograms], folders: frozenset[str]) -> Iterator[GitPrograms]:
+    """Yield programs as they are meant in each folder."""
+    for one in programs:
         for folder in sorted(folders):
-            yield GitHooks(join(folder, one.folder).removesuffix("/."), one.names)
+            yield dataclasses.replace(one, folder=join(folder, one.folder).removesuffix("/."))
 
 
 def _with_hooks(absent: AbsentNames) -> AbsentNames:

@@ -526,14 +526,14 @@ def survey_variables(parsed: ParsedText, *, is_only_text: bool = True) -> Variab
     doubts: list[str] = []
     for name, is_number in _assignments(parsed):
         assigned[name] = assigned.get(name, True) and is_number
-        if not is_harmless_in_shell(name):
+        if name != "_" and not is_harmless_in_shell(name):
             doubts.append(f"it sets {name}")
     for name, is_number in _temporary_assignments(parsed):
         assigned[name] = assigned.get(name, True) and is_number
     numbers: frozenset[str] = frozenset()
     files: dict[str, LoopWords] = {}
     if is_only_text and all(map(_sets_plainly, parsed.commands)):
-        numbers = frozenset(name for name, is_number in assigned.items() if is_number)
+        numbers = frozenset(name for name, is_number in assigned.items() if is_number and name != "_")
         files = dict(_file_variables(parsed))
     doubts += [
         f"arithmetic can run commands: {source.strip()}"
@@ -583,7 +583,7 @@ def _assigned_value(token: Token) -> tuple[str, bool]:
 
 
 def _file_variables(parsed: ParsedText) -> Iterator[tuple[str, LoopWords]]:
-    """Yield the variables of loops over plain words that nothing else sets, each with these words."""
+    """Yield the variables of loops over plain words that nothing else sets (as bash does `_`), with these."""
     setters = [name for name, _ in (*_assignments(parsed), *_temporary_assignments(parsed))]
     for words in parsed.loops:
         values = [word for token in words[2:] for word in expand(token)]
@@ -591,7 +591,7 @@ def _file_variables(parsed: ParsedText) -> Iterator[tuple[str, LoopWords]]:
             word.is_located and ":" not in word.display and not (word.text or "").startswith("/dev")
             for word in values
         )
-        if values and are_files and setters.count(words[0].bare) == 1:
+        if values and are_files and setters.count(words[0].bare) == 1 and words[0].bare != "_":
             displays = tuple(word.display for word in values)
             are_arguments = all(_PLAIN_BEGINNING.match(word.prefix) for word in values)
             are_single = all(_PLAIN_WORD.fullmatch(word.text or "") for word in values)

@@ -11,16 +11,19 @@ Where git writes the index, it also runs the hook `post-index-change`. `git stat
 has looked at, unless `GIT_OPTIONAL_LOCKS=0`, as in every command of the sandbox (`aisotools.builtin.shell`);
 `git diff` and `git describe --dirty` do it all the same.
 
-A command that changes something is asked about anyway, and runs hooks that a person has chosen, and no call
-can write. So it stays certain; `hooks_run_by` says which hooks these may be, for the card to name them, and
-for a grant to end when one of them changes.
+A command that changes something runs hooks that a person has chosen, and no call can write. So it stays
+certain; where a setting names a program, it does not: what that does is not known, and attributes, which a
+call may write, have it run. `programs_started_by` says which hooks and settings these may be, for the card to
+name them, and for a grant to end when one of them changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from aisotools.core.types import GitPrograms
 from aisotools.policy.shell.expansion import name_set
+from aisotools.policy.shell.folders import join
 from aisotools.policy.shell.options import Words
 
 WATCHER = "fsmonitor"
@@ -46,6 +49,21 @@ HOOKS = "hook"
 
 HELP = "help"
 """Programs that show a page of the manual."""
+
+EDITORS_AND_MORE = "change"
+"""Whatever else a command that changes something may run: editors, drivers of merges, trailers, gpg."""
+
+TRANSPORT = "transport"
+"""Programs by which git reaches another repository."""
+
+ALIASES = "alias"
+"""Commands of the repository's own, which may be those of a shell."""
+
+REMOTES = "remotes"
+"""Not a group: what is meant are the repositories on this machine that settings in the folder name."""
+
+RECEIVER = "receiver"
+"""Not a group: the folder is that of such a repository, and not one in it."""
 
 # Where there are submodules, git looks into the index for nearly everything.
 _OBJECTS = (WATCHER, MISSING_OBJECTS, OTHER_REPOSITORIES)
@@ -113,7 +131,9 @@ def programs_run_by(subcommand: str, words: Words, *, shows_no_content: bool) ->
     if subcommand in _SHOWS_COMMITS and None not in options:
         is_bare = subcommand == "show" and _asks_for_no_patch(options)
         return _COMMITS if (shows_no_content and subcommand != "show") or is_bare else _SHOWN
-    return _SHOWN if subcommand in _SHOWS_CONTENT else _ALL
+    if subcommand in _SHOWS_CONTENT:
+        return _SHOWN
+    return _ALL if subcommand in _OF_GIT else (*_ALL, ALIASES)
 
 
 def _asks_for_no_patch(options: Collection[str | None]) -> bool:
@@ -159,9 +179,65 @@ _HOOKS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def hooks_run_by(subcommand: str) -> tuple[str, ...]:
-    """Return the hooks that a git command which changes something may run; all of them if it is not known.
+_ON_RECEIVING = (
+    *("pre-receive", "update", "proc-receive", "post-receive", "post-update", "push-to-checkout"),
+    *("pre-auto-gc", *_ON_CHECKOUT),
+)
+"""Hooks of a repository that receives a push."""
 
-    Those of the other side of a push are not among them, nor those that `git clone` takes from a template.
+_OF_GIT = name_set(
+    "add am apply archive bisect blame branch bundle cat-file check-attr check-ignore check-mailmap checkout "
+    "checkout-index cherry-pick clean clone commit commit-tree config count-objects diff diff-files "
+    "diff-index diff-tree fast-import fetch fsck gc grep hash-object init log ls-files ls-remote ls-tree "
+    "maintenance merge merge-base merge-file mktag mktree mv notes pack-objects pack-refs prune "
+    "prune-packed pull push read-tree rebase reflog remote repack replace rerere reset restore rev-list "
+    "revert rm show show-ref stage stash status submodule switch symbolic-ref tag unpack-objects "
+    "update-index update-ref verify-pack worktree write-tree"
+)
+"""Subcommands that every git has: no alias takes their place."""
+
+_STARTS_NO_PROGRAM = name_set("config init init-db mktag mktree pack-refs symbolic-ref unpack-objects")
+"""Subcommands that change something without a look at files, and have nothing to show or to sign."""
+
+_CHANGES_NAMES = name_set("branch notes reflog replace tag update-ref")
+"""Subcommands that change names and notes alone: they read no files, and show no patch."""
+
+_CONTACTS = name_set("clone fetch ls-remote maintenance pull push remote submodule")
+_CHANGING = (WATCHER, FILTERS, PATCHES, MISSING_OBJECTS, OTHER_REPOSITORIES, EDITORS_AND_MORE)
+_CONTACTING = (*_CHANGING, TRANSPORT)
+_UNKNOWN = (*_CONTACTING, ALIASES, HELP)
+
+
+def programs_started_by(subcommand: str, words: Words, folder: str) -> tuple[GitPrograms, ...]:
+    """Return what a git command that changes something may start; everything if it is not known.
+
+    What `git clone` takes from a template is not among it, nor what runs on another machine.
+
+    Args:
+        subcommand: Such as `commit`.
+        words: The subcommand and its arguments.
+        folder: Where git is started.
     """
-    return _HOOKS.get(subcommand, _LOCAL_HOOKS)
+    hooks = _HOOKS.get(subcommand, _LOCAL_HOOKS)
+    if subcommand in _STARTS_NO_PROGRAM:
+        groups: tuple[str, ...] = ()
+    elif subcommand not in _OF_GIT:
+        groups = _UNKNOWN
+    elif subcommand in _CHANGES_NAMES:
+        groups = (*_OBJECTS, EDITORS_AND_MORE)
+    else:
+        groups = _CONTACTING if subcommand in _CONTACTS else _CHANGING
+    started = [GitPrograms(folder, hooks, groups)] if hooks or groups else []
+    if subcommand == "push" or subcommand not in _OF_GIT:
+        # The other side of a push is a program of this machine where it is named by a path.
+        operands = [word for word in words[1:] if not word.prefix.startswith("-")]
+        # Case: an option such as `-o` stands before the remote, with its value in the next word.
+        places = [word.path for word in operands[:1]] + [word.path for word in operands[1:] if word.text]
+        places = [place.removeprefix("file://") for place in places]
+        started.append(GitPrograms(folder, _ON_RECEIVING, (*_CONTACTING, REMOTES)))
+        started += [
+            GitPrograms(join(folder, place), _ON_RECEIVING, (*_CONTACTING, RECEIVER))
+            for place in dict.fromkeys(places)
+            if ":" not in place and not place.startswith("+")
+        ]
+    return tuple(started)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from aisotools.core.types import AbsentNames, Effect, GitHooks, MadeName, PatchFile
+from aisotools.core.types import AbsentNames, Effect, GitPrograms, MadeName, PatchFile
 from aisotools.policy.shell.expansion import Word
 from aisotools.policy.shell.folders import START
 
@@ -37,7 +37,7 @@ class CommandVerdict:
         named: What its words may name, if not everything it does is listed here.
         made: Names that it makes, and what they lead to.
         patches: Patches that it applies.
-        hooks: Hooks of git that it may run.
+        git_programs: Hooks, and programs named by settings, that git may start.
         keeps_environment: Whether the commands that it runs get the environment that it has itself.
         absent: What must not be in the folder in which it runs, or it may do anything.
         hosts: Hosts it contacts.
@@ -59,7 +59,7 @@ class CommandVerdict:
     named: tuple[str, ...] = ()
     made: tuple[MadeName, ...] = ()
     patches: tuple[PatchFile, ...] = ()
-    hooks: tuple[GitHooks, ...] = ()
+    git_programs: tuple[GitPrograms, ...] = ()
     keeps_environment: bool = True
     absent: tuple[AbsentNames, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ def merge(verdicts: Iterable[CommandVerdict]) -> CommandVerdict:
         named=tuple([path for verdict in relevant for path in verdict.named]),
         made=tuple([name for verdict in relevant for name in verdict.made]),
         patches=tuple([patch for verdict in relevant for patch in verdict.patches]),
-        hooks=tuple([hooks for verdict in relevant for hooks in verdict.hooks]),
+        git_programs=tuple([one for verdict in relevant for one in verdict.git_programs]),
         keeps_environment=all(verdict.keeps_environment for verdict in relevant),
         absent=tuple([names for verdict in relevant for names in verdict.absent]),
         hosts=tuple([host for verdict in relevant for host in verdict.hosts]),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from aisotools.core.types import Approval, ApprovalRequest, Effect, Facts, GitHooks
+from aisotools.core.types import Approval, ApprovalRequest, Effect, Facts, GitPrograms
 from aisotools.notebook.approval.view import (
     HIGHLIGHT_CLASSES,
     MAX_DIFF_LINES,
@@ -109,7 +109,7 @@ def test_a_request_that_goes_out_names_the_host_as_the_network_sees_it() -> None
 
 
 def test_hooks_of_git_are_among_the_findings() -> None:
-    facts = Facts(commands=("git commit -m x",), hooks=(GitHooks(".git/hooks", ("pre-commit",)),))
+    facts = Facts(commands=("git commit -m x",), git_programs=(GitPrograms(".git/hooks", ("pre-commit",)),))
     found = dict(build_previews(write_request(facts=facts))["findings"])
     assert found["runs hooks of git"] == ".git/hooks/pre-commit"
 

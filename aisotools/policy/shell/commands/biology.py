@@ -25,6 +25,7 @@ from aisotools.policy.shell.verdicts import (
     reads,
     reads_or_contacts,
     uncertain,
+    writes,
 )
 
 _SAM_COMMON = "-@: --threads: --verbosity: --input-fmt: --input-fmt-option: --reference:u"
@@ -281,6 +282,38 @@ def _classify_seqkit_subseq(words: Words) -> CommandVerdict:
     return merge(verdicts)
 
 
+_COOLER = (
+    "-t: -c: -r: -k: -o:W -Hfblm -h --table: --columns: --header --na-rep: --float-format: --range: "
+    "--range2: --fill-lower --balanced --join --annotate: --one-based-ids --one-based-starts --chunksize: "
+    "--out:W --long --metadata --help"
+)
+
+
+def _classify_cooler(words: Words) -> CommandVerdict:
+    """Return the verdict on a subcommand of cooler that shows what is in a file, `FILE::PATH IN IT`."""
+    parsed = parse_options(words, _COOLER)
+    verdicts = [option_verdict(parsed)]
+    for word in parsed.operands:
+        file = literal(word.text.partition("::")[0]) if word.text else word
+        verdicts.append(role_verdict("L", file, ""))
+    return merge(verdicts)
+
+
+def _classify_ncks(words: Words) -> CommandVerdict:
+    """Return the verdict on ncks, which prints what is in one file, and writes it to a second one."""
+    parsed = parse_options(words, "-mMHCcqux -v: -d: -g: -s: -o:w --cdl --json --xml --trd --hdn --metadata")
+    sources, targets = parsed.operands[:1], parsed.operands[1:]
+    elsewhere = [word for word in sources if word.text is None or ":" in word.text]
+    return merge(
+        [
+            option_verdict(parsed),
+            *map(reads, sources),
+            *map(writes, targets),
+            *(uncertain(f"ncks may fetch {word.display}") for word in elsewhere),
+        ]
+    )
+
+
 COMMANDS = (
     CommandSpec(
         names="samtools",
@@ -376,6 +409,48 @@ COMMANDS = (
         "--cinfo!u --pcinfo!u --psinfo!u --iinfo!u --bpinfo!u",
         operands="r",
         info_arguments="-h",
+    ),
+    CommandSpec(
+        names="hmmsearch hmmscan phmmer",
+        options="-h -E: -T: -Z: -o:w -A:w --tblout:w --domtblout:w --pfamtblout:w --acc --noali --notextw "
+        "--textw: --domE: --domT: --incE: --incT: --incdomE: --incdomT: --cut_ga --cut_nc --cut_tc --max "
+        "--F1: --F2: --F3: --nobias --nonull2 --domZ: --seed: --tformat: --qformat: --cpu:",
+        operands="r",
+        info_arguments="-h",
+    ),
+    CommandSpec(
+        names="minimap2",
+        options="-HDPaQLycY2 -k: -w: -j: -I: -d:w -f: -U: -e: -g: -r: -n: -m: -p: -N: -G: -F: -A: -B: -O: "
+        "-E: -C: -z: -s: -u: -o:w -R: -t: -K: -x: -h --cs? --MD --eqx --seed: --secondary: --junc-bed:r "
+        "--version --paf-no-hit --sam-hit-only --splice --for-only --rev-only --no-long-join "
+        "--end-bonus: --score-N: --split-prefix:w",
+        operands="r",
+    ),
+    CommandSpec(
+        names="gffread",
+        # With -g, an index is written beside the genome.
+        options="-RUCAWZVHBPNJMKQYFGOTLDEvSh -i: -r: -l: --ids:r --nids:r --attrs: --table: --nc --stream "
+        "--keep-genes --keep-comments --keep-exon-attrs --sort-alpha --sort-by:r --tlf --bed -m:r -t: -o:W "
+        "-d:w -j:w --version",
+        operands="r",
+    ),
+    CommandSpec(
+        names="cooler",
+        classify=subcommands(
+            Subcommand(names="ls, tree, attrs, info", classify=_classify_cooler),
+            Subcommand(names="dump", classify=_classify_cooler),
+            reason="writes files",
+        ),
+    ),
+    CommandSpec(
+        names="h5glance",
+        options="-s: --slice: --attrs --depth: -h",
+        operands="L",  # a dataset may lie in any other file
+    ),
+    CommandSpec(
+        names="ncks",
+        classify=_classify_ncks,
+        info_arguments="--version --help -r",
     ),
     CommandSpec(
         names="hmmstat",

@@ -41,7 +41,13 @@ def _assignment_verdict(word: Word, *, for_programs: bool = False) -> CommandVer
         and not word.may_split
     )
     is_harmless = is_harmless_for_programs if for_programs else is_harmless_in_shell
-    return NO_EFFECT if is_plain and is_harmless(name) else uncertain(f"it sets {word.display}")
+    # The shell itself sets `_` with each command: what it is set to, here or with a loop, means nothing.
+    is_discarded = name == "_" and not for_programs
+    return (
+        NO_EFFECT
+        if is_plain and (is_discarded or is_harmless(name))
+        else uncertain(f"it sets {word.display}")
+    )
 
 
 def _classify_printf(words: Words) -> CommandVerdict:

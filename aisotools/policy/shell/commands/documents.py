@@ -36,31 +36,27 @@ from aisotools.policy.shell.verdicts import (
 
 _LESS = (
     "-aAeEfFgGiIJmMnNqQRrsSuUVwWXcCdK~ -b: -h: -j: -p: -P: -x: -y: -z: -# -o:w -O:w -k:u -t:u -T:u -D: "
-    "--LINE-NUMBERS "
-    "--line-numbers --chop-long-lines --RAW-CONTROL-CHARS --raw-control-chars --quit-if-one-screen --no-init "
-    "--ignore-case --IGNORE-CASE --squeeze-blank-lines --pattern: --tabs: --force --quit-at-eof "
-    "--QUIT-AT-EOF "
-    "--mouse --use-color --header: --log-file:w --LOG-FILE:w --lesskey-file:u --lesskey-src:u "
-    "--lesskey-content:u "
-    "--tag:u --tag-file:u --follow-name --incsearch --no-keypad --tilde --hilite-search --wordwrap"
+    "--LINE-NUMBERS --line-numbers --chop-long-lines --RAW-CONTROL-CHARS --raw-control-chars "
+    "--quit-if-one-screen --no-init --ignore-case --IGNORE-CASE --squeeze-blank-lines --pattern: --tabs: "
+    "--force --quit-at-eof --QUIT-AT-EOF --mouse --use-color --header: --log-file:w --LOG-FILE:w "
+    "--lesskey-file:u --lesskey-src:u --lesskey-content:u --tag:u --tag-file:u --follow-name --incsearch "
+    "--no-keypad --tilde --hilite-search --wordwrap"
 )
 _LESS_COMMAND = re.compile(r"\+\+?(?:[0-9]*[GgFp%]?|/[^\n]*)")
 _BAT = (
     "-ApnfuPSg -l: -H: -m: -r: --show-all --plain --language: --highlight-line: --file-name: --diff "
-    "--diff-context: "
-    "--tabs: --wrap: --terminal-width: --number --color: --italic-text: --decorations: --force-colorization "
-    "--paging: --pager:x --map-syntax: --ignored-suffix: --theme: --list-themes --style: --line-range: "
-    "--list-languages --unbuffered --nonprintable-notation: --chop-long-lines --squeeze-blank "
-    "--squeeze-limit: "
-    "--no-config --no-paging --binary: --theme-light: --theme-dark: --strip-ansi: --set-terminal-title"
+    "--diff-context: --tabs: --wrap: --terminal-width: --number --color: --italic-text: --decorations: "
+    "--force-colorization --paging: --pager:x --map-syntax: --ignored-suffix: --theme: --list-themes "
+    "--style: --line-range: --list-languages --unbuffered --nonprintable-notation: --chop-long-lines "
+    "--squeeze-blank --squeeze-limit: --no-config --no-paging --binary: --theme-light: --theme-dark: "
+    "--strip-ansi: --set-terminal-title"
 )
 _MAN = (
-    "-afkKIiwW7DdhuV -C:u -R: -L: -m: -M:r -S: -s: -e: -P:x -r: -E: -p: -l!r -t!u -T?u -X?u -Z!u -H?x "
-    "--all --whatis "
-    "--apropos --where --path --where-cat --locale: --systems: --manpath:r --sections: --extension: "
-    "--ignore-case "
-    "--match-case --regex --wildcard --names-only --pager:x --prompt: --encoding: --no-hyphenation "
-    "--no-justification --html?x --warnings? --global-apropos --local-file!r --config-file:u --update!c"
+    "-afkKIiwW7DdhuV -C:u -R: -L: -m: -M:r -S: -s: -e: -P:x -r: -E: -p: -l!r -t!u -T?u -X?u -Z!u -H?x --all "
+    "--whatis --apropos --where --path --where-cat --locale: --systems: --manpath:r --sections: "
+    "--extension: --ignore-case --match-case --regex --wildcard --names-only --pager:x --prompt: "
+    "--encoding: --no-hyphenation --no-justification --html?x --warnings? --global-apropos --local-file!r "
+    "--config-file:u --update!c"
 )
 
 
@@ -115,15 +111,13 @@ def _prints_to(standard_output: str, options: str, *, one_dash: bool = False) ->
 
 _PANDOC = (
     "-spNi -f: -r: -t: -w: -o:w -V: -M: -H:i -B:i -A:i -c: -T: --from: --read: --to: --write: --output:w "
-    "--standalone "
-    "--wrap: --columns: --toc --table-of-contents --toc-depth: --number-sections --metadata: --variable: "
-    "--shift-heading-level-by: --markdown-headings: --reference-links --ascii --strip-comments "
-    "--no-highlight "
-    "--tab-stop: --preserve-tabs --eol: --quiet --verbose --trace --sandbox --list-input-formats "
-    "--list-output-formats --list-extensions? --list-highlight-languages --atx-headers --template:i --csl:i "
-    "--bibliography:i -C --citeproc --extract-media:w --filter:x --lua-filter:x -F:x -L:x --pdf-engine:x "
-    "--self-contained!n --embed-resources!n --data-dir:u --defaults:u -d:u --mathjax? --katex? "
-    "--track-changes:"
+    "--standalone --wrap: --columns: --toc --table-of-contents --toc-depth: --number-sections --metadata: "
+    "--variable: --shift-heading-level-by: --markdown-headings: --reference-links --ascii --strip-comments "
+    "--no-highlight --tab-stop: --preserve-tabs --eol: --quiet --verbose --trace --sandbox "
+    "--list-input-formats --list-output-formats --list-extensions? --list-highlight-languages --atx-headers "
+    "--template:i --csl:i --bibliography:i -C --citeproc --extract-media:w --filter:x --lua-filter:x -F:x "
+    "-L:x --pdf-engine:x --self-contained!n --embed-resources!n --data-dir:u --defaults:u -d:u --mathjax? "
+    "--katex? --track-changes:"
 )
 _PANDOC_PRINTS = re.compile(
     r"(?:plain|markdown\w*|gfm|commonmark\w*|html[45]?|json|rst|latex|native|org|asciidoc|mediawiki|man|csv|jats"
@@ -139,11 +133,21 @@ _GDAL = (
 _GDAL_LOCAL = re.compile(r"/vsi(?:zip|gzip|tar|7z|rar)/(?!.*vsi)(?!.*:)", re.DOTALL)
 
 
+_GDAL_TABLES = {
+    "gdallocationinfo": "-xml -lifonly -valonly -b: -overview: -l_srs: -geoloc -wgs84 -E -field_sep:",
+    "gdalsrsinfo": "-o: -e -single_line",
+    "gdaltransform": "-i -s_srs: -t_srs: -ct: -order: -tps -rpc -geoloc -output_xy -E -field_sep:",
+}
+_REFERENCE_SYSTEM = re.compile(r"(?:EPSG|ESRI|IAU|OGC|CRS):\w+", re.IGNORECASE)
+
+
 def _classify_gdal(words: Words) -> CommandVerdict:
-    """Return the verdict on gdalinfo and ogrinfo: a path may name a file system of theirs, or a service."""
-    parsed = parse_options(words, _GDAL, one_dash=True)
+    """Return the verdict on programs of GDAL: a path may name a file system of theirs, or a service."""
+    parsed = parse_options(words, _GDAL_TABLES.get(words[0].display, _GDAL), one_dash=True)
     verdicts = [option_verdict(parsed, program=words[0].display)]
     for word in parsed.operands:
+        if _REFERENCE_SYSTEM.fullmatch(word.text or ""):
+            continue
         verdicts.append(reads_or_contacts(word))
         url = host_of(word.display.rpartition("/vsi")[2].partition("/")[2])
         if "/vsi" in word.display and not _GDAL_LOCAL.match(word.display):
@@ -151,6 +155,29 @@ def _classify_gdal(words: Words) -> CommandVerdict:
         elif word.text is None and not word.is_located:
             verdicts.append(uncertain(f"it cannot be determined whether {word.display} is a file here"))
     return merge(verdicts)
+
+
+def _classify_pdfimages(words: Words) -> CommandVerdict:
+    """Return the verdict on pdfimages, which writes a file for each picture unless it lists them."""
+    parsed = parse_options(words, "-f: -l: -list -p -q -opw: -upw: -print-filenames", one_dash=True)
+    if not parsed.has("-list") or len(parsed.operands) > 1:
+        return uncertain("pdfimages writes files")
+    return merge([option_verdict(parsed), *map(reads, parsed.operands)])
+
+
+def _classify_qpdf(words: Words) -> CommandVerdict:
+    """Return the verdict on qpdf, which with one path and such an option shows what is in a file."""
+    parsed = parse_options(words, _QPDF)
+    if len(parsed.operands) != 1 or not parsed.options or parsed.operands[0].display.startswith("@"):
+        return uncertain("qpdf writes files")
+    return merge([option_verdict(parsed), *map(reads, parsed.operands)])
+
+
+_QPDF = (
+    "--check --check-linearization --is-encrypted --requires-password --show-encryption --show-npages "
+    "--show-pages --with-images --show-xref --show-linearization --show-object: --raw-stream-data "
+    "--filtered-stream-data --list-attachments --show-attachment: --show-encryption-key --password: --verbose"
+)
 
 
 def _classify_pandoc(words: Words) -> CommandVerdict:
@@ -173,10 +200,9 @@ def _classify_pandoc(words: Words) -> CommandVerdict:
 _EXIFTOOL_TAG = re.compile(r"-(?:[A-Za-z0-9_]+:)*[A-Za-z][A-Za-z0-9_?*-]*#?")
 _EXIFTOOL_FLAGS = name_set(
     "-s -S -s2 -s3 -G -G0 -G1 -G2 -g -g0 -g1 -g2 -a -u -U -e -ee -ee2 -ee3 -n -json -j -csv -t -T -tab "
-    "-table -X -xmlFormat "
-    "-b -binary -c -v -v0 -v1 -v2 -v3 -q -m -r -recurse -fast -fast2 -l -long -H -D -f -z -sort "
-    "-scanForXMP -struct -L -h "
-    "-htmlDump -php -args -list -listf -listx -listw -ver -E -EX -i -progress -common -all"
+    "-table -X -xmlFormat -b -binary -c -v -v0 -v1 -v2 -v3 -q -m -r -recurse -fast -fast2 -l -long -H -D -f "
+    "-z -sort -scanForXMP -struct -L -h -htmlDump -php -args -list -listf -listx -listw -ver -E -EX -i "
+    "-progress -common -all"
 )
 _EXIFTOOL_VALUES = frozenset(
     ("-d", "-dateFormat", "-ext", "-extension", "-x", "-lang", "-charset", "-sep", "-fileOrder", "-i")
@@ -245,10 +271,8 @@ _PICTURE = re.compile(
 )
 _IDENTIFY = (
     "-format: -verbose -ping -quiet -regard-warnings -units: -channel: -depth: -density: -features: "
-    "-moments -unique "
-    "-colorspace: -alpha: -strip -monitor -precision: -size: -define:u -write:w -debug:u -list: -version "
-    "-help -crop: "
-    "-auto-orient"
+    "-moments -unique -colorspace: -alpha: -strip -monitor -precision: -size: -define:u -write:w -debug:u "
+    "-list: -version -help -crop: -auto-orient"
 )
 
 
@@ -269,14 +293,12 @@ def _is_path(word: Word) -> bool:
 
 _FFPROBE = (
     "-v: -loglevel: -hide_banner -show_entries: -show_format -show_streams -show_frames -show_packets "
-    "-show_chapters "
-    "-show_programs -show_error -show_data -show_library_versions -show_versions -show_program_version -of: "
-    "-print_format: -output_format: -pretty -unit -prefix -byte_binary_prefix -sexagesimal -select_streams: "
-    "-count_frames -count_packets -read_intervals: -show_private_data -i:i -f:u -protocol_whitelist:u "
-    "-report!w "
-    "-o:w -sections -bitexact -show_optional_fields: -analyze_frames -version -formats -codecs -decoders "
-    "-encoders "
-    "-pix_fmts -layouts -h -help -L -noprivate -skip_frame: -threads: -probesize: -analyzeduration:"
+    "-show_chapters -show_programs -show_error -show_data -show_library_versions -show_versions "
+    "-show_program_version -of: -print_format: -output_format: -pretty -unit -prefix -byte_binary_prefix "
+    "-sexagesimal -select_streams: -count_frames -count_packets -read_intervals: -show_private_data -i:i "
+    "-f:u -protocol_whitelist:u -report!w -o:w -sections -bitexact -show_optional_fields: -analyze_frames "
+    "-version -formats -codecs -decoders -encoders -pix_fmts -layouts -h -help -L -noprivate -skip_frame: "
+    "-threads: -probesize: -analyzeduration:"
 )
 _FFMPEG_SHOWS = (
     "-hide_banner -v: -loglevel: -version -buildconf -formats -muxers -demuxers -devices -codecs "
@@ -318,36 +340,25 @@ def _classify_mediainfo(words: Words) -> CommandVerdict:
 
 _CSVKIT = (
     "-tbpSlHKVvniryzuAeIU -d: -q: -Q: -y: -z: -e: -c: -C: -m: -g: -a: -k: -x --delimiter: --tabs "
-    "--quotechar: "
-    "--quoting: --no-doublequote --escapechar: --maxfieldsize: --encoding: --locale: --skipinitialspace "
-    "--blanks "
-    "--null-value: --date-format: --datetime-format: --no-header-row --skip-lines: --linenumbers --zero "
-    "--version "
-    "--names --columns: --not-columns: --delete-empty-rows --regex: --match: --file:r --invert-match "
-    "--any-match "
-    "--reverse --ignore-case --snifflimit: --sniff-limit: --no-inference --csv --json --type --nulls "
-    "--non-nulls "
-    "--unique --min --max --sum --mean --median --stdev --len --max-precision --freq --freq-count: --count "
-    "--decimal-format: --no-grouping-separator --max-rows: --max-columns: --max-column-width: "
-    "--max-precision: "
+    "--quotechar: --quoting: --no-doublequote --escapechar: --maxfieldsize: --encoding: --locale: "
+    "--skipinitialspace --blanks --null-value: --date-format: --datetime-format: --no-header-row "
+    "--skip-lines: --linenumbers --zero --version --names --columns: --not-columns: --delete-empty-rows "
+    "--regex: --match: --file:r --invert-match --any-match --reverse --ignore-case --snifflimit: "
+    "--sniff-limit: --no-inference --csv --json --type --nulls --non-nulls --unique --min --max --sum "
+    "--mean --median --stdev --len --max-precision --freq --freq-count: --count --decimal-format: "
+    "--no-grouping-separator --max-rows: --max-columns: --max-column-width: --max-precision: "
     "--no-number-ellipsis --out-delimiter: --out-tabs --out-quotechar: --out-quoting: --out-asv "
-    "--out-no-doublequote "
-    "--out-escapechar: --indent: --key: --lat: --lon: --stream --outer --left --right --groups: "
-    "--group-name: "
-    "--filenames --format: --schema:r --sheet: --use-sheet-names --reset-dimensions --encoding-xls: "
-    "--write-sheets:w "
-    "-f:r -s: -D: -T -B -U: -P: -E --add-bom -O -N -L:"
+    "--out-no-doublequote --out-escapechar: --indent: --key: --lat: --lon: --stream --outer --left --right "
+    "--groups: --group-name: --filenames --format: --schema:r --sheet: --use-sheet-names --reset-dimensions "
+    "--encoding-xls: --write-sheets:w -f:r -s: -D: -T -B -U: -P: -E --add-bom -O -N -L:"
 )
 _XSV = (
     "-hnisjrRuNvaA -d: -l: -S: -e: -E: -c: -o:w --delimiter: --output:w --no-headers --select: --limit: "
-    "--start: --end: "
-    "--len: --index: --ignore-case --invert-match --numeric --reverse --everything --nullable "
-    "--cardinality --mode --median "
-    "--no-nulls --just-names --raw --pad: --width: --condense: --align: --left --right --full --cross "
-    "--nulls --no-case "
-    "--seed: --unique --version --quote: --escape: --crlf --ascii --quote-always --field: --jobs: -j: "
-    "-f: -i: --rows --columns "
-    "-p: -w: --dates-whitelist: --infer-dates"
+    "--start: --end: --len: --index: --ignore-case --invert-match --numeric --reverse --everything "
+    "--nullable --cardinality --mode --median --no-nulls --just-names --raw --pad: --width: --condense: "
+    "--align: --left --right --full --cross --nulls --no-case --seed: --unique --version --quote: --escape: "
+    "--crlf --ascii --quote-always --field: --jobs: -j: -f: -i: --rows --columns -p: -w: --dates-whitelist: "
+    "--infer-dates"
 )
 _XSV_READS = (
     "headers, stats, table, frequency, select, slice, count, search, sort, sample, cat rows, cat "
@@ -373,15 +384,11 @@ def _classify_csvsql(words: Words) -> CommandVerdict:
 
 
 _MLR_VERBS = name_set(
-    "altkv bar bootstrap bottom-up cat count count-distinct count-similar cut decimate fill-down "
-    "fill-empty flatten "
-    "format-values fraction gap grep group-by group-like gsub having-fields head histogram json-parse "
-    "json-stringify "
-    "label latin1-to-utf8 least-frequent merge-fields most-frequent nest nothing regularize rename "
-    "reorder repeat "
-    "reshape sec2gmt sec2gmtdate seqgen shuffle sort sort-within-records sparsify ssub stats1 stats2 "
-    "step sub summary "
-    "tac template top unflatten uniq unsparsify utf8-to-latin1"
+    "altkv bar bootstrap bottom-up cat count count-distinct count-similar cut decimate fill-down fill-empty "
+    "flatten format-values fraction gap grep group-by group-like gsub having-fields head histogram "
+    "json-parse json-stringify label latin1-to-utf8 least-frequent merge-fields most-frequent nest nothing "
+    "regularize rename reorder repeat reshape sec2gmt sec2gmtdate seqgen shuffle sort sort-within-records "
+    "sparsify ssub stats1 stats2 step sub summary tac template top unflatten uniq unsparsify utf8-to-latin1"
 )
 _MLR_PROGRAM = re.compile(
     r"(?:[\s\w$@.,;:+*/%=!<>&?(){}\[\]~^-]|\"(?:[^\"\\]|\\.)*\"|'[^']*'|\|\||#[^\n]*)*", re.ASCII
@@ -392,15 +399,11 @@ _MLR_DOES_MORE = re.compile(
 _MLR_WORDS = re.compile(r"\"(?:[^\"\\]|\\.){0,200}\"")
 _MLR_MAIN = name_set(
     "--icsv --ocsv --csv -c --itsv --otsv --tsv -t --ijson --ojson --json -j --ijsonl --ojsonl --jsonl "
-    "--ipprint "
-    "--opprint --pprint -p --ixtab --oxtab --xtab --inidx --onidx --nidx --c2p --c2j --c2t --c2d --c2n "
-    "--c2m --c2b "
-    "--c2l --t2c --t2j --t2p --j2c --j2p --j2t --l2p --l2c --implicit-csv-header --headerless-csv-output "
-    "--barred "
-    "--right --allow-ragged-csv-input --ragged -n --no-auto-flatten -S -A -O --from-csv --omarkdown "
-    "--icsvlite "
-    "--csvlite --idkvp --odkvp --c2x --no-color -M -C --key-color --xvright --jvstack --no-jvstack "
-    "--quote-all --gzin"
+    "--ipprint --opprint --pprint -p --ixtab --oxtab --xtab --inidx --onidx --nidx --c2p --c2j --c2t --c2d "
+    "--c2n --c2m --c2b --c2l --t2c --t2j --t2p --j2c --j2p --j2t --l2p --l2c --implicit-csv-header "
+    "--headerless-csv-output --barred --right --allow-ragged-csv-input --ragged -n --no-auto-flatten -S -A "
+    "-O --from-csv --omarkdown --icsvlite --csvlite --idkvp --odkvp --c2x --no-color -M -C --key-color "
+    "--xvright --jvstack --no-jvstack --quote-all --gzin"
 )
 _MLR_MAIN_VALUES = frozenset(
     ("--ifs", "--ofs", "--fs", "--ips", "--ops", "--ps", "--irs", "--ors", "--rs", "--nr-progress-mod")
@@ -460,8 +463,7 @@ def _is_plain_mlr(program: str) -> bool:
 
 _PARQUET = (
     "-hnd -n: --head: --columns: --sort: --format: --detail --awsprofile --endpoint-url:h --csv --json "
-    "--no-color "
-    "--records: --limit: -c: -o:w --output:w"
+    "--no-color --records: --limit: -c: -o:w --output:w"
 )
 
 COMMANDS = (
@@ -569,6 +571,7 @@ COMMANDS = (
                 "ntime, nlevel, nvar, nyear, nmon, ndate, npar, griddes, zaxisdes, vlist, pardes, vardes",
                 operands="i",
             ),
+            options="-s --silent",
             reason="writes files",
             helps="--version --help -h -V",
         ),
@@ -598,18 +601,14 @@ COMMANDS = (
         names="csvtk",
         classify=subcommands(
             Subcommand(
-                names="headers, dim, nrow, ncol, summary, corr, pretty, csv2tab, tab2csv, csv2json, "
-                "csv2md, head, cut, "
-                "uniq, freq, inter, grep, filter, filter2, join, sort, sample, transpose, rename, "
-                "add-header, del-header, "
-                "round, concat, version",
-                options="-tTHiIlrvunFpkNacED -f: -j: -n: -p: -P:r -k: -o:W -d: -D: -e: -w: -s: -g: -m: "
-                "-W: --fields: --tabs "
-                "--out-tabs --no-header-row --num-cpus: --pattern: --out-file:W --delimiter: "
-                "--out-delimiter: --filter: "
-                "--keys: --number: --groups: --ignore-case --invert --use-regexp --sort-by-freq "
-                "--sort-by-key --reverse "
-                "--decimal-width: --infile-list:r --lazy-quotes --delete-header",
+                names="headers, dim, nrow, ncol, summary, corr, pretty, csv2tab, tab2csv, csv2json, csv2md, "
+                "head, cut, uniq, freq, inter, grep, filter, filter2, join, sort, sample, transpose, "
+                "rename, add-header, del-header, round, concat, version",
+                options="-tTHiIlrvunFpkNacED -f: -j: -n: -p: -P:r -k: -o:W -d: -D: -e: -w: -s: -g: -m: -W: "
+                "--fields: --tabs --out-tabs --no-header-row --num-cpus: --pattern: --out-file:W "
+                "--delimiter: --out-delimiter: --filter: --keys: --number: --groups: --ignore-case --invert "
+                "--use-regexp --sort-by-freq --sort-by-key --reverse --decimal-width: --infile-list:r "
+                "--lazy-quotes --delete-header",
                 operands="r",
                 allow_dynamic=False,
             ),
@@ -629,7 +628,7 @@ COMMANDS = (
         info_arguments="--help --version -h -V",
     ),
     CommandSpec(
-        names="parquet-tools parquet-cli parq pqrs",
+        names="parquet parquet-tools parquet-cli parq pqrs",
         classify=subcommands(
             Subcommand(
                 names="schema, show, inspect, meta, head, cat, rowcount, row-count, size, csv, dump, "
@@ -646,11 +645,9 @@ COMMANDS = (
     CommandSpec(
         names="h5dump",
         options="-HBnAipryeuaxEzV -a: -d: -g: -l: -t: -c: -s: -S: -k: -w: -m: -o:w -y -O:w --header "
-        "--attribute: --dataset: --group: "
-        "--contents? --superblock --properties --onlyattr --width: --start: --stride: --count: --block: "
-        "--filedriver: --packed-bits "
-        "--no-index --string --escape --object-ids --boot-block --enable-error-stack --output:w --xml "
-        "--sort_by: --sort_order: "
+        "--attribute: --dataset: --group: --contents? --superblock --properties --onlyattr --width: "
+        "--start: --stride: --count: --block: --filedriver: --packed-bits --no-index --string --escape "
+        "--object-ids --boot-block --enable-error-stack --output:w --xml --sort_by: --sort_order: "
         "--hide-attributes --noindex --format: --ddl:w --binary? -n? -A? -N: --any_path: "
         "--vds-view-first-missing",
         operands="L",  # a dataset may lie in any other file
@@ -658,9 +655,8 @@ COMMANDS = (
     CommandSpec(
         names="h5ls h5stat h5diff h5debug",
         options="-abdefglrsvwxSECD -w: --address --data --full --group --group-type --label --recursive "
-        "--string --simple --verbose --width: "
-        "--file --dset --group --attributes -F -g -l -d -a -A -s -S --vfd:u -n: -p: -q --relative: "
-        "--report --use-system-epsilon -c -N",
+        "--string --simple --verbose --width: --file --dset --group --attributes -F -g -l -d -a -A -s -S "
+        "--vfd:u -n: -p: -q --relative: --report --use-system-epsilon -c -N",
         operands="i",
     ),
     CommandSpec(
@@ -669,7 +665,9 @@ COMMANDS = (
         operands="i",
     ),
     CommandSpec(names="ncinfo", options="-v: -g:", one_dash=True, operands="i"),
-    CommandSpec(names="gdalinfo ogrinfo", classify=_classify_gdal),
+    CommandSpec(names="gdalinfo ogrinfo gdallocationinfo gdalsrsinfo gdaltransform", classify=_classify_gdal),
+    CommandSpec(names="pdfimages", classify=_classify_pdfimages, info_arguments="-v -h -help --help"),
+    CommandSpec(names="qpdf", classify=_classify_qpdf),
     CommandSpec(
         names="colordiff sdiff wdiff icdiff dwdiff",
         options="-uybBiwWEZdlstHrNaq123cnp -U: -C: -w: -W: -o:w -I: --side-by-side --unified? --context? "

@@ -6,10 +6,10 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 
-from aisotools.core.types import AbsentNames, Effect, GitHooks, MadeName
+from aisotools.core.types import AbsentNames, Effect, MadeName
 from aisotools.policy.shell.expansion import Word, name_set
 from aisotools.policy.shell.folders import START, join
-from aisotools.policy.shell.git_programs import hooks_run_by, programs_run_by
+from aisotools.policy.shell.git_programs import programs_run_by, programs_started_by
 from aisotools.policy.shell.git_records import (
     ANYTHING_RECORDED,
     LOG_OPTIONS,
@@ -230,8 +230,7 @@ def _classify_git(words: Words) -> CommandVerdict:
     if verdict.only_reads:
         runs = _unless_named(_programs_of(subcommand, rest), folder)
     else:
-        names = hooks_run_by(subcommand)
-        runs = CommandVerdict(hooks=(GitHooks(folder, names),)) if names else NO_EFFECT
+        runs = CommandVerdict(git_programs=programs_started_by(subcommand, rest, folder))
     return merge([*verdicts, verdict, CommandVerdict(recorded=recorded, made=made), runs])
 
 

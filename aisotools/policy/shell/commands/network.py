@@ -434,6 +434,14 @@ def _classify_nmap(words: Words) -> CommandVerdict:
     return merge([option_verdict(parsed), *runs_scripts, _classify_lookup([words[0], *parsed.operands])])
 
 
+# The same letters mean other things to others of these programs: such a letter is left out, and asked about.
+_NETCAT = (
+    "-46nvzulkdhNrtC -w: -p: -i: -q: -s: -o:w -e!x -c!x --exec!x --sh-exec!x --output:w --hex-dump:w "
+    "--append-output --ssl --ssl-verify --listen --keep-open --udp --send-only --recv-only --verbose --wait: "
+    "--source: --source-port: --idle-timeout: --delay: --crlf --nodns --no-shutdown --help --version"
+)
+
+
 def _classify_netcat(words: Words) -> CommandVerdict:
     """Return the verdict on netcat and similar, which connect or listen, and can run a program on that."""
     operands = [word for word in words[1:] if word.text and not word.prefix.startswith("-")]
@@ -442,6 +450,8 @@ def _classify_netcat(words: Words) -> CommandVerdict:
         verdicts.append(contacts(operands[0].display, f"it talks to {operands[0].display}"))
     if any(word.prefix.startswith(("-e", "-c", "--exec", "--sh-exec")) for word in words[1:]):
         verdicts.append(uncertain("it runs a program"))
+    if words[0].text != "telnet":
+        verdicts.append(option_verdict(parse_options(words, _NETCAT)))
     return merge(verdicts)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from aisotools.policy.shell.expansion import Word, name_set
+from aisotools.policy.shell.expansion import Word, literal, name_set
 from aisotools.policy.shell.languages.awk import read_awk
 from aisotools.policy.shell.languages.jq import read_jq
 from aisotools.policy.shell.languages.reading import ProgramReading
@@ -205,6 +205,7 @@ _SQLITE_SHOWS = re.compile(
     re.ASCII,
 )
 _DATABASE = re.compile(r":memory:|[^:|]*")
+_DATABASE_TO_READ = re.compile(r"file:(?!//)([^:|?#%]+)\?(?:immutable=1&)?mode=ro(?:&immutable=1)?")
 
 
 def _classify_sqlite(words: Words) -> CommandVerdict:
@@ -231,6 +232,8 @@ def _classify_sqlite(words: Words) -> CommandVerdict:
     statements += operands[1:]
     if len(operands) < 2:
         verdicts.append(uncertain("sqlite3 runs what is typed, or comes from elsewhere"))
+    if operands and (address := _DATABASE_TO_READ.fullmatch(operands[0].text or "")):
+        operands[0] = literal(address[1])
     if operands and (operands[0].may_be_option or not _DATABASE.fullmatch(operands[0].display)):
         verdicts.append(uncertain(f"it cannot be determined what sqlite3 opens as {operands[0].display}"))
     return merge([*map(reads, operands[:1]), *verdicts, *map(_statement_verdict, statements)])
