@@ -228,7 +228,6 @@ class PreparedSandbox:
         path_rules: The rules about paths, of which the sandbox enforces what it can.
         narrowing: The workspace's own policy, if it has one.
         allowed: The protected names that the person's settings allow in this workspace.
-        starts_early: Whether a worker was asked for already.
     """
 
     sandbox: Sandbox
@@ -237,7 +236,6 @@ class PreparedSandbox:
     path_rules: PathRules
     narrowing: Policy | None
     allowed: tuple[str, ...]
-    starts_early: bool
 
 
 async def prepare_sandbox(
@@ -273,10 +271,8 @@ async def prepare_sandbox(
     enforced = path_rules.enforcement
     spec = dataclasses.replace(spec, unreadable=enforced.unreadable, unwritable=enforced.unwritable)
     sandbox = make_sandbox(spec, event_log)
-    starts_early = False
     if start_early and isinstance(sandbox, SupportsEarlyStart):
         # What is left to do takes this process about as long as a worker takes to get ready beside it.
-        starts_early = True
         sandbox.prepare()
     return PreparedSandbox(
         sandbox=sandbox,
@@ -285,7 +281,6 @@ async def prepare_sandbox(
         path_rules=path_rules,
         narrowing=narrowing,
         allowed=allowed,
-        starts_early=starts_early,
     )
 
 
@@ -383,7 +378,7 @@ async def build_environment(
             history = NoUndoHistory()
         else:
             shared = await share_in_thread(workspace, state_folder(environ), sandbox)
-            if prepared.starts_early and shared.checkpoints.notes and isinstance(sandbox, SupportsEarlyStart):
+            if shared.checkpoints.notes and isinstance(sandbox, SupportsEarlyStart):
                 # Crash of an earlier session: an undo that was cut short has just been completed or taken
                 # back. That replaces folders, and what the worker had mounted in one is gone with it.
                 sandbox.discard_prepared()
