@@ -55,8 +55,8 @@ MAX_HINT_CHARS = 200
 LINKS_LABEL = "links"
 """Precedes the paths that lead elsewhere."""
 
-HOOKS_LABEL = "runs hooks of git"
-SETTINGS_LABEL = "runs what settings of git name"
+HOOKS_LABEL = "git hooks"
+SETTINGS_LABEL = "git programs"
 """Precedes the programs that a person has put into a repository, and that git runs."""
 
 MAX_LINKS = 8

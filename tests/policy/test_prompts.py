@@ -373,9 +373,9 @@ def test_a_request_at_a_prompt_names_the_hooks_that_git_may_run() -> None:
         )
     )
     shown = '.git/hooks/pre-commit, .git/hooks/commit-msg, "a b/pre-push"'
-    assert describe_git_programs(facts) == [("runs hooks of git", shown)]
+    assert describe_git_programs(facts) == [("git hooks", shown)]
     text = describe_request(a_request({"command": "git commit"}, facts=facts))
-    assert f"  runs hooks of git: {shown}" in text.split("\n")
+    assert f"  git hooks: {shown}" in text.split("\n")
     assert "hooks" not in describe_request(a_request({"command": "git commit"}))
     many = describe_git_programs(Facts(git_programs=(GitPrograms("h", tuple(map(str, range(20)))),)))
     assert many[0][1].endswith("h/7, and 12 more")
@@ -387,5 +387,5 @@ def test_a_request_at_a_prompt_names_the_settings_of_git_that_name_programs() ->
         git_programs=(GitPrograms("", settings=(setting, "core.editor = 'e\u202e'")),), certain=False
     )
     text = describe_request(a_request({"command": "git add f"}, facts=facts))
-    assert f"  runs what settings of git name: {setting}, core.editor" in text
+    assert f"  git programs: {setting}, core.editor" in text
     assert "\u202e" not in text

@@ -111,7 +111,7 @@ def test_a_request_that_goes_out_names_the_host_as_the_network_sees_it() -> None
 def test_hooks_of_git_are_among_the_findings() -> None:
     facts = Facts(commands=("git commit -m x",), git_programs=(GitPrograms(".git/hooks", ("pre-commit",)),))
     found = dict(build_previews(write_request(facts=facts))["findings"])
-    assert found["runs hooks of git"] == ".git/hooks/pre-commit"
+    assert found["git hooks"] == ".git/hooks/pre-commit"
 
 
 def test_findings_of_a_command() -> None:
