@@ -13,6 +13,7 @@ import pytest
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.scan import ScanLimits, TooSlow
 from aisotools.workspace.checkpoints.store import Store
+from aisotools.workspace.checkpoints.tree import TreePath, open_below
 from aisotools.workspace.checkpoints.trees import WORKSPACE_KEY, TrackedTree, TrackedTrees
 from aisotools.workspace.dirfd import stamps_maps
 from tests.workspace.checkpoints.test_scan import listed_entries
@@ -283,4 +284,23 @@ def test_tree_outside_follows_what_is_at_its_path(tmp_path: Path) -> None:
     (tmp_path / "around").rename(tmp_path / "moved")
     (tmp_path / "around").mkdir()
     assert tree.scan().root
+    store.close()
+
+
+def test_folder_that_is_replaced_while_it_is_opened_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    store = Store(tmp_path / "store")
+    tree = TrackedTree(store, place, ScanLimits())
+
+    def replace(top: int, path: TreePath) -> int:
+        place.rename(tmp_path / "moved")
+        place.mkdir()
+        return open_below(top, path)
+
+    monkeypatch.setattr("aisotools.workspace.checkpoints.trees.open_below", replace)
+    with pytest.raises(WorkspaceError, match="something else is in its place"), tree.opened():
+        pass
     store.close()
