@@ -37,6 +37,7 @@ from aisotools.core.threads import OWN
 from aisotools.core.types import Effect, Facts, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy
+from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.session import history as history_module, ledger
 from aisotools.session.history import WorkspaceHistory
 from aisotools.session.ledger_reader import events_of_records
@@ -1191,10 +1192,16 @@ async def test_timeout_says_what_stays_or_takes_it_back(
     code = f"{block}x = 2\nopen('half', 'w').write('half')\n{wait}"
     assert session.workspace is not None
     half = session.workspace / "half"
+    sandbox = session.sandbox
+    assert isinstance(sandbox, LocalSandbox)
+
+    def is_where_it_ends() -> bool:
+        # A snapshot that is still being taken has a deadline as well, which would pass with that of the call.
+        is_taken = all(snapshot.settled.done() for snapshot in sandbox.variables._store.snapshots)
+        return is_taken and half.exists() and half.read_text() == "half"
+
     result = await late(
-        session.call("python", {"code": code}, timeout_s=HANG_S),
-        when=lambda: half.exists() and half.read_text() == "half",
-        deadline_s=HANG_S,
+        session.call("python", {"code": code}, timeout_s=HANG_S), when=is_where_it_ends, deadline_s=HANG_S
     )
     assert result.metadata["timed_out"] is True
     assert result.metadata["changed_files"] == ["half"]
