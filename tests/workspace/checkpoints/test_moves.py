@@ -155,6 +155,12 @@ def move(
     return move_trees(two.store, pairs, "t", force=force, must_succeed=must_succeed, listed=listed)
 
 
+GONE = (
+    "The folder '{}' was moved or removed after this session had opened, and nothing is there now. Move it "
+    "back, or close this session and open another one."
+)
+
+
 @pytest.mark.parametrize("must_succeed", [True, False])
 def test_tree_that_cannot_be_opened_stops_the_others_only_where_all_must_succeed(
     two: Two, must_succeed: bool
@@ -162,7 +168,8 @@ def test_tree_that_cannot_be_opened_stops_the_others_only_where_all_must_succeed
     two.roots[0].rmdir()
     plan = RestorePlan(targets={("b",): two.whole})
     moved = move(two, plan, plan, must_succeed=must_succeed)
-    assert moved.failed == [("", f"The folder '{two.roots[0]}' cannot be used: No such file or directory.")]
+    ((path, reason),) = moved.failed
+    assert (path, reason) == ("", GONE.format(two.roots[0]))
     assert moved.is_switched is not must_succeed
     assert [path.name for path in two.roots[1].iterdir()] == ([] if must_succeed else ["b"])
     assert [path for path, _ in moved.waiting] == (["b"] if must_succeed else [])
@@ -303,7 +310,7 @@ def test_each_path_that_is_stuck_has_its_state_in_every_tree(two: Two) -> None:
     assert find_stuck(two.store, moved, [(gone, plan), (other, plan)]) == (
         (
             "",
-            f"it cannot be looked at: The folder '{two.roots[0]}' cannot be used: No such file or directory.",
+            f"it cannot be looked at: {GONE.format(two.roots[0])}",
         ),
         (str(folder / "other"), "it is neither as before nor as after"),
         (str(folder / "planned"), "it is as after the redo"),
