@@ -231,7 +231,6 @@ class Reader:
         self._channel.close()
         # The loop itself would forget the task.
         self._clearing = asyncio.ensure_future(self._clear_below())
-        # Now, not when it is next needed: its number may soon belong to a process that a sweep must end.
         self._on_ended(self)
         self.calls.fail(WorkerDied(reason, last_words=self._raw.last_words))
 
@@ -360,9 +359,11 @@ class Readers:
     def _forget(self, reader: Reader) -> None:
         self._retire(reader)
         self._readers.discard(reader)
-        self._variables.reader_pids.discard(reader.pid)
 
-    def _forget_keeper(self, reader: Reader) -> None:
+    def _forget_processes(self, reader: Reader) -> None:
+        # Not before: a process that was killed is there until its memory is freed, and would be taken for
+        # something that a call has left running.
+        self._variables.reader_pids.discard(reader.pid)
         self._variables.keeper_pids.discard(reader.processes.keeper)
 
     def _end_if_unused(self, reader: Reader) -> None:
@@ -422,7 +423,7 @@ class Readers:
                 SilentListener() if scratch else self._listener,
                 self._displays,
                 on_ended=self._forget,
-                on_cleared=self._forget_keeper,
+                on_cleared=self._forget_processes,
                 clear=connection.clear,
             )
         except SandboxError:

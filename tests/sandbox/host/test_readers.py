@@ -23,7 +23,7 @@ from aisotools.testing.fakes import MockTool
 from aisotools.tools.function import FunctionTool, tool
 from tests.conftest import OpenSession
 from tests.sandbox.rig import DEAF_ONCE, PATIENT, Rig, processes_of, rig
-from tests.waiting import HANG_S, eventually, late
+from tests.waiting import HANG_S, eventually, late, process_state
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -478,8 +478,11 @@ async def test_an_idle_reader_is_the_first_to_go_when_memory_is_short(tmp_path: 
         assert not readers.free(exceeded)
         await read(r, evaluate, code="1")
         assert not readers.free(LimitExceeded(limit="processes", used=2, allowed=1)), "it does nothing"
+        (pid,) = r.kernel.variables.reader_pids
         assert readers.free(exceeded)
-        assert not r.kernel.variables.reader_pids
+        assert r.kernel.variables.reader_pids == {pid}, "it is not known yet to be gone"
+        await eventually(lambda: not r.kernel.variables.reader_pids)
+        assert process_state(pid) in {"", "Z", "X"}
 
 
 # ---- tools that pretend

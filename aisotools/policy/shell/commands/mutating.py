@@ -73,10 +73,17 @@ def _classify_cp(words: Words) -> CommandVerdict:
     is_link = words[0].display.endswith("cp") and parsed.has("-s", "--symbolic-link")
     made = CommandVerdict(made=_made_names(parsed, is_link=is_link))
     verdicts = [_writes_files(words), option_verdict(parsed), *map(reads, sources), *targets, made]
+    if words[0].display.endswith("cp") and parsed.has("-l", "--link"):
+        verdicts += map(_shares_content, sources)
     if parsed.has("-L", "--dereference", "-H") and parsed.has("-r", "-R", "-a", "--recursive", "--archive"):
         # What links below a folder lead to is copied as well.
         verdicts += [CommandVerdict(unresolved=(source.display,)) for source in sources]
     return merge(verdicts)
+
+
+def _shares_content(source: Word) -> CommandVerdict:
+    """Return the verdict on a file that gets one more name: what is written by that name changes the file."""
+    return writes(source, f"what is written by the new name of {source.display} changes it")
 
 
 def _classify_ln(words: Words) -> CommandVerdict:
@@ -91,11 +98,13 @@ def _classify_ln(words: Words) -> CommandVerdict:
         made = tuple(dataclasses.replace(name, is_link=True) for name in made)
     leads_to = [CommandVerdict(reads=(name.source,)) for name in made] if is_link else map(reads, sources)
     unknown = [reads(source) for source in sources if not source.is_located]
+    shared = [] if is_symbolic else map(_shares_content, sources)
     return merge(
         [
             _writes_files(words),
             option_verdict(parsed),
             *leads_to,
+            *shared,
             *unknown,
             *targets,
             CommandVerdict(made=made),

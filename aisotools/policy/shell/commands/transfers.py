@@ -159,7 +159,7 @@ _RSYNC = (
     "--exclude-from:r --include-from:r --password-file:r --early-input:r --files-from:L --progress "
     "--partial --partial-dir:w --temp-dir:w --dry-run --list-only --stats --update --itemize-changes "
     "--inplace --checksum --human-readable --bwlimit: --max-size: --min-size: --chmod: --chown: "
-    "--log-file:w --backup --backup-dir:w --suffix: --perms --times --link-dest:r --compare-dest:r "
+    "--log-file:w --backup --backup-dir:w --suffix: --perms --times --link-dest:m --compare-dest:r "
     "--copy-dest:r --out-format: --log-file-format: --info: --from0 --relative --links --copy-links "
     "--ignore-existing --size-only --no-owner --no-group --no-perms --timeout: --contimeout: --port:"
 )
