@@ -523,7 +523,7 @@ def replace_file(folder: int, name: str, snapshot: FileSnapshot) -> FileSnapshot
         try:
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except IsADirectoryError:
-            # Race: a folder may appear again in between. Then the second one fails, and the caller tries again.
+            # Race: a folder may appear again in between. The second one fails then; the caller tries again.
             aside = extend_name(name, f".{os.urandom(8).hex()}")
             os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=folder)
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
