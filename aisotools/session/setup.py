@@ -365,7 +365,7 @@ async def build_environment(
             await history.measure()
         path_rules.connect(sandbox, files)
         opened.pop_all()
-    protection = Protection(files, functools.partial(_activity, sandbox), imports, event_log)
+    protection = Protection(files, functools.partial(_activity, sandbox, spec.level), imports, event_log)
     event_log.subscribe(protection.on_event, (CallStarted, CallFinished))
     env = CallEnvironment(
         sandbox=sandbox,
@@ -438,7 +438,8 @@ def _home(sandbox: Sandbox) -> str:
     return sandbox.home if isinstance(sandbox, SupportsHome) else ""
 
 
-def _activity(sandbox: Sandbox) -> Mapping[tuple[int, int], int] | None:
+def _activity(sandbox: Sandbox, level: str) -> Mapping[tuple[int, int], int] | None:
     """Return what shows whether something in the sandbox ran; see `Protection`."""
     # A sandbox without processes of its own has nothing that could go on between calls.
-    return count_context_switches(sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0)
+    supervisor = sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0
+    return count_context_switches(supervisor, nested=level == "isolated")

@@ -17,8 +17,7 @@ name is found elsewhere, and a finder, first on `sys.meta_path`, refuses what an
 Both ask the kernel at each import whether mounts have changed, and then look anew where they show it.
 
 Race window: a file that is written after one look and imported before the next is stopped only by the block,
-and by none if a mount comes after the block was asked and before the file is read; nor if an overlay shows it
-whose layers have no path here, as the root of a container.
+and by none if a mount comes between the block and reading, or an overlay has layers without a path here.
 The block does not see what a finder locates that other code has put before it, until the next call or the
 next session puts it first again; what a finder without `find_spec` locates; nor a module whose spec names no
 file. A module that becomes a package after it was loaded (`__path__`) is seen by the next look for another
@@ -662,18 +661,13 @@ def _find_nothing_in_workspaces(entry: str) -> _EmptyFinder:
     """
     places = _list_places() if _blocked else ()
     folder = Path(entry).resolve() if places else Path()
-    for place in places:
-        if folder.is_relative_to(place):
-            return _EmptyFinder(folder)
+    if any(map(folder.is_relative_to, places)):
+        return _EmptyFinder(folder)
     raise ImportError(f"{entry!r} is in no open workspace")
 
 
 def block_imports(workspace: Path) -> Callable[[], None]:
-    """Let this process import nothing from `workspace` until the returned function is called.
-
-    What is elsewhere on `sys.path` under the same name is imported as before. Several blocks of one
-    folder are counted. Where a mount shows the folder counts as well, as long as it does.
-    """
+    """Let this process import nothing from `workspace` until the returned function is called."""
     with _lock:
         if _find_nothing_in_workspaces not in sys.path_hooks:
             sys.path_hooks.insert(0, _find_nothing_in_workspaces)
@@ -687,8 +681,7 @@ def block_imports(workspace: Path) -> Callable[[], None]:
 def _unblock(blocks: list[Path]) -> None:
     with _lock:
         while blocks:  # empty at the second call
-            real = blocks.pop()
-            _blocked[real] -= 1
+            _blocked.subtract([real := blocks.pop()])
             if not _blocked[real]:
                 del _blocked[real]
                 _list_places()
