@@ -9,10 +9,11 @@ time, of which code in the sandbox can set none. So are, of files that a rule is
 have: a hard link made later is a further path to one. If they differ, or the policy does, the plan is made
 again and the sandbox has to follow it (`SupportsPathRules`) before the call runs. The result of the call says
 which path was replaced.
-Race window: from a replacement until the next call. What an earlier call left running can use it, and a call
-that is already running; what they have open stays open. A state that is younger than the clock of the file
-system can tell is looked at again. Of the files below a rule's path beyond the first `_MOST_COUNTED` a new
-name is found where a call names it (`name_lookup`), and asked about where they are too many to look at; a
+Race window: from a replacement until the next call, or at level `isolated` until the supervisor has followed
+it (`sandbox.confinement.remounts`), which tells nobody. What an earlier call left running can use it, and a
+call that is already running; what they have open stays open. A state that is younger than the clock of the
+file system can tell is looked at again. Of the files below a rule's path beyond the first `_MOST_COUNTED` a
+new name is found where a call names it (`name_lookup`), and asked about where they are too many to look at; a
 call that reads the folder around it is not kept from it, which `enforcement.gaps` says.
 Failure: if the sandbox cannot follow, the call does not run, and the error says why. What cannot be enforced
 at all is in `enforcement.gaps`, is printed when the policy is loaded or assigned, and stands on cards.
@@ -232,7 +233,7 @@ class PathRules:
             return ""
         note = f"{', '.join(map(repr, replaced))}, which a rule of the policy denies, had been replaced"
         _log.info("Before a call of %s: %s. The rule was enforced again.", name, note)
-        return f"[Before this call {note}. The rule was enforced again.]"
+        return f"[Before this call {note}. The rule was enforced again. What ran meanwhile may have read it.]"
 
     def _list_replaced(self, stamps: Mapping[str, _Stamp | None]) -> list[str]:
         """Return the paths at which there is something else than when the rules were enforced last."""

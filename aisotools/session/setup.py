@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import re
+import resource
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,9 +78,38 @@ def check_factory(make_sandbox: SandboxFactory, read_only: Sequence[str]) -> Non
         raise UsageError(f"read_only: calls run in {place}, where folders of this machine are not.")
 
 
+_LEAST_OPEN_FILES = 68
+"""With fewer no worker starts in a program that has no other files open, as measured."""
+
+
 def detect_levels(make_sandbox: SandboxFactory) -> Detection:
-    """Return which levels sandboxes of this factory support. The first call takes long and blocks."""
+    """Return which levels sandboxes of this factory support. The first call takes long and blocks.
+
+    Raises:
+        UsageError: If this process could not use files that it makes, or may open too few.
+    """
+    _refuse_process_settings()
     return make_sandbox.detect() if isinstance(make_sandbox, SupportsDetection) else detection(WORKER_MODULES)
+
+
+def _refuse_process_settings() -> None:
+    """Raise UsageError for a umask and for a limit with which no worker starts, and nothing says why."""
+    try:
+        status = Path("/proc/self/status").read_text("utf-8")
+        umask = re.findall(r"^Umask:\s*([0-7]+)$", status, re.MULTILINE)
+    except (OSError, ValueError):
+        umask = []
+    if umask and (mode := int(umask[0], 8)) & 0o700:
+        raise UsageError(
+            f"The umask of this process is {mode:#o}, which takes rights from you to files that are made. "
+            f"Set it with os.umask({mode & 0o077:#o})."
+        )
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= files < _LEAST_OPEN_FILES:  # -1 is no limit
+        raise UsageError(
+            f"This process may open {files} files (RLIMIT_NOFILE), with which no worker starts. At least "
+            f"{_LEAST_OPEN_FILES} are needed, and more with many sessions: raise it with `ulimit -n 1024`."
+        )
 
 
 def settle_level(
@@ -399,7 +430,7 @@ async def build_environment(
             await history.measure()
         path_rules.connect(sandbox, files)
         opened.pop_all()
-    protection = Protection(files, functools.partial(_activity, sandbox), imports, event_log)
+    protection = Protection(files, functools.partial(_activity, sandbox, spec.level), imports, event_log)
     event_log.subscribe(protection.on_event, (CallStarted, CallFinished))
     env = CallEnvironment(
         sandbox=sandbox,
@@ -472,7 +503,8 @@ def _home(sandbox: Sandbox) -> str:
     return sandbox.home if isinstance(sandbox, SupportsHome) else ""
 
 
-def _activity(sandbox: Sandbox) -> Mapping[tuple[int, int], int] | None:
+def _activity(sandbox: Sandbox, level: str) -> Mapping[tuple[int, int], int] | None:
     """Return what shows whether something in the sandbox ran; see `Protection`."""
     # A sandbox without processes of its own has nothing that could go on between calls.
-    return count_context_switches(sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0)
+    supervisor = sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0
+    return count_context_switches(supervisor, nested=level == "isolated")

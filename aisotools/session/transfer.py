@@ -33,6 +33,7 @@ from aisotools.workspace.checkouts import note_made
 from aisotools.workspace.checkpoints.restore import restore
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import TreeReader, encode_folder
+from aisotools.workspace.dirfd import extend_name
 from aisotools.workspace.lock import checkpoint_folder
 from aisotools.workspace.paths import printable
 
@@ -166,7 +167,7 @@ def _make_folder(workspace: Path, folder: Path | None) -> tuple[Path, bool]:
 
 def _make_sibling(workspace: Path) -> Path:
     for number in range(1, _MAX_BRANCHES + 1):
-        sibling = workspace.with_name(f"{workspace.name}-branch-{number}")
+        sibling = workspace.with_name(extend_name(workspace.name, f"-branch-{number}"))
         try:
             sibling.mkdir()
         except FileExistsError:

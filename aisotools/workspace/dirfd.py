@@ -306,6 +306,25 @@ def open_unlocked(name: str, parent: int | None = None) -> int:
 
 # ---- names
 
+MOST_NAME_BYTES = 255
+"""Length of the longest name that Linux and its common file systems allow."""
+
+_MOST_CHARACTER_BYTES = 4  # of UTF-8
+
+
+def extend_name(name: str, ending: str, beginning: str = "") -> str:
+    """Return a name with something before and after it, cut, between two characters, if it gets too long."""
+    most_bytes = MOST_NAME_BYTES - len(os.fsencode(beginning)) - len(os.fsencode(ending))
+    raw = os.fsencode(name)
+    if len(raw) > most_bytes:
+        end = most_bytes
+        # Bytes that continue a character: not more than one has, since a name need not be text.
+        while end > most_bytes - _MOST_CHARACTER_BYTES + 1 and raw[end] & 0xC0 == 0x80:
+            end -= 1
+        raw = raw[:end]
+    return f"{beginning}{os.fsdecode(raw)}{ending}"
+
+
 _NO_REPLACE = 1  # flags of renameat2
 _EXCHANGE = 2
 NEVER_EXCHANGED = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP})
@@ -515,9 +534,9 @@ def replace_file(folder: int, name: str, snapshot: FileSnapshot) -> FileSnapshot
         try:
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except IsADirectoryError:
-            # Race: a folder may appear again between these two. Then the second fails, and the caller tries
-            # again.
-            os.rename(name, f"{name}.{os.urandom(4).hex()}", src_dir_fd=folder, dst_dir_fd=folder)
+            # Race: a folder may appear again in between. The second one fails then; the caller tries again.
+            aside = extend_name(name, f".{os.urandom(8).hex()}")
+            os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=folder)
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:
         with suppress(OSError):

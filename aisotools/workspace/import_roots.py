@@ -14,10 +14,10 @@ the finders, the current folder, the places of loaded packages, the files or the
 `refuse_host_files` as well. Besides, `block_imports` keeps this process from importing modules out of an open
 workspace: a hook of `sys.path_hooks` passes over the entries of `sys.path` that lie there, so that the same
 name is found elsewhere, and a finder, first on `sys.meta_path`, refuses what any other finder locates there.
+Both ask the kernel at each import whether mounts have changed, and then look anew where they show it.
 
 Race window: a file that is written after one look and imported before the next is stopped only by the block,
-and by no block if a mount that was made in between shows it; nor if an overlay shows it whose layers have no
-path here, as the root of a container.
+and by none if a mount comes between the block and reading, or an overlay has layers without a path here.
 The block does not see what a finder locates that other code has put before it, until the next call or the
 next session puts it first again; what a finder without `find_spec` locates; nor a module whose spec names no
 file. A module that becomes a package after it was loaded (`__path__`) is seen by the next look for another
@@ -53,6 +53,7 @@ from aisotools.workspace.real_paths import (
     leads_into,
     lies_to,
     list_links,
+    mount_watch,
     parents,
     resolve_links,
 )
@@ -547,9 +548,9 @@ class _WorkspaceGuard:
 
     def _refuse(self, name: str, spec: importlib.machinery.ModuleSpec) -> None:
         """Raise ModuleNotFoundError if anything that the spec names is in an open workspace."""
-        workspaces = {str(workspace) for workspace in tuple(_blocked)}
+        places = _list_places()  # after it was found: what was mounted before that counts
         for location in _list_locations(spec):
-            if not leads_into(location, workspaces):
+            if not leads_into(location, places):
                 continue
             if name not in self._reported:
                 self._reported.add(name)
@@ -635,6 +636,21 @@ def _put_first() -> None:
 
 _blocked: Counter[Path] = Counter()
 _lock = threading.Lock()
+_last_places: tuple[int, tuple[Path, ...], frozenset[str]] = (0, (), frozenset())
+
+
+def _list_places() -> frozenset[str]:
+    """Return where this process finds what is in open workspaces now: mounts come and go."""
+    global _last_places  # noqa: PLW0603 - one value for this process, replaced as a whole
+    # Race: counted before the places are looked for, so that a mount made meanwhile is found the next time.
+    last, now = _last_places, (mount_watch.count(), tuple(_blocked))
+    if now == last[:2]:
+        return last[2]
+    places = {str(place) for place in now[1]}.union(*(find_other_places(str(place)) for place in now[1]))
+    _last_places = *now, frozenset(places)
+    for place in places ^ last[2]:
+        _forget_finders(place)
+    return frozenset(places)
 
 
 def _find_nothing_in_workspaces(entry: str) -> _EmptyFinder:
@@ -643,48 +659,39 @@ def _find_nothing_in_workspaces(entry: str) -> _EmptyFinder:
     Raises:
         ImportError: For every other entry, which the next hook takes.
     """
-    workspaces = tuple(_blocked)
-    folder = Path(entry).resolve() if workspaces else Path()
-    for workspace in workspaces:
-        if folder.is_relative_to(workspace):
-            return _EmptyFinder(folder)
+    places = _list_places() if _blocked else ()
+    folder = Path(entry).resolve() if places else Path()
+    if any(map(folder.is_relative_to, places)):
+        return _EmptyFinder(folder)
     raise ImportError(f"{entry!r} is in no open workspace")
 
 
 def block_imports(workspace: Path) -> Callable[[], None]:
-    """Let this process import nothing from `workspace` until the returned function is called.
-
-    What is elsewhere on `sys.path` under the same name is imported as before. Several blocks of one
-    folder are counted.
-    """
-    real = workspace.resolve()
-    places = [real, *map(Path, find_other_places(str(real)))]
+    """Let this process import nothing from `workspace` until the returned function is called."""
     with _lock:
         if _find_nothing_in_workspaces not in sys.path_hooks:
             sys.path_hooks.insert(0, _find_nothing_in_workspaces)
-        for place in places:
-            _blocked[place] += 1
-            _forget_finders(place)
+        real = workspace.resolve()
+        _blocked[real] += 1
+        _list_places()
         _put_first()
-    return functools.partial(_unblock, places)
+    return functools.partial(_unblock, [real])
 
 
 def _unblock(blocks: list[Path]) -> None:
     with _lock:
         while blocks:  # empty at the second call
-            real = blocks.pop()
-            _blocked[real] -= 1
+            _blocked.subtract([real := blocks.pop()])
             if not _blocked[real]:
                 del _blocked[real]
-                _forget_finders(real)
+                _list_places()
         if not _blocked:
             _guard.forget()
 
 
-def _forget_finders(folder: Path) -> None:
+def _forget_finders(folder: str) -> None:
     """Drop the finders that are cached for this folder and those below."""
-    paths, real = RealPaths(), str(folder)
-    inside = f"{real.rstrip('/')}/"
+    paths, inside = RealPaths(), f"{folder.rstrip('/')}/"
     entries: tuple[Any, ...] = tuple(sys.path_importer_cache)
     for entry in entries:
         if isinstance(entry, str) and f"{paths.resolve(entry).rstrip('/')}/".startswith(inside):

@@ -49,6 +49,7 @@ from aisotools.workspace.candidates import (
 from aisotools.workspace.dirfd import (
     DIRECTORY_FLAGS,
     FileSnapshot,
+    extend_name,
     holds,
     open_unlocked,
     replace_file,
@@ -335,7 +336,8 @@ class ProtectedFiles:
                     break
             accepted = set(spared)
             for path, change in changes.items():
-                if not change.restored:
+                # A copy that could not be put back is tried again: without it undo would plant the file.
+                if not change.restored and ((copy := self._copies.get(path)) is None or copy.data is None):
                     accepted.add(path)
             if accepted or (self._protected_notebooks - self._copies.keys()) & scan.files.keys():
                 self._adopt(scan, accepted)
@@ -583,8 +585,7 @@ class ProtectedFiles:
     def _adopt(self, scan: CandidateScan, accepted: AbstractSet[str]) -> None:
         """Copy notebooks that are newly protected, and files whose present state is `accepted`.
 
-        Accepted are the files that a call was allowed to write and those that could not be restored, which
-        would otherwise be reported again after every call.
+        Accepted are the files that a call was allowed to write, and those of which there is no copy.
         """
         for path in accepted - scan.files.keys():
             self._copies.pop(path, None)
@@ -659,7 +660,7 @@ class ProtectedFiles:
             OSError: If it cannot be moved, or there is no such name.
         """
         ending = f"found-{uuid.uuid4().hex[:12]}"
-        for free in (f"{plain_name(name)}.{ending}", ending):
+        for free in (extend_name(plain_name(name), f".{ending}"), ending):
             if is_candidate(free) or self._is_denied(free):
                 continue
             with self._parent(free) as (root, last):

@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from aisotools.workspace.dirfd import CREATE_FLAGS, READ_FLAGS
+from aisotools.workspace.dirfd import CREATE_FLAGS, READ_FLAGS, extend_name
 
 MAX_QUARANTINE_FILES = 100
 """Copies of what was planted, in one quarantine; as many are kept in addition of what replaced a file."""
@@ -166,7 +166,8 @@ class Quarantine:
             return KeptContent(
                 lost="what was found is lost: too much has been kept in this session already"
             ), False
-        place = self._folder / f"{self._planted.files + self._replaced.files + 1:03d}-{plain_name(name)}.kept"
+        number = self._planted.files + self._replaced.files + 1
+        place = self._folder / extend_name(plain_name(name), ".kept", f"{number:03d}-")
         try:
             with os.fdopen(os.open(name, READ_FLAGS, dir_fd=folder), "rb", buffering=0) as source:
                 if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):

@@ -6,6 +6,7 @@ out), and by code that reads what it finds. The control is the same code without
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from aisotools.session import path_rules
 from tests.conftest import OpenSession
 from tests.session.idle import idle
 from tests.session.test_path_rules import Questions, call, needs
+from tests.waiting import eventually
 
 SECRET = "TOPSECRET-91c2"
 
@@ -170,6 +172,21 @@ async def test_the_result_says_that_a_rule_was_enforced_again_and_only_then(
     assert [one.content.strip() for one in (quiet, edited, after)] == ["1", "2", "4"]
     assert again.content.startswith("3")
     assert "Before this call '.env', which a rule of the policy denies, had been replaced" in again.content
+    assert "What ran meanwhile may have read it." in again.content
+
+
+async def test_a_file_stays_hidden_where_a_link_takes_the_place_of_a_folder_above_it(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    needs("isolated")
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    session = real_session(policy=deny("deep/er/key"), level="isolated", approver=AllowAll())
+    await call(session, "python", {"code": "print(1)"})
+    shutil.move(workspace / "deep", workspace / "moved")
+    (workspace / "deep").symlink_to("moved")
+    for path in ("moved/er/key", "deep/er/key"):
+        assert SECRET not in (await call(session, "python", reading(path))).content
 
 
 async def test_a_path_that_is_read_only_stays_so_when_it_is_replaced(
@@ -399,3 +416,59 @@ async def test_a_hard_link_is_asked_about_where_not_all_files_can_be_looked_at(
     assert session.explain(looked).evaluation.decision is Decision.ASK
     looked = ToolCall("two", "sandbox_bash", {"command": "cat pub/p"}, origin="model")
     assert session.explain(looked).evaluation.decision is Decision.ALLOW, "the control: it has one name"
+
+
+LOOKING = """
+import os, threading, time
+path = {path!r}[::-1]
+def look(state=None):
+    while not os.path.exists("end"):
+        try:
+            now = open(path).read().strip()[:20] or "empty"
+        except OSError as error:
+            now = type(error).__name__
+        if now != state:
+            state = now
+            with open("seen", "a") as seen:
+                seen.write(state + "\\n")
+        time.sleep(0.0005)
+"""
+
+LEFT_RUNNING = {
+    "a thread": "threading.Thread(target=look, daemon=True).start()",
+    "a process": "if not os.fork():\n    os.setsid()\n    look()\n    os._exit(0)",
+    "the call itself": "look()",
+}
+
+
+@pytest.mark.parametrize("how", LEFT_RUNNING)
+@pytest.mark.parametrize("name", [name for name in CHANGES if "appears" not in name])
+async def test_a_file_that_is_replaced_is_hidden_again_from_what_runs_without_another_call(
+    real_session: OpenSession, tmp_path: Path, name: str, how: str
+) -> None:
+    needs("isolated")
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    glob, path, change = CHANGES[name]
+    session = real_session(policy=deny(glob), level="isolated", approver=AllowAll())
+    await session.start()
+    code = LOOKING.format(path=path[::-1]) + LEFT_RUNNING[how]
+    running = asyncio.ensure_future(call(session, "python", {"code": code}))
+    if how != "the call itself":
+        assert not (await running).is_error
+    seen = workspace / "seen"
+    await eventually(lambda: seen.exists() and seen.read_text() == "PermissionError\n")
+    change(workspace)
+    inside = Path(f"/proc/{session.status().pid}/root{workspace}/{path}")
+    await eventually(lambda: SECRET not in content_of(inside))
+    await eventually(lambda: seen.read_text().endswith("PermissionError\n"))
+    (workspace / "end").touch()
+    await running
+    assert SECRET in (workspace / path).read_text(), "the person's file is as it was"
+
+
+def content_of(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (PermissionError, FileNotFoundError):
+        return ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,6 +74,28 @@ def test_folders_of_this_machine_cannot_be_read_elsewhere() -> None:
 def test_a_factory_says_which_levels_it_holds() -> None:
     assert detect_levels(RemoteFactory()).level == "limited"
     assert detect_levels(FakeSandbox).level == "confined"
+
+
+@pytest.mark.parametrize("umask", [0o777, 0o277])
+def test_a_umask_that_takes_rights_from_its_user_is_refused_by_its_name(umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        with pytest.raises(UsageError, match=rf"^The umask of this process is {umask:#o}.*os\.umask\(0o77\)"):
+            detect_levels(FakeSandbox)
+        os.umask(0o077)
+        assert detect_levels(FakeSandbox).level == "confined"
+    finally:
+        os.umask(before)
+
+
+def test_a_limit_of_open_files_with_which_no_worker_starts_is_named() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, before[1]))
+        with pytest.raises(UsageError, match=r"64 files \(RLIMIT_NOFILE\).*At least 68 .*`ulimit -n 1024`"):
+            detect_levels(FakeSandbox)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 async def test_on_this_machine_every_change_is_guarded_and_can_be_undone(

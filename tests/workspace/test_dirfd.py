@@ -21,11 +21,13 @@ from aisotools.workspace.dirfd import (
     CREATE_FLAGS,
     DIRECTORY_FLAGS,
     LOCK_FLAGS,
+    MOST_NAME_BYTES,
     READ_FLAGS,
     WALK_FLAGS,
     Entry,
     FileSnapshot,
     Folder,
+    extend_name,
     flush_file_system,
     has_writer,
     holds,
@@ -488,3 +490,48 @@ def test_fifo_folder_and_nothing_are_not_opened_as_a_file(tmp_path: Path, name: 
     with pytest.raises(OSError, match=r"Invalid|No such|Too many"), open_regular(f"{tmp_path}/{name}"):
         pass
     assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
+# ---- long names
+
+CHARACTERS = {
+    "ASCII": b"p",
+    "2 bytes": "é".encode(),
+    "3 bytes": "字".encode(),
+    "4 bytes": "😀".encode(),
+    "raw": b"\xff",
+}
+
+
+@pytest.mark.parametrize("kind", CHARACTERS)
+@pytest.mark.parametrize("size", range(240, MOST_NAME_BYTES + 1))
+def test_a_longer_name_is_cut_between_characters(tmp_path: Path, kind: str, size: int) -> None:
+    """The longest names have no room for an ending; what is made of them can be made all the same."""
+    one = CHARACTERS[kind]
+    raw = one * (size // len(one)) + b"." * (size % len(one))
+    for beginning, ending in (("", ".0123456789abcdef"), ("001-", ".kept"), ("", "")):
+        made = extend_name(os.fsdecode(raw), ending, beginning)
+        assert len(os.fsencode(made)) <= MOST_NAME_BYTES
+        assert made.startswith(beginning)
+        assert made.endswith(ending)
+        middle = os.fsencode(made)[len(beginning) : len(os.fsencode(made)) - len(ending)]
+        assert raw.startswith(middle)
+        assert len(middle) > min(len(raw), MOST_NAME_BYTES - len(beginning) - len(ending)) - 4
+        if kind != "raw":
+            middle.decode()
+        (tmp_path / made).touch()
+
+
+@pytest.mark.parametrize("size", [1, 240, 246, 247, 254, 255])
+def test_a_folder_in_the_place_of_a_file_gets_a_free_name_however_long_it_is(
+    directory: int, tmp_path: Path, size: int
+) -> None:
+    name = "p" * size
+    (tmp_path / name).write_text("mine")
+    snapshot = take_snapshot(directory, name, 100, racy_ns=0, trusted=False)
+    (tmp_path / name).unlink()
+    (tmp_path / name / "inner").mkdir(parents=True)
+    replace_file(directory, name, snapshot)
+    assert (tmp_path / name).read_text() == "mine"
+    (other,) = (one for one in tmp_path.iterdir() if one.name != name)
+    assert (other / "inner").is_dir()

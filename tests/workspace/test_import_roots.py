@@ -801,11 +801,79 @@ def run_overlaid(
 
 def run_in_namespace(base: Path, source: str, target: str, root: str, overlay: str = "") -> list[str]:
     """Mount something in a namespace of its own; return what is said of the workspace `ws`."""
-    arguments = (str(base), source, target, root)
-    project = str(Path(__file__).parents[2])
-    code = IN_A_NAMESPACE.format(project=project, arguments=arguments, overlay=overlay)
+    return run_alone(IN_A_NAMESPACE, arguments=(str(base), source, target, root), overlay=overlay)
+
+
+def run_alone(script: str, **values: object) -> list[str]:
+    """Run a script with a mount namespace of its own; return the lines that it prints."""
+    code = script.format(project=str(Path(__file__).parents[2]), **values)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/", check=False)
     if done.stderr.endswith(" here\n"):
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
+
+
+SHOWN_LATER = {
+    "the workspace in a package": ("ws", "site/pack", "pack.planted"),
+    "a folder of it in a package": ("ws/lib", "site/pack", "pack.planted"),
+    "the workspace below a package": ("ws", "site/pack/inner", "pack.inner.planted"),
+    "the workspace at an entry": ("ws", "site", "planted"),
+    "a file of it at a module": ("ws/planted.py", "site/pack/module.py", "pack.module"),
+    "bytecode of it in a package": ("ws/lib", "site/pack/__pycache__", "pack.module"),
+    "the package in the workspace": ("site/pack", "ws/lib", "pack.planted"),
+}
+"""What is mounted while the workspace is open, where, and the module that shows then."""
+
+IMPORTS_LATER = """
+import ctypes, importlib, importlib.util, marshal, os, sys
+sys.path.insert(0, {project!r})
+from aisotools.workspace.import_roots import block_imports
+from pathlib import Path
+libc = ctypes.CDLL(None, use_errno=True)
+base, source, target, module, how = {arguments!r}
+own = 0x20000 if os.geteuid() == 0 else 0x10020000
+if libc.unshare(own) or libc.mount(None, b"/", None, 0x44000, None):
+    sys.exit("no mount namespaces here")
+os.chdir("/")
+sys.path.insert(0, base + "/site")
+release = (lambda: None) if how == "free" else block_imports(Path(base, "ws"))
+import pack, pack.inner
+for missing in ("pack.planted", "planted", "pack.inner.planted"):  # what the finders have learned
+    assert importlib.util.find_spec(missing) is None
+shown, point = os.fsencode(base + "/" + source), os.fsencode(base + "/" + target)
+layers = b"lowerdir=" + os.fsencode(base) + b"/lower:" + shown
+kind = (b"overlay", 0, layers) if how == "overlay" else (None, 4096, None)
+if libc.mount(b"overlay" if how == "overlay" else shown, point, *kind):
+    sys.exit("no such mounts here")
+for folder in ("ws", "ws/lib"):  # a call writes what earlier ones could have written, too
+    Path(base, folder, "planted.py").write_text("evil = True")
+    code = marshal.dumps(compile("evil = True", "", "exec"))
+    data = importlib.util.MAGIC_NUMBER + b"\\1" + bytes(11) + code
+    Path(base, folder, f"module.{{sys.implementation.cache_tag}}.pyc").write_bytes(data)
+importlib.invalidate_caches()
+try:
+    print(hasattr(importlib.import_module(module), "evil"))
+except ModuleNotFoundError:
+    print("blocked")
+import json.tool  # elsewhere nothing is
+release()
+"""
+
+
+@pytest.mark.parametrize("how", ["bind", "overlay", "free"])
+@pytest.mark.parametrize("case", SHOWN_LATER)
+def test_a_mount_that_shows_an_open_workspace_to_imports_is_seen_at_once(
+    tmp_path: Path, case: str, how: str
+) -> None:
+    """Nobody makes a call in between, which would look again. The control runs what was planted."""
+    source, target, module = SHOWN_LATER[case]
+    if how == "overlay" and (source.endswith(".py") or not source.startswith("ws")):
+        pytest.skip("no layer of an overlay")
+    for name in ("ws/lib", "site/pack/inner", "site/pack/__pycache__", "lower"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("pack/__init__", "pack/inner/__init__", "pack/module", "module"):
+        (tmp_path / "site" / f"{name}.py").write_text("")
+    (tmp_path / "ws" / "planted.py").write_text("")
+    done = run_alone(IMPORTS_LATER, arguments=(str(tmp_path), source, target, module, how))
+    assert done == ["True" if how == "free" else "blocked"]

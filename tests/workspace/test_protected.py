@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import resource
 import shutil
 import subprocess
 import time
@@ -15,6 +17,7 @@ import pytest
 from aisotools.workspace.candidates import MAX_PATH_BYTES, CandidateFile, CandidateScan, Steps
 from aisotools.workspace.protected import ProtectedFiles
 from aisotools.workspace.protected_names import AllowedNames, is_candidate, zone_of
+from aisotools.workspace.quarantine import MAX_QUARANTINE_FILES
 from tests.waiting import file_times_advance, wait_until
 
 
@@ -470,3 +473,111 @@ def test_a_link_in_place_of_a_denied_folder_is_removed(ws: Path, tmp_path: Path)
     assert all(change.restored for change in files.restore())
     assert not (ws / "secrets").is_symlink()
     assert (ws / "secrets" / "key").read_text() == "one"
+
+
+# ---- names as long as names can be
+
+ENDING = b".code-workspace"
+LETTERS = {
+    "ASCII": b"p",
+    "2 bytes": "é".encode(),
+    "3 bytes": "字".encode(),
+    "4 bytes": "😀".encode(),
+    "raw": b"\xff",
+}
+
+
+def _long_names() -> list[str]:
+    names = []
+    for one in LETTERS.values():
+        for size in range(240, 256):
+            free = size - len(ENDING)
+            names.append(os.fsdecode(b"-" * (free % len(one)) + one * (free // len(one)) + ENDING))
+    return list(dict.fromkeys(names))
+
+
+def _take_its_place(place: Path, how: str) -> None:
+    place.unlink()
+    if how in {"folder", "full folder"}:
+        place.mkdir()
+    if how == "full folder":
+        (place / "inner").mkdir()
+    if how == "link":
+        place.symlink_to("/etc")
+    if how == "replaced":
+        place.write_bytes(b"evil")
+    if how == "FIFO":
+        os.mkfifo(place)
+
+
+@pytest.mark.parametrize("how", ["folder", "full folder", "link", "removed", "replaced", "FIFO"])
+def test_a_protected_file_with_a_long_name_is_put_back_whatever_takes_its_place(
+    tmp_path: Path, how: str
+) -> None:
+    (tmp_path / "ws").mkdir()
+    places = [tmp_path / "ws" / name for name in _long_names()]
+    for place in places:
+        place.write_bytes(b"a person's")
+    files = ProtectedFiles(tmp_path / "ws", tmp_path / "kept")
+    for place in places:
+        _take_its_place(place, how)
+    changes = files.restore()
+    assert len(changes) == len(places)
+    assert [change for change in changes if not change.restored or change.lost] == []
+    assert all(place.read_bytes() == b"a person's" for place in places)
+    assert not files.differs()
+    assert files.restore() == ()
+
+
+@pytest.mark.parametrize("letter", LETTERS)
+def test_planted_content_with_a_long_name_is_kept_or_set_aside(tmp_path: Path, letter: str) -> None:
+    """Beyond the room for copies it gets another name in the workspace, which also has to be allowed."""
+    ws = tmp_path / "ws"
+    ws.mkdir()
+    files = ProtectedFiles(ws, tmp_path / "kept")
+    one = LETTERS[letter]
+    for number in range(MAX_QUARANTINE_FILES + 5):
+        free = 255 - len(ENDING) - 3
+        name = b"%03d" % number + b"-" * (free % len(one)) + one * (free // len(one)) + ENDING
+        (ws / os.fsdecode(name)).write_bytes(b"planted")
+    changes = files.restore()
+    assert len(changes) == MAX_QUARANTINE_FILES + 5
+    assert [change for change in changes if not change.restored or change.lost] == []
+    assert all(Path(change.saved_as).read_bytes() == b"planted" for change in changes)
+
+
+def test_a_file_that_could_not_be_put_back_is_tried_again_and_never_lost(tmp_path: Path) -> None:
+    """Whatever brings the file back meanwhile, such as undo, is not taken for somebody who plants it."""
+    ws = tmp_path / "ws"
+    ws.mkdir()
+    place = ws / "conftest.py"
+    place.write_text("a person's")
+    files = ProtectedFiles(ws, tmp_path / "kept")
+    place.unlink()
+    place.mkdir()
+    with _without_writes():
+        for _ in range(2):  # said after each call, as long as it is so
+            (change,) = files.restore()
+            assert "could NOT be put back" in str(change)
+    place.rmdir()
+    place.write_text("a person's")  # undo
+    assert files.restore() == ()
+    assert place.read_text() == "a person's"
+    place.unlink()
+    place.symlink_to("evil")
+    with _without_writes():
+        assert "could NOT be put back" in str(files.restore()[0])
+    (change,) = files.restore()
+    assert change.restored
+    assert place.read_text() == "a person's"
+
+
+@contextlib.contextmanager
+def _without_writes() -> Iterator[None]:
+    """Let every write of this process fail, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

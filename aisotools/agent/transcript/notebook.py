@@ -317,6 +317,10 @@ def write_notebook(notebook: NotebookNode, path: str | os.PathLike[str]) -> Path
     return write_whole(path, text)
 
 
+_SHORT_NAME = 40
+"""Characters of a file's name in that of the file that replaces it: the longest name has no room for more."""
+
+
 def write_whole(path: str | os.PathLike[str], text: str) -> Path:
     """Write a text file, whole or not at all.
 
@@ -326,7 +330,7 @@ def write_whole(path: str | os.PathLike[str], text: str) -> Path:
     target = Path(path).expanduser()
     temporary: Path | None = None
     try:
-        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:_SHORT_NAME]}.")
         temporary = Path(name)
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)

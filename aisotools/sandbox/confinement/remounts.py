@@ -6,19 +6,24 @@ removes what was mounted over it, in every namespace, and the new one can be rea
 Mechanism: a fork of the supervisor enters the namespaces of the worker, as the worker's user, reads in the
 kernel's table what is still mounted, and mounts what is missing, at both paths of the workspace. It ends
 then, and runs nothing of a stranger. The calls that run, and the variables, are not touched.
-Race window: from the replacement until this was done. `session.path_rules` looks before every call; what an
-earlier call left running may look at any time. A file that it opened before stays open, and so does a folder
-by which it can still reach what lies below. A path that is replaced while it is mounted over is found by the
-next look.
+The supervisor has the kernel tell it (inotify) when a name on the way to what is denied comes, goes or moves,
+and then does so at once; `session.path_rules` looks before every call besides.
+Race window: from the replacement until this was done, some milliseconds on a machine that is not busy: what
+runs meanwhile can open the new file, and what it has opened stays open, a folder too, by which it can still
+reach what lies below. A path that is replaced while it is mounted over is found by the next look. A folder
+that cannot be watched, for want of a right or of watches, and one of a network, where others change it, is
+looked at before the next call alone.
 Failure: an error says which step the kernel refused, and the call must not run. A link on the way to a path
-is one as well.
+is one as well. What is refused after the supervisor was told is tried again before the next call.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +38,12 @@ _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
 _WITHIN_S = 5
 _ANSWER_BYTES = 4096
+
+_NAMES_CHANGE = 0x40 | 0x80 | 0x100 | 0x200  # moved from and to, created, deleted
+_FOLDER_ALONE = 0x01000000 | 0x02000000  # no file, and no link
+_OVERFLOW = 0x4000
+_EVENT = struct.Struct("iIII")
+_EVENT_BYTES = 1 << 16
 
 _OF_HIDDEN = frozenset(("ro", "nosuid", "nodev", "noexec"))
 
@@ -50,6 +61,66 @@ class DeniedPaths:
     unwritable: tuple[str, ...] = ()
 
 
+class NameWatch:
+    """Is told by the kernel when a name on the way to one of some paths comes, goes or moves."""
+
+    def __init__(self, workspace: str) -> None:
+        """Watch nothing yet.
+
+        Args:
+            workspace: The folder that paths are relative to.
+        """
+        self._workspace = workspace
+        self._names: dict[int, set[bytes]] = {}
+        try:
+            self._events = syscalls.call("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:  # the user has as many as one may have: `session.path_rules` looks before each call
+            self._events = -1
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable after a change; -1 if the kernel has none to spare."""
+        return self._events
+
+    def follow(self, paths: Iterable[str]) -> None:
+        """Watch the names of these paths, and of the folders above them as they are now; no others."""
+        if self._events < 0:
+            return
+        folders: dict[str, set[bytes]] = {}
+        for path in paths:
+            above = self._workspace
+            for name in path.split("/"):
+                folders.setdefault(above, set()).add(os.fsencode(name))
+                above = f"{above}/{name}"
+        names: dict[int, set[bytes]] = {}
+        for folder, wanted in folders.items():
+            with suppress(OSError):  # it is not there: its own name is watched in the folder above
+                flags = _NAMES_CHANGE | _FOLDER_ALONE
+                watch = syscalls.call("inotify_add_watch", self._events, os.fsencode(folder), flags)
+                names.setdefault(watch, set()).update(wanted)
+        for watch in self._names.keys() - names.keys():
+            with suppress(OSError):  # with its folder it has ended by itself
+                syscalls.call("inotify_rm_watch", self._events, watch)
+        self._names = names
+
+    def has_changed(self) -> bool:
+        """Return whether one of the names has changed since this was asked last."""
+        changed = False
+        while self._events >= 0:
+            try:
+                events = os.read(self._events, _EVENT_BYTES)
+            except BlockingIOError:
+                break
+            at = 0
+            while at < len(events):
+                watch, mask, _, size = _EVENT.unpack_from(events, at)
+                at += _EVENT.size
+                name = events[at : at + size].rstrip(b"\0")
+                at += size
+                # Hostile: code in the sandbox makes names faster than they are read. Then any may be lost.
+                changed |= bool(mask & _OVERFLOW) or name in self._names.get(watch, ())
+        return changed
+
+
 class RuleMounts:
     """What rules deny, as mounts in the namespaces of one tree of processes."""
 
@@ -64,6 +135,20 @@ class RuleMounts:
         self._init = init
         self._workspace = workspace
         self._denied = denied
+        self._watch = NameWatch(workspace)
+        self._watch.follow((*denied.unreadable, *denied.unwritable))
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when `follow_changes` is due; -1 if there is none."""
+        return self._watch.fileno()
+
+    def follow_changes(self) -> str:
+        """Mount again what is denied if something on the way to it was replaced.
+
+        Returns:
+            Why it could not be done; empty if it was done, or had not to be.
+        """
+        return self.apply(self._denied) if self._watch.has_changed() else ""
 
     def __repr__(self) -> str:
         return f"<RuleMounts in {self._init}: {self._denied}>"
@@ -77,6 +162,8 @@ class RuleMounts:
             Why it could not be done; empty if it was done.
         """
         former = self._denied
+        # Race: watched first, so that what is replaced while the table is read comes as one more event.
+        self._watch.follow((*denied.unreadable, *denied.unwritable))
         reason = _run_in_fork(lambda: self._apply(former, denied))
         if not reason:
             self._denied = denied

@@ -81,6 +81,8 @@ _find_tables = re.compile(rb"^VmPTE:\s*(\d+) kB$", re.MULTILINE).search
 _find_counts = re.compile(rb"^(sockets|TCP6?): (?:used|inuse) (\d+)", re.MULTILINE).findall
 # At the start of a line, where no name of a program stands: with a count in its name, which it may change
 # whenever it has run, a program would look as if it had not.
+# Whoever has no second number is in no namespace of processes below that of this /proc, and can enter none.
+_has_one_number = re.compile(rb"^NSpid:\s*\d+$", re.MULTILINE).search
 _find_switches = re.compile(rb"^(?:non)?voluntary_ctxt_switches:\s*(\d+)$", re.MULTILINE).findall
 
 
@@ -428,7 +430,7 @@ def measure_usage(supervisor: int, limits: Limits, shared_before: int | None = N
 
 
 def count_context_switches(
-    supervisor: int, max_threads: float = _MOST_COMPARED
+    supervisor: int, max_threads: float = _MOST_COMPARED, *, nested: bool = False
 ) -> dict[tuple[int, int], int] | None:
     """Count the context switches of each thread below a process: the same counts again mean that none ran.
 
@@ -438,6 +440,8 @@ def count_context_switches(
     Args:
         supervisor: The process; nothing is below 0.
         max_threads: How many to look at. The event loop waits meanwhile.
+        nested: Whether the sandbox has a namespace of processes of its own, as at level `isolated`. Then what
+            the supervisor itself has forked, to mount what rules deny, is not in there and does not count.
 
     Returns:
         A count for each pair of process id and thread id; empty when nothing is there. None when there are
@@ -447,10 +451,10 @@ def count_context_switches(
         found = processes.descendants(supervisor, max_threads=max_threads)
     except processes.TooManyProcesses:
         return None
-    return count_switches(found)
+    return count_switches(found, nested=nested)
 
 
-def count_switches(pids: Iterable[int]) -> dict[tuple[int, int], int]:
+def count_switches(pids: Iterable[int], *, nested: bool = False) -> dict[tuple[int, int], int]:
     """Count the context switches of each thread of some processes; see `count_context_switches`."""
     counts: dict[tuple[int, int], int] = {}
     for pid in pids:
@@ -458,6 +462,8 @@ def count_switches(pids: Iterable[int]) -> dict[tuple[int, int], int]:
             for thread in os.listdir(f"/proc/{pid}/task"):
                 with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
                     status = file.read()
+                if nested and _has_one_number(status):
+                    continue
                 switches = sum(map(int, _find_switches(status)))
                 counts[pid, int(thread)] = -time.monotonic_ns() if _RUNNING in status else switches
     return counts

@@ -168,9 +168,14 @@ class Supervisor:
         for watched in (self._control, self._children, host):
             if watched is not None:
                 poll.register(watched, select.POLLIN)
+        if self._mounts is not None and self._mounts.fileno() >= 0:
+            poll.register(self._mounts, select.POLLIN)
         while True:
             ready = {descriptor for descriptor, _ in poll.poll(self._until_repeat_ms())}
             self._repeat_interrupt()
+            if self._mounts is not None and self._mounts.fileno() in ready:
+                # What fails is tried again before the next call, which is refused then, with the reason.
+                self._mounts.follow_changes()
             if self._children.fileno() in ready:
                 self._report_death(self._children.reap())
             if host in ready or (self._control.fileno() in ready and not self._handle_request()):

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aisotools.sandbox.confinement.remounts import DeniedPaths, RuleMounts, find_covered, parse_denied
+from aisotools.sandbox.confinement.remounts import (
+    DeniedPaths,
+    NameWatch,
+    RuleMounts,
+    find_covered,
+    parse_denied,
+)
 from tests.sandbox.alone import in_one_thread
 
 TABLE = r"""20 1 0:30 / / ro,nosuid,nodev - tmpfs none rw,size=4096k
@@ -52,3 +61,57 @@ def test_a_failure_is_said_and_the_paths_of_before_stay() -> None:
     found = in_one_thread(apply)
     assert "setns" in found["reason"] or "not permitted" in found["reason"]  # root, or a plain user
     assert "unreadable=('a',)" in found["mounts"]
+
+
+def test_changes_of_names_on_the_way_are_seen_and_others_are_not(tmp_path: Path) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "deep" / "er" / "key").touch()
+    watch = NameWatch(str(tmp_path))
+    paths = ("deep/er/key", "late/file")
+    watch.follow(paths)
+    assert not watch.has_changed()
+    (tmp_path / "other").touch()
+    (tmp_path / "key").touch()
+    (tmp_path / "deep" / "er" / "late").touch()
+    (tmp_path / "deep" / "er" / "key").write_text("written where it is")
+    assert not watch.has_changed()
+    changes: tuple[Callable[[], object], ...] = (
+        lambda: (tmp_path / "key").replace(tmp_path / "deep" / "er" / "key"),
+        (tmp_path / "deep" / "er" / "key").unlink,
+        (tmp_path / "deep" / "er" / "key").touch,
+        lambda: (tmp_path / "deep").rename(tmp_path / "away"),
+        lambda: (tmp_path / "deep" / "er").mkdir(parents=True),
+        (tmp_path / "deep" / "er" / "key").touch,
+        (tmp_path / "late").mkdir,
+        (tmp_path / "late" / "file").touch,
+    )
+    for change in changes:
+        change()
+        assert watch.has_changed()
+        assert not watch.has_changed()
+        watch.follow(paths)
+    (tmp_path / "away" / "er" / "key").unlink()
+    assert not watch.has_changed(), "what was moved away is watched no more"
+
+
+def test_more_names_than_the_kernel_keeps_count_as_a_change(tmp_path: Path) -> None:
+    watch = NameWatch(str(tmp_path))
+    watch.follow(["denied"])
+    for number in range(int(Path("/proc/sys/fs/inotify/max_queued_events").read_text()) + 1):
+        (tmp_path / f"{number % 2}").touch()
+        (tmp_path / f"{number % 2}").unlink()
+    assert watch.has_changed()
+
+
+def test_a_watch_that_the_kernel_refuses_tells_nothing_and_breaks_nothing(tmp_path: Path) -> None:
+    """Then what was replaced is found before the next call, as on a file system that tells nothing."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        watch = NameWatch(str(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert watch.fileno() == -1
+    watch.follow(["key"])
+    (tmp_path / "key").touch()
+    assert not watch.has_changed()
