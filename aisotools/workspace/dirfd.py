@@ -306,9 +306,7 @@ def open_unlocked(name: str, parent: int | None = None) -> int:
 
 # ---- names
 
-MOST_NAME_BYTES = 255
-"""Length of the longest name that Linux and its common file systems allow."""
-
+MOST_NAME_BYTES = 255  # that Linux and its common file systems allow
 _MOST_CHARACTER_BYTES = 4  # of UTF-8
 
 

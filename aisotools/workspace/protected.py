@@ -17,8 +17,7 @@ soon after it was written if something was left running (`aisotools.session.prot
 comparison is repeated while it finds anything. At level `isolated` files that exist when a worker starts are
 read only for it.
 Failure: what cannot be restored is reported as such. Where not every folder can be watched, `unwatched` says
-why, and known files are still compared by their paths. Every call then fails until the folders are gone, but
-runs, so that they can be removed.
+why, and known files are compared by their paths. Calls run, and fail, until the folders are removed.
 """
 
 from __future__ import annotations
