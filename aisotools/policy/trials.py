@@ -54,6 +54,7 @@ _RUN_WHAT_THEY_FIND = frozenset(_NAMES.split())
 
 _TARGET = re.compile(r"^[a-z0-9_]+-(?:[a-z0-9_]+-)?(?:linux|w64)-(?:gnu|musl|mingw)\w*-")
 _VARIANT = re.compile(r"(?:-(?:dbg|debug|dev|nox|gtk|lucid|jit)|\.(?:basic|tiny|nox|gtk3?|athena|real|bin))$")
+_find_parts = re.compile(r"[^\s|;&()<>`$\"'{},=]+").findall
 _OF_A_VERSION = frozenset("0123456789abcdefghijklmnopqrstuvwxyz.+~_-")
 _PLACES_OUTSIDE = ("/", "~")
 
@@ -118,6 +119,9 @@ def _flaw_of(command: tuple[str, ...], lookups: TrialLookups) -> str:
             return f"it names {word}, outside the workspace"
         if lookups.is_code(word):
             return f"{word} is a script"
+        for part in _find_parts(word):
+            if _runs_what_it_finds(part.rpartition("/")[2]) or lookups.is_code(part):
+                return f"{word} may be a command, of which {part} runs code"
     return ""
 
 

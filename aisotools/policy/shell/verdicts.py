@@ -19,6 +19,7 @@ _DISK = re.compile(r"/dev/(?:sd|hd|vd|xvd|nvme|mmcblk|disk|rdisk|loop|dm-|md|map
 _SOCKET = re.compile(r"/dev/(?:tcp|udp)/([^/]*)/.*")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^/?#]*@)?(\[[^\]]*\]|[^/:?#]*)", re.IGNORECASE)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+-]+):")
+_SERVER_URL = re.compile(r"((?!file:)[A-Za-z][A-Za-z0-9+-]+)://", re.IGNORECASE)
 _PLAIN_HOST = re.compile(r"[\w.:%\[\]-]+")
 _REMOTE_PATH = re.compile(r"(?:[^/@:]*@)?(\[[^\]]*\]|[^/:@\[\]]+):.*", re.DOTALL)
 
@@ -144,9 +145,14 @@ def has_effect(effect: Effect, reason: str) -> CommandVerdict:
 
 
 def reads(word: Word) -> CommandVerdict:
-    """Return the verdict on reading the path `word`: no effect; standard input (`-`) is no path."""
+    """Return the verdict on reading the path `word`: no effect; standard input (`-`) is no path.
+
+    A URL counts as one, though most programs would take it for the name of a file: many take both.
+    """
     if word.text == "-":
         return NO_EFFECT
+    if url := _SERVER_URL.match(word.display):
+        return contacts(host_of(word.display) or url[1], f"it contacts {word.display}")
     if word.display == UNKNOWN_WORDS:
         return CommandVerdict(unresolved=(UNKNOWN_WORDS,))
     if word.text is None and not word.is_located:
