@@ -196,7 +196,7 @@ class CallEnvironment:
             WorkspaceError: If the workspace is not in its place: the sandbox would be given what is there.
         """
         if self.files is not None:
-            self.files.check()
+            self.files.check_above()
         await self.sandbox.restart()
 
     def prepare(self, tool: Tool, call: ToolCall, policy: Policy, *, is_asked: bool = False) -> PreparedCall:

@@ -125,6 +125,21 @@ class OpenedFolder:
                 "now. Move it back, or close this session and open another one."
             )
 
+    def check_above(self) -> None:
+        """Check that it is at its path, and no link has taken the place of a folder above it.
+
+        Whoever gives its path to a sandbox has to know that: the kernel does not follow links there.
+
+        Raises:
+            WorkspaceError: If it is not so.
+        """
+        self.check()
+        if (now := os.path.realpath(self.path)) != self.path:
+            raise WorkspaceError(
+                f"A folder above {self.path!r} was moved after this session had opened, and a link is in its "
+                f"place: the workspace is {now!r} now. Move it back, or close this session and open another."
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Root:

@@ -97,6 +97,14 @@ class Workspace:
         """
         self._root.folder.check()
 
+    def check_above(self) -> None:
+        """Check that the folder is still at its path, and that no link is above it.
+
+        Raises:
+            WorkspaceError: If it is not so; see `OpenedFolder`.
+        """
+        self._root.folder.check_above()
+
     def locate(
         self,
         path: str,

@@ -178,6 +178,24 @@ async def test_restart_and_close_leave_what_is_in_the_place_of_a_workspace(
     assert [read(path) for path in (place, moved)] == before
 
 
+async def test_restart_where_a_link_is_above_the_workspace_loses_nothing(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    place = tmp_path / "above" / "w"
+    place.mkdir(parents=True)
+    session = real_session(workspace=place, approver=AllowAll())
+    async with session:
+        await session.run_cell("x = 6", origin="person")
+        place.parent.rename(tmp_path / "moved")
+        place.parent.symlink_to(tmp_path / "moved")
+        with pytest.raises(WorkspaceError, match=r"a link is in its place: the workspace is .*moved/w"):
+            await session.restart()
+        place.parent.unlink()
+        (tmp_path / "moved").rename(place.parent)
+        assert (await session.run_cell("x * 7", origin="person")).content == "42"
+        await session.restart()
+
+
 async def test_call_during_which_the_workspace_is_moved_says_that_it_cannot_be_undone(
     real_session: OpenSession, tmp_path: Path
 ) -> None:
