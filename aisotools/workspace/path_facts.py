@@ -269,6 +269,9 @@ class _CallPaths:
         if is_plain or not home or facts.path_guarded or facts.runs_in != "sandbox":
             return ()
         digest = digest_of_settings(Path(self.root.path), home)
+        if digest is not None and digest.startswith(UNKNOWN):
+            # Nothing is remembered; what could be looked at is compared between card and run.
+            return (HOME_SETTINGS, ""), (f"{HOME_SETTINGS} (in part)", digest)
         return () if digest is None else ((HOME_SETTINGS, digest),)
 
     def _repository_sources(self, facts: Facts) -> tuple[tuple[str, str], ...]:

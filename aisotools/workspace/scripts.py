@@ -344,8 +344,9 @@ def digest_of_settings(workspace: Path, home: str) -> str | None:
 
     Returns:
         The digest, of names and stamps of all files below `home` whose path begins with a dot: settings, and
-        packages of the user. None if there are none. `UNREADABLE` if they cannot all be looked at, a link
-        leads to where nobody looks, or they may run what lies beside the workspace.
+        packages of the user. None if there are none. It begins with `stamps.UNKNOWN` if they may run what
+        lies beside the workspace. `UNREADABLE` if they cannot all be looked at, or
+        a link leads to where nobody looks.
     """
     try:
         has_settings = any(entry.name.startswith(".") for entry in Path(home).iterdir())
@@ -377,21 +378,24 @@ def digest_of_settings(workspace: Path, home: str) -> str | None:
         texts.append(data.decode("utf-8", "replace"))
     # Of settings too long to be read for signs, any file of the workspace may be run.
     is_any = bytes_left < 0 or sum(map(len, texts)) > MAX_SIGN_CHARS
+    spellings = ("/workspace/", f"{workspace}/")
+    for spelling in spellings:
+        texts = [text.replace(spelling, "") for text in texts]
     code = digest_of_code(workspace, () if is_any else texts, (), is_any=is_any)
+    is_complete = bool(code)
+    # Case: a setting names a file beside the workspace as well. What lies in it is compared all the same.
+    code = code or digest_of_code(workspace, (), (), is_any=True)
     # Settings are of many languages, and in some of them a file of any name is run.
-    words = {
-        posixpath.normpath(word.removeprefix("/workspace/").removeprefix(f"{workspace}/"))
-        for text in texts
-        for word in _WORD_OF_SETTINGS.findall(text)
-    }
+    words = {posixpath.normpath(word) for text in texts for word in _WORD_OF_SETTINGS.findall(text)}
     if len(words) > _MAX_WORDS_OF_SETTINGS:
         return UNREADABLE
     named = digests_of(workspace, [word for word in sorted(words) if (workspace / word).is_file()])
-    if not code or UNREADABLE in dict(named).values():
+    if not code:
         return UNREADABLE
-    return hashlib.sha256(
-        repr((sorted(found, key=repr), code, named)).encode("utf-8", "backslashreplace")
-    ).hexdigest()
+    is_complete = is_complete and UNREADABLE not in dict(named).values()
+    known = repr((sorted(found, key=repr), code, named))
+    digest = hashlib.sha256(known.encode("utf-8", "backslashreplace")).hexdigest()
+    return digest if is_complete else f"{UNKNOWN} {digest}"
 
 
 def _is_looked_at(home: str, stamp: tuple[object, ...]) -> bool:

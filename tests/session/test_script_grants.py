@@ -398,8 +398,11 @@ async def test_code_that_a_setting_names_ends_an_approval(real_session: OpenSess
     assert asked == [command] * 2
 
 
+@pytest.mark.parametrize("place", ["", "{}/", "~/y; sh "])
 @pytest.mark.parametrize("changed", ["setting", "script"])
-async def test_settings_are_compared_between_card_and_run(real_session: OpenSession, changed: str) -> None:
+async def test_settings_are_compared_between_card_and_run(
+    real_session: OpenSession, changed: str, place: str
+) -> None:
     def change() -> None:
         if changed == "setting":
             put_setting(home, ".sqliterc", f".shell sh x.sh {len(asked)}")
@@ -408,7 +411,7 @@ async def test_settings_are_compared_between_card_and_run(real_session: OpenSess
 
     asked: list[str] = []
     session, workspace, home, asked = await with_home(real_session, on_ask=change)
-    put_setting(home, ".sqliterc", ".shell sh x.sh")
+    put_setting(home, ".sqliterc", f".shell sh {place.format(workspace)}x.sh")
     await bash(session, "less data/a.txt > out/o.txt")
     assert len(asked) > 1
 
