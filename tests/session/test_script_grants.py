@@ -455,3 +455,26 @@ async def test_records_of_programs_and_plain_commands_keep_an_approval(real_sess
     put_setting(home, ".lesskey", LESSKEY)
     await bash(session, "echo 1 > out/e.txt")
     assert len(asked) == before
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("echo x >> out/a.txt", "echo y > out/b.txt"),
+        ("truncate -s +1 out/a.txt", "truncate -s 0 out/b.txt"),
+    ],
+)
+async def test_an_approval_for_appending_says_that_it_covers_replacing(
+    open_session: OpenSession, first: str, second: str
+) -> None:
+    session, _, workspace = await ready(open_session)
+    for name in ("out/a.txt", "out/b.txt"):
+        put(workspace, name, "1")
+    shown, other = (
+        session.explain(ToolCall("one", "sandbox_bash", {"command": command}, origin="model"))
+        for command in (first, second)
+    )
+    assert "replacing only what is in out" in remember_scopes(shown)["shape"]
+    grant = session.grants.add("shape", shown)
+    assert grant is not None
+    assert grant.covers(other)
