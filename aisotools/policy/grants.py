@@ -28,7 +28,7 @@ from aisotools.policy.prepared import PreparedCall, bound_sources
 from aisotools.policy.prompts import EFFECT_LABELS
 from aisotools.policy.rules import normalize_path
 from aisotools.workspace.protected_names import name_to_allow
-from aisotools.workspace.scripts import FOLDER, MISSING
+from aisotools.workspace.scripts import FOLDER, HOME_SETTINGS, MISSING
 from aisotools.workspace.stamps import is_known, is_there
 
 _MAX_LEFT = 1_000
@@ -223,7 +223,8 @@ class Grant:
         if not _is_known(facts):
             return False
         if self.scope == "tool":
-            return not (facts.hosts or facts.git_programs)  # which of them changes would be seen by none
+            # Which of them changes would be seen by none: settings may name any program.
+            return not (facts.hosts or facts.git_programs or HOME_SETTINGS in dict(facts.scripts))
         shape = shape_of(facts, left)
         return self.shape is not None and shape is not None and self.shape.covers(shape)
 
@@ -360,7 +361,8 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
         are = "is" if len(settings) == 1 else "are"
         unchanged = f", while {summarize_names(settings, 3)} {are} unchanged" if settings else ""
         scopes["shape"] = f"{name}{','.join(limits)}, {limit}{unchanged}"
-    if not (facts.hosts or facts.git_programs) and prepared.effect is not Effect.DESTRUCTIVE:
+    is_open = facts.hosts or facts.git_programs or HOME_SETTINGS in dict(facts.scripts)
+    if not is_open and prepared.effect is not Effect.DESTRUCTIVE:
         place = "on the host" if facts.runs_in == "host" else "in the workspace"
         scopes["tool"] = f"{name} with any arguments, {limit}, {place}"
     return scopes

@@ -481,7 +481,7 @@ def _notes(found: _Classification, decision: Decision) -> Sequence[str]:
     facts, notes = found.facts, []
     if found.is_unenforced:
         notes.append(_UNENFORCED.format(level=facts.level))
-    if facts.code == "":
+    if facts.code == "" or "" in dict(facts.scripts).values():
         notes.append(_NOT_REMEMBERED)
     elif unknown := [path for path, digest in bound_sources(facts) if not is_known(digest)]:
         notes.append(_NOT_COMPARED.format(names=summarize_names(unknown, 3)))

@@ -45,7 +45,15 @@ from aisotools.workspace.git_settings import ANY_HOOKS, ANY_PROGRAMS, GitProgram
 from aisotools.workspace.patch_names import names_in_patch
 from aisotools.workspace.path_lookup import GLOB, FollowedPaths, NameOf, PathLookup, Spellings, may_be_path
 from aisotools.workspace.paths import Root, as_utf8
-from aisotools.workspace.scripts import FOLDER, MISSING, digests_of, is_code, source_digests
+from aisotools.workspace.scripts import (
+    FOLDER,
+    HOME_SETTINGS,
+    MISSING,
+    digest_of_settings,
+    digests_of,
+    is_code,
+    source_digests,
+)
 from aisotools.workspace.stamps import UNKNOWN, stamps_of
 from aisotools.workspace.workspace import Workspace
 
@@ -54,6 +62,17 @@ _MAX_PATCHES = 10
 _OF_RUN_TIME = re.compile(r"[$`*?\[]")
 MAX_PATCH_BYTES = 4 << 20
 """Bytes of patches in which the names of files are looked for, in all the patches of a call."""
+
+_WITHOUT_SETTINGS = frozenset(
+    (
+        *(":", "[", "cd", "echo", "exit", "export", "false", "printf", "pwd", "read", "set", "test", "true"),
+        *("basename", "cat", "chmod", "cmp", "comm", "cp", "cut", "date", "dirname", "du", "expr", "fold"),
+        *("grep", "head", "join", "ln", "ls", "md5sum", "mkdir", "mktemp", "mv", "nl", "od", "paste"),
+        *("readlink", "realpath", "rev", "rm", "rmdir", "seq", "sha256sum", "shuf", "sleep", "stat", "tac"),
+        *("tail", "tee", "touch", "tr", "truncate", "uniq", "wc"),
+    )
+)
+"""Programs and builtins of a shell that read no settings in a home folder, and start no other program."""
 
 _MAX_SHOWN_PROGRAMS = 3
 _MAX_REPOSITORIES = 10
@@ -231,7 +250,29 @@ class _CallPaths:
         sources = source_digests(Path(self.root.path), filterfalse(compared.__contains__, paths))
         sources += tuple(unclear.items())
         sources += self._repository_sources(facts)
-        return dataclasses.replace(facts, sources=tuple((as_utf8(path), digest) for path, digest in sources))
+        return dataclasses.replace(
+            facts,
+            sources=tuple((as_utf8(path), digest) for path, digest in sources),
+            scripts=(*facts.scripts, *self._home_settings(facts)),
+        )
+
+    def _home_settings(self, facts: Facts) -> tuple[tuple[str, str], ...]:
+        """Return the settings in the home folder, with a digest, for a call whose programs may obey them.
+
+        Case: a setting that was written after an approval was remembered names a program, which then has all
+        rights of the command. Without settings nothing is returned, so that a new home folder is the same.
+        """
+        home = self.home_of()
+        is_plain = facts.certain and all(
+            command.partition(" ")[0] in _WITHOUT_SETTINGS for command in facts.commands
+        )
+        if is_plain or not home or facts.path_guarded or facts.runs_in != "sandbox":
+            return ()
+        digest = digest_of_settings(Path(self.root.path), home)
+        if digest is not None and digest.startswith(UNKNOWN):
+            # Nothing is remembered; what could be looked at is compared between card and run.
+            return (HOME_SETTINGS, ""), (f"{HOME_SETTINGS} (in part)", digest)
+        return () if digest is None else ((HOME_SETTINGS, digest),)
 
     def _repository_sources(self, facts: Facts) -> tuple[tuple[str, str], ...]:
         """Return what git would start here, with digests, for a call that may start git without naming it.

@@ -15,6 +15,8 @@ Mechanism
     nobody can tell beforehand. `digest_of_code` therefore binds such a call to the stamps of all files that
     may be code: whatever is not known to be data. If there is a sign that it runs files of any name, it binds
     all files.
+    Programs obey settings in the home folder of the sandbox, and many settings name a program to start.
+    `digest_of_settings` binds a call to the stamps of all of them, and to the code that they may run.
 Race window
     A file may change after the look. For a call that is asked about, the gate looks once more before it runs:
     at the files that are named. Modules that are installed are not looked at.
@@ -153,6 +155,19 @@ _CODE_AMONG_DATA = re.compile(
 _DATA_NAMES = frozenset(
     (".coverage", ".rhistory", ".rdata", ".python_history", ".bash_history", ".ds_store", ".gitignore")
 )
+HOME_SETTINGS = "~/.*"
+"""Stands for all settings in the home folder of the sandbox, among the files that a call may run."""
+
+_HOME_SETTINGS_BYTES = 1 << 18
+_MAX_WORDS_OF_SETTINGS = 3_000
+_WORD_OF_SETTINGS = re.compile(r"[\w./+@%-]{1,200}")
+_CACHE_FOLDER = ".cache"
+_RECORD = re.compile(
+    r"\..*hi?st(?:ory)?|history\.sqlite.*|.*_history|\.viminfo|\.wget-hsts|.*\.(?:log|tmp|pid)"
+)
+"""Files in a home folder in which programs note what they did: nothing in them is obeyed."""
+
+_CHANGED_BY_SANDBOX = ("/dev/", "/proc/", "/sys/")
 _GIT_FOLDER = ".git"
 _GIT_CODE = frozenset(("config", "config.worktree", "hooks", "info"))
 
@@ -320,13 +335,91 @@ def digest_of_code(
     return digest.hexdigest()
 
 
-def _stamps_of_code(root: str, known: frozenset[str], *, is_any: bool) -> list[tuple[object, ...]] | None:
+def digest_of_settings(workspace: Path, home: str) -> str | None:
+    """Return a digest of the settings in a home folder, and of the code of a workspace that they may run.
+
+    Args:
+        workspace: The folder.
+        home: The home folder of the sandbox, as the host sees it. All that is in it may be hostile.
+
+    Returns:
+        The digest, of names and stamps of all files below `home` whose path begins with a dot: settings, and
+        packages of the user. None if there are none. It begins with `stamps.UNKNOWN` if they may run what
+        lies beside the workspace. `UNREADABLE` if they cannot all be looked at, or
+        a link leads to where nobody looks.
+    """
+    try:
+        has_settings = any(entry.name.startswith(".") for entry in Path(home).iterdir())
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return UNREADABLE
+    if not has_settings:
+        return None
+    # The folder itself is the host's, and no link; what is below it is opened without following any.
+    root = os.path.realpath(home)
+    found = _stamps_of_code(root, frozenset(), is_any=True, is_home=True)
+    if found is None or any(not _is_looked_at(root, stamp) for stamp in found):
+        return UNREADABLE
+    if not found:
+        return None
+    look = Workspace(Path(root))
+    bytes_left = _HOME_SETTINGS_BYTES
+    texts: list[str] = []
+    for path, _, _, size, *_ in sorted(found, key=repr):
+        if int(str(size)) > bytes_left:
+            bytes_left = -1
+            break
+        try:
+            data = look.read_bytes(str(path), max_bytes=bytes_left)
+        except (OSError, ValueError, WorkspaceError):
+            return UNREADABLE  # a FIFO or a link out, say: nobody can tell what it names
+        bytes_left -= len(data)
+        texts.append(data.decode("utf-8", "replace"))
+    # Of settings too long to be read for signs, any file of the workspace may be run.
+    is_any = bytes_left < 0 or sum(map(len, texts)) > MAX_SIGN_CHARS
+    spellings = ("/workspace/", f"{workspace}/")
+    for spelling in spellings:
+        texts = [text.replace(spelling, "") for text in texts]
+    code = digest_of_code(workspace, () if is_any else texts, (), is_any=is_any)
+    is_complete = bool(code)
+    # Case: a setting names a file beside the workspace as well. What lies in it is compared all the same.
+    code = code or digest_of_code(workspace, (), (), is_any=True)
+    # Settings are of many languages, and in some of them a file of any name is run.
+    words = {posixpath.normpath(word) for text in texts for word in _WORD_OF_SETTINGS.findall(text)}
+    if len(words) > _MAX_WORDS_OF_SETTINGS:
+        return UNREADABLE
+    named = digests_of(workspace, [word for word in sorted(words) if (workspace / word).is_file()])
+    if not code:
+        return UNREADABLE
+    is_complete = is_complete and UNREADABLE not in dict(named).values()
+    known = repr((sorted(found, key=repr), code, named))
+    digest = hashlib.sha256(known.encode("utf-8", "backslashreplace")).hexdigest()
+    return digest if is_complete else f"{UNKNOWN} {digest}"
+
+
+def _is_looked_at(home: str, stamp: tuple[object, ...]) -> bool:
+    """Return whether a file of a home folder is no link, or leads to what is compared or the system's."""
+    path, mode, *_ = stamp
+    if not stat.S_ISLNK(int(str(mode))):
+        return True
+    real = resolve_links(f"{home}/{path}")
+    if real.startswith(_SYSTEM_FOLDERS):
+        return real == os.devnull or not real.startswith(_CHANGED_BY_SANDBOX)
+    return real.startswith(f"{home}/.")
+
+
+def _stamps_of_code(
+    root: str, known: frozenset[str], *, is_any: bool, is_home: bool = False
+) -> list[tuple[object, ...]] | None:
     """Return the names and stamps of all files that may be code; None if there are too many to look at.
 
     Args:
         root: The real path of the workspace.
         known: Files that are left out.
         is_any: Whether any file counts.
+        is_home: Whether it is a home folder instead: only what begins with a dot counts there, but for what
+            programs note of themselves, and for data in their caches.
     """
     stamps: list[tuple[object, ...]] = []
     work = 0
@@ -342,6 +435,8 @@ def _stamps_of_code(root: str, known: frozenset[str], *, is_any: bool) -> list[t
                     if work > MAX_WORK or len(stamps) > MAX_STAMPED:
                         return None
                     path = f"{folder}{entry.name}"
+                    if is_home and not _may_be_setting(path, entry):
+                        continue
                     if is_git and entry.name not in _GIT_CODE:
                         continue  # what git keeps: objects, and names of them
                     if entry.is_dir(follow_symlinks=False):
@@ -357,6 +452,17 @@ def _stamps_of_code(root: str, known: frozenset[str], *, is_any: bool) -> list[t
         if work > MAX_WORK:
             return None
     return stamps
+
+
+def _may_be_setting(path: str, entry: os.DirEntry[str]) -> bool:
+    """Return whether something in a home folder may be obeyed, or hold what may be."""
+    if not path.startswith("."):
+        return False
+    if entry.is_dir(follow_symlinks=False):
+        return True
+    if path.startswith(f"{_CACHE_FOLDER}/") and not _may_be_code(entry):
+        return False
+    return entry.is_symlink() or not _RECORD.fullmatch(entry.name)
 
 
 def _may_be_code(entry: os.DirEntry[str]) -> bool:

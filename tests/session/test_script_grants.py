@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aisotools.core.types import Approval, ApprovalRequest, ToolCall, ToolResult
+from aisotools.core.sandboxes import SupportsHome
+from aisotools.core.types import Approval, ApprovalRequest, Remember, ToolCall, ToolResult
+from aisotools.policy.grants import remember_scopes
+from aisotools.policy.rules import Policy
 from aisotools.session.session import Session
+from aisotools.workspace.scripts import MAX_STAMPED
 from tests.conftest import OpenSession
 
 pytestmark = pytest.mark.timeout(120)
@@ -319,3 +325,156 @@ async def test_calls_of_one_question_expect_what_those_before_change(real_sessio
     ]
     assert not any(result.is_error for result in await session.call_many(calls))
     assert len(approver.requests) == 3
+
+
+LESSKEY = "#env\nLESSOPEN = |/bin/sh x.sh %s\n"
+SETTINGS = (
+    (".lesskey", LESSKEY, "less data/a.txt > out/o.txt"),
+    (".sqliterc", ".shell sh x.sh\n", "sqlite3 d.db .tables > out/o.txt"),
+    (".config/pip/pip.conf", "[global]\npython = x.sh\n", "pip list > out/o.txt"),
+    (".local/lib/python3/site-packages/usercustomize.py", "1", "python3 -m json.tool a.json > out/o.txt"),
+    (".local/lib/python3/site-packages/a.pth", "import os", "less data/a.txt > out/o.txt"),
+    (".unheard-of", "run x.sh\n", "less data/a.txt > out/o.txt"),
+)
+
+
+async def with_home(
+    real_session: OpenSession, remember: Remember | None = None, on_ask: Callable[[], object] = tuple
+) -> tuple[Session, Path, Path, list[str]]:
+    """Return a session, its workspace, its home folder as the host sees it, and what it is asked about."""
+    asked: list[str] = []
+
+    async def approve(request: ApprovalRequest) -> Approval:
+        asked.append(str(request.call.arguments["command"]))
+        on_ask()
+        offered = request.preview["remember"]
+        return Approval("approve", remember=remember if remember in offered else None)
+
+    class Approves:
+        ask = staticmethod(approve)
+
+    session = real_session(approver=Approves(), policy=Policy(mode="safe"))
+    await session.start()
+    assert session.workspace is not None
+    for name, text in {"data/a.txt": "1", "x.sh": "echo 1", "a.json": "{}", "out/o.txt": ""}.items():
+        put(session.workspace, name, text)
+    (session.workspace / "out/o.txt").chmod(0o644)  # what can be executed counts as code
+    sandbox: object = session.sandbox
+    assert isinstance(sandbox, SupportsHome)
+    assert not (await bash(session, "true")).is_error  # the worker has started
+    return session, session.workspace, Path(sandbox.home), asked
+
+
+def put_setting(home: Path, name: str, text: str) -> None:
+    (home / name).parent.mkdir(parents=True, exist_ok=True)
+    (home / name).write_text(text)
+
+
+@pytest.mark.parametrize(("name", "text", "command"), SETTINGS)
+@pytest.mark.parametrize("remember", ["call", "shape", "tool"])
+async def test_a_setting_in_the_home_folder_ends_an_approval(
+    real_session: OpenSession, remember: Remember, name: str, text: str, command: str
+) -> None:
+    session, _, home, asked = await with_home(real_session, remember)
+    await bash(session, command)
+    await bash(session, command)
+    before = len(asked)
+    assert before == 1 or command.startswith("python3")  # the control: it is remembered
+    put_setting(home, name, text)
+    await bash(session, command)
+    assert len(asked) > before
+
+
+async def test_code_that_a_setting_names_ends_an_approval(real_session: OpenSession) -> None:
+    session, workspace, home, asked = await with_home(real_session, "shape")
+    command = "less data/a.txt > out/o.txt"
+    put_setting(home, ".lesskey", LESSKEY.replace("x.sh", "x.txt"))
+    put(workspace, "x.txt", "echo 1")
+    await bash(session, command)
+    await bash(session, command)
+    assert asked == [command]
+    put(workspace, "x.txt", "echo 2")
+    await bash(session, command)
+    assert asked == [command] * 2
+
+
+@pytest.mark.parametrize("place", ["", "{}/", "~/y; sh "])
+@pytest.mark.parametrize("changed", ["setting", "script"])
+async def test_settings_are_compared_between_card_and_run(
+    real_session: OpenSession, changed: str, place: str
+) -> None:
+    def change() -> None:
+        if changed == "setting":
+            put_setting(home, ".sqliterc", f".shell sh x.sh {len(asked)}")
+        elif len(asked) == 1:
+            put(workspace, "x.sh", "echo 2")
+
+    asked: list[str] = []
+    session, workspace, home, asked = await with_home(real_session, on_ask=change)
+    put_setting(home, ".sqliterc", f".shell sh {place.format(workspace)}x.sh")
+    await bash(session, "less data/a.txt > out/o.txt")
+    assert len(asked) > 1
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "link to a folder", "elsewhere", "many", "no folder"])
+async def test_settings_that_cannot_be_compared_are_not_remembered(
+    real_session: OpenSession, kind: str
+) -> None:
+    session, workspace, home, asked = await with_home(real_session, "call")
+    if kind == "fifo":
+        os.mkfifo(home / ".unheard-of")  # of no program here, which would wait for it
+    elif kind == "link":
+        (home / ".lesskey").symlink_to(workspace / "x.sh")
+    elif kind == "link to a folder":
+        (home / ".config").symlink_to(workspace / "data")
+    elif kind == "elsewhere":
+        put_setting(home, ".lesskey", "LESSOPEN = |sh $HOME/x.sh")
+    elif kind == "many":
+        for number in range(MAX_STAMPED + 2):
+            put_setting(home, f".config/{number}", "")
+    else:
+        (home / ".config").symlink_to("/dev/shm")
+    call = ToolCall("one", "sandbox_bash", {"command": "less data/a.txt > out/o.txt"}, origin="model")
+    prepared = session.explain(call)
+    assert not remember_scopes(prepared)
+    assert any("cannot be remembered" in reason for reason in prepared.evaluation.reasons)
+    await bash(session, "less data/a.txt > out/o.txt")
+    await bash(session, "less data/a.txt > out/o.txt")
+    assert len(asked) == 2
+
+
+async def test_records_of_programs_and_plain_commands_keep_an_approval(real_session: OpenSession) -> None:
+    """The control: a history is no setting, and `echo` obeys none."""
+    session, _, home, asked = await with_home(real_session, "shape")
+    for command in ("less data/a.txt > out/o.txt", "echo 1 > out/e.txt"):
+        await bash(session, command)
+    put_setting(home, ".lesshst", "1")
+    put_setting(home, ".cache/matplotlib/fonts.json", "1")
+    before = len(asked)
+    await bash(session, "less data/a.txt > out/o.txt")
+    put_setting(home, ".lesskey", LESSKEY)
+    await bash(session, "echo 1 > out/e.txt")
+    assert len(asked) == before
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("echo x >> out/a.txt", "echo y > out/b.txt"),
+        ("truncate -s +1 out/a.txt", "truncate -s 0 out/b.txt"),
+    ],
+)
+async def test_an_approval_for_appending_says_that_it_covers_replacing(
+    open_session: OpenSession, first: str, second: str
+) -> None:
+    session, _, workspace = await ready(open_session)
+    for name in ("out/a.txt", "out/b.txt"):
+        put(workspace, name, "1")
+    shown, other = (
+        session.explain(ToolCall("one", "sandbox_bash", {"command": command}, origin="model"))
+        for command in (first, second)
+    )
+    assert "replacing only what is in out" in remember_scopes(shown)["shape"]
+    grant = session.grants.add("shape", shown)
+    assert grant is not None
+    assert grant.covers(other)
