@@ -220,6 +220,24 @@ def test_redo_of_an_undo_that_took_back_nothing_of_anybody_applies_the_calls(for
     assert (forced.root / "f").read_text() == "2"
 
 
+@pytest.mark.parametrize("by_call", [remove("d"), lambda root: (root / "d").rename(root / "e")])
+@pytest.mark.parametrize("before", [folder("d"), put("d/x", "1")])
+def test_redo_removes_a_folder_that_somebody_has_made_again_but_not_what_it_holds(
+    forced: Forced, before: Act, by_call: Act
+) -> None:
+    forced.edit(before)
+    forced.call(by_call)
+    forced.edit(put("d/mine", "mine"))
+    found = contents(read(forced.root))
+    undone = forced.move("undo")
+    assert (undone.conflicts, undone.done) == ((), True)
+    assert [path for path, _ in forced.move("redo").conflicts] == ["d/mine"]
+    redone = forced.move("redo", force=True)
+    assert redone.done
+    assert [path for path, _ in redone.missing] == ["d"]
+    assert contents(read(forced.root)) == found
+
+
 def test_state_that_an_undo_has_found_is_kept_as_long_as_it_can_be_redone(forced: Forced) -> None:
     forced.call(put("f", "2"))
     forced.edit(put("f", "mine"))
