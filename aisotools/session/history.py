@@ -591,7 +591,8 @@ class WorkspaceHistory:
             self.announce()
         if moved.conflicts and not moved.done:
             together = self._choice(direction).count_with(moved.together)
-            return await in_thread(conflict_result, moved, together)
+            may_be_left = self._shared.has_run_code
+            return await in_thread(conflict_result, moved, together, may_be_left=may_be_left)
         self._reads.forget()
         if not moved.done:
             return await in_thread(failed_result, moved)

@@ -58,7 +58,10 @@ def explain_kept(
     own = [path for path in paths if path not in others]
     if not own:
         return _add_line(result, "It had changed no file.").with_metadata(changed_files=[])
-    if changes["unclear"]:
+    if result.metadata.get("threads_left"):
+        # No undo can tell what a thread writes after its call from what a person does.
+        remark = " Undo takes it back, once a restart has ended its threads, with force=True."
+    elif changes["unclear"]:
         remark = " An undo takes it back with force=True alone."
     elif "not_restorable" in result.metadata:
         remark = " Undo takes it back, but for what it will not restore."
@@ -356,13 +359,14 @@ def move_result(plan: UndoPlan, moved: UndoResult, variables: str) -> ToolResult
     return ToolResult(content=content, kind="json", value=value, metadata=metadata)
 
 
-def conflict_result(moved: UndoResult, together: int = 0) -> ToolResult:
+def conflict_result(moved: UndoResult, together: int = 0, *, may_be_left: bool = False) -> ToolResult:
     """Build the result of an undo or redo that was refused, since something else changed the same files.
 
     Args:
         moved: The move.
         together: How many calls have to be taken for none to be left that ran at the same time; 0 if not
             known.
+        may_be_left: Whether calls have run code in the sandbox, which may have left something that goes on.
     """
     is_partial = all(reason.endswith(RAN_BESIDE) for _, reason in moved.conflicts)
     why = "take only some of the calls that changed the same files" if is_partial else ""
@@ -377,6 +381,11 @@ def conflict_result(moved: UndoResult, together: int = 0) -> ToolResult:
         )
     else:
         lines.append(f"Keep it by leaving it as it is, or {moved.direction} with force=True.")
+    if may_be_left and not is_partial:
+        lines.append(
+            "Somebody else may be a thread or a task that a call has left in the sandbox, if there is one: "
+            "end it first, by a restart of the sandbox, since it may write until this has ended it."
+        )
     result = ToolResult.error("\n".join(lines), error_kind="failed")
     return dataclasses.replace(result, value={"conflicts": _list_conflicts(moved.conflicts)})
 

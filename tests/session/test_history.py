@@ -1217,6 +1217,37 @@ async def test_timeout_says_what_stays_or_takes_it_back(
         assert (await session.run_cell("x")).content.splitlines()[-1] == "1"
 
 
+async def test_thread_that_goes_on_to_write_is_undone_after_a_restart_as_both_results_say(
+    real_session: OpenSession,
+) -> None:
+    session = real_session(policy=AUTO, approver=AllowAll())
+    await session.run_cell("v = 1")
+    code = """
+import threading, time
+v = 2
+def write():
+    while True:
+        with open('grows', 'a') as file: file.write('x')
+        time.sleep(0.01)
+threading.Thread(target=write, daemon=True).start()
+time.sleep(1000)
+"""
+    grows = here(session, "grows")
+    call = session.call("python", {"code": code}, timeout_s=HANG_S)
+    result = await late(call, when=grows.exists, deadline_s=HANG_S)
+    assert "Undo takes it back, once a restart has ended its threads, with force=True.]" in result.content
+    assert "An undo of the call, or %sandbox restart, ends it. " in result.content
+    size = grows.stat().st_size
+    await eventually(lambda: grows.stat().st_size > size)
+    refused = await session.undo()
+    assert refused.is_error
+    assert "Somebody else may be a thread or a task that a call has left in the sandbox" in refused.content
+    assert "end it first, by a restart of the sandbox" in refused.content
+    await session.restart()
+    assert not (await session.undo(force=True, variables="keep")).is_error
+    assert not grows.exists()
+
+
 async def test_timeout_of_a_command_that_changed_nothing_says_so(real_session: OpenSession) -> None:
     session = real_session(policy=AUTO, approver=AllowAll())
     result = await session.call("sandbox_bash", {"command": "mkdir -p .; sleep 100", "timeout": 200})

@@ -133,6 +133,16 @@ def test_conflicts_are_listed_up_to_a_bound() -> None:
     assert len(result.value["conflicts"]) == 22
 
 
+def test_conflict_says_that_somebody_else_may_be_what_a_call_has_left() -> None:
+    moved = UndoResult(direction="undo", conflicts=(("f", "it was changed"),), done=False)
+    last = conflict_result(moved, may_be_left=True).content.splitlines()[-1]
+    assert last == (
+        "Somebody else may be a thread or a task that a call has left in the sandbox, if there is one: "
+        "end it first, by a restart of the sandbox, since it may write until this has ended it."
+    )
+    assert "thread" not in conflict_result(moved).content
+
+
 def test_a_move_that_was_taken_back_says_what_is_where() -> None:
     moved = UndoResult(direction="undo", steps=(checkpoint("c1"),), restored=("x",), removed=("y",))
     back = UndoResult(direction="redo", steps=moved.steps, restored=("x", "y"))
@@ -174,6 +184,10 @@ def test_timeout_names_what_stays_changed() -> None:
     assert explain_kept(late, ["b"], everybody).content == "late\n[It had changed no file.]"
     unclear = explain_kept(late, ["a", "b"], {**everybody, "unclear": ["a"]})
     assert unclear.content.endswith("stays changed: a. An undo takes it back with force=True alone.]")
+    left = explain_kept(late.with_metadata(threads_left=True), ["a"], everybody)
+    assert left.content.endswith(
+        "a. Undo takes it back, once a restart has ended its threads, with force=True.]"
+    )
     partly = explain_kept(late.with_metadata(not_restorable=["a"]), ["a"], everybody)
     assert partly.content.endswith("a. Undo takes it back, but for what it will not restore.]")
 

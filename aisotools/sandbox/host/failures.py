@@ -98,7 +98,13 @@ def worker_died_result(error: WorkerDied, recovery: Recovery | None) -> ToolResu
 
 
 def timeout_result(
-    tool: str, timeout_s: float, output: Mapping[str, str], *, partial: str | None, recovery: Recovery | None
+    tool: str,
+    timeout_s: float,
+    output: Mapping[str, str],
+    *,
+    partial: str | None,
+    recovery: Recovery | None,
+    has_threads: bool = False,
 ) -> ToolResult:
     """Build the result of a call that exceeded its deadline.
 
@@ -108,11 +114,14 @@ def timeout_result(
         output: What it had printed, by stream.
         partial: What the call returned after being interrupted, or None if its worker had to be killed.
         recovery: The snapshot restored after the kill, if any.
+        has_threads: Whether threads of it go on, as its worker says.
     """
     reason = f"{tool} timed out after {timeout_s:g} s."
     if partial is not None:
         lines = [f"{reason} {VARIABLES_KEPT}", partial]
         metadata: dict[str, Any] = {"state_kept": True}
+        if has_threads:
+            metadata["threads_left"] = True
     else:
         tails = [text[-_TAIL_CHARS:] for text in output.values()]
         lines = [f"{reason} It could not be interrupted. {describe_recovery(recovery)}", *tails]

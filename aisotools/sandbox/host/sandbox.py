@@ -417,13 +417,14 @@ class LocalSandbox:
     ) -> ToolResult:
         reason = f"timed out after {request.timeout_s:g} s"
         survived, recovery = await self._stop(connection, request, pending, reason)
-        partial = (await self._result(connection, request, pending)).content if survived else None
+        stopped = await self._result(connection, request, pending) if survived else None
         return timeout_result(
             request.call.name,
             request.timeout_s,
             pending.output.texts(),
-            partial=partial,
+            partial=None if stopped is None else stopped.content,
             recovery=recovery,
+            has_threads=stopped is not None and bool(stopped.metadata.get("threads_left")),
         )
 
     # ---- stopping

@@ -93,12 +93,14 @@ def name_threads(result: ToolResult, names: Sequence[str]) -> ToolResult:
         return result
     listed = ", ".join(name[:_MAX_NAME_CHARS] for name in names[:_MAX_NAMES])
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    plural, verb = ("s", "go") if len(names) > 1 else ("", "goes")
+    plural, verb, them = ("s", "go", "them") if len(names) > 1 else ("", "goes", "it")
     note = (
         f"[{len(names)} thread{plural} that the call has started {verb} on: {listed}{more}. "
-        "An undo of the call, or %sandbox restart, ends them.]"
+        f"An undo of the call, or %sandbox restart, ends {them}. To an undo, what is changed until then is "
+        "changed by somebody else: restart first, if files are, and undo with force=True.]"
     )
-    return dataclasses.replace(result, content=f"{result.content}\n{note}")
+    content = f"{result.content}\n{note}"
+    return dataclasses.replace(result, content=content).with_metadata(threads_left=True)
 
 
 def encode_failure(

@@ -156,6 +156,7 @@ def plan_trees(
     *,
     is_resumed: bool = False,
     force: bool = False,
+    found: Mapping[str, str] | None = None,
     rest: Sequence[Checkpoint] = (),
 ) -> list[tuple[TrackedTree, RestorePlan]]:
     """Return what undo or redo of some steps has to do in each tree that they changed.
@@ -167,6 +168,7 @@ def plan_trees(
         steps: The steps, in the order in which they are taken.
         is_resumed: Whether a move of these steps was cut short; see `plan_restore`.
         force: Whether what somebody else has changed is replaced as well.
+        found: Digests of the trees before a forced move that was cut short, by `TrackedTree.key`.
         rest: The other steps that could be taken. What one of them may have changed as well, since it ran
             at the same time, is a conflict.
     """
@@ -205,6 +207,7 @@ def plan_trees(
                 beside=beside[key],
                 returns=returns[key],
                 force=force,
+                found=(found or {}).get(key, ""),
             )
             plans.append((tree, plan))
     return plans

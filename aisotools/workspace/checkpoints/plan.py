@@ -157,6 +157,7 @@ def plan_restore(
     beside: Sequence[Mapping[TreePath, str]] = (),
     returns: Sequence[Return | None] = (),
     force: bool = False,
+    found: str = "",
     placed: Placed | None = None,
 ) -> RestorePlan:
     """Plan the way from what is there now over `hops`, each from one tree to another.
@@ -183,6 +184,8 @@ def plan_restore(
             taken, with the name of that call. It is contested.
         returns: For each hop, where it leads instead if it was undone by force; see `Return`.
         force: Whether what somebody else has changed is replaced all the same.
+        found: Digest of the tree that a forced restore had found which was cut short. What is still as it was
+            then, it was to replace, so that is contested no more.
         placed: What a move that is to be taken back has put at the paths that it changed. Where something
             else is now, somebody else has put it there since; that stays, and so do all other paths.
     """
@@ -196,13 +199,16 @@ def plan_restore(
         return RestorePlan(missing=(((), f"its files are not covered: {snapshot.uncovered[0][1]}"),))
     if not all(root for hop in hops for root in hop):
         return RestorePlan(missing=(((), "its files were not covered: there were too many of them"),))
-    way = _Way(store, now, direction=direction, is_resumed=is_resumed, force=force, placed=placed)
+    way = _Way(
+        store, now, direction=direction, is_resumed=is_resumed, force=force, found=found, placed=placed
+    )
     for (start, end), authorship, others_beside, back in zip(
         hops, authorships or repeat(UNKNOWN), beside or repeat({}), returns or repeat(None), strict=False
     ):
         way.add_hop(start, end, authorship, others_beside, back)
     way.add_missing_folders()
     way.spare_added()
+    way.accept_overridden()
     return way.plan(tree, looked_ns)
 
 
@@ -217,11 +223,12 @@ class _Way:
         direction: Direction,
         is_resumed: bool,
         force: bool,
+        found: str,
         placed: Placed | None,
     ) -> None:
         self._store, self._reader, self._now = store, TreeReader(store), now
         self._direction, self._is_resumed, self._force = direction, is_resumed, force
-        self._placed = placed
+        self._found, self._placed = found, placed
         self._count, self._end = 0, ""
         self._present: dict[TreePath, Node | None] = {}
         self._targets: dict[TreePath, Node | None] = {}
@@ -390,6 +397,16 @@ class _Way:
         for path in holding & self._targets.keys():
             self._others[path] = _ADDED_TO
             del self._targets[path]
+
+    def accept_overridden(self) -> None:
+        """Contest nothing that a restore that was cut short has put there, or had found to replace."""
+        if not self._is_resumed:
+            return
+        for path in [*self._contested]:
+            now = self._reader.lookup(self._now, path)
+            is_done = path in self._targets and is_same(now, self._targets[path])
+            if is_done or (self._found and is_same(now, self._reader.lookup(self._found, path))):
+                del self._contested[path]
 
     def plan(self, tree: TrackedTree, looked_ns: int) -> RestorePlan:
         """Return the plan.

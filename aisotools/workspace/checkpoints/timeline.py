@@ -492,6 +492,7 @@ class Checkpoints:
                 self._trees.keep_only({key for step in self._timeline.all_steps() for key in step.before})
                 roots = {root for step in self._timeline.all_steps() for root in step.roots}
                 roots |= {tree.root for tree in self._trees if tree.root}
+                roots |= set((self._timeline.moving or {}).get("found", {}).values()) - {""}
                 roots |= self._pinned.keys()
                 try:
                     self._store.keep_only(reachable_digests(self._store, roots))

@@ -41,7 +41,7 @@ from aisotools.workspace.checkpoints.staging import switch_name, temporary_prefi
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline, group_overlapping
 from aisotools.workspace.checkpoints.store import RecordQueue, Store
 from aisotools.workspace.checkpoints.switching import put_back_displaced
-from aisotools.workspace.checkpoints.tree import TreeReader
+from aisotools.workspace.checkpoints.tree import TreeReader, is_whole
 from aisotools.workspace.checkpoints.trees import TrackedTree, TrackedTrees
 
 _TICK_S = 0.01  # the longest tick of the clock by which files are stamped
@@ -96,7 +96,7 @@ class Mover:
                 )
             # The plan has scanned every tree.
             origin = {tree.key: tree.root for tree, _ in plans}
-            found = origin if force and conflicts and direction == "undo" else {}
+            found = origin if force and conflicts else {}
             moved = self._carry_out(direction, steps, plans, force=force, found=found)
             if moved.changed and moved.done and not force:
                 moved = self._take_back(replace(moved, origin=origin), plans)
@@ -189,6 +189,7 @@ class Mover:
         *,
         is_resumed: bool = False,
         force: bool = False,
+        found: Mapping[str, str] | None = None,
     ) -> list[tuple[TrackedTree, RestorePlan]]:
         return plan_trees(
             self._store,
@@ -197,6 +198,7 @@ class Mover:
             steps,
             is_resumed=is_resumed,
             force=force,
+            found=found,
             rest=() if is_resumed else self._find_rest(direction, steps),
         )
 
@@ -237,7 +239,8 @@ class Mover:
                 without it, unless forced.
             is_recorded: Whether the move was recorded before, and cut short.
             left: Keys of the trees in which something may be left of it, for `sweep_left`.
-            found: Digests of the trees before it, by `TrackedTree.key`, if a redo is to lead to them.
+            found: Digests of the trees before it, by `TrackedTree.key`, if it replaces what somebody else has
+                changed: whoever completes it knows that by them, and the redo of an undo leads to them.
 
         Returns:
             The result; if not everything could be staged, and it need not go on all the same, one that is not
@@ -282,7 +285,7 @@ class Mover:
                 failed.append(("", UNCERTAIN))
         else:
             self._timeline.shift(direction, ids)
-            result = self._note_returns(ids, found) if found else {}
+            result = self._note_returns(ids, found) if found and direction == "undo" else {}
             moved.missing += moved.waiting
             # What somebody else has changed is left to them, and nothing to be completed, unless all of this
             # is taken back for that.
@@ -382,12 +385,17 @@ class Mover:
         return failed
 
     def complete(self, record: Mapping[str, Any]) -> UndoResult:
-        """Complete an undo or redo that was cut short. Paths that were changed since are left alone."""
+        """Complete an undo or redo that was cut short. Paths that were changed since are left alone.
+
+        What a forced one had found it replaces all the same: else neither state would be there afterwards.
+        """
         direction: Direction = "undo" if record["way"] == "undo" else "redo"
         known = {step.call_id: step for step in [*self._timeline.done, *self._timeline.undone]}
         steps = [known[call_id] for call_id in record["ids"] if call_id in known]
+        # Deleted or damaged: nobody can tell then what was changed since, and all of that is left alone.
+        found = {key: root for key, root in record.get("found", {}).items() if is_whole(self._store, root)}
         left = []
-        for tree, plan in self._plan(direction, steps):
+        for tree, plan in self._plan(direction, steps, force=bool(found)):
             folders = {(), *(path[:-1] for path in plan.touched)}
             with tree.opened() as root:
                 # Crash: a person's save may have been taken out of its place, and not put back yet.
@@ -396,7 +404,7 @@ class Mover:
                     left.append(tree.key)
                 lock_again(self._store, root, plan.end, folders)
         # Plan again: the partial files that were just removed would count as changes by somebody else.
-        plans = self._plan(direction, steps, is_resumed=True)
+        plans = self._plan(direction, steps, is_resumed=True, force=bool(found), found=found)
         moved = self._carry_out(
             direction,
             steps,
@@ -406,7 +414,7 @@ class Mover:
             must_succeed=record.get("must_succeed"),
             is_recorded=True,
             left=left,
-            found=record.get("found"),
+            found=found,
         )
         spared = [conflict for _, plan in plans for conflict in plan.conflicts]
         return replace(moved, conflicts=tuple(sorted_in_runs([*spared, *moved.changed])))

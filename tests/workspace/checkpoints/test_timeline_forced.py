@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,6 +16,8 @@ import pytest
 from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.steps import Direction
 from aisotools.workspace.checkpoints.timeline import Checkpoints
+from aisotools.workspace.checkpoints.tree import is_whole
+from tests.workspace.checkpoints.test_timeline_faults import Faults
 
 Act = Callable[[Path], None]
 
@@ -216,6 +220,24 @@ def test_redo_of_an_undo_that_took_back_nothing_of_anybody_applies_the_calls(for
     assert (forced.root / "f").read_text() == "2"
 
 
+@pytest.mark.parametrize("by_call", [remove("d"), lambda root: (root / "d").rename(root / "e")])
+@pytest.mark.parametrize("before", [folder("d"), put("d/x", "1")])
+def test_redo_removes_a_folder_that_somebody_has_made_again_but_not_what_it_holds(
+    forced: Forced, before: Act, by_call: Act
+) -> None:
+    forced.edit(before)
+    forced.call(by_call)
+    forced.edit(put("d/mine", "mine"))
+    found = contents(read(forced.root))
+    undone = forced.move("undo")
+    assert (undone.conflicts, undone.done) == ((), True)
+    assert [path for path, _ in forced.move("redo").conflicts] == ["d/mine"]
+    redone = forced.move("redo", force=True)
+    assert redone.done
+    assert [path for path, _ in redone.missing] == ["d"]
+    assert contents(read(forced.root)) == found
+
+
 def test_state_that_an_undo_has_found_is_kept_as_long_as_it_can_be_redone(forced: Forced) -> None:
     forced.call(put("f", "2"))
     forced.edit(put("f", "mine"))
@@ -247,6 +269,150 @@ def test_forced_undo_that_was_cut_short_is_completed_and_redone_exactly(forced: 
     assert (forced.root / "f").read_text() == "1"
     assert forced.move("redo").done
     assert read(forced.root) == found
+
+
+History = tuple[list[Act], list[list[Act]], list[Act]]
+"""What is there before the calls, what each call does, and what a person has changed after them."""
+
+HISTORIES: dict[str, History] = {
+    **{name: (before, [by_call], by_person) for name, (before, by_call, by_person) in EDITS.items()},
+    "two calls": (
+        [put("f", "1"), put("g", "1"), put("h", "1"), put("m", "1"), link("p"), put("old/x", "1")],
+        [
+            [put("f", "2"), put("g", "2"), put("h", "2"), put("m", "2"), put("new/a", "2"), remove("old")],
+            [put("f", "3"), put("k", "3"), remove("h"), link("p", "f")],
+        ],
+        [put("g", "mine"), link("p", "mine"), chmod("m", 0o600), put("new/b", "mine"), put("old/y", "mine")],
+    ),
+}
+
+
+def read_files(root: Path) -> dict[str, tuple[object, ...]]:
+    """Return what `read` does, without the times of folders: to switch what is in one changes its own."""
+    folders = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_dir()}
+    return {name: entry[:2] if name in folders else entry for name, entry in read(root).items()}
+
+
+def opened(top: Path) -> Forced:
+    """Return what `Forced` has made in a folder, opened again."""
+    forced = Forced.__new__(Forced)
+    forced.root, forced.store = top / "workspace", top / "store"
+    forced.chain = Checkpoints(forced.root, forced.store)
+    return forced
+
+
+def move_and_end(top: Path, way: Direction, count: int, number: int) -> bool:
+    """Make a forced move in another process. Return whether that was ended by a call that changes something.
+
+    Args:
+        top: Folder of the workspace and its timeline.
+        way: Direction.
+        count: Number of steps.
+        number: Which of these calls it does not survive.
+    """
+    pid = os.fork()
+    if pid == 0:
+        try:
+            forced = opened(top)
+            Faults("killed", number).arm()
+            forced.move(way, count, force=True)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert code in {0, 9}
+    return code == 9
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("way", ["undo", "redo"])
+@pytest.mark.parametrize("name", HISTORIES)
+def test_forced_move_that_ends_at_any_call_leaves_the_one_or_the_other_state(
+    tmp_path: Path, name: str, way: Direction
+) -> None:
+    """What it overrides stays overridden: the next process completes it as it was begun."""
+    before, by_calls, by_person = HISTORIES[name]
+    count = len(by_calls)
+    forced = Forced(tmp_path / "start")
+    forced.edit(put("untouched", "1"), *before)
+    for acts in by_calls:
+        forced.call(*acts)
+    if way == "redo":
+        assert forced.move("undo", count).done
+    forced.edit(*by_person, put("elsewhere", "mine"))
+    old = read_files(forced.root)
+    forced.chain.close()
+    new: dict[str, tuple[object, ...]] = {}
+    outcomes = set()
+    for number in itertools.chain([1 << 30], itertools.count()):
+        shutil.copytree(tmp_path / "start", tmp_path / "copy", symlinks=True)
+        is_ended = move_and_end(tmp_path / "copy", way, count, number)
+        forced = opened(tmp_path / "copy")
+        found, is_moved = (
+            read_files(forced.root),
+            not (forced.chain.undone if way == "redo" else forced.chain.steps),
+        )
+        if not new:
+            assert is_moved
+            new = found
+        elif not is_ended:
+            break
+        else:
+            outcomes.add(is_moved)
+            assert found == (new if is_moved else old), number
+            assert not any("somebody else since" in note for note in forced.chain.notes), forced.chain.notes
+            if way == "undo" and is_moved and forced.move("redo", count).done:
+                assert read_files(forced.root) == old, number
+        forced.chain.close()
+        shutil.rmtree(tmp_path / "copy")
+    forced.chain.close()
+    assert outcomes == {False, True}
+
+
+def test_forced_move_that_is_completed_spares_what_was_saved_after_its_end(tmp_path: Path) -> None:
+    """Whatever it had found is replaced. What is newer than that nobody has agreed to lose."""
+    spared = set()
+    for number in itertools.count():
+        forced = Forced(tmp_path / str(number))
+        forced.edit(put("f", "1"), put("g", "1"), put("h", "1"))
+        forced.call(put("f", "2"), put("g", "2"), put("h", "2"))
+        forced.edit(put("f", "mine"), put("g", "mine"))
+        forced.chain.close()
+        if not move_and_end(tmp_path / str(number), "undo", 1, number):
+            break
+        forced.edit(put("g", "newer"))
+        forced.chain = Checkpoints(forced.root, forced.store)
+        texts = [(forced.root / name).read_text() for name in ("f", "g", "h")]
+        notes = forced.chain.take_notes()
+        forced.chain.close()
+        if forced.chain.steps:
+            assert texts == ["mine", "newer", "2"], number
+        else:
+            assert texts == ["1", "newer", "1"], number
+            spared.add("but for what somebody else has changed: g (" in "".join(notes))
+    # Where the record of its end was written, nothing is left to be completed.
+    assert True in spared
+
+
+def test_forced_undo_that_fails_half_way_keeps_what_it_had_found(forced: Forced) -> None:
+    """It may have to be completed long after, by what is known of that."""
+    forced.edit(put("f", "1"))
+    forced.call(put("f", "2"))
+    forced.edit(put("f", "mine"))
+    found = forced.chain.snapshot().root
+    record = forced.chain.store.record
+
+    def die(**fields: Any) -> None:
+        if fields["op"] == "moved":
+            raise KeyboardInterrupt
+        record(**fields)
+
+    forced.chain.store.record = die  # type: ignore[method-assign]  # as if the process had ended there
+    with pytest.raises(KeyboardInterrupt):
+        forced.move("undo", force=True)
+    forced.chain.store.record = record  # type: ignore[method-assign]  # it goes on, all the same
+    forced.chain.drop_old()
+    assert is_whole(forced.chain.store, found)
 
 
 _NAMES = ("a", "b", "d", "d/x", "d/y", "d/e/z")
