@@ -217,7 +217,7 @@ async def test_a_reader_without_its_keeper_is_ended(tmp_path: Path) -> None:
         os.kill(keeper, signal.SIGKILL)
         assert (await read(r, evaluate, code="1")).value == 1
         await eventually(lambda: not is_running(first))
-        assert first not in r.kernel.variables.reader_pids
+        await eventually(lambda: first not in r.kernel.variables.reader_pids)
         assert (await read(r, evaluate, code="1")).value == 1
 
 
