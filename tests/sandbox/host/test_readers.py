@@ -443,9 +443,9 @@ async def test_reader_ends_with_its_worker(tmp_path: Path) -> None:
         await read(r, evaluate, code="1")
         assert len(r.kernel.variables.reader_pids) == 1
         await r.kernel.restart()
-        assert not r.kernel.variables.reader_pids
+        await eventually(lambda: not r.kernel.variables.reader_pids)
         await read(r, evaluate, code="1")
-    assert not r.kernel.variables.reader_pids
+    await eventually(lambda: not r.kernel.variables.reader_pids)
 
 
 # ---- limits
