@@ -25,7 +25,7 @@ from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import CAP
 from aisotools.core.types import Json, ToolResult
 from aisotools.workspace.checkpoints.removal import remove_tree
-from aisotools.workspace.dirfd import Entry, kind_of
+from aisotools.workspace.dirfd import Entry, kind_of, write_all
 from aisotools.workspace.paths import ResolvedPath, as_utf8, printable
 from aisotools.workspace.workspace import Workspace
 
@@ -543,10 +543,7 @@ class _Copy:
         try:
             while data := os.read(source, 1 << 20):
                 self.bytes += len(data)
-                view = memoryview(data)
-                while view:
-                    # A write may be partial, on a full disk for one.
-                    view = view[os.write(descriptor, view) :]
+                write_all(descriptor, data)
         finally:
             os.close(descriptor)
         self.files += 1

@@ -392,7 +392,7 @@ def write_all(file: int, data: bytes) -> None:
         OSError: If the system refuses it. A part may have been written.
     """
     left = memoryview(data)
-    while left:
+    while left:  # a write may be partial, on a full disk for one
         left = left[os.write(file, left) :]
 
 

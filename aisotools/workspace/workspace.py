@@ -37,6 +37,7 @@ from aisotools.workspace.dirfd import (
     open_directory,
     read_to_end,
     require_regular,
+    write_all,
 )
 from aisotools.workspace.paths import ResolvedPath
 
@@ -277,9 +278,7 @@ def _write_new(directory: int, name: str, data: bytes, old: os.stat_result | Non
         if old is not None and (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
             with suppress(PermissionError):  # only root may give files away; others keep their own
                 os.fchown(file, old.st_uid, old.st_gid)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(file, view) :]
+        write_all(file, data)
     finally:
         os.close(file)
 
