@@ -7,6 +7,7 @@ other extension points.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -318,3 +319,9 @@ class SupportsSnapshotProcesses(Protocol):
 
     async def settled(self) -> None:
         """Wait until `pids` is complete: new processes are known, and those that were dropped have ended."""
+
+    def hold(self) -> AbstractAsyncContextManager[None]:
+        """Return a context in which no call runs; `restore` and `redo` of the task that holds it go on.
+
+        Entering it waits for the calls that run. Then `pids` is complete, and the worker may be stopped.
+        """

@@ -583,23 +583,25 @@ class WorkspaceHistory:
         self._forget_states()
         if not self._checkpoints.undone:
             self._states.latest = self._states.now
-        try:
-            moved = await self._scan(move, "", inline=False)
-        except WorkspaceError as error:
-            return refusal(f"The {direction} failed: {error}")
-        finally:
-            self.announce()
-        if moved.conflicts and not moved.done:
-            together = self._choice(direction).count_with(moved.together)
-            may_be_left = self._shared.has_run_code
-            return await in_thread(conflict_result, moved, together, may_be_left=may_be_left)
-        self._reads.forget()
-        if not moved.done:
-            return await in_thread(failed_result, moved)
-        try:
-            variables = await self._move_variables(plan, keeps=keeps)
-        except SandboxError as error:
-            return await self._revert(moved, str(error))
+        is_replaced = self._variables is not None and not keeps and plan.variables.state is not None
+        async with self._shared.stop_until_replaced(self._sandbox) if is_replaced else nullcontext():
+            try:
+                moved = await self._scan(move, "", inline=False)
+            except WorkspaceError as error:
+                return refusal(f"The {direction} failed: {error}")
+            finally:
+                self.announce()
+            if moved.conflicts and not moved.done:
+                together = self._choice(direction).count_with(moved.together)
+                may_be_left = self._shared.has_run_code
+                return await in_thread(conflict_result, moved, together, may_be_left=may_be_left)
+            self._reads.forget()
+            if not moved.done:
+                return await in_thread(failed_result, moved)
+            try:
+                variables = await self._move_variables(plan, keeps=keeps)
+            except SandboxError as error:
+                return await self._revert(moved, str(error))
         # In a thread, and in a turn of the loop of its own: the paths may be a hundred thousand.
         result = await in_thread(move_result, plan, moved, variables)
         paths = [*moved.restored, *moved.removed]

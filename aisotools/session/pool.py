@@ -12,7 +12,7 @@ import re
 import resource
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -350,6 +350,14 @@ class PooledVariables:
         live: object = self._live
         if isinstance(live, SupportsSnapshotProcesses):
             await live.settled()
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[None]:
+        """Let no call run within the context, and keep the live sandbox; see `SupportsSnapshotProcesses`."""
+        async with self._sandbox.use_live():
+            live: object = self._live
+            async with live.hold() if isinstance(live, SupportsSnapshotProcesses) else nullcontext():
+                yield
 
     def points(self) -> Sequence[VariablePoint]:
         """Return the available restore points, oldest first."""

@@ -11,8 +11,8 @@ import functools
 import signal
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +20,17 @@ from pathlib import Path
 from aisotools.core.exceptions import UsageError
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshotProcesses, SupportsSnapshots, SupportsSupervisor
 from aisotools.core.threads import in_thread
+from aisotools.sandbox.host.fork_handle import wait_until_ended
 from aisotools.sandbox.host.fork_observation import find_detached_files
 from aisotools.sandbox.host.leftovers import find_idle_helpers
-from aisotools.sandbox.process.tree import descendants, find_background_processes, freeze_tree, send_signal
+from aisotools.sandbox.process.tree import (
+    descendants,
+    find_background_processes,
+    freeze_tree,
+    is_ending,
+    parent_of,
+    send_signal,
+)
 from aisotools.workspace.checkpoints.switching import TAKEN, mark_of
 from aisotools.workspace.checkpoints.timeline import Checkpoints
 from aisotools.workspace.lock import checkpoint_folder
@@ -138,6 +146,10 @@ _LOOP_LIMITS: Mapping[str, float] = {"max_threads": 32, "max_running": 4, "withi
 have any number of them run, or wait where no signal stops them, as a process does for a child by `vfork`."""
 
 
+_ENDING_S = 5.0
+"""How long a process that was killed is waited for. The kernel takes its time to free much memory."""
+
+
 class _FormerNames(Mapping[str, str]):
     """Paths of files below a workspace, by where each stood last before it was deleted.
 
@@ -198,6 +210,35 @@ class SharedWorkspace:
                     stack.enter_context(freeze_tree(sandbox.supervisor, _snapshot_pids(sandbox), **limits))
             yield
 
+    @asynccontextmanager
+    async def stop_until_replaced(self, sandbox: Sandbox) -> AsyncIterator[None]:
+        """Let nothing of one sandbox run within the context, in which its worker may be replaced.
+
+        Threat: between the files and the variables of an undo, a thread that a call has left writes a file
+        again, which the result then says was taken back. Mechanism: its process stays stopped until another
+        one has taken its place. Race: what begins after the processes were listed; see `freeze_tree`.
+        Failure: a worker that is not replaced goes on afterwards, and so does everything around it.
+        """
+        variables: object = sandbox.variables if isinstance(sandbox, SupportsSnapshots) else None
+        if not isinstance(variables, SupportsSnapshotProcesses) or not isinstance(
+            sandbox, SupportsSupervisor
+        ):
+            yield
+            return
+        # Order: a call that only reads may still run. Stopped, it would never end, and nothing be replaced.
+        async with variables.hold():
+            with ExitStack() as stopping:
+                freezing = freeze_tree(sandbox.supervisor, _snapshot_pids(sandbox))
+                stopped = await in_thread(stopping.enter_context, freezing)
+                worker = _worker_pid(sandbox)
+                try:
+                    yield
+                finally:
+                    if _worker_pid(sandbox) != worker:
+                        # The former worker has ended or waits for a redo, and what it has started with it.
+                        # Race: a reader may have become known only after it was stopped.
+                        stopped.intersection_update(_snapshot_pids(sandbox))
+
     def supervisors(self) -> list[int]:
         """Return the processes above everything that runs in the sandboxes."""
         found = (sandbox.supervisor for sandbox in self.sandboxes if isinstance(sandbox, SupportsSupervisor))
@@ -231,6 +272,10 @@ class SharedWorkspace:
             await self.wait_for_snapshots()
             ours = frozenset[int]().union(*map(_snapshot_pids, self.sandboxes))
             running = {pid: name for pid, name in running.items() if pid not in ours}
+        # Race: what was killed is there until its memory is freed. It may still finish one system call.
+        if ending := [pid for pid in running if is_ending(pid)]:
+            await wait_until_ended(ending, within_s=_ENDING_S)
+            running = {pid: name for pid, name in running.items() if pid not in ending or parent_of(pid)}
         return running, helpers
 
     def find_detached(self, paths: Iterable[str]) -> list[str]:
@@ -284,6 +329,11 @@ def _find_running(
         running |= found
         helpers |= find_idle_helpers(found, worker)
     return {pid: name for pid, name in running.items() if pid not in helpers}, helpers
+
+
+def _worker_pid(sandbox: Sandbox) -> int:
+    """Return the worker's process; 0 for none, as of a pooled sandbox that was stopped."""
+    return sandbox.worker_pid if isinstance(sandbox, SupportsSupervisor) else 0
 
 
 def _snapshot_pids(sandbox: Sandbox) -> frozenset[int]:

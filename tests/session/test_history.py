@@ -30,9 +30,9 @@ from aisotools.core.events import (
     Undone,
     VariablesDropped,
 )
-from aisotools.core.exceptions import UsageError, WorkspaceError
+from aisotools.core.exceptions import SandboxError, UsageError, WorkspaceError
 from aisotools.core.protocols import ToolContext
-from aisotools.core.sandboxes import SandboxCall, SupportsSnapshots
+from aisotools.core.sandboxes import SandboxCall, SupportsSnapshots, VariablePoint
 from aisotools.core.threads import OWN
 from aisotools.core.types import Effect, Facts, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
@@ -52,7 +52,7 @@ from aisotools.workspace.checkpoints.timeline import KEPT_STEPS
 from aisotools.workspace.dirfd import exchange
 from tests.conftest import OpenSession
 from tests.session.variables_fake import Act, CopyHistory, VariablesSandbox
-from tests.waiting import HANG_S, eventually, late
+from tests.waiting import HANG_S, eventually, late, loop_turns, process_state
 
 AUTO = Policy(mode="auto")
 
@@ -1246,6 +1246,93 @@ time.sleep(1000)
     await session.restart()
     assert not (await session.undo(force=True, variables="keep")).is_error
     assert not grows.exists()
+
+
+WRITER = """
+import os, threading, time
+def write():
+    while True:
+        with open('grows', 'a') as file: file.write('x')
+        if os.path.exists('go on'):
+            with open('another', 'a') as file: file.write('x')
+for _ in range(4): threading.Thread(target=write, daemon=True).start()
+while not os.path.exists('grows'): time.sleep(0.001)
+"""
+
+
+async def test_thread_that_writes_on_is_stopped_until_its_worker_is_replaced(
+    real_session: OpenSession,
+) -> None:
+    """By force: between the files and the variables of an undo it would write the file again."""
+    session = real_session(policy=AUTO, approver=AllowAll())
+    grows = here(session, "grows")
+    await session.run_cell("v = 1")
+    for _ in range(8):
+        assert not (await session.run_cell(f"v = 2{WRITER}")).is_error
+        undone = await session.undo(force=True)
+        assert not undone.is_error, undone.content
+        assert "Variables: They are as before" in undone.content
+        assert not grows.exists()
+        assert (await session.get("v"), grows.exists()) == (1, False)
+    assert not (await session.run_cell(f"v = 2{WRITER}")).is_error
+    here(session, "go on").touch()
+    await eventually(here(session, "another").exists)
+    undone = await session.undo(force=True)
+    assert "Removed: grows.\n" in undone.content
+    assert (grows.exists(), here(session, "another").exists()) == (False, True)
+
+
+async def test_thread_goes_on_if_the_variables_are_kept(real_session: OpenSession) -> None:
+    session = real_session(policy=AUTO, approver=AllowAll())
+    assert not (await session.run_cell(f"v = 2{WRITER}")).is_error
+    undone = await session.undo(force=True, variables="keep")
+    assert not undone.is_error, undone.content
+    await eventually(here(session, "grows").exists)
+    assert await session.get("v") == 2
+
+
+async def test_thread_of_a_worker_that_is_not_replaced_goes_on(real_session: OpenSession) -> None:
+    """The undo fails after the files were restored: its worker was stopped, and goes on."""
+    session = real_session(policy=AUTO, approver=AllowAll())
+    await session.run_cell("v = 1")
+    assert not (await session.run_cell(f"v = 2{WRITER}")).is_error
+    sandbox = session.sandbox
+    assert isinstance(sandbox, LocalSandbox)
+    state_while_moved: list[str] = []
+
+    async def fail(call_id: str) -> VariablePoint:
+        state_while_moved.append(process_state(sandbox.worker_pid))
+        raise SandboxError("they are not there")
+
+    sandbox.variables.restore = fail  # type: ignore[method-assign]  # nothing else makes it fail here
+    failed = await session.undo(force=True)
+    assert failed.is_error
+    assert state_while_moved == ["T"]
+    grows = here(session, "grows")
+    await eventually(grows.exists)
+    size = grows.stat().st_size
+    await eventually(lambda: grows.stat().st_size > size)
+    assert (await session.get("v")) == 2
+
+
+async def test_call_that_only_reads_ends_before_an_undo_stops_its_worker(real_session: OpenSession) -> None:
+    session = real_session(policy=AUTO, approver=AllowAll())
+    file = here(session, "f")
+    await session.run_cell("v = 1")
+    await session.run_cell("v = 2; open('f', 'w').close()")
+    sandbox = session.sandbox
+    assert isinstance(sandbox, LocalSandbox)
+    async with sandbox._scheduler.slot("overlap"):
+        undoing = asyncio.ensure_future(session.undo())
+        await eventually(lambda: "1 waiting" in repr(sandbox._scheduler))
+        assert (process_state(sandbox.worker_pid), file.exists()) == ("S", True)
+        # A call that begins now waits for the undo, and does not see one half of it.
+        reading = asyncio.ensure_future(session.call("read_file", {"path": "f"}))
+        await loop_turns()
+    undone = await undoing
+    assert not undone.is_error, undone.content
+    assert (await reading).is_error
+    assert (await session.get("v"), file.exists()) == (1, False)
 
 
 async def test_timeout_of_a_command_that_changed_nothing_says_so(real_session: OpenSession) -> None:

@@ -204,6 +204,23 @@ async def test_files_go_back_if_the_sandbox_is_stopped_during_an_undo(options: d
         assert (file.read_text() == "2") == undone.is_error, undone.content
 
 
+async def test_sandbox_whose_variables_are_held_is_not_stopped_for_another_one(
+    options: dict[str, Any],
+) -> None:
+    async with SessionPool(max_live=1, approver=AllowAll(), **options) as pool:
+        a, b = await pool.get("a"), await pool.get("b")
+        await run_numbered(a, 1)
+        sandbox: Any = a.sandbox
+        async with sandbox.variables.hold():
+            other = asyncio.ensure_future(b.run_cell("1"))
+            await eventually(lambda: "1 waiting" in repr(pool))
+            assert sandbox.live is not None
+        assert not (await other).is_error
+        assert sandbox.live is None
+        async with sandbox.variables.hold():
+            assert sandbox.live is None, "there is nothing to hold"
+
+
 async def test_pooled_sandbox_that_keeps_no_variables_says_so(options: dict[str, Any]) -> None:
     async with SessionPool(sandbox=FakeSandbox, **options) as pool:
         a = await pool.get("a")

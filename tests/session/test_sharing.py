@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import signal
+import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Iterator
 from pathlib import Path
@@ -203,6 +205,30 @@ async def test_a_process_that_was_left_running_is_found_frozen_and_killed(shared
         shared.kill(())
         shared.kill({pid})
         assert await shell.stdout.readline() == b"%d\n" % (128 + signal.SIGKILL)
+    finally:
+        shell.kill()
+        await shell.wait()
+
+
+LARGE = "import mmap; m = mmap.mmap(-1, 256 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)"
+
+
+async def test_a_process_that_was_killed_is_waited_for(shared: SharedWorkspace) -> None:
+    """It is there until its memory is freed, and nothing that goes on changing files."""
+    (sandbox,) = shared.sandboxes
+    assert isinstance(sandbox, ProcessSandbox)
+    script = f"{LARGE}; print(flush=True); input()"
+    command = f"trap : TERM; '{sys.executable}' -c '{script}' <&3 & echo $!; wait; wait; read end"
+    shell = await asyncio.create_subprocess_exec("sh", "-c", f"exec 3<&0; {command}", stdin=PIPE, stdout=PIPE)
+    assert shell.stdout is not None
+    try:
+        pid = int(await shell.stdout.readline())
+        await shell.stdout.readline()
+        sandbox.supervisor = shell.pid
+        assert list((await shared.find_running())[0]) == [pid]
+        os.kill(pid, signal.SIGKILL)
+        assert await shared.find_running() == ({}, {})
+        assert process_state(pid) in {"Z", ""}
     finally:
         shell.kill()
         await shell.wait()

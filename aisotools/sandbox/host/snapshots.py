@@ -20,7 +20,8 @@ import asyncio
 import fcntl
 import os
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -145,6 +146,7 @@ class SnapshotHistory:
         self._replacing = asyncio.Lock()
         self._frozen: WorkerProcess | None = None
         self._waking_pid = 0
+        self._holder: asyncio.Task[object] | None = None
         self.expected_recovery: Recovery | None = None
         self._broken_calls: set[str] = set()
         self.reader_pids: set[int] = set()
@@ -182,6 +184,25 @@ class SnapshotHistory:
             killed = [*self._store.killed]
             self._store.killed.clear()
             await wait_until_ended(killed, within_s=_WAKE_S)
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[None]:
+        """Let no call run within the context; see `SupportsSnapshotProcesses`."""
+        async with self._scheduler.slot("exclusive"):
+            # Race: a recovery wakes a snapshot, which must answer. Whoever holds this may stop all that runs.
+            async with self._replacing:
+                pass
+            await self.settled()
+            self._holder = asyncio.current_task()
+            try:
+                yield
+            finally:
+                self._holder = None
+
+    def _alone(self) -> AbstractAsyncContextManager[None]:
+        """Return a context in which no call runs, which the task that holds it enters at once."""
+        is_held = self._holder is not None and self._holder is asyncio.current_task()
+        return nullcontext() if is_held else self._scheduler.slot("exclusive")
 
     def take_snapshot(
         self, connection: WorkerConnection, call_id: str, *, changes_variables: bool = True
@@ -272,7 +293,7 @@ class SnapshotHistory:
 
     async def restore(self, call_id: str) -> VariablePoint:
         """Restore the variables from before this call; see `VariableHistory.restore`."""
-        async with self._scheduler.slot("exclusive"):
+        async with self._alone():
             connection = await self._connect()
             snapshot = await self._find(call_id)
             if snapshot.point.label == "data only":
@@ -428,7 +449,7 @@ class SnapshotHistory:
         """Take back what `restore` did since the last call; see `VariableHistory.redo`."""
         if until is not None:
             return await self.restore(until)
-        async with self._scheduler.slot("exclusive"):
+        async with self._alone():
             connection = await self._connect()
             if not self._store.undone or connection is not self._connection:
                 return None

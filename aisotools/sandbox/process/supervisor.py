@@ -358,7 +358,8 @@ class Supervisor:
             return
         # Order: it adopts what loses its parent here, so nothing gets away while it is there.
         self._kill(lambda: _running_below(keeper))
-        tree.send_signal(keeper, signal.SIGKILL)
+        # The host forgets the keeper next: what is there then is taken for something that a call has left.
+        self._kill(lambda: {keeper} if tree.is_below(keeper, os.getpid()) else set())
 
     def _sweepable(self, request: Mapping[str, Any], processes: tree.Table) -> set[int]:
         """Return what a request is to end or to interrupt."""

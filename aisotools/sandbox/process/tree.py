@@ -34,6 +34,8 @@ _FREEZE_POLL_S = 0.0002  # spin this long before sleeping: most signals arrive w
 _FREEZE_ROUNDS = 20  # a fork bomb is stopped in about three; the rest is a bound
 _NOT_RUNNING = frozenset(b"TtZXx")  # thread states: stopped, traced, zombie, dead
 _ON_CPU_OR_DISK = frozenset(b"RD")  # running, or in an uninterruptible sleep
+_ENDED = frozenset({b"Z", b"X", b"x"})  # zombie, dead
+_EXITING = 0x4  # PF_EXITING of the kernel's include/linux/sched.h
 
 
 class Process(NamedTuple):
@@ -469,11 +471,13 @@ def freeze_tree(
     within_s: float = _FREEZE_TIMEOUT_S,
     max_threads: float = math.inf,
     max_running: float = math.inf,
-) -> Iterator[None]:
+) -> Iterator[set[int]]:
     """Stop everything below `root` inside the `with` block, and continue it afterwards.
 
     `root` itself runs on, and what was stopped before stays stopped afterwards. Bounded in time: what cannot
     be stopped soon, such as a process that waits for a disk, runs on.
+
+    The context is the set of processes that will be continued. What is taken out of it stays stopped.
 
     Args:
         root: The process above all; 0 for none.
@@ -493,7 +497,7 @@ def freeze_tree(
             moving = _signal_descendants(root, stopped, exempt, max_threads, max_running)
             if not _await_stop(moving, within_s) and max_running < math.inf:
                 raise TooManyProcesses
-        yield
+        yield stopped
     finally:
         # Also after an error on the way: `stopped` was filled in place, before each signal was sent.
         for pid in stopped:
@@ -554,15 +558,38 @@ def _is_stopped(pid: int) -> bool:
     return set(_thread_states(pid)) <= _NOT_RUNNING
 
 
+def is_ending(pid: int) -> bool:
+    """Return whether a process has been killed, so that it will run no more of its program; see `_is_ending`.
+
+    Race: for an instant a thread has taken the signal and is not marked as ending yet. It counts as running.
+    """
+    stats = _thread_stats(pid)
+    return bool(stats) and all(map(_is_ending, stats))
+
+
+def _is_ending(fields: Sequence[bytes]) -> bool:
+    """Return whether a thread ends by what the kernel says of it; the fields are those after its name."""
+    # See proc(5): the thread's flags are field 9, with PF_EXITING in them, and the signals that are pending
+    # for it field 31. A SIGKILL is pending for each thread of the process until that thread takes it.
+    flags, pending = int(fields[6]), int(fields[28])
+    return fields[0] in _ENDED or bool(flags & _EXITING or pending & 1 << (signal.SIGKILL - 1))
+
+
 def _thread_states(pid: int) -> bytes:
     """Return the state letters of a process's threads; empty for one that is gone."""
+    return b"".join(fields[0] for fields in _thread_stats(pid))
+
+
+def _thread_stats(pid: int) -> list[list[bytes]]:
+    """Return what the kernel says of a process's threads after their names; empty for one that is gone."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
-        return b""
-    states = b""
+        return []
+    stats = []
     for thread in threads:
         # Race: the thread may end before its file is opened, or before it is read, which is then empty.
-        with suppress(OSError, IndexError), open(f"/proc/{pid}/task/{thread}/stat", "rb", 0) as status:
-            states += status.read(1024).rpartition(b")")[2].split()[0]
-    return states
+        with suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat", "rb", 0) as status:
+            if fields := status.read(1024).rpartition(b")")[2].split():
+                stats.append(fields)
+    return stats

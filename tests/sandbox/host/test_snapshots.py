@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from aisotools.sandbox.host.snapshot_store import MemoryBudget
 from aisotools.sandbox.host.snapshots import SnapshotHistory
 from aisotools.sandbox.process import spawn, tree
 from tests.sandbox.rig import Rig, open_files, rig
-from tests.waiting import acts_on_a_signal, eventually
+from tests.waiting import acts_on_a_signal, eventually, loop_turns
 
 LEVELS = [p.name for p in spawn.detection().probes if p.ok and p.name in {"isolated", "confined"}]
 
@@ -244,6 +245,32 @@ async def test_forks_that_were_killed_are_no_background_processes_once_all_is_se
             r.kernel.supervisor, r.kernel.worker_pid, r.kernel.variables.pids()
         )
         assert found == {}, number
+
+
+async def test_no_call_runs_while_the_history_is_held_but_for_the_task_that_holds_it(r: Rig) -> None:
+    await r.python("x = 1")
+    await r.python("x = 2", call_id="second")
+    history = r.kernel.variables
+    async with history.hold():
+        reading = asyncio.ensure_future(r.python("x"))
+        other = asyncio.ensure_future(history.redo())
+        await loop_turns()
+        for _ in range(2):
+            await history.redo()
+            assert (await history.restore("second")).call_id == "second"
+        assert (reading.done(), other.done()) == (False, False)
+    assert (await reading).content == "1"
+    await other
+    async with r.kernel._scheduler.slot("overlap"):
+        holding = asyncio.ensure_future(enter(history.hold()))
+        await loop_turns()
+        assert not holding.done()
+    await holding
+
+
+async def enter(context: AbstractAsyncContextManager[None]) -> None:
+    async with context:
+        pass
 
 
 def below(r: Rig) -> set[int]:

@@ -65,6 +65,14 @@ def test_processes_stopped_before_stay_stopped(busy: int, tmp_path: Path) -> Non
     assert writer not in find_background_processes(busy, 0)
 
 
+def test_process_that_is_taken_out_of_what_will_be_continued_stays_stopped(busy: int) -> None:
+    writer = min(descendants(busy))
+    with freeze_tree(busy) as stopped:
+        assert writer in stopped
+        stopped.discard(writer)
+    wait_until(lambda: process_state(writer) == "T")
+
+
 def test_background_processes_are_returned_with_their_names(busy: int) -> None:
     worker = min(descendants(busy))
     found = find_background_processes(busy, worker)

@@ -14,10 +14,12 @@ from hypothesis import given, strategies as st
 
 from aisotools.sandbox.process.tree import (
     Process,
+    _is_ending,
     below,
     below_all,
     find_background_processes,
     is_below,
+    is_ending,
     kill_all,
     number_inside,
     reap,
@@ -227,6 +229,40 @@ def test_a_program_cannot_hide_by_its_name(name: str) -> None:
             assert table([child.pid])[child.pid].parent == os.getpid()
         finally:
             child.kill()
+
+
+def test_a_process_ends_once_it_is_killed_whatever_its_name() -> None:
+    code = "import ctypes; ctypes.CDLL(None).prctl(15, b'x) Z 1 1 1 1 4'); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()
+            assert not is_ending(child.pid)
+            os.kill(child.pid, signal.SIGSTOP)
+            wait_until(lambda: process_state(child.pid) == "T")
+            assert not is_ending(child.pid)
+        finally:
+            child.kill()
+        # Whether the kernel still has the signal for it, it is on its way out, or a zombie.
+        wait_until(lambda: is_ending(child.pid))
+    assert not is_ending(child.pid)
+
+
+@pytest.mark.parametrize(
+    ("state", "flags", "pending", "ends"),
+    [
+        ("S", 0x400040, 0, False),
+        ("S", 0x400040, 1 << (signal.SIGTERM - 1), False),
+        ("D", 0x400040, 1 << (signal.SIGKILL - 1), True),
+        ("R", 0x400044, 0, True),
+        ("Z", 0x400040, 0, True),
+    ],
+)
+def test_a_thread_ends_by_what_the_kernel_says_of_it(
+    state: str, flags: int, pending: int, ends: bool
+) -> None:
+    fields = [state, "1", "1", "1", "0", "-1", str(flags), *["0"] * 21, str(pending), *["0"] * 21]
+    assert _is_ending([field.encode() for field in fields]) is ends
 
 
 def test_a_signal_to_a_group_reaches_all_of_it_and_a_group_that_ended_is_no_error() -> None:
