@@ -23,6 +23,7 @@ from aisotools.sandbox.host.monitor import (
     ResourceMonitor,
     ResourceUsage,
     count_context_switches,
+    count_switches,
     find_exceeded,
     measure_usage,
 )
@@ -954,6 +955,23 @@ async def test_usage_of_a_running_sandbox(tight: Rig) -> None:
     assert usage.memory_bytes > MIB
     assert usage.cpu_s >= 0
     assert measure_usage(0, Limits()) == ResourceUsage(), "a supervisor that is not known yet"
+
+
+def test_what_is_outside_the_namespace_of_processes_does_not_count() -> None:
+    """The supervisor of an isolated sandbox forks at times, to mount what rules deny: no code of the sandbox."""
+    command = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "sh", "-c", "read end; :"]
+
+    def find_inner(outer: int) -> list[int]:
+        return [pid for pid in processes.descendants(outer) if processes.number_inside(pid) == 1]
+
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as outer:
+        try:
+            wait_until(lambda: find_inner(outer.pid))
+            (inner,) = find_inner(outer.pid)
+            assert {pid for pid, _ in count_switches([outer.pid, inner])} == {outer.pid, inner}
+            assert {pid for pid, _ in count_switches([outer.pid, inner], nested=True)} == {inner}
+        finally:
+            outer.communicate(b"\n")
 
 
 async def test_a_worker_at_rest_does_not_run(tight: Rig, tmp_path: Path) -> None:
