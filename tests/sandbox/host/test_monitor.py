@@ -958,7 +958,7 @@ async def test_usage_of_a_running_sandbox(tight: Rig) -> None:
 
 
 def test_what_is_outside_the_namespace_of_processes_does_not_count() -> None:
-    """The supervisor of an isolated sandbox forks at times, to mount what rules deny: no code of the sandbox."""
+    """The supervisor of an isolated sandbox forks at times, to mount what rules deny: none of its code."""
     command = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "sh", "-c", "read end; :"]
 
     def find_inner(outer: int) -> list[int]:
