@@ -24,9 +24,9 @@ from aisotools.sandbox.host.fork_handle import wait_until_ended
 from aisotools.sandbox.host.fork_observation import find_detached_files
 from aisotools.sandbox.host.leftovers import find_idle_helpers
 from aisotools.sandbox.process.tree import (
+    TreeFreezer,
     descendants,
     find_background_processes,
-    freeze_tree,
     is_ending,
     parent_of,
     send_signal,
@@ -192,6 +192,7 @@ class SharedWorkspace:
         self.lock = WorkspaceLock()
         self.sandboxes: list[Sandbox] = []
         self.has_run_code = False
+        self._freezer = TreeFreezer()
 
     @contextmanager
     def freeze(self, *, on_loop: bool = False) -> Iterator[None]:
@@ -207,7 +208,9 @@ class SharedWorkspace:
             for sandbox in tuple(self.sandboxes):
                 if isinstance(sandbox, SupportsSupervisor):
                     limits = _LOOP_LIMITS if on_loop else {}
-                    stack.enter_context(freeze_tree(sandbox.supervisor, _snapshot_pids(sandbox), **limits))
+                    stack.enter_context(
+                        self._freezer.freeze(sandbox.supervisor, _snapshot_pids(sandbox), **limits)
+                    )
             yield
 
     @asynccontextmanager
@@ -216,7 +219,7 @@ class SharedWorkspace:
 
         Threat: between the files and the variables of an undo, a thread that a call has left writes a file
         again, which the result then says was taken back. Mechanism: its process stays stopped until another
-        one has taken its place. Race: what begins after the processes were listed; see `freeze_tree`.
+        one has taken its place. Race: what begins after the processes were listed; see `TreeFreezer`.
         Failure: a worker that is not replaced goes on afterwards, and so does everything around it.
         """
         variables: object = sandbox.variables if isinstance(sandbox, SupportsSnapshots) else None
@@ -228,7 +231,7 @@ class SharedWorkspace:
         # Order: a call that only reads may still run. Stopped, it would never end, and nothing be replaced.
         async with variables.hold():
             with ExitStack() as stopping:
-                freezing = freeze_tree(sandbox.supervisor, _snapshot_pids(sandbox))
+                freezing = self._freezer.freeze(sandbox.supervisor, _snapshot_pids(sandbox))
                 stopped = await in_thread(stopping.enter_context, freezing)
                 worker = _worker_pid(sandbox)
                 try:

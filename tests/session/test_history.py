@@ -1179,6 +1179,13 @@ async def test_call_in_a_workspace_with_too_many_files_says_that_they_are_not_re
 # ---- timeouts
 
 
+def has_settled(session: Session) -> bool:
+    """Return whether no snapshot is being taken: it has a deadline too, which passes with that of a call."""
+    sandbox = session.sandbox
+    assert isinstance(sandbox, LocalSandbox)
+    return all(snapshot.settled.done() for snapshot in sandbox.variables._store.snapshots)
+
+
 @pytest.mark.parametrize("on_timeout", ["keep", "undo"])
 @pytest.mark.parametrize("is_stubborn", [False, True])
 async def test_timeout_says_what_stays_or_takes_it_back(
@@ -1192,13 +1199,9 @@ async def test_timeout_says_what_stays_or_takes_it_back(
     code = f"{block}x = 2\nopen('half', 'w').write('half')\n{wait}"
     assert session.workspace is not None
     half = session.workspace / "half"
-    sandbox = session.sandbox
-    assert isinstance(sandbox, LocalSandbox)
 
     def is_where_it_ends() -> bool:
-        # A snapshot that is still being taken has a deadline as well, which would pass with that of the call.
-        is_taken = all(snapshot.settled.done() for snapshot in sandbox.variables._store.snapshots)
-        return is_taken and half.exists() and half.read_text() == "half"
+        return has_settled(session) and half.exists() and half.read_text() == "half"
 
     result = await late(
         session.call("python", {"code": code}, timeout_s=HANG_S), when=is_where_it_ends, deadline_s=HANG_S
@@ -1234,7 +1237,7 @@ time.sleep(1000)
 """
     grows = here(session, "grows")
     call = session.call("python", {"code": code}, timeout_s=HANG_S)
-    result = await late(call, when=grows.exists, deadline_s=HANG_S)
+    result = await late(call, when=lambda: has_settled(session) and grows.exists(), deadline_s=HANG_S)
     assert "Undo takes it back, once a restart has ended its threads, with force=True.]" in result.content
     assert "An undo of the call, or %sandbox restart, ends it. " in result.content
     size = grows.stat().st_size

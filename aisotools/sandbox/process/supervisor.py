@@ -273,6 +273,8 @@ class Supervisor:
                 for pid in found:
                     tree.send_signal(pid, signal.SIGSTOP)
                 self._frozen |= found
+            # Race: the host stops and continues all that it finds running, which nothing of this may be.
+            tree.await_stop(self._frozen, _SWEEP_TIMEOUT_S)
         elif op == "drop":
             frozen, self._frozen = self._frozen, set()
             self._kill(lambda: running() & frozen)

@@ -11,7 +11,9 @@ import errno
 import math
 import os
 import signal
+import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
@@ -32,6 +34,7 @@ _MAX_WALKS = 8
 _FREEZE_TIMEOUT_S = 0.05  # for all processes together; one that waits for a disk may take seconds to stop
 _FREEZE_POLL_S = 0.0002  # spin this long before sleeping: most signals arrive within microseconds
 _FREEZE_ROUNDS = 20  # a fork bomb is stopped in about three; the rest is a bound
+_STOPPED = ord("T")
 _NOT_RUNNING = frozenset(b"TtZXx")  # thread states: stopped, traced, zombie, dead
 _ON_CPU_OR_DISK = frozenset(b"RD")  # running, or in an uninterruptible sleep
 _ENDED = frozenset({b"Z", b"X", b"x"})  # zombie, dead
@@ -463,81 +466,138 @@ def kill_all(
 # ---------------------------------------------------------------- freezing
 
 
-@contextmanager
-def freeze_tree(
-    root: int,
-    exempt: Collection[int] = (),
-    *,
-    within_s: float = _FREEZE_TIMEOUT_S,
-    max_threads: float = math.inf,
-    max_running: float = math.inf,
-) -> Iterator[set[int]]:
-    """Stop everything below `root` inside the `with` block, and continue it afterwards.
+class TreeFreezer:
+    """Stops what runs below a process for any number of holders at once, and continues it after the last one.
 
-    `root` itself runs on, and what was stopped before stays stopped afterwards. Bounded in time: what cannot
-    be stopped soon, such as a process that waits for a disk, runs on.
-
-    The context is the set of processes that will be continued. What is taken out of it stays stopped.
-
-    Args:
-        root: The process above all; 0 for none.
-        exempt: Processes that do nothing anyway.
-        within_s: How long to wait until all have stopped.
-        max_threads: How many threads the processes may have together. Each costs several system calls.
-        max_running: How many of them may run, or wait for a disk or a child, when they are found: each has
-            to be scheduled once more before it stops. If this is finite, all must have stopped in time.
-
-    Raises:
-        TooManyProcesses: If there are more below `root`, or one does not stop in time and has to. All of
-            them run on.
+    Race: one holder stops a process, which is still on its way to that when the next one finds it. Nobody can
+    see that it was signalled. Taken for one that runs, it would be continued while the first holder goes on.
+    So whoever stops anything below the same process does that with the same object.
     """
-    stopped: set[int] = set()
-    try:
-        if root:
-            moving = _signal_descendants(root, stopped, exempt, max_threads, max_running)
-            if not _await_stop(moving, within_s) and max_running < math.inf:
+
+    def __init__(self) -> None:
+        """Start with nothing stopped."""
+        self._lock = threading.Lock()
+        self._holders = Counter[int]()
+        self._stopped: dict[int, set[int]] = {}
+        self._leaving = deque[int]()
+
+    def __repr__(self) -> str:
+        return f"<TreeFreezer: {self._holders.total()} holders>"
+
+    @contextmanager
+    def freeze(
+        self,
+        root: int,
+        exempt: Collection[int] = (),
+        *,
+        within_s: float = _FREEZE_TIMEOUT_S,
+        max_threads: float = math.inf,
+        max_running: float = math.inf,
+    ) -> Iterator[set[int]]:
+        """Stop everything below `root` inside the `with` block, and continue it afterwards.
+
+        `root` itself runs on, and what was stopped before stays stopped afterwards. Bounded in time: what
+        cannot be stopped soon, such as a process that waits for a disk, runs on.
+
+        The context is the set of processes that will be continued. What is taken out of it stays stopped.
+
+        Args:
+            root: The process above all; 0 for none.
+            exempt: Processes that do nothing anyway.
+            within_s: How long to wait until all have stopped.
+            max_threads: How many threads the processes may have together. Each costs several system calls.
+            max_running: How many of them may run, or wait for a disk or a child, when they are found: each
+                has to be scheduled once more before it stops. If this is finite, all must have stopped in
+                time, and nothing is waited for that another holder does.
+
+        Raises:
+            TooManyProcesses: If there are more below `root`, or one does not stop in time and has to. What
+                no other holder needs stopped runs on.
+        """
+        if not root:
+            yield set()
+            return
+        is_quick = max_running < math.inf
+        if not self._lock.acquire(blocking=not is_quick):
+            raise TooManyProcesses
+        try:
+            self._holders[root] += 1
+            stopped = self._stopped.setdefault(root, set())
+            try:
+                moving = [pid for pid in tuple(stopped) if set(_thread_states(pid)) & _ON_CPU_OR_DISK]
+                # Filled in place, before each signal is sent: an error on the way leaves nothing stopped.
+                moving += _signal_descendants(root, stopped, exempt, max_threads, max_running)
+            except BaseException:
+                self._leaving.append(root)
+                raise
+        finally:
+            self._lock.release()
+            self._let_go()
+        try:
+            if not await_stop(moving, within_s) and is_quick:
                 raise TooManyProcesses
-        yield stopped
-    finally:
-        # Also after an error on the way: `stopped` was filled in place, before each signal was sent.
-        for pid in stopped:
-            send_signal(pid, signal.SIGCONT)
+            yield stopped
+        finally:
+            self._leaving.append(root)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Take those who leave off the holders, unless somebody has the lock, who does that afterwards."""
+        # An event loop waits here for nobody: a thread that has the lock may look at hundreds of processes.
+        while self._leaving and self._lock.acquire(blocking=False):
+            try:
+                while self._leaving:
+                    root = self._leaving.popleft()
+                    self._holders[root] -= 1
+                    if not self._holders[root]:
+                        del self._holders[root]
+                        for pid in self._stopped.pop(root):
+                            send_signal(pid, signal.SIGCONT)
+            finally:
+                self._lock.release()
 
 
 def _signal_descendants(
     root: int, stopped: set[int], exempt: Collection[int], max_threads: float, max_running: float
 ) -> list[int]:
     """Send SIGSTOP to everything below `root` that may run. Return which processes have to be waited for."""
-    visited = set(exempt)
+    visited = {*exempt, *stopped}
     moving: list[int] = []
     # Race: processes fork while they are being found. Each round finds what was started during the last one.
     for _ in range(_FREEZE_ROUNDS):
-        new = descendants(root, exempt, max_threads=max_threads) - visited
+        found = {
+            pid: _thread_states(pid) for pid in descendants(root, exempt, max_threads=max_threads) - visited
+        }
+        # Not by us, so it is not ours to continue. A stop is for all threads: the others are on their way.
+        # Race: one process may stop and continue another on and on. When the first has stopped, a further
+        # round sees whether the other one runs.
+        states_of = {pid: _thread_states(pid) for pid in found}
+        new = {pid: states for pid, states in states_of.items() if not _is_being_stopped(states)}
         if not new:
             break
-        visited |= new
+        visited |= new.keys()
         # Before any of them is stopped: each signal is an occasion for the kernel to let another process run.
-        if len(new) > max_running and sum(map(_count_running, map(_thread_states, new))) > max_running:
+        if len(new) > max_running and sum(map(_count_running, new.values())) > max_running:
             raise TooManyProcesses
-        for pid in new:
-            letters = _thread_states(pid)
-            states = set(letters)
-            if states <= _NOT_RUNNING:
-                continue  # not by us, so it is not ours to continue
-            max_running -= _count_running(letters)
+        for pid, states in new.items():
+            max_running -= _count_running(states)
             if max_running < 0:
                 raise TooManyProcesses
             stopped.add(pid)
             # SIGSTOP returns before the target has stopped. A sleeping thread handles it before its next
             # instruction, however late it is scheduled; only one that runs now may still write something.
-            if states & _ON_CPU_OR_DISK:
+            if set(states) & _ON_CPU_OR_DISK:
                 moving.append(pid)
             send_signal(pid, signal.SIGSTOP)
     return moving
 
 
-def _await_stop(moving: Sequence[int], within_s: float) -> bool:
-    """Wait until these processes have stopped. Return False if that takes longer."""
+def _is_being_stopped(states: bytes) -> bool:
+    return _STOPPED in states or set(states) <= _NOT_RUNNING
+
+
+def await_stop(moving: Iterable[int], within_s: float) -> bool:
+    """Wait until these processes, which were told to stop, have. Return False if that takes longer."""
     began_s = time.monotonic()
     for pid in moving:
         while not _is_stopped(pid):

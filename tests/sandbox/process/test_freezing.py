@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -13,9 +14,9 @@ import pytest
 
 from aisotools.sandbox.process.tree import (
     TooManyProcesses,
+    TreeFreezer,
     descendants,
     find_background_processes,
-    freeze_tree,
 )
 from tests.waiting import process_state, wait_until
 
@@ -40,7 +41,7 @@ def sizes(folder: Path) -> list[int]:
 
 def test_nothing_is_written_meanwhile_and_all_goes_on_afterwards(busy: int, tmp_path: Path) -> None:
     for _ in range(5):
-        with freeze_tree(busy, within_s=0.5):
+        with TreeFreezer().freeze(busy, within_s=0.5):
             before = sizes(tmp_path)
             # Who slept as it was stopped gets there when it wakes up, and does nothing else on the way. A
             # shell whose new child was stopped before it became another program waits, deaf to signals.
@@ -57,7 +58,7 @@ def test_processes_stopped_before_stay_stopped(busy: int, tmp_path: Path) -> Non
     writer = min(descendants(busy))
     os.kill(writer, signal.SIGSTOP)
     wait_until(lambda: process_state(writer) == "T")
-    with freeze_tree(busy):
+    with TreeFreezer().freeze(busy):
         pass
     before = (tmp_path / "lazy").stat().st_size
     wait_until(lambda: (tmp_path / "lazy").stat().st_size > before)  # the others go on
@@ -67,10 +68,80 @@ def test_processes_stopped_before_stay_stopped(busy: int, tmp_path: Path) -> Non
 
 def test_process_that_is_taken_out_of_what_will_be_continued_stays_stopped(busy: int) -> None:
     writer = min(descendants(busy))
-    with freeze_tree(busy) as stopped:
+    with TreeFreezer().freeze(busy) as stopped:
         assert writer in stopped
         stopped.discard(writer)
     wait_until(lambda: process_state(writer) == "T")
+
+
+def test_what_several_holders_stop_is_continued_after_the_last(busy: int, tmp_path: Path) -> None:
+    freezer = TreeFreezer()
+    with ExitStack() as first:
+        first.enter_context(freezer.freeze(busy))
+        for _ in range(20):  # each finds processes that are still on their way
+            with freezer.freeze(busy):
+                pass
+        with ExitStack() as last:
+            last.enter_context(freezer.freeze(busy))
+            first.close()
+            wait_until(lambda: {process_state(pid) for pid in descendants(busy)} <= {"T", "Z", "D", ""})
+            before = sizes(tmp_path)
+            assert repr(freezer) == "<TreeFreezer: 1 holders>"
+    wait_until(partial(grew, tmp_path, before))
+    assert repr(freezer) == "<TreeFreezer: 0 holders>"
+
+
+def test_who_leaves_waits_for_nobody_and_who_is_quick_does_not_either(busy: int, tmp_path: Path) -> None:
+    freezer = TreeFreezer()
+    with freezer._lock, ExitStack() as holding:
+        freezer._lock.release()
+        holding.enter_context(freezer.freeze(busy))
+        freezer._lock.acquire()  # as by a thread that stops many processes
+        with pytest.raises(TooManyProcesses), freezer.freeze(busy, max_running=100):
+            pass
+        holding.close()
+        assert repr(freezer) == "<TreeFreezer: 1 holders>"
+        before = sizes(tmp_path)
+    with freezer.freeze(busy):
+        pass
+    wait_until(partial(grew, tmp_path, before))
+
+
+def test_process_that_another_one_continues_on_and_on_is_stopped(tmp_path: Path) -> None:
+    grows = tmp_path / "grows"
+
+    def size() -> int:
+        return grows.stat().st_size
+
+    def is_larger(before: int) -> bool:
+        return size() > before
+
+    script = """
+import os, signal
+if writer := os.fork():
+    while True:
+        os.kill(writer, signal.SIGSTOP)
+        os.kill(writer, signal.SIGCONT)
+while True:
+    os.write(1, b"x")
+"""
+    with (
+        grows.open("wb") as file,
+        subprocess.Popen(
+            ["sh", "-c", '"$0" -c "$1"; :', sys.executable, script], stdout=file, start_new_session=True
+        ) as above,
+    ):
+        try:
+            wait_until(size)
+            for _ in range(50):
+                with TreeFreezer().freeze(above.pid):
+                    wait_until(lambda: {process_state(pid) for pid in descendants(above.pid)} == {"T"})
+                    before = size()
+                    wait_until(lambda: {process_state(pid) for pid in descendants(above.pid)} == {"T"})
+                    assert size() == before
+                wait_until(partial(is_larger, before))
+        finally:
+            os.killpg(above.pid, signal.SIGKILL)
 
 
 def test_background_processes_are_returned_with_their_names(busy: int) -> None:
@@ -84,10 +155,10 @@ def test_background_processes_are_returned_with_their_names(busy: int) -> None:
 
 def test_of_too_many_processes_none_is_stopped(busy: int, tmp_path: Path) -> None:
     before = sizes(tmp_path)
-    with pytest.raises(TooManyProcesses), freeze_tree(busy, max_threads=1):
+    with pytest.raises(TooManyProcesses), TreeFreezer().freeze(busy, max_threads=1):
         pytest.fail("two processes were stopped")
     wait_until(partial(grew, tmp_path, before))
-    with freeze_tree(busy, max_threads=24):
+    with TreeFreezer().freeze(busy, max_threads=24):
         pass
 
 
@@ -121,14 +192,14 @@ def test_processes_that_take_long_to_stop_are_refused_where_that_has_to_be_quick
         within_s = 0.05 if is_refused else 5.0
         with (
             contextlib.suppress(TooManyProcesses),
-            freeze_tree(above.pid, max_running=max_running, within_s=within_s),
+            TreeFreezer().freeze(above.pid, max_running=max_running, within_s=within_s),
         ):
             is_frozen = True
             # Who sleeps is not waited for: it stops before its next instruction.
             assert state == "S" or {process_state(pid) for pid in descendants(above.pid)} == {"T"}
         assert is_frozen == (not is_refused)
         wait_until(are_there)  # all of them run on
-        with freeze_tree(above.pid, within_s=0.05):  # without that, what does not stop runs on
+        with TreeFreezer().freeze(above.pid, within_s=0.05):  # without that, what does not stop runs on
             pass
     finally:
         os.killpg(above.pid, signal.SIGKILL)
