@@ -321,7 +321,7 @@ class SupportsSnapshotProcesses(Protocol):
         """Wait until `pids` is complete: new processes are known, and those that were dropped have ended."""
 
     def hold(self) -> AbstractAsyncContextManager[None]:
-        """Return a context in which no call runs; `restore` and `redo` of the task that holds it go on.
+        """Return a context in which no call runs, but `restore`, `redo` and this by the task in it.
 
         Entering it waits for the calls that run. Then `pids` is complete, and the worker may be stopped.
         """

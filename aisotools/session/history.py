@@ -42,7 +42,7 @@ from aisotools.core.types import Facts, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.sandbox.process.tree import TooManyProcesses
 from aisotools.session.event_log import EventLog
-from aisotools.session.sharing import LockToken, SharedWorkspace
+from aisotools.session.sharing import BackgroundProcesses, LockToken, SharedWorkspace
 from aisotools.session.undo_history import TimeoutChoice, VariablesChoice
 from aisotools.session.undo_results import (
     VARIABLES_LEFT,
@@ -67,7 +67,7 @@ from aisotools.session.undo_results import (
     move_result,
     reverted_result,
 )
-from aisotools.session.undo_steps import UndoChoice, UndoPlan, VariableStates, known_ids, refusal
+from aisotools.session.undo_steps import UndoChoice, UndoPlan, VariableStates, check_count, known_ids, refusal
 from aisotools.session.writers import WriterWatch
 from aisotools.tools.adapter import undo_path
 from aisotools.workspace.checkpoints.moves import UndoResult
@@ -261,34 +261,35 @@ class WorkspaceHistory:
         if prepared.changes_variables:
             self._states.note_changed()
         try:
-            was_small = self._is_small
-            end = functools.partial(self._checkpoints.end, call.id, find_evidence=writers.find_evidence)
-            try:
-                step = await self._scan(end, call.id)
-            finally:
-                # Not before: what a call changes that begins meanwhile may be seen as well.
-                self._writers.end(call.id)
-            if self._checkpoints.is_due:
-                # What a call has changed is on the disk before anybody reads its answer. In a thread: the
-                # disk may take its time.
-                await in_thread(self._checkpoints.sync)
-            elif not self._checkpoints.is_synced:
-                self._syncing.request()
-            if self._checkpoints.has_excess:
-                await in_thread(self._checkpoints.drop_old)
-                self._forget_states()
-            if result is not None and step.changed:
-                result = await writers.name_others(step, result, inline=was_small and self._is_small)
-            latest = self._checkpoints.latest
-            limited = call.id in self._limited or latest is None or _is_limited(latest)
-            if result is not None and step.changed and limited:
-                # Only here: it reads the listings of both trees.
-                entries = await in_thread(self._checkpoints.list_unrestored, step)
-                result = explain_unrestored(result, entries) if entries else result
-            if result is not None and step.unkept:
-                result = explain_unrecorded(result, f"{step.unkept}.", is_kept=False)
-            if result is not None and result.metadata.get("timed_out") is True:
-                result = await self._after_timeout(step, result)
+            async with self._stop_for_taking_back(call.id, result) as left:
+                was_small = self._is_small
+                end = functools.partial(self._checkpoints.end, call.id, find_evidence=writers.find_evidence)
+                try:
+                    step = await self._scan(end, call.id)
+                finally:
+                    # Not before: what a call changes that begins meanwhile may be seen as well.
+                    self._writers.end(call.id)
+                if self._checkpoints.is_due:
+                    # What a call has changed is on the disk before anybody reads its answer. In a thread: the
+                    # disk may take its time.
+                    await in_thread(self._checkpoints.sync)
+                elif not self._checkpoints.is_synced:
+                    self._syncing.request()
+                if self._checkpoints.has_excess:
+                    await in_thread(self._checkpoints.drop_old)
+                    self._forget_states()
+                if result is not None and step.changed:
+                    result = await writers.name_others(step, result, inline=was_small and self._is_small)
+                latest = self._checkpoints.latest
+                limited = call.id in self._limited or latest is None or _is_limited(latest)
+                if result is not None and step.changed and limited:
+                    # Only here: it reads the listings of both trees.
+                    entries = await in_thread(self._checkpoints.list_unrestored, step)
+                    result = explain_unrestored(result, entries) if entries else result
+                if result is not None and step.unkept:
+                    result = explain_unrecorded(result, f"{step.unkept}.", is_kept=False)
+                if result is not None and result.metadata.get("timed_out") is True:
+                    result = await self._after_timeout(step, result, left)
         except WorkspaceError as error:
             if result is not None:
                 unkept = next((one.unkept for one in self._checkpoints.steps if one.call_id == call.id), "")
@@ -302,7 +303,28 @@ class WorkspaceHistory:
             result = add_notes(result, mode)
         return result
 
-    async def _after_timeout(self, step: Checkpoint, result: ToolResult) -> ToolResult:
+    @asynccontextmanager
+    async def _stop_for_taking_back(
+        self, call_id: str, result: ToolResult | None
+    ) -> AsyncIterator[BackgroundProcesses]:
+        """Stop the sandbox within the context if what the call has changed is to be taken back there.
+
+        Else a thread that it has left would write on before that, which counts as somebody else's change.
+        The context is what else runs in the background. If there is anything, nothing can be taken back.
+        """
+        left: BackgroundProcesses = {}, {}
+        if result is None or self._on_timeout == "keep" or not result.metadata.get("timed_out"):
+            yield left
+            return
+        await self._shared.wait_for_snapshots()
+        left = await self._shared.find_running()
+        is_alone = not left[0] and self._tokens.keys() == {call_id}
+        async with self._shared.stop_until_replaced(self._sandbox) if is_alone else nullcontext():
+            yield left
+
+    async def _after_timeout(
+        self, step: Checkpoint, result: ToolResult, left: BackgroundProcesses
+    ) -> ToolResult:
         """Say what a call has changed that timed out, and take it back if that was asked for."""
         paths = await in_thread(self._checkpoints.list_changes, step)
         changes = await in_thread(self._checkpoints.changes_by_author, step)
@@ -312,10 +334,9 @@ class WorkspaceHistory:
         # The worker may be one that has the variables from before this call already.
         metadata = result.metadata
         is_back = metadata.get("state_kept") is True and metadata.get("state_before") == step.call_id
-        await self._shared.wait_for_snapshots()
         plan = self._choice("undo").plan(1, files_only=is_back)
         others = [call_id for call_id in self._tokens if call_id != step.call_id]
-        running, helpers = await self._shared.find_running()
+        running, helpers = left
         if others:
             undone = refusal(f"Another call is running: {summarize_names(others)}.")
         elif running:
@@ -536,7 +557,7 @@ class WorkspaceHistory:
     async def _move(
         self, direction: Direction, count: int, to: str | None, *, force: bool, variables: VariablesChoice
     ) -> ToolResult:
-        count = _check_count(count)
+        count = check_count(count)
         if variables not in get_args(VariablesChoice):
             raise ValueError(f"variables={variables!r}: use 'restore' or 'keep'.")
         if self._shared.lock.is_inside():
@@ -664,12 +685,6 @@ class WorkspaceHistory:
             self._states.now = target.state
             sentences.insert(0, describe_restored(plan, point))
         return " ".join(sentences)
-
-
-def _check_count(count: object) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"steps={count!r}: use a whole number from 1.")
-    return count
 
 
 def _refuse_large(done: int, total: int) -> None:

@@ -16,6 +16,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from aisotools.core.exceptions import UsageError
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshotProcesses, SupportsSnapshots, SupportsSupervisor
@@ -146,6 +147,9 @@ _LOOP_LIMITS: Mapping[str, float] = {"max_threads": 32, "max_running": 4, "withi
 have any number of them run, or wait where no signal stops them, as a process does for a child by `vfork`."""
 
 
+BackgroundProcesses: TypeAlias = tuple[dict[int, str], dict[int, str]]
+"""Process id to name, of those that may do something, and of those that only wait for work."""
+
 _ENDING_S = 5.0
 """How long a process that was killed is waited for. The kernel takes its time to free much memory."""
 
@@ -255,7 +259,7 @@ class SharedWorkspace:
                 if isinstance(variables, SupportsSnapshotProcesses):
                     await variables.settled()
 
-    async def find_running(self) -> tuple[dict[int, str], dict[int, str]]:
+    async def find_running(self) -> BackgroundProcesses:
         """Return the background processes that calls left running in the sandboxes.
 
         Returns:

@@ -59,8 +59,8 @@ def explain_kept(
     if not own:
         return _add_line(result, "It had changed no file.").with_metadata(changed_files=[])
     if result.metadata.get("threads_left"):
-        # No undo can tell what a thread writes after its call from what a person does.
-        remark = " Undo takes it back, once a restart has ended its threads, with force=True."
+        # What a thread writes after its call cannot be told from what a person does.
+        remark = " Undo takes it back with force=True, and ends its threads."
     elif changes["unclear"]:
         remark = " An undo takes it back with force=True alone."
     elif "not_restorable" in result.metadata:
@@ -105,6 +105,8 @@ def explain_taken_back(
         # Where another worker has taken the place of a stubborn one, the variables were back before the undo.
         if line.startswith(_MATTERS) and line != f"Variables: {VARIABLES_LEFT}":
             result = _add_line(result, line.removeprefix("[").removesuffix("]"))
+    if result.metadata.get("threads_left") and undone.value["variables"] != VARIABLES_LEFT:
+        result = _add_line(result, "Its threads were stopped with that. After a redo they go on.")
     return result.with_metadata(**metadata)
 
 
@@ -384,7 +386,7 @@ def conflict_result(moved: UndoResult, together: int = 0, *, may_be_left: bool =
     if may_be_left and not is_partial:
         lines.append(
             "Somebody else may be a thread or a task that a call has left in the sandbox, if there is one: "
-            "end it first, by a restart of the sandbox, since it may write until this has ended it."
+            "a restart of the sandbox ends it, and so does force=True where variables are brought back."
         )
     result = ToolResult.error("\n".join(lines), error_kind="failed")
     return dataclasses.replace(result, value={"conflicts": _list_conflicts(moved.conflicts)})

@@ -381,6 +381,17 @@ def _first_begun(steps: Sequence[UndoStep]) -> UndoStep:
     return min(reversed(steps), key=lambda step: step.calls[-1].began)
 
 
+def check_count(count: object) -> int:
+    """Return a number of steps that a caller has given.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"steps={count!r}: use a whole number from 1.")
+    return count
+
+
 def refusal(message: str) -> ToolResult:
     """Return the result of an undo or redo that was refused before anything was touched."""
     return ToolResult.error(message, error_kind="invalid")

@@ -1220,7 +1220,7 @@ async def test_timeout_says_what_stays_or_takes_it_back(
         assert (await session.run_cell("x")).content.splitlines()[-1] == "1"
 
 
-async def test_thread_that_goes_on_to_write_is_undone_after_a_restart_as_both_results_say(
+async def test_thread_that_goes_on_to_write_is_undone_by_force_as_both_results_say(
     real_session: OpenSession,
 ) -> None:
     session = real_session(policy=AUTO, approver=AllowAll())
@@ -1238,17 +1238,74 @@ time.sleep(1000)
     grows = here(session, "grows")
     call = session.call("python", {"code": code}, timeout_s=HANG_S)
     result = await late(call, when=lambda: has_settled(session) and grows.exists(), deadline_s=HANG_S)
-    assert "Undo takes it back, once a restart has ended its threads, with force=True.]" in result.content
+    assert "Undo takes it back with force=True, and ends its threads.]" in result.content
     assert "An undo of the call, or %sandbox restart, ends it. " in result.content
+    assert "changed by somebody else: that takes force=True" in result.content
     size = grows.stat().st_size
     await eventually(lambda: grows.stat().st_size > size)
     refused = await session.undo()
     assert refused.is_error
     assert "Somebody else may be a thread or a task that a call has left in the sandbox" in refused.content
-    assert "end it first, by a restart of the sandbox" in refused.content
-    await session.restart()
-    assert not (await session.undo(force=True, variables="keep")).is_error
-    assert not grows.exists()
+    assert "so does force=True where variables are brought back" in refused.content
+    assert not (await session.undo(force=True)).is_error
+    assert (await session.get("v"), grows.exists()) == (1, False)
+
+
+async def test_thread_that_an_undo_has_stopped_goes_on_after_a_redo(real_session: OpenSession) -> None:
+    session = real_session(policy=AUTO, approver=AllowAll())
+    grows = here(session, "grows")
+    await session.run_cell("v = 1")
+    assert not (await session.run_cell(f"v = 2{WRITER}")).is_error
+    assert not (await session.undo(force=True)).is_error
+    assert not (await session.redo()).is_error
+    size = grows.stat().st_size
+    await eventually(lambda: grows.stat().st_size > size)
+    assert await session.get("v") == 2
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "import threading; threading.Thread(target=write, daemon=True).start()",
+        "import asyncio; task = asyncio.get_running_loop().create_task(asyncio.to_thread(write))",
+        "import threading; threading.Timer(0.001, write).start()",
+    ],
+)
+async def test_thread_that_writes_on_is_taken_back_with_the_call_that_timed_out(
+    real_session: OpenSession, left: str
+) -> None:
+    session = real_session(policy=AUTO, approver=AllowAll(), on_timeout="undo")
+    await session.run_cell("v = 1; open('base', 'w').write('base')")
+    code = f"""
+import time
+v = 2
+def write():
+    while True:
+        with open('base', 'w') as file: file.write('written')
+        with open('grows', 'a') as file: file.write('x')
+{left}
+await asyncio.sleep(1000) if 'asyncio' in globals() else time.sleep(1000)
+"""
+    base, grows = here(session, "base"), here(session, "grows")
+    call = session.call("python", {"code": code}, timeout_s=HANG_S)
+    result = await late(call, when=lambda: has_settled(session) and grows.exists(), deadline_s=HANG_S)
+    assert result.metadata["taken_back"] is True, result.content
+    assert (await session.get("v"), base.read_text(), grows.exists()) == (1, "base", False)
+    assert (base.read_text(), grows.exists()) == ("base", False)
+
+
+async def test_nothing_is_taken_back_from_a_call_that_leaves_a_background_task(
+    real_session: OpenSession,
+) -> None:
+    session = real_session(policy=AUTO, approver=AllowAll(), on_timeout="undo")
+    assert not (await session.call("sandbox_bash", {"command": "sleep 1000", "background": True})).is_error
+    half = here(session, "half")
+    code = "open('half', 'w').close(); import time; time.sleep(1000)"
+    call = session.call("python", {"code": code}, timeout_s=HANG_S)
+    result = await late(call, when=lambda: has_settled(session) and half.exists(), deadline_s=HANG_S)
+    assert result.metadata["taken_back"] is False
+    assert "still runs in the background" in result.content
+    assert half.exists()
 
 
 WRITER = """

@@ -138,7 +138,7 @@ def test_conflict_says_that_somebody_else_may_be_what_a_call_has_left() -> None:
     last = conflict_result(moved, may_be_left=True).content.splitlines()[-1]
     assert last == (
         "Somebody else may be a thread or a task that a call has left in the sandbox, if there is one: "
-        "end it first, by a restart of the sandbox, since it may write until this has ended it."
+        "a restart of the sandbox ends it, and so does force=True where variables are brought back."
     )
     assert "thread" not in conflict_result(moved).content
 
@@ -185,9 +185,7 @@ def test_timeout_names_what_stays_changed() -> None:
     unclear = explain_kept(late, ["a", "b"], {**everybody, "unclear": ["a"]})
     assert unclear.content.endswith("stays changed: a. An undo takes it back with force=True alone.]")
     left = explain_kept(late.with_metadata(threads_left=True), ["a"], everybody)
-    assert left.content.endswith(
-        "a. Undo takes it back, once a restart has ended its threads, with force=True.]"
-    )
+    assert left.content.endswith("a. Undo takes it back with force=True, and ends its threads.]")
     partly = explain_kept(late.with_metadata(not_restorable=["a"]), ["a"], everybody)
     assert partly.content.endswith("a. Undo takes it back, but for what it will not restore.]")
 

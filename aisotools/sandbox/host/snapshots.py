@@ -22,6 +22,7 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -75,6 +76,10 @@ class WokenReader:
     keeper: int
     lost: tuple[str, ...]
     known_tools: set[str]
+
+
+_holder: ContextVar[object] = ContextVar("aisotools_history_holder", default=None)
+"""What holds a history, in the task that does and in those that it starts."""
 
 
 class VariablesFile:
@@ -146,7 +151,7 @@ class SnapshotHistory:
         self._replacing = asyncio.Lock()
         self._frozen: WorkerProcess | None = None
         self._waking_pid = 0
-        self._holder: asyncio.Task[object] | None = None
+        self._holder: object = None
         self.expected_recovery: Recovery | None = None
         self._broken_calls: set[str] = set()
         self.reader_pids: set[int] = set()
@@ -188,21 +193,30 @@ class SnapshotHistory:
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
         """Let no call run within the context; see `SupportsSnapshotProcesses`."""
+        if self._is_held_here:
+            yield
+            return
         async with self._scheduler.slot("exclusive"):
             # Race: a recovery wakes a snapshot, which must answer. Whoever holds this may stop all that runs.
             async with self._replacing:
                 pass
             await self.settled()
-            self._holder = asyncio.current_task()
+            self._holder = holder = object()
+            token = _holder.set(holder)
             try:
                 yield
             finally:
+                _holder.reset(token)
                 self._holder = None
 
+    @property
+    def _is_held_here(self) -> bool:
+        """True if the running task, or the one that has started it, holds this history."""
+        return self._holder is not None and self._holder is _holder.get()
+
     def _alone(self) -> AbstractAsyncContextManager[None]:
-        """Return a context in which no call runs, which the task that holds it enters at once."""
-        is_held = self._holder is not None and self._holder is asyncio.current_task()
-        return nullcontext() if is_held else self._scheduler.slot("exclusive")
+        """Return a context in which no call runs, which who holds this history enters at once."""
+        return nullcontext() if self._is_held_here else self._scheduler.slot("exclusive")
 
     def take_snapshot(
         self, connection: WorkerConnection, call_id: str, *, changes_variables: bool = True

@@ -66,6 +66,7 @@ next signal wakes it. The handler reads all records, so an unread one says that 
 _PACKET_BYTES = 1 << 16
 _END_TIMEOUT_S = 5.0  # for the whole tree; what the kernel still holds then is left to the janitor
 _SWEEP_TIMEOUT_S = 1.0  # the host waits for it
+_FREEZE_TIMEOUT_S = 0.2  # for all processes together, less than that
 _LOOK_AGAIN_S = 0.0005  # a process that has ended is reaped within microseconds
 # What the supervisor reports: the fields of each op, and their types.
 _REPORTS: Mapping[str, Mapping[str, type]] = {
@@ -274,7 +275,7 @@ class Supervisor:
                     tree.send_signal(pid, signal.SIGSTOP)
                 self._frozen |= found
             # Race: the host stops and continues all that it finds running, which nothing of this may be.
-            tree.await_stop(self._frozen, _SWEEP_TIMEOUT_S)
+            tree.await_stop(self._frozen, time.monotonic() + _FREEZE_TIMEOUT_S)
         elif op == "drop":
             frozen, self._frozen = self._frozen, set()
             self._kill(lambda: running() & frozen)

@@ -524,9 +524,13 @@ class TreeFreezer:
             self._holders[root] += 1
             stopped = self._stopped.setdefault(root, set())
             try:
-                moving = [pid for pid in tuple(stopped) if set(_thread_states(pid)) & _ON_CPU_OR_DISK]
                 # Filled in place, before each signal is sent: an error on the way leaves nothing stopped.
-                moving += _signal_descendants(root, stopped, exempt, max_threads, max_running)
+                ends_s = time.monotonic() + within_s
+                have_stopped = _stop_descendants(
+                    root, stopped, exempt, max_threads, max_running, ends_s=ends_s
+                )
+                if is_quick and not have_stopped:
+                    raise TooManyProcesses
             except BaseException:
                 self._leaving.append(root)
                 raise
@@ -534,8 +538,6 @@ class TreeFreezer:
             self._lock.release()
             self._let_go()
         try:
-            if not await_stop(moving, within_s) and is_quick:
-                raise TooManyProcesses
             yield stopped
         finally:
             self._leaving.append(root)
@@ -557,17 +559,22 @@ class TreeFreezer:
                 self._lock.release()
 
 
-def _signal_descendants(
-    root: int, stopped: set[int], exempt: Collection[int], max_threads: float, max_running: float
-) -> list[int]:
-    """Send SIGSTOP to everything below `root` that may run. Return which processes have to be waited for."""
+def _stop_descendants(
+    root: int,
+    stopped: set[int],
+    exempt: Collection[int],
+    max_threads: float,
+    max_running: float,
+    *,
+    ends_s: float,
+) -> bool:
+    """Stop everything below `root` that may run, and add it to `stopped`. Return whether all has stopped."""
+    # Another holder may have given up waiting for some of these.
+    have_stopped = await_stop([pid for pid in stopped if set(_thread_states(pid)) & _ON_CPU_OR_DISK], ends_s)
     visited = {*exempt, *stopped}
-    moving: list[int] = []
     # Race: processes fork while they are being found. Each round finds what was started during the last one.
     for _ in range(_FREEZE_ROUNDS):
-        found = {
-            pid: _thread_states(pid) for pid in descendants(root, exempt, max_threads=max_threads) - visited
-        }
+        found = descendants(root, exempt, max_threads=max_threads) - visited
         # Not by us, so it is not ours to continue. A stop is for all threads: the others are on their way.
         # Race: one process may stop and continue another on and on. When the first has stopped, a further
         # round sees whether the other one runs.
@@ -579,6 +586,7 @@ def _signal_descendants(
         # Before any of them is stopped: each signal is an occasion for the kernel to let another process run.
         if len(new) > max_running and sum(map(_count_running, new.values())) > max_running:
             raise TooManyProcesses
+        moving: list[int] = []
         for pid, states in new.items():
             max_running -= _count_running(states)
             if max_running < 0:
@@ -589,22 +597,32 @@ def _signal_descendants(
             if set(states) & _ON_CPU_OR_DISK:
                 moving.append(pid)
             send_signal(pid, signal.SIGSTOP)
-    return moving
+        # Before the next round: what runs may still be about to continue another one.
+        have_stopped &= await_stop(moving, ends_s)
+    return have_stopped
 
 
 def _is_being_stopped(states: bytes) -> bool:
     return _STOPPED in states or set(states) <= _NOT_RUNNING
 
 
-def await_stop(moving: Iterable[int], within_s: float) -> bool:
-    """Wait until these processes, which were told to stop, have. Return False if that takes longer."""
+def await_stop(moving: Iterable[int], ends_s: float) -> bool:
+    """Wait until these processes, which were told to stop, have.
+
+    Args:
+        moving: The processes.
+        ends_s: When to give up, by `time.monotonic`.
+
+    Returns:
+        False if one had not stopped by then.
+    """
     began_s = time.monotonic()
     for pid in moving:
         while not _is_stopped(pid):
-            waited_s = time.monotonic() - began_s
-            if waited_s >= within_s:
+            now_s = time.monotonic()
+            if now_s >= ends_s:
                 return False
-            if waited_s > _FREEZE_POLL_S:
+            if now_s - began_s > _FREEZE_POLL_S:
                 time.sleep(_FREEZE_POLL_S)
     return True
 

@@ -96,8 +96,8 @@ def name_threads(result: ToolResult, names: Sequence[str]) -> ToolResult:
     plural, verb, them = ("s", "go", "them") if len(names) > 1 else ("", "goes", "it")
     note = (
         f"[{len(names)} thread{plural} that the call has started {verb} on: {listed}{more}. "
-        f"An undo of the call, or %sandbox restart, ends {them}. To an undo, what is changed until then is "
-        "changed by somebody else: restart first, if files are, and undo with force=True.]"
+        f"An undo of the call, or %sandbox restart, ends {them}. What is changed after the call counts as "
+        "changed by somebody else: that takes force=True.]"
     )
     content = f"{result.content}\n{note}"
     return dataclasses.replace(result, content=content).with_metadata(threads_left=True)

@@ -957,7 +957,7 @@ async def test_usage_of_a_running_sandbox(tight: Rig) -> None:
     assert measure_usage(0, Limits()) == ResourceUsage(), "a supervisor that is not known yet"
 
 
-def test_what_is_outside_the_namespace_of_processes_does_not_count() -> None:
+def test_processes_outside_the_namespace_of_the_sandbox_do_not_count() -> None:
     """The supervisor of an isolated sandbox forks at times, to mount what rules deny: none of its code."""
     command = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "sh", "-c", "read end; :"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -250,14 +251,17 @@ async def test_forks_that_were_killed_are_no_background_processes_once_all_is_se
 async def test_no_call_runs_while_the_history_is_held_but_for_the_task_that_holds_it(r: Rig) -> None:
     await r.python("x = 1")
     await r.python("x = 2", call_id="second")
-    history = r.kernel.variables
+    history, elsewhere = r.kernel.variables, contextvars.copy_context()
     async with history.hold():
-        reading = asyncio.ensure_future(r.python("x"))
-        other = asyncio.ensure_future(history.redo())
+        reading = asyncio.create_task(r.python("x"), context=elsewhere.copy())
+        other = asyncio.create_task(history.redo(), context=elsewhere.copy())
         await loop_turns()
         for _ in range(2):
             await history.redo()
-            assert (await history.restore("second")).call_id == "second"
+            # Also by a task that it starts, and if it holds the history once more.
+            async with history.hold():
+                restoring = asyncio.create_task(history.restore("second"))
+                assert (await restoring).call_id == "second"
         assert (reading.done(), other.done()) == (False, False)
     assert (await reading).content == "1"
     await other

@@ -74,7 +74,7 @@ def test_process_that_is_taken_out_of_what_will_be_continued_stays_stopped(busy:
     wait_until(lambda: process_state(writer) == "T")
 
 
-def test_what_several_holders_stop_is_continued_after_the_last(busy: int, tmp_path: Path) -> None:
+def test_processes_that_several_holders_stop_go_on_after_the_last(busy: int, tmp_path: Path) -> None:
     freezer = TreeFreezer()
     with ExitStack() as first:
         first.enter_context(freezer.freeze(busy))
@@ -91,7 +91,7 @@ def test_what_several_holders_stop_is_continued_after_the_last(busy: int, tmp_pa
     assert repr(freezer) == "<TreeFreezer: 0 holders>"
 
 
-def test_who_leaves_waits_for_nobody_and_who_is_quick_does_not_either(busy: int, tmp_path: Path) -> None:
+def test_holder_that_leaves_or_is_quick_waits_for_nobody(busy: int, tmp_path: Path) -> None:
     freezer = TreeFreezer()
     with freezer._lock, ExitStack() as holding:
         freezer._lock.release()
@@ -118,6 +118,7 @@ def test_process_that_another_one_continues_on_and_on_is_stopped(tmp_path: Path)
 
     script = """
 import os, signal
+signal.alarm(200)  # if the tests are killed
 if writer := os.fork():
     while True:
         os.kill(writer, signal.SIGSTOP)
