@@ -263,7 +263,9 @@ class _CallPaths:
         rights of the command. Without settings nothing is returned, so that a new home folder is the same.
         """
         home = self.home_of()
-        is_plain = facts.certain and all(
+        # Code names no commands, and may start any program.
+        is_plain = facts.certain and bool(facts.commands)
+        is_plain = is_plain and all(
             command.partition(" ")[0] in _WITHOUT_SETTINGS for command in facts.commands
         )
         if is_plain or not home or facts.path_guarded or facts.runs_in != "sandbox":
