@@ -852,13 +852,17 @@ def test_a_change_of_a_folder_concerns_what_is_in_it(
 def test_a_rule_about_a_folder_concerns_what_lies_in_it(key: str, glob: str) -> None:
     folder = {"*/secrets": "a/secrets", "secrets/sub": "secrets/sub"}.get(glob, "secrets")
     rule = path_rule(key, normalize_path(glob))
-    for path in (f"{folder}/key", f"{folder}/a/b"):
-        assert decide(rule, **{"writes" if key == "writes" else "reads": (path,)}) is DENY, path
-    assert decide(rule, **{"writes" if key == "writes" else "reads": (f"{folder}ly/key",)}) is ALLOW
+    used = "writes" if key == "writes" else "reads"
+    inside: list[dict[str, Any]] = [{used: (f"{folder}/key",)}, {used: (f"{folder}/a/b",)}]
+    beside: dict[str, Any] = {used: (f"{folder}ly/key",)}
+    assert [decide(rule, **facts) for facts in inside] == [DENY, DENY]
+    assert decide(rule, **beside) is ALLOW
     allows = path_rule(key, normalize_path(glob), ALLOW)
     mode = Policy(mode="safe", rules=(allows,))
-    facts = Facts(reads=(f"{folder}/key",), writes=(f"{folder}/key",), effect=Effect.LOCAL_MUTATION)
-    assert mode.check(call(origin="model"), facts).decision is ASK  # what is allowed is not more than it says
+    touched = Facts(reads=(f"{folder}/key",), writes=(f"{folder}/key",), effect=Effect.LOCAL_MUTATION)
+    assert (
+        mode.check(call(origin="model"), touched).decision is ASK
+    )  # what is allowed is not more than it says
 
 
 def test_a_rule_that_allows_is_never_one_that_may_concern_a_call() -> None:
