@@ -480,7 +480,7 @@ async def with_folder(real_session: OpenSession, approver: Changing) -> tuple[Se
         ("file", {"operation": "move", "path": "data", "destination": "moved"}, "data/new.txt"),
     ],
 )
-async def test_what_code_names_and_a_moved_folder_holds_is_as_it_was_shown(
+async def test_files_named_by_code_and_folders_that_are_moved_are_as_they_were_shown(
     real_session: OpenSession, tool: str, arguments: dict[str, Json], changed: str
 ) -> None:
     approver = Changing(lambda: (workspace / changed).write_text("another"))
