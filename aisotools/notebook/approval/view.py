@@ -434,8 +434,8 @@ def findings_preview(request: ApprovalRequest) -> list[tuple[str, str]]:
     findings += [("beware" if is_unknown else "note", sentence) for sentence in describe_trust(request)]
     if facts.commands and not facts.certain and not is_unknown:
         # A reason has said them already, in most cases.
-        said = "\n".join(request.reasons)
-        doubts = "; ".join(one_line(doubt, _DOUBT_CHARS) for doubt in facts.doubts if doubt not in said)
+        reasons = "\n".join(request.reasons)
+        doubts = "; ".join(one_line(doubt, _DOUBT_CHARS) for doubt in facts.doubts if doubt not in reasons)
         findings.append(
             ("beware", "not everything it does could be seen" + (f": {doubts}" if doubts else ""))
         )
