@@ -50,6 +50,11 @@ _DEADLINE_MARGIN_S = 0.5
 _GIT = re.compile(r"git\b")
 _GIT_SETTINGS = ".git/config"
 _STREAMS = ("stdout", "stderr")
+_MERE_SETTINGS = re.compile(
+    r"CUDA_VISIBLE_DEVICES|[A-Z]{2,20}_NUM_THREADS|OMP_THREAD_LIMIT|PYTHONHASHSEED|TOKENIZERS_PARALLELISM"
+    r"|NO_COLOR|COLUMNS|LINES"
+)
+_MERE_VALUE = re.compile(r"[\w,.-]{0,100}", re.ASCII)
 GIT_ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0"}
 """What git is told in every command: `git status` notes nothing in the index, and runs no hook for that."""
 
@@ -143,9 +148,9 @@ async def sandbox_bash(
     """Run a shell command in the sandbox and return its output and exit code.
 
     Commands start in the workspace folder (also in $WORKSPACE), which persists from call to call; shell
-    variables and `cd` do not. Only the workspace and $TMPDIR can be written, file modes cannot be changed
-    afterwards, there is no terminal and no network, but for the sandbox's own 127.0.0.1 at level isolated,
-    and standard input is empty. A non-zero exit code or a timeout is an error.
+    variables, `cd` and what Python sets in os.environ do not. Only the workspace and $TMPDIR can be written,
+    file modes cannot be changed afterwards, there is no terminal and no network, but for the sandbox's own
+    127.0.0.1 at level isolated, and standard input is empty. A non-zero exit code or a timeout is an error.
     """
     folder = _folder(context, workdir)
     if background:
@@ -161,7 +166,7 @@ async def sandbox_bash(
         process = programs.spawn(
             _shell(command),
             cwd=folder,
-            env=_environment(),
+            env=_environment(context),
             protocol=protocol,
             name_program=context.metadata.get("name_program", _name_to_nobody),
             read_only=_must_not_write(context),
@@ -199,7 +204,7 @@ async def _start_task(command: str, folder: str, context: ToolContext) -> ToolRe
         program = programs.KeptProgram(
             _shell(command),
             cwd=folder,
-            env=_environment(),
+            env=_environment(context),
             protocol=task,
             name_program=context.metadata.get("name_program", _name_to_nobody),
         )
@@ -312,14 +317,27 @@ def _explain_failures(command: str) -> Iterator[None]:
         raise WorkerBroken(f"An earlier call has left it unable to start programs: {reason}.") from error
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment of a command: the worker's, without what bash itself would obey."""
+def _environment(context: ToolContext) -> dict[str, str]:
+    """Return the environment of a command: that with which the worker started, and few later settings.
+
+    Case: a command is approved to be run again, and then a call of Python sets PATH, LD_PRELOAD, LESSOPEN or
+    a variable that the command names. With any of these it would be another command than was shown.
+    """
     try:
-        own = {name: value for name, value in os.environ.items() if not _is_obeyed_by_bash(name)}
-        return {**own, **GIT_ENVIRONMENT}
+        own = dict(os.environ)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise WorkerBroken(f"An earlier call has replaced os.environ: {reason}.") from error
+    start = context.sandbox_config.get("environment")
+    if isinstance(start, dict):
+        chosen = {name: own[name] for name in own if _is_mere_setting(name, own[name])}
+        own = {**{name: str(value) for name, value in start.items()}, **chosen}
+    return {**{name: own[name] for name in own if not _is_obeyed_by_bash(name)}, **GIT_ENVIRONMENT}
+
+
+def _is_mere_setting(name: str, value: str) -> bool:
+    """Return whether a variable tells programs which devices, or how many threads, they may use."""
+    return bool(_MERE_SETTINGS.fullmatch(name) and _MERE_VALUE.fullmatch(value))
 
 
 def _is_obeyed_by_bash(name: str) -> bool:

@@ -498,12 +498,17 @@ class _Redaction:
             elif _is_login(own, item):
                 redacted[key] = [self.redact(item[0], depth), mark("password")]
             else:
-                below = name if is_carried or isinstance(item, list) else ""
+                # {"secrets": {"ann": {"mail": ...}}}
+                is_group = name.endswith("s") and isinstance(item, Mapping)
+                below = name if is_carried or is_group or isinstance(item, list) else ""
                 redacted[key] = self.redact(item, depth, own if _names_secret(own) else below)
-        named = next((str(value[one]) for one in _NAMES if isinstance(value.get(one), str)), "")
-        for place in _VALUES if named else ():
-            # {"name": "DB_PASSWORD", "value": ...}, as in a pod's environment
-            if kind := _kind_of_value(named, value.get(place)):
+        # {"name": "DB_PASSWORD", "value": ...}, as in a pod's environment
+        labels = [one for one in (*_NAMES, *_LABELS) if isinstance(value.get(one), str)]
+        for place in _VALUES if labels else ():
+            item = value.get(place)
+            meant = [str(value[one]) for one in labels if one in _NAMES or _is_odd(item)]
+            kinds = (_kind_of_value(label, item) for label in meant if label != item)
+            if kind := next(filter(None, kinds), ""):
                 redacted[place] = mark(kind)
         return redacted
 
@@ -535,9 +540,28 @@ _PAIR = 2
 _MOST_WORDS = 64
 _MOST_WORD_CHARS = 300
 _NAMES = ("name", "key", "field", "variable")
-_VALUES = ("value", "val", "data", "content")
+_LABELS = ("type", "selector", "element", "label", "placeholder", "id")
+"""Keys of which the value may say what is beside it: `{"selector": "#password", "text": ...}`."""
+_VALUES = ("value", "val", "data", "content", "text")
 _CARRIERS = frozenset(
-    (*_VALUES, "$", "#text", "_", "current", "raw", "plain", "plaintext", "secret", "default")
+    (
+        *(
+            *_VALUES,
+            "text",
+            "$",
+            "#text",
+            "_",
+            "__text",
+            "@value",
+            "_value",
+            "",
+            "s",
+            "v",
+            "string",
+            "current",
+        ),
+        *("raw", "plain", "plaintext", "secret", "default", "new", "old", "hash", "pem", "stringvalue"),
+    )
 )
 """Keys, below the name of a secret, of which the value is that."""
 _LOGIN = re.compile(r"(?i)(?:http|proxy|basic)?[-_]?(?:auth|login|credentials?)")

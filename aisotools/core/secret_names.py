@@ -66,10 +66,11 @@ _MOST_NAME_CHARS = 64
 
 _SUFFIX = re.compile(
     r"[-_.]?(?:\d{1,3}|prod|production|stag(?:e|ing)|dev|test|live|old|new|current|prev|primary|secondary|main|read"
-    r"|write|admin|root|value|b64|base64|hash|text|plain|raw|encoded)$"
+    r"|confirm(?:ation|ed)?|repeat(?:ed)?|again|write|admin|root|value|b64|base64|hash|text|plain|raw|encoded)$"
 )
 _STRONG_NAME = re.compile(
-    r"(?:passw(?:or)?d|passwrd|(?:^|[-_.])psk|passphrase|passcode|pwd|kennwort|passwort|senha|wachtwoord|secret|authorization"
+    r"(?:contrase[nñ]a|mot[_-]de[_-]passe|пароль|密码|密碼|パスワード|(?:seed|recovery)[-_.]?phrase|mnemonic"
+    r"|passw(?:or)?d|passwrd|(?:^|[-_.])psk|passphrase|passcode|pwd|kennwort|passwort|senha|wachtwoord|secret|authorization"
     r"|(?:api|access|secret|private|account|auth|master|encrypt(?:ion)?|signing|shared|storage|service|deploy"
     r"|subscription|app|application|client|consumer|admin|hmac|webhook|license|server|bot|ingest|sharedaccess|security"
     r"|fernet|aes|hashing|preshared|pre[-_]shared)[-_.]?key(?:base)?|secret_key_base|auth[-_]?token|_password|_secret)$"
@@ -78,7 +79,7 @@ _MEDIUM_NAME = re.compile(
     r"(?:(?:access|refresh|id|session|api|bearer|security|personal|private|csrf|xsrf|bot|oauth|oauth2|github|gh|gitlab"
     r"|slack|hf|npm|pypi|vault|deploy|service|identity|push|device|reset|verification|login|user|admin|app|client|upload"
     r"|registry|job|runner|discord|telegram|consul|nomad|jwt|csrfmiddleware)[-_.]?token"
-    r"|(?:^|[-_.])pass|(?:^|[-_.])pw|^-{1,2}[a-z-]{0,20}pass|jwt[-_.]signing|private_key_id|(?:user|db|smtp|store|become|root|admin|ftp|mail|bind|sudo|ssh|require)[-_]?pass|masterauth|^[a-z_]{1,40}_pat$|credentials?|^-{1,2}token|^x-[a-z-]{0,30}(?:token|key)|_auth)$"
+    r"|(?:^|[-_.])otp|(?:^|[-_.])pass|(?:^|[-_.])pw|^-{1,2}[a-z-]{0,20}pass|jwt[-_.]signing|private_key_id|(?:user|db|smtp|store|become|root|admin|ftp|mail|bind|sudo|ssh|require)[-_]?pass|masterauth|^[a-z_]{1,40}_pat$|credentials?|^-{1,2}token|^x-[a-z-]{0,30}(?:token|key)|_auth)$"
 )
 _WEAK_NAME = re.compile(
     r"(?:token|auth|sig|signature|sid|session|sess(?:ion)?[-_]?id|jwt|bearer|key|appid|secret[-_.]?id)$"
@@ -552,7 +553,7 @@ def is_secret_value(name: str, value: str) -> bool:
     if name.lower().endswith("authorization"):
         scheme = _SCHEME.match(value)
         found = _authorization_of(value, 0, len(value), scheme, None)
-        return found is not None
+        return found is not None or (scheme is None and " " not in value and looks_mixed(value))
     if strength is Strength.WEAK and name.lower().endswith("key"):
         return False
     return _is_quoted_secret(value, strength)

@@ -32,7 +32,7 @@ from aisotools.tools.adapter import (
 from aisotools.tools.declarations import DeclaredFacts, declared_facts, unite_names
 from aisotools.tools.validation import encode_arguments, fresh_arguments
 from aisotools.workspace.loaded_names import loaded_names
-from aisotools.workspace.stamps import is_known
+from aisotools.workspace.stamps import NAMED, is_known
 
 _CODE_ARGUMENT = "code"
 """The argument in which tools get code to run, as `python` does."""
@@ -546,7 +546,7 @@ def bound_sources(facts: Facts) -> tuple[tuple[str, str], ...]:
     another thing with other sources.
     """
     is_bound = not facts.certain or facts.unresolved or facts.effect is Effect.REMOTE_ACTION
-    return facts.sources if is_bound else ()
+    return tuple(one for one in facts.sources if not one[1].startswith(NAMED)) if is_bound else ()
 
 
 def _with_commands(facts: Facts) -> Facts:

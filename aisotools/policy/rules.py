@@ -38,6 +38,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Literal, Self, get_args
 
+from aisotools.core.path_texts import with_folders
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Decision, Effect, Facts, Json, ToolCall
 from aisotools.policy.command_globs import means
@@ -171,7 +172,7 @@ def _paths_match(key: str, globs: object, facts: Facts, every: bool) -> bool:
     if every:
         is_known = not (_has_unresolved_writes(facts) if key == "writes" else facts.unresolved)
         return is_known and _globs_match(globs, paths, every=True)
-    if _globs_match(globs, paths, every=False):
+    if _globs_match(globs, (place for path in paths for place in with_folders(path)), every=False):
         return True
     if key != "writes" and _takes_folder(key, globs, facts):
         return True

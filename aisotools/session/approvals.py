@@ -29,6 +29,7 @@ from aisotools.session.options import is_number
 from aisotools.session.previews import Previewer, digest_of_file
 from aisotools.tools.adapter import definition_of, hints_of
 from aisotools.workspace.protected_names import AllowedNames
+from aisotools.workspace.stamps import NAMED
 
 DEFAULT_ANSWER_TIMEOUT_S = 300.0
 """Seconds that a person has to answer, unless a session says otherwise."""
@@ -127,13 +128,14 @@ class ApprovalManager:
         shown: list[PreparedCall] = []
         requests: list[ApprovalRequest] = []
         changed: list[str] = []
+        named: list[str] = []  # by code, which may write it
         for decision in decisions:
             prepared, call = decision.prepared, decision.prepared.call
             scripts = tuple(dict(prepared.facts.scripts))
             # Before the preview, which adds what this call leaves.
             left = previewer.digests_left(dict(prepared.facts.sources))
             preview, contents = previewer.preview(call.arguments, prepared.own_path, scripts)
-            expected = _expected_among(prepared.facts, changed) if changed else ()
+            expected = _expected_among(prepared.facts, changed, named) if changed or named else ()
             before = {}
             if changed and env.files is not None:
                 before = {path: digest_of_file(env.files, path) for path in contents}
@@ -141,6 +143,7 @@ class ApprovalManager:
                 prepared, contents=contents, before=before, expected=expected, left=left
             )
             changed += prepared.facts.writes
+            named += () if prepared.facts.commands else prepared.facts.named
             shown.append(prepared)
             requests.append(await self._request(prepared, call, preview, env))
         if approver is None:
@@ -268,12 +271,19 @@ class ApprovalManager:
         return CallDecision(prepared, Decision.ALLOW, decided_by, (f"you allowed that {grant.description}",))
 
 
-def _expected_among(facts: Facts, changed: Sequence[str]) -> tuple[str, ...]:
-    """Return those of the paths that a call would change or reads that are, or lie around, changed ones."""
+def _expected_among(facts: Facts, changed: Sequence[str], named: Sequence[str]) -> tuple[str, ...]:
+    """Return those of the paths that a call would change or reads that earlier calls are expected to change.
+
+    Args:
+        facts: Of the call.
+        changed: What earlier calls of the same question write.
+        named: What code among them names. For what the call only names as well, that counts.
+    """
     return tuple(
         path
-        for path, _ in (*facts.losses, *facts.sources)
-        if any(is_within(path, other) or is_within(other, path) for other in changed)
+        for path, digest in (*facts.losses, *facts.sources)
+        for others in ((*changed, *named) if digest.startswith(NAMED) else changed,)
+        if any(is_within(path, other) or is_within(other, path) for other in others)
     )
 
 

@@ -24,6 +24,7 @@ from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Facts, Json
 from aisotools.policy.prepared import PreparedCall
 from aisotools.workspace.scripts import MISSING
+from aisotools.workspace.stamps import NAMED
 from aisotools.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ def describe_differences(shown: PreparedCall, workspace: Workspace | None) -> li
     """Return what of a call is no longer as it was shown, as reasons to ask about it once more."""
     differences: list[str] = []
     was, found = shown.facts, shown.facts
-    names = was.reads or was.writes or was.mentions or was.scripts or was.commands
+    names = was.reads or was.writes or was.mentions or was.scripts or was.commands or was.sources
     if shown.look_again is not None and names:
         found = shown.look_again()
     if _reach(was) != _reach(found):
@@ -280,8 +281,12 @@ def _changed_sources(shown: PreparedCall, found: Facts) -> list[str]:
     """Return what of the files that the call reads has changed, or is there now."""
     # A file that would be lost is compared as that, and one of which a diff was shown, with that.
     others = {*dict(shown.facts.losses), *shown.contents, *shown.expected} - shown.left.keys()
-    before = {**dict(shown.facts.sources), **shown.left}
-    return _describe_changed(before, dict(found.sources), others, use="read")
+    before = {**_plain_digests(shown.facts.sources), **shown.left}
+    return _describe_changed(before, _plain_digests(found.sources), others, use="read")
+
+
+def _plain_digests(sources: Iterable[tuple[str, str]]) -> dict[str, str]:
+    return {path: digest.removeprefix(NAMED) for path, digest in sources}
 
 
 def _changed_scripts(shown: PreparedCall, found: Facts) -> list[str]:

@@ -31,7 +31,7 @@ import posixpath
 import re
 import unicodedata
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import filterfalse
 from pathlib import Path
@@ -54,7 +54,7 @@ from aisotools.workspace.scripts import (
     is_code,
     source_digests,
 )
-from aisotools.workspace.stamps import UNKNOWN, stamps_of
+from aisotools.workspace.stamps import NAMED, UNKNOWN, stamps_of
 from aisotools.workspace.workspace import Workspace
 
 _MAX_MENTIONED = 150
@@ -234,6 +234,9 @@ class _CallPaths:
         # What the call itself makes is left out: the files of this moment are compared.
         look = PathLookup(self.spellings, name_of=self.name_of, is_generous=True)
         paths = dict.fromkeys((*facts.reads, *facts.mentions))
+        if facts.path_guarded or any(command.startswith("mv ") for command in facts.commands):
+            # Case: a file comes to lie in a folder that is to be moved, and is moved along.
+            paths |= dict.fromkeys(path for path in facts.writes if path in facts.folders)
         if any(map(_WITHOUT_FOLDER.fullmatch, {*declared.unresolved} - {*declared.reads})):
             paths["."] = None  # a file of any folder
         unclear: dict[str, str] = {}
@@ -250,6 +253,7 @@ class _CallPaths:
         sources = source_digests(Path(self.root.path), filterfalse(compared.__contains__, paths))
         sources += tuple(unclear.items())
         sources += self._repository_sources(facts)
+        sources += self._named_sources(facts, compared.union(path for path, _ in sources))
         return dataclasses.replace(
             facts,
             sources=tuple((as_utf8(path), digest) for path, digest in sources),
@@ -263,7 +267,9 @@ class _CallPaths:
         rights of the command. Without settings nothing is returned, so that a new home folder is the same.
         """
         home = self.home_of()
-        is_plain = facts.certain and all(
+        # Code names no commands, and may start any program.
+        is_plain = facts.certain and bool(facts.commands)
+        is_plain = is_plain and all(
             command.partition(" ")[0] in _WITHOUT_SETTINGS for command in facts.commands
         )
         if is_plain or not home or facts.path_guarded or facts.runs_in != "sandbox":
@@ -273,6 +279,17 @@ class _CallPaths:
             # Nothing is remembered; what could be looked at is compared between card and run.
             return (HOME_SETTINGS, ""), (f"{HOME_SETTINGS} (in part)", digest)
         return () if digest is None else ((HOME_SETTINGS, digest),)
+
+    def _named_sources(self, facts: Facts, compared: Container[str]) -> tuple[tuple[str, str], ...]:
+        """Return the files and folders that code names in quotes, with digests; none of those compared.
+
+        It may write them as well, so they differ after each run, and no approval is bound to them.
+        """
+        if facts.commands or facts.path_guarded:
+            return ()
+        named = [path for path in facts.named if path != "." and path not in compared]
+        found = source_digests(Path(self.root.path), named)
+        return tuple((path, f"{NAMED}{digest}") for path, digest in found if digest != MISSING)
 
     def _repository_sources(self, facts: Facts) -> tuple[tuple[str, str], ...]:
         """Return what git would start here, with digests, for a call that may start git without naming it.

@@ -38,6 +38,9 @@ MAX_PATHS = 200
 UNKNOWN = "unknown"
 """Begins the stamp of what was not looked at as a whole."""
 
+NAMED = "named "
+"""Begins the stamp of what code names and may read or write: compared before the call, and with no grant."""
+
 ABSENT = "absent"
 """The stamp of nothing."""
 

@@ -368,6 +368,36 @@ async def test_git_is_told_to_note_nothing_whatever_earlier_calls_have_set(sessi
     assert result.value["stdout"] == "0\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PATH", "/workspace/b:/usr/bin:/bin"),
+        ("LD_PRELOAD", "/workspace/evil.so"),
+        ("LESSOPEN", "|sh evil.sh %s"),
+        ("HOME", "/workspace/home"),
+        ("PYTHONPATH", "/workspace/evil"),
+        ("NODE_OPTIONS", "--require /workspace/evil.js"),
+        ("PERL5OPT", "-MEvil"),
+        ("GIT_EXTERNAL_DIFF", "sh evil.sh"),
+        ("TAR_OPTIONS", "--use-compress-program=evil"),
+        ("target", "out/other.txt"),  # which `rm $target` names
+        ("OMP_NUM_THREADS", "2; touch evil"),
+    ],
+)
+async def test_commands_are_not_changed_by_what_python_sets(session: Session, name: str, value: str) -> None:
+    before = (await bash(session, f"printenv {name}; true")).value["stdout"]
+    code = f"import os; os.environ[{name!r}] = {value!r}"
+    assert not (await session.call("python", {"code": code})).is_error
+    assert (await bash(session, f"printenv {name}; true")).value["stdout"] == before
+
+
+async def test_threads_of_commands_may_be_limited_in_python(session: Session) -> None:
+    code = "import os; os.environ.update(OMP_NUM_THREADS='3', CUDA_VISIBLE_DEVICES='0,1')"
+    assert not (await session.call("python", {"code": code})).is_error
+    result = await bash(session, "echo $OMP_NUM_THREADS $CUDA_VISIBLE_DEVICES")
+    assert result.value["stdout"] == "3 0,1\n"
+
+
 # ---- without a worker
 
 

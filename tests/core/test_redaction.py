@@ -312,3 +312,83 @@ def test_names_that_are_secrets_are_replaced_and_no_entry_is_lost() -> None:
     assert list(redact({"deep": dict.fromkeys(keys, "x")})["deep"].values()) == ["x", "x"]
     mark = next(iter(redact({keys[0]: 1})))
     assert list(redact({mark: 0, keys[0]: 1}).values()) == [0, 1], "also where a name is such a mark already"
+
+
+_SECRET = "Zq8vTn3LmP0wKd7R"
+NAMED_IN_JSON: list[dict[str, object]] = [
+    {"name": "ann", "type": "password", "value": _SECRET},
+    {"content": _SECRET, "field": "api_token"},
+    {"selector": "#user_password", "value": _SECRET},
+    {"id": "new-password", "value": _SECRET},
+    {"label": "Secret", "value": _SECRET},
+    {"placeholder": "Password", "value": _SECRET},
+    {"password": {"string": _SECRET}},
+    {"clientSecret": {"value": _SECRET}},
+    {"secretAccessKey": {"S": _SECRET}},
+    {"db_password": {"new": _SECRET, "old": _SECRET}},
+    {"passwordHash": _SECRET},
+    {"password": {"stringValue": _SECRET}},
+    {"tokens": {"ci": {"deploy": _SECRET}}},
+    {"credentials": {"ann": {"mail": _SECRET}}},
+    {"passwords": {"a": {"b": _SECRET}}},
+    {"Authorization": _SECRET},
+    {"authorization": [_SECRET]},
+    {"proxy-authorization": _SECRET},
+    {"passwordConfirm": _SECRET},
+    {"password_repeat": _SECRET},
+    {"recoveryPhrase": f"apple {_SECRET}"},
+    {"contrasena": _SECRET},
+    {"motDePasse": _SECRET},
+    {"Mot-De-Passe": _SECRET},
+    {"otp": _SECRET},
+    {"login-otp": _SECRET},
+    {"secret": {"pem": _SECRET}},
+    {"privateKey": {"pem": _SECRET}},
+    {"password": {"": _SECRET}},
+    {"key": "DB_PASSWORD", "val": _SECRET},
+    {"data": _SECRET, "variable": "AUTH_TOKEN"},
+    {"webhookSecret": {"raw": _SECRET}},
+    {"admin_password_2": {"default": _SECRET}},
+    {"ssh": {"passphrase": {"v": _SECRET}}},
+    {"apiKeys": [_SECRET]},
+    {"secrets": [{"v": _SECRET}]},
+    {"element": "#secret", "text": _SECRET},
+    {"name": "refresh_token", "text": _SECRET},
+]
+INNOCENT_JSON: list[dict[str, object]] = [
+    {"type": "text", "value": "Adelie"},
+    {"type": "token", "value": "NOUN"},
+    {"id": "password", "text": "Choose a password of at least 8 characters."},
+    {"label": "Password", "text": "Password"},
+    {"name": "mass", "value": "4200"},
+    {"text": "primary", "type": "key"},
+    {"selector": "#search", "text": "penguins 2024"},
+    {"selector": ".token", "text": "Sign in"},
+    {"element": "Password field", "text": "Enter password"},
+    {"name": "tokens", "value": "12,345"},
+    {"id": "key1", "value": "species"},
+    {"id": "session", "text": "started", "type": "object"},
+    {"placeholder": "Password", "value": ""},
+    {"tokens": {"count": {"total": 12}}},
+    {"passes": {"a": {"b": "ran 3 tests"}}},
+    {"keys": {"a": {"b": "v1.2"}}},
+    {"columns": {"a": {"b": "x_1"}}},
+    {"authorization": "none"},
+    {"authorization": "required"},
+    {"otp": "elixir"},
+    {"otp": "enabled"},
+    {"hash": "sha256"},
+    {"new": "v2.1"},
+    {"tests": {"password": {"passed": 3}}},
+    {"data": "opaque", "name": "db", "type": "secret"},
+]
+
+
+@pytest.mark.parametrize("value", NAMED_IN_JSON, ids=repr)
+def test_values_that_json_names_a_secret_are_hidden(value: dict[str, Any]) -> None:
+    assert _SECRET not in repr(redact(value))
+
+
+@pytest.mark.parametrize("value", INNOCENT_JSON, ids=repr)
+def test_json_that_only_talks_about_secrets_stays(value: dict[str, Any]) -> None:
+    assert redact(value) == value

@@ -847,6 +847,24 @@ def test_a_change_of_a_folder_concerns_what_is_in_it(
     assert decide(path_rule("writes", glob), **facts) is decision
 
 
+@pytest.mark.parametrize("glob", ["secrets", "./secrets", "secret?", "*/secrets", "secrets/sub"])
+@pytest.mark.parametrize("key", ["paths", "reads", "writes"])
+def test_a_rule_about_a_folder_concerns_what_lies_in_it(key: str, glob: str) -> None:
+    folder = {"*/secrets": "a/secrets", "secrets/sub": "secrets/sub"}.get(glob, "secrets")
+    rule = path_rule(key, normalize_path(glob))
+    used = "writes" if key == "writes" else "reads"
+    inside: list[dict[str, Any]] = [{used: (f"{folder}/key",)}, {used: (f"{folder}/a/b",)}]
+    beside: dict[str, Any] = {used: (f"{folder}ly/key",)}
+    assert [decide(rule, **facts) for facts in inside] == [DENY, DENY]
+    assert decide(rule, **beside) is ALLOW
+    allows = path_rule(key, normalize_path(glob), ALLOW)
+    mode = Policy(mode="safe", rules=(allows,))
+    touched = Facts(reads=(f"{folder}/key",), writes=(f"{folder}/key",), effect=Effect.LOCAL_MUTATION)
+    assert (
+        mode.check(call(origin="model"), touched).decision is ASK
+    )  # what is allowed is not more than it says
+
+
 def test_a_rule_that_allows_is_never_one_that_may_concern_a_call() -> None:
     unknown: dict[str, Any] = {"unresolved": ("$f",), "reads": (".",), "folders": (".",)}
     assert decide(path_rule("reads", "secrets/*", ALLOW), **unknown) is ALLOW

@@ -457,3 +457,55 @@ async def test_a_call_that_waits_for_others_is_decided_by_the_policy_of_its_turn
 async def test_a_call_that_is_asked_about_only_now_is_asked_about(open_session: OpenSession) -> None:
     asked, _ = await call_two_while_the_mode_changes(open_session, "safe")
     assert [request.call.id for request in asked.requests] == ["1", "2"]
+
+
+CODE = {
+    "code": "import os; print(open('data/a.txt').read(), os.listdir('data'), open('made', 'w').write('x'))"
+}
+
+
+async def with_folder(real_session: OpenSession, approver: Changing) -> tuple[Session, Path]:
+    session, workspace = await opened(real_session, approver=approver, policy=Policy(mode="safe"))
+    (workspace / "data").mkdir(exist_ok=True)
+    (workspace / "data/a.txt").write_text("shown")
+    return session, workspace
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "changed"),
+    [
+        ("python", CODE, "data/a.txt"),
+        ("python", CODE, "data/new.txt"),
+        ("sandbox_bash", {"command": "mv data moved"}, "data/new.txt"),
+        ("file", {"operation": "move", "path": "data", "destination": "moved"}, "data/new.txt"),
+    ],
+)
+async def test_files_named_by_code_and_folders_that_are_moved_are_as_they_were_shown(
+    real_session: OpenSession, tool: str, arguments: dict[str, Json], changed: str
+) -> None:
+    approver = Changing(lambda: (workspace / changed).write_text("another"))
+    session, workspace = await with_folder(real_session, approver)
+    await session.call(tool, arguments)
+    assert len(approver.requests) == 2
+    assert any("data" in reason for reason in approver.requests[1].reasons)
+
+
+async def test_code_that_changes_what_it_names_is_remembered_and_asked_about_once(
+    real_session: OpenSession,
+) -> None:
+    approver = Changing(lambda: None, remember="call")
+    session, workspace = await with_folder(real_session, approver)
+    for text in ("one", "two"):
+        assert not (await session.call("python", CODE)).is_error
+        (workspace / "data/a.txt").write_text(text)
+    assert len(approver.requests) == 1
+
+
+async def test_code_may_read_what_earlier_code_of_the_same_question_writes(real_session: OpenSession) -> None:
+    approver = Changing(lambda: None)
+    session, _ = await with_folder(real_session, approver)
+    write, read = "print(open('data/a.txt', 'w').write('1'))", "print(open('data/a.txt').read())"
+    calls = [ToolCall(str(n), "python", {"code": code}) for n, code in enumerate((write, read))]
+    results = await session.call_many(calls)
+    assert [result.is_error for result in results] == [False, False]
+    assert len(approver.requests) == 2

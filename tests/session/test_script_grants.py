@@ -345,7 +345,7 @@ async def with_home(
     asked: list[str] = []
 
     async def approve(request: ApprovalRequest) -> Approval:
-        asked.append(str(request.call.arguments["command"]))
+        asked.append(str(request.call.arguments.get("command", "")))
         on_ask()
         offered = request.preview["remember"]
         return Approval("approve", remember=remember if remember in offered else None)
@@ -383,6 +383,19 @@ async def test_a_setting_in_the_home_folder_ends_an_approval(
     put_setting(home, name, text)
     await bash(session, command)
     assert len(asked) > before
+
+
+async def test_a_setting_in_the_home_folder_ends_an_approval_of_code(real_session: OpenSession) -> None:
+    session, _, home, asked = await with_home(real_session, "call")
+    code = {"code": "import subprocess; subprocess.run(['sqlite3', 'd.db', '.tables'])"}
+    for _ in range(3):
+        await session.call("python", code)
+    before = len(asked)
+    await session.call("python", code)
+    assert len(asked) == before  # the control: it is remembered
+    put_setting(home, ".sqliterc", ".shell sh x.sh\n")
+    await session.call("python", code)
+    assert len(asked) == before + 1
 
 
 async def test_code_that_a_setting_names_ends_an_approval(real_session: OpenSession) -> None:

@@ -433,7 +433,9 @@ def findings_preview(request: ApprovalRequest) -> list[tuple[str, str]]:
         findings.append(("beware", "it writes outside the workspace"))
     findings += [("beware" if is_unknown else "note", sentence) for sentence in describe_trust(request)]
     if facts.commands and not facts.certain and not is_unknown:
-        doubts = "; ".join(one_line(doubt, _DOUBT_CHARS) for doubt in facts.doubts)
+        # A reason has said them already, in most cases.
+        reasons = "\n".join(request.reasons)
+        doubts = "; ".join(one_line(doubt, _DOUBT_CHARS) for doubt in facts.doubts if doubt not in reasons)
         findings.append(
             ("beware", "not everything it does could be seen" + (f": {doubts}" if doubts else ""))
         )

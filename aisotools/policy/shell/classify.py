@@ -3,10 +3,6 @@
 The classification fails safe. Read only means that both parsers found the same commands in the text, that
 each program has a specification, and that all its arguments were understood. Whether the command may run is
 for a policy to decide.
-
-The second parser is tree-sitter with its bash grammar. It tells whether a text is well formed, but it is made
-for editors: it forgives, and in places it silently reads otherwise than bash does (backticks, here-documents,
-quotes inside `${ }`). So nothing is certain unless it finds exactly the commands and words that ours finds.
 """
 
 from __future__ import annotations
@@ -19,8 +15,6 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from aisotools.core.path_texts import is_within
@@ -34,7 +28,6 @@ from aisotools.policy.shell.commands import (
 )
 from aisotools.policy.shell.expansion import (
     LoopWords,
-    ParsedText,
     Redirect,
     SimpleCommand,
     Token,
@@ -57,6 +50,7 @@ from aisotools.policy.shell.folders import (
     relocate,
 )
 from aisotools.policy.shell.git_programs import HOOKS
+from aisotools.policy.shell.grammar import grammar_objection
 from aisotools.policy.shell.options import classify_by_spec
 from aisotools.policy.shell.parser import parse_shell
 from aisotools.policy.shell.patches import patches_in
@@ -71,9 +65,6 @@ from aisotools.policy.shell.verdicts import (
     writes,
 )
 
-if TYPE_CHECKING:
-    from tree_sitter import Node, Parser
-
 MAX_COMMAND_BYTES = 64 << 10
 """Longer commands are not analysed."""
 
@@ -83,7 +74,6 @@ _MAX_COMMANDS = 500
 _MAX_NESTED_COMMANDS = 20
 _MAX_NAMED_WORDS = 200
 _MAX_NAMED_FOLDERS = 4
-_MAX_GRAMMAR_LOOKS = 300
 _MAX_REASONS = 50
 _SHOWN_REASONS = 2
 _MAX_REASON_CHARS = 160
@@ -101,13 +91,9 @@ _SETS_VARIABLES = frozenset(("set", "declare", "typeset", "export", "local", "re
 _OPTION_DOUBT = re.compile(r" may be an option$")
 _FILLED_IN = ("$", "`", "{}", UNKNOWN_WORDS)  # by bash, by `find -exec`, by `xargs`
 _MAY_BE_ANY = ("$", "`", "{}", "*", "?", "[", UNKNOWN_WORDS)
+_RUNS_INPUT = frozenset(("sqlite3",))
+"""Programs that run each line they get as they run an argument."""
 _REDIRECTED_DESCRIPTOR = "it cannot be determined what its file descriptors mean"
-
-# Node types of the grammar.
-_COMMANDS = frozenset(("command", "declaration_command", "unset_command", "test_command"))
-_ASSIGNMENTS = frozenset(("variable_assignment", "variable_assignments"))
-_OWNS_ASSIGNMENTS = frozenset((*_COMMANDS, "variable_assignments", "c_style_for_statement"))
-_REDIRECTS = frozenset(("file_redirect", "herestring_redirect", "heredoc_redirect"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,6 +280,7 @@ class _ShellAnalysis:
         self._variables: set[str] = set()
         self._texts = 0
         self._bytes = 0
+        self._has_here_document = False
 
     def run(self, command: str) -> ShellReport:
         queue: list[tuple[str, Folders]] = [(command, frozenset((START,)))]
@@ -344,6 +331,7 @@ class _ShellAnalysis:
         if self._variables & variables.assigned:
             doubts.append("variables are set in more than one text")
         self._variables |= variables.assigned
+        self._has_here_document = "<<" in text.replace("<<<", "")
         if len(parsed.commands) > _MAX_COMMANDS:
             doubts.append("there are too many commands")
         if not doubts and (reason := grammar_objection(text, parsed)):
@@ -382,9 +370,15 @@ class _ShellAnalysis:
         if words:
             verdicts += _temporary_assignment_verdicts(command, words[0])
             stack.append((tuple(words), folders))
+        program_text = self._program_text(command, words, variables)
         while stack:
             words_of_program, place = stack.pop()
             verdict = self._analyse_program(words_of_program)
+            if program_text is not None and not verdict.certain:
+                # What it would run is known: what it does with that in its last argument, it does here.
+                given = self._analyse_program((*words_of_program, program_text))
+                verdict = given if given.certain and given.effect is Effect.READ_ONLY else verdict
+            program_text = None
             self._note_place(verdict, place)
             verdicts.append(_located(verdict, place, variables.files))
             inner = _inner_folders(place, verdict.folder)
@@ -393,6 +387,23 @@ class _ShellAnalysis:
                 verdicts.append(uncertain("there are too many commands within commands"))
                 break
         return merge(verdicts)
+
+    def _program_text(
+        self, command: SimpleCommand, words: Sequence[Word], variables: VariableUsage
+    ) -> Word | None:
+        """Return the text that a command gets as `<<< text`, if it runs that like an argument; else None.
+
+        It is one line, or what begins a further line could be a command of the program instead of SQL. No
+        other redirection may stand in for it: the last one counts, and here-documents are not among them.
+        """
+        if not words or words[0].text not in _RUNS_INPUT or self._has_here_document:
+            return None
+        inputs = [one for one in command.redirects if "<" in one.operator or one.descriptor == "0"]
+        if len(inputs) != 1 or inputs[0].operator != "<<<" or inputs[0].descriptor not in {"", "0"}:
+            return None
+        word = expand_value(inputs[0].target, variables.numbers)
+        is_line = word.text is not None and "\n" not in word.text and not word.text.startswith("-")
+        return word if is_line else None
 
     def _note_place(self, verdict: CommandVerdict, folders: Folders) -> None:
         # What may do anything takes from its folder what it runs: a Makefile, modules, settings.
@@ -622,64 +633,3 @@ def _shorten(reason: str) -> str:
 
 def _unique(items: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(items))
-
-
-# ---- the second parser
-
-
-def grammar_objection(text: str, parsed: ParsedText) -> str:
-    """Return how the bash grammar's parse of `text` differs from ours; empty if it does not.
-
-    Args:
-        text: The command, one character per byte of its UTF-8.
-        parsed: Our parse of it.
-    """
-    data = text.encode("latin-1")
-    looks = itertools.count()
-
-    def is_over(_offset: int, has_error: bool) -> bool:
-        # After an error the grammar looks for what may have been meant, for seconds in a text of 64 KiB. The
-        # error is all that counts. It asks here after so many operations, and not after so much time.
-        return has_error or next(looks) > _MAX_GRAMMAR_LOOKS
-
-    try:
-        root = _grammar().parse(lambda offset, _: data[offset:], progress_callback=is_over).root_node
-    except ValueError:
-        _grammar().reset()
-        return "it does not parse, or has too many words to analyse"
-    if root.has_error:
-        return "it does not parse"
-    starts, ranges = _grammar_commands(root)
-    our_starts = {command.words[0].start for command in parsed.commands if command.words}
-    our_starts.update(start for start, _ in parsed.tests)
-    our_words = {word[:2] for command in parsed.commands for word in command.words}
-    if our_starts != starts or not our_words <= ranges:
-        return "the grammar reads it otherwise than bash may"
-    return ""
-
-
-@cache
-def _grammar() -> Parser:
-    from tree_sitter import Language, Parser
-    from tree_sitter_bash import language
-
-    return Parser(Language(language()))
-
-
-def _grammar_commands(root: Node) -> tuple[set[int], set[tuple[int, int]]]:
-    """Return where commands start, and the ranges of all nodes."""
-    starts: set[int] = set()
-    ranges: set[tuple[int, int]] = set()
-    stack: list[tuple[Node, str]] = [(root, "")]  # no recursion: a hostile text may nest deeply
-    while stack:
-        node, parent_type = stack.pop()
-        node_type = node.type
-        ranges.add((node.start_byte, node.end_byte))
-        children = node.children
-        stands_alone = node_type in _ASSIGNMENTS and parent_type not in _OWNS_ASSIGNMENTS
-        if node_type in _COMMANDS or stands_alone:
-            first = next((child for child in children if child.type not in _REDIRECTS), node)
-            if first.type != "((":
-                starts.add(first.start_byte)
-        stack.extend([(child, node_type) for child in children])
-    return starts, ranges

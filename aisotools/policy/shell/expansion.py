@@ -451,14 +451,20 @@ _VARIABLE_SETTERS = name_set(
     "mapfile readarray getopts declare typeset local export readonly let unset wait eval source . builtin "
     "command coproc trap enable time"
 )
+_COUNTED = r"(?!-)[\w./-]+"
 _COUNT = re.compile(
-    r"\$\((?:[^;&()`\n|]*\|)*\s*(?:wc\s+-[lwcm](?:\s*<\s*[\w./-]+|\s*<\s*\"?\$\{?\w+\}?\"?)?|nproc"
-    r"|date\s+\+%s"
-    r"|grep\s+-[Eiv]*c[Eiv]*\s+(?:'[^']*'|[\w.]+))\s*\)",
+    r"\$\((?:[^;&()`\n|]*\|)*\s*(?:wc\s+-[lwcm](?:\s*<\s*[\w./-]+|\s*<\s*\"?\$\{?\w+\}?\"?)?"
+    r"(?:\s*\|\s*tr\s+-d\s+(?:' '|\"\ \"|'\[:space:\]'))?"
+    rf"|wc\s+-[lwcm]\s+{_COUNTED}\s*\|\s*(?:cut\s+-d\s?(?:' '|\"\ \")\s+-f\s?1|awk\s+'\{{print\s*\$1\}}')"
+    r"|nproc(?:\s+--all)?|date\s+\+%[sYmdHMSju]|id\s+-[ug]"
+    # A name that begins with a dash would be an option, such as one that prints other things.
+    rf"|grep\s+-[Eivw]*c[Eivw]*\s+(?:'(?!-)[^']*'|\"(?!-)[^\"$`\\]*\"|[\w.]+)(?:\s+{_COUNTED})?"
+    rf"|stat\s+-c\s?(?P<q>['\"]?)%[sYXZhiugbB](?P=q)\s+{_COUNTED}"
+    rf"|du\s+-(?:s[bkm]?|[bkm]s)\s+{_COUNTED}\s*\|\s*cut\s+-f\s?1)\s*\)",
     re.ASCII,
 )
-"""A command substitution that prints one number and nothing else: a count of what it reads."""
-_COUNT_OF_INPUT = re.compile(r"\$\(\s*grep|\|\s*\|")
+"""A command substitution that prints numbers and nothing else: a count, a size, a time."""
+_NO_COUNT = re.compile(r"""\$\(\s*grep\s+-\w+\s+(?:'[^']*'|"[^"]*"|[\w.]+)\s*\)|\|\s*\|""")
 _NUMERIC_COMPARISONS = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
 
 
@@ -633,26 +639,17 @@ def _are_integers(word: Token) -> bool:
 
 
 def is_count(source: str) -> bool:
-    """Return whether a command substitution certainly prints one number: a count of what it reads.
+    """Return whether a command substitution certainly prints numbers alone, or nothing.
 
-    `grep -c` at its beginning would read files, or nothing, and `||` would let another command print, too.
+    Case: `grep -c` and `stat` print names of files as well if they get several, and a name may be `a[$(id)]`,
+    which arithmetic runs. So they get one, that is written here; `||` would let another command print, too.
     """
-    return (
-        len(source) < _MAX_COUNT_CHARS
-        and bool(_COUNT.fullmatch(source))
-        and not _COUNT_OF_INPUT.search(source)
-    )
-
-
-def _without_counts(source: str) -> str:
-    """Return an arithmetic expression with 0 in place of the counts in it."""
-    if "$(" not in source or len(source) > _MAX_COUNT_CHARS:
-        return source
-    return _COUNT.sub(lambda match: "0" if is_count(match[0]) else match[0], source)
+    return len(source) < _MAX_COUNT_CHARS and bool(_COUNT.fullmatch(source)) and not _NO_COUNT.search(source)
 
 
 def _is_plain_arithmetic(source: str, numbers: frozenset[str]) -> bool:
-    source = _without_counts(source)
+    if "$(" in source and len(source) <= _MAX_COUNT_CHARS:
+        source = _COUNT.sub(lambda match: "0" if is_count(match[0]) else match[0], source)
     if not _ARITHMETIC.fullmatch(source):
         return False
     # 0x1f is a number, not a name.

@@ -11,6 +11,7 @@ the role of the flag itself:
     m  changes this path          d  destroys this path             n  acts on another machine
     c  changes something here     D  destroys something             s  changes the machine
     i  reads this path, or contacts the host of this URL
+    k  settings such as `name=value`, which may have URLs of files in them
     L  reads this path, and what links below it, or lines in it, lead to
 
 The operands of a command have one kind: one of the roles above, or
@@ -131,7 +132,8 @@ class ParsedCommand(NamedTuple):
 # ---- parsing the arguments of a command
 
 _OPTION = re.compile(r"(-#|-[^-\s:?!]+|--[^\s:?!]+)(?:([:?])(\w?)|!(\w))?")
-_ROLES_WORST_FIRST = "xusdDwWmcnhiLr"
+_URL_WITHIN = re.compile(r"(?:^|(?<=[=:,;|]))(?!file:)[A-Za-z][A-Za-z0-9+-]{0,20}://[^\s,;|]+", re.IGNORECASE)
+_ROLES_WORST_FIRST = "xusdDwWmcnhiLkr"
 _DOES_MORE = frozenset("xusdDwWmcnh")
 _ABBREVIATED_CHARS = 3  # after the dashes, at least
 
@@ -367,10 +369,23 @@ def classify_by_spec(spec: CommandSpec, words: Words) -> CommandVerdict:
         is_shared=" " in spec.names,
     )
     verdicts = [option_verdict(parsed, program=words[0].display), operand_verdict(spec, parsed)]
+    table = parse_option_table(spec.options, one_dash=spec.one_dash) if spec.options != "*" else {}
+    if spec.operands == "i" or any(option.role == "i" for option in table.values()):
+        harmless = [option.value for option in parsed.options if not option.role and option.value]
+        verdicts += map(_contacts_within, harmless)
     if spec.effect is not Effect.READ_ONLY or not spec.certain:
         reasons = (f"{words[0].display} {spec.reason}",) if spec.reason else ()
         verdicts.append(CommandVerdict(effect=spec.effect, certain=spec.certain, reasons=reasons))
     return merge(verdicts)
+
+
+def _contacts_within(value: Word) -> CommandVerdict:
+    """Return the verdict on URLs within the value of an option: `reference=http://host/a`.
+
+    Only for a program that takes URLs in place of files; for others, such as grep, they are texts.
+    """
+    urls = _URL_WITHIN.findall(value.display)
+    return merge(contacts(host_from_operand(url), f"it contacts {url}") for url in urls)
 
 
 def option_verdict(parsed: ParsedCommand, *, program: str = "") -> CommandVerdict:
@@ -404,6 +419,8 @@ def role_verdict(role: str, value: Word | None, name: str) -> CommandVerdict:
             return CommandVerdict(reads=(display,) if display else (), unresolved=(UNKNOWN_WORDS,))
         case "i":
             return reads_or_contacts(value) if value is not None else NO_EFFECT
+        case "k":
+            return _contacts_within(value) if value is not None else NO_EFFECT
         case "W" if value is None or value.text == "-":
             return NO_EFFECT
         case "w" | "W" if value is not None:

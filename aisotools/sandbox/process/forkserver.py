@@ -486,6 +486,8 @@ class ForkServer:
             os._exit(1)
         try:
             description: dict[str, Any] = {"level": request.level, "workspace": request.workspace}
+            # Of commands: what later calls do to this process's own is theirs.
+            description["environment"] = dict(os.environ)
             if request.level in {"confined", "guarded"}:
                 # At level isolated these paths are hidden.
                 description["readable"] = [

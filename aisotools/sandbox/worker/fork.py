@@ -597,7 +597,9 @@ class ForkPoint:
             lost += _break_owners()
         if scratch:
             # With the path of before: an earlier call may have put a folder of the workspace in front.
-            os.environ |= {"TMPDIR": scratch, "XDG_CACHE_HOME": scratch, "PATH": header["search_path"]}
+            own_places = {"TMPDIR": scratch, "XDG_CACHE_HOME": scratch, "PATH": header["search_path"]}
+            os.environ |= own_places
+            self.sandbox.get("environment", {}).update(own_places)
         channel.send("woke", {"lost": lost})
         return WokenFork(channel, interrupts)
 

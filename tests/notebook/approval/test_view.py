@@ -129,6 +129,13 @@ def test_a_card_says_why_not_everything_could_be_seen() -> None:
     assert len(found["beware"]) < 300
 
 
+def test_a_doubt_that_is_a_reason_is_not_said_again() -> None:
+    facts = Facts(commands=("make",), certain=False, doubts=("make runs code", "another"))
+    reason = "it counts as a local change, since not everything could be determined: make runs code"
+    found = dict(build_previews(write_request(facts=facts, reasons=(reason,)))["findings"])
+    assert found["beware"] == "not everything it does could be seen: another"
+
+
 def test_the_card_says_how_far_undo_reaches() -> None:
     assert build_previews(write_request(preview={"undo": "puts a.txt back"}))["undo"] == "puts a.txt back"
     assert "undo" not in build_previews(write_request(preview={"undo": ["x"]}))

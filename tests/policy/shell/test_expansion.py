@@ -333,6 +333,22 @@ def test_a_loop_over_plain_words_tells_how_its_variable_begins(
         ("$(wc -l < f) x", False),
         ("$(wc -lx < f)", False),
         ("$(cat f | wc -l g)", False),
+        ("$(grep -c x f)", True),
+        ("$(grep -ci 'x y' a/f)", True),
+        ("$(grep -c '-Hr' x)", False),  # an option, and then names are printed too
+        ("$(grep -c x *)", False),
+        ('$(grep -c "$p" f)', False),
+        ("$(stat -c %s f)", True),
+        ("$(stat -c '%s' f)", True),
+        ("$(stat -c %n f)", False),
+        ("$(stat -c %s -c%n f)", False),
+        ("$(du -sm . | cut -f1)", True),
+        ("$(du -sm . | cut -f2)", False),
+        ("$(wc -l f | awk '{print $1}')", True),
+        ("$(wc -l f | awk '{print $2}')", False),
+        ("$(wc -l < f | tr -d ' ')", True),
+        ("$(wc -l < f | tr 0-9 a)", False),
+        ("$(date +%Z)", False),
     ],
 )
 def test_only_a_count_is_a_number(source: str, expected: bool) -> None:

@@ -54,7 +54,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
 
 UNSPECIFIED = name_set(
     "split csplit    mktemp tempfile logger wall write uudecode zip cpio pax "
-    "updatedb  mandb ctags etags  swapoff umount modprobe insmod rmmod hwclock adjtimex "
+    "updatedb  mandb etags  swapoff umount modprobe insmod rmmod hwclock adjtimex "
     "useradd userdel usermod groupadd groupdel passwd chpasswd visudo vipw chsh chfn iptables ip6tables "
     "nft ufw setenforce localedef ssh-copy-id losetup pivot_root blockdev renice "
     "setcap dmsetup exportfs sync aptitude zypper port "
@@ -77,6 +77,12 @@ _ANSWER_QUESTIONS = name_set(
     "porechop "
     "pairix filtlong seqfu sambamba vg truvari glnexus nextalign nextclade pangolin bcl2fastq bcl-convert "
     "rsem-calculate-expression gffread gffcompare agat TransDecoder.LongOrfs interproscan.sh orthofinder "
+    "trimal rasusa filtlong snp-dists snippy mash fastANI seroba mlst abricate amrfinder ariba unicycler "
+    "hifiasm wtdbg2 shovill meryl winnowmap ntcard jellyfish kmc bwa-mem2 vsearch usearch exonerate "
+    # maps
+    "ogr2ogr ogrmerge.py ogr_layer_algebra.py gdal_translate gdalwarp gdalbuildvrt gdaladdo gdaldem "
+    "gdal_contour gdal_grid gdal_polygonize.py gdal_rasterize gdal_calc.py gdal_merge.py nearblack "
+    "pdal tippecanoe osmium osm2pgsql cdo nco ncks ncra nccopy ncgen h5copy h5repack "
     # data science
     "visidata vd fzf jless  fx nbdime nbdiff nbstrip  nvtop htop btop ncdu tesseract "
     "octave-cli scilab spark-submit pyspark hadoop dbt tensorboard great_expectations sqlfluff "
@@ -86,8 +92,8 @@ _ANSWER_QUESTIONS = name_set(
     "msginit cscope doxygen sphinx-build mkdocs hugo objcopy strip ranlib gdbserver lldb-server "
     "zig crystal nim gleam elm stack cabal opam dune coqc agda ld.gold ld.lld lld mold ccache "
     "sccache distcc "
-    "hadolint   markdownlint vale codespell typos actionlint cppcheck clang-format clang-tidy "
-    "gofmt golangci-lint staticcheck rust-analyzer pyright basedpyright ty vulture radon autopep8 yapf "
+    "markdownlint vale codespell typos actionlint cppcheck clang-format clang-tidy "
+    "gofmt golangci-lint staticcheck rust-analyzer pyright basedpyright ty vulture autopep8 yapf "
     "autoflake pyupgrade "
     "hatch flit rye pip-compile pip-audit safety cookiecutter copier ab wrk siege hey vegeta "
     "google-chrome chromium firefox  inkscape gimp blender libreoffice soffice vlc sox lame oggenc gs "
@@ -105,7 +111,7 @@ _ANSWER_SHORT_QUESTIONS = name_set(
     "canu trimmomatic "
     "cd-hit cd-hit-est gffread "
     "snpEff gatk picard plink plink2 hmmsearch hmmscan hmmbuild minimap2 hisat2 bowtie2 STAR cutadapt "
-    "stringtie iqtree "
+    "stringtie iqtree fastp prodigal "
     "nginx lazygit tig blender fzf nim wrk restic delta adb kraken2 mafft fasttree prokka"
 )
 """Those that also answer the short forms, which elsewhere may mean anything, such as to be verbose."""

@@ -28,7 +28,7 @@ from aisotools.policy.shell.verdicts import (
     writes,
 )
 
-_SAM_COMMON = "-@: --threads: --verbosity: --input-fmt: --input-fmt-option: --reference:u"
+_SAM_COMMON = "-@: --threads: --verbosity: --input-fmt:k --input-fmt-option:k --reference:u"
 _SAM_GLOBAL = f"{_SAM_COMMON} --no-PG -T:u"
 _SAM_VIEW = (
     "-bCSuh1HcBMnpPX -t:r -L:i -r: -R:r -N:i -q: -l: -m: -f: -F: -G: -s: -d: -D:r -e: -x: -O: -o:W -U:w "

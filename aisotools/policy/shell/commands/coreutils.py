@@ -6,6 +6,7 @@ The option tables name the few options by which some of them do more.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import pairwise
@@ -231,6 +232,14 @@ def _classify_json_pp(words: Words) -> CommandVerdict:
     return merge([option_verdict(parsed), uncertain("json_pp runs what it gets") if runs else NO_EFFECT])
 
 
+def _classify_dos2unix(words: Words) -> CommandVerdict:
+    """Return the verdict on dos2unix: with `-i` before every file it only tells which line ends there are."""
+    parsed = parse_options(words, "-i? --info? -c: -q")
+    tells = len(words) > 1 and re.fullmatch(r"-i[0dumbtecxhp,]*|--info(?:=\w*)?", words[1].text or "")
+    operands = map(reads, parsed.operands) if tells else (role_verdict("m", w, "") for w in parsed.operands)
+    return merge([option_verdict(parsed), *operands])
+
+
 COMMANDS = (
     CommandSpec(
         names="who fc-scan fc-query fortune ac dircolors",
@@ -363,8 +372,7 @@ COMMANDS = (
     CommandSpec(names="compgen", classify=_classify_compgen, info_arguments=""),
     CommandSpec(
         names="dos2unix unix2dos mac2unix",
-        options="-i? --info? -c: -q",
-        operands="m",
+        classify=_classify_dos2unix,
         info_arguments="--help --version -h -V",
     ),
     CommandSpec(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Literal, get_args
 
@@ -206,6 +207,30 @@ def _classify_compiler(words: Words) -> CommandVerdict:
     return merge([uncertain(f"{words[0].display} {_RUNS_CODE}"), *map(reads, _likely_files(words))])
 
 
+def _classify_ctags(words: Words) -> CommandVerdict:
+    """Return the verdict on ctags, which prints with `-x` and writes its table of names without."""
+    parsed = parse_options(
+        words,
+        "-xRuN -n -I: -h: -o:w -f:w --sort: --fields: --extras: --kinds-all: --language-force: --languages: "
+        "--c-kinds: --c++-kinds: --python-kinds: --java-kinds: --recurse? --exclude: --exclude-exception: "
+        "--tag-relative: --output-format:u --options:u --options-maybe:u --_xformat: --verbose -V",
+        posix=False,
+    )
+    prints = len(words) > 1 and words[1].text == "-x"
+    verdict = NO_EFFECT if prints else uncertain("ctags writes a file of names")
+    return merge([option_verdict(parsed), verdict, *map(reads, parsed.operands)])
+
+
+def _classify_terraform(words: Words) -> CommandVerdict:
+    """Return the verdict on terraform, which only compares with `fmt -check` in front."""
+    if [word.text for word in words[1:3]] == ["fmt", "-check"]:
+        parsed = parse_options(words[2:], "-diff -recursive -no-color -list?", one_dash=True)
+        operands = parsed.operands or [literal(".")]
+        return merge([option_verdict(parsed), *map(reads, operands)])
+    acts = CommandVerdict(effect=Effect.REMOTE_ACTION, certain=False)
+    return dataclasses.replace(acts, reasons=(f"{words[0].display} acts on other machines or services",))
+
+
 COMMANDS = (
     CommandSpec(
         names="gcc cc g++ c++ clang clang++ gfortran",
@@ -394,4 +419,41 @@ COMMANDS = (
         "--unique --more-than: --less-than: --use-first --output-file:W --properties-output",
     ),
     CommandSpec(names="wasm-objdump otool", options="-hxdsjrLltTvVDfaSc -j:", operands="r"),
+    CommandSpec(
+        names="ctags",
+        classify=_classify_ctags,
+        # It takes options from them, such as the file that it writes to.
+        obeys=".ctags .ctags.d ctags.d",
+    ),
+    # Even for its version it asks for newer ones.
+    CommandSpec(names="terraform tofu", classify=_classify_terraform, info_arguments=""),
+    CommandSpec(
+        names="uconv",
+        options="-f: -t: -x: -o:w -clLv --from-code: --to-code: --output:w --list --list-code: "
+        "--list-transliterators --canon --add-signature --remove-signature --fallback --no-fallback "
+        "--callback: --from-callback: --to-callback: --block-size:",
+        separate_values=True,
+    ),
+    CommandSpec(
+        names="radon",
+        classify=subcommands(
+            Subcommand(
+                names="cc, mi, raw, hal",
+                options="-sajbm -n: -x: -e: -i: --min: --max: --exclude: --ignore: --show-complexity "
+                "--average --total-average --json --show --multi --summary --functions --no-assert "
+                "--order: --output-file:w -O:w --xml --md --codeclimate",
+                operands="r",
+                allow_dynamic=False,
+            ),
+            reason="may do more than count",
+        ),
+        info_arguments="--version --help -h -v",
+        obeys="radon.cfg setup.cfg pyproject.toml",  # which may name the file that it writes to
+    ),
+    CommandSpec(
+        names="hadolint",
+        options="-c:r --config:r -f: --format: --ignore: --no-color --no-fail -t: --failure-threshold: "
+        "--trusted-registry: --strict-labels --require-label: --error: --warning: --info: --style: -V",
+        info_arguments="--version --help -h -v",
+    ),
 )

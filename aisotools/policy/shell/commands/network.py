@@ -483,15 +483,6 @@ COMMANDS = (
         info_arguments="--version --help version",
     ),
     CommandSpec(
-        names="terraform tofu",  # even for its version it asks for newer ones
-        options="*",
-        operands=".",
-        effect=Effect.REMOTE_ACTION,
-        reason=ACTS_ELSEWHERE,
-        certain=False,
-        info_arguments="",
-    ),
-    CommandSpec(
         names="kubectl oc",
         classify=subcommands(
             Subcommand(
