@@ -277,11 +277,22 @@ class Grants:
         """True if one of the grants depends on what a call would overwrite."""
         return any(grant.shape is not None for grant in self._grants.values())
 
-    def note_left(self, stamps: Iterable[tuple[str, str]]) -> None:
-        """Note files, each with its stamp, as a call of this session has left them."""
-        for path, stamp in stamps:
+    def note_left(self, before: Iterable[tuple[str, str]], after: Iterable[tuple[str, str]]) -> None:
+        """Note the files that a call of this session has made: a later one may lose them.
+
+        What was there before and is not the session's own stays a person's, whatever the call has changed of
+        it: its mode, its end, or nothing. Where any of that is gone, it may be what lies in a new place.
+
+        Args:
+            before: The files that the call could replace, each with its stamp of before the call.
+            after: The same files as the call has left them. What has several names is no file of its own.
+        """
+        found, left = dict(before), dict(after)
+        others = {path for path, stamp in found.items() if is_there(stamp) and self._left.get(path) != stamp}
+        is_moved = any(not is_there(left[path]) for path in others & left.keys())
+        for path, stamp in left.items():
             self._left.pop(path, None)  # the latest come last
-            if is_there(stamp) and is_known(stamp):
+            if not is_moved and path not in others and is_there(stamp) and is_known(stamp):
                 self._left[path] = stamp
         while len(self._left) > _MAX_LEFT:
             del self._left[next(iter(self._left))]

@@ -626,7 +626,7 @@ class Gate:
         facts = prepared.facts
         if facts.losses and facts.certain and not result.is_error and self.grants.goes_by_losses:
             # Race: what a person saves in the moment since the call ended counts as the call's; undo has it.
-            self.grants.note_left(stamps_of(env.workspace, dict(facts.losses)))
+            self.grants.note_left(facts.losses, stamps_of(env.workspace, dict(facts.losses), own_names=True))
         return result
 
     async def _run_unguarded(

@@ -45,12 +45,15 @@ ABSENT = "absent"
 """The stamp of nothing."""
 
 
-def stamps_of(workspace: Path, paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
+def stamps_of(
+    workspace: Path, paths: Iterable[str], *, own_names: bool = False
+) -> tuple[tuple[str, str], ...]:
     """Return paths, each with a stamp of what is there.
 
     Args:
         workspace: The folder.
         paths: Relative to it, or absolute.
+        own_names: Whether a file that has further names (hard links) gets the stamp `UNKNOWN`.
     """
     look = StampReader()
     stamps: dict[str, str] = {}
@@ -58,7 +61,8 @@ def stamps_of(workspace: Path, paths: Iterable[str]) -> tuple[tuple[str, str], .
         if number >= MAX_PATHS:
             stamps["..."] = UNKNOWN
             break
-        stamps[path] = look.stamp(os.fspath(workspace / path))
+        place = os.fspath(workspace / path)
+        stamps[path] = UNKNOWN if own_names and _has_other_names(place) else look.stamp(place)
     return tuple(sorted(stamps.items()))
 
 
@@ -142,6 +146,14 @@ class StampReader:
             os.close(root)
         found = digest.hexdigest()
         return found if is_complete else f"{UNKNOWN} {found}"
+
+
+def _has_other_names(place: str) -> bool:
+    try:
+        status = os.lstat(place)
+    except (OSError, ValueError):
+        return False
+    return status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode)
 
 
 def _leads_out(name: str, folder: int) -> bool:

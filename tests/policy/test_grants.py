@@ -683,20 +683,48 @@ def test_a_shape_covers_the_loss_of_what_a_call_of_the_session_has_left() -> Non
     assert [*goes, grants.goes_by_losses] == [False, True]
     again = dataclasses.replace(prepared, facts=LOSES)
     assert grants.find(again) is None
-    grants.note_left([("out/old", "2f")])
+    made = [("out/old", ABSENT)]
+    grants.note_left(made, [("out/old", "2f")])
     assert grants.find(again) is None, "somebody has changed it since"
-    grants.note_left([("out/old", "1f")])
+    grants.note_left(made, [("out/old", "1f")])
     assert grants.find(again) is not None
-    grants.note_left([("out/old", UNKNOWN)])
+    grants.note_left([("out/old", "1f")], [("out/old", UNKNOWN)])
     assert grants.find(again) is None
     unknown = dataclasses.replace(prepared, facts=dataclasses.replace(WRITES, losses=(("out/old", UNKNOWN),)))
     assert grants.find(unknown) is None, "nobody can tell whether it is as it was left"
-    grants.note_left([("out/old", "1f"), *((str(number), "1f") for number in range(999))])
+    grants.note_left(made, [("out/old", "1f"), *((str(number), "1f") for number in range(999))])
     assert grants.find(again) is not None, "a thousand are kept"
-    grants.note_left((str(number), ABSENT) for number in range(1_000, 2_000))
+    grants.note_left([], [(str(number), ABSENT) for number in range(1_000, 2_000)])
     assert grants.find(again) is not None, "what is gone takes no room"
-    grants.note_left([("out/old", "1f"), *((str(number), "1f") for number in range(1_000))])
+    grants.note_left([], [("out/old", "1f"), *((str(number), "1f") for number in range(1_000))])
     assert grants.find(again) is None, "only the latest are kept"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_own"),
+    [
+        ([("out/old", ABSENT)], [("out/old", "1f")], True),
+        ([("out/old", "1f")], [("out/old", "1f")], False),  # `touch -c` of a person's file
+        ([("out/old", "7f")], [("out/old", "1f")], False),  # `chmod`, `>>` of one
+        ([("out/old", UNKNOWN)], [("out/old", "1f")], False),
+        ([("out/old", ABSENT), ("data/b", "1f")], [("out/old", "1f"), ("data/b", ABSENT)], False),  # `mv`
+        ([("out/old", ABSENT), ("data/b", "1f")], [("out/old", "1f"), ("data/b", "1f")], True),
+    ],
+)
+def test_only_what_a_call_makes_is_of_the_session(
+    before: list[tuple[str, str]], after: list[tuple[str, str]], is_own: bool
+) -> None:
+    grants = Grants()
+    prepared = dataclasses.replace(prepare(WRITES), facts=LOSES_NOTHING)
+    grants.add("shape", prepared)
+    again = dataclasses.replace(prepared, facts=LOSES)
+    grants.note_left(before, after)
+    assert (grants.find(again) is not None) is is_own
+    grants.note_left([("out/old", "2f")], [("out/old", "1f")])  # somebody's change, which a call keeps
+    assert grants.find(again) is None
+    grants.note_left([("out/old", ABSENT)], [("out/old", "2f")])
+    grants.note_left([("out/old", "2f")], [("out/old", "1f")])  # its own, changed once more
+    assert grants.find(again) is not None
 
 
 @pytest.mark.parametrize("scope", ["call", "shape"])

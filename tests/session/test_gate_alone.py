@@ -799,7 +799,7 @@ async def test_files_that_a_call_leaves_are_noted_for_grants_unless_it_failed(
 ) -> None:
     (tmp_path / "a").write_text("1")
     noted: list[list[str]] = []
-    monkeypatch.setattr(Grants, "note_left", lambda _, stamps: noted.append([path for path, _ in stamps]))
+    monkeypatch.setattr(Grants, "note_left", lambda _, __, after: noted.append([path for path, _ in after]))
 
     def work(arguments: Mapping[str, Json], context: ToolContext) -> str:
         del context

@@ -491,3 +491,36 @@ async def test_an_approval_for_appending_says_that_it_covers_replacing(
     grant = session.grants.add("shape", shown)
     assert grant is not None
     assert grant.covers(other)
+
+
+@pytest.mark.parametrize(
+    ("command", "target"),
+    [
+        ("chmod 644 out/{}.txt", "out/b.txt"),
+        ("touch -c out/{}.txt", "out/b.txt"),
+        ("truncate -s +0 out/{}.txt", "out/b.txt"),
+        ("true >> out/{}.txt", "out/b.txt"),
+        ("sed -i s/zzz/y/ out/{}.txt", "out/b.txt"),
+        ("ln out/{0}.txt out/{0}2", "out/b2"),
+        ("mv out/{0}.txt out/m; mv out/m out/{0}.txt", "out/b.txt"),
+        ("mv data/{0}.txt out/{0}2", "out/b2"),
+    ],
+)
+async def test_a_file_that_a_covered_call_keeps_stays_a_persons(
+    real_session: OpenSession, command: str, target: str
+) -> None:
+    """Two approvals together: one for what keeps a file, and one that replaces only what such calls made."""
+    session, _, _, asked = await with_home(real_session, "shape")
+    workspace = session.workspace
+    assert workspace is not None
+    for name in ("out/a.txt", "out/b.txt", "data/a.txt", "data/b.txt"):
+        put(workspace, name, "precious")
+    await bash(session, command.format("a"))
+    await bash(session, "echo x > out/new")
+    before = len(asked)
+    await bash(session, "echo y > out/new")
+    assert len(asked) == before, "its own may be replaced"
+    await bash(session, command.format("b"))
+    before = len(asked)
+    await bash(session, f"echo x > {target}")
+    assert len(asked) == before + 1

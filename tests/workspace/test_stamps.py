@@ -154,3 +154,13 @@ def test_a_link_to_a_folder_elsewhere_leaves_the_stamp_incomplete(workspace: Pat
     assert is_known(look()), "that folder is looked at anyway"
     (workspace / "out/above").symlink_to("..")
     assert not is_known(look())
+
+
+def test_a_file_with_further_names_is_unknown_where_it_has_to_be_one_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder/below").mkdir(parents=True)
+    alone = dict(stamps_of(tmp_path, ["file", "folder", "none"], own_names=True))
+    assert alone == dict(stamps_of(tmp_path, ["file", "folder", "none"]))
+    os.link(tmp_path / "file", tmp_path / "other")
+    assert dict(stamps_of(tmp_path, ["file", "other"], own_names=True)) == {"file": UNKNOWN, "other": UNKNOWN}
+    assert UNKNOWN not in dict(stamps_of(tmp_path, ["file", "other"])).values()
