@@ -8,6 +8,7 @@ threads run in between.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import gc
 import heapq
 import time
@@ -224,6 +225,31 @@ async def run_to_completion(work: Coroutine[Any, Any, Result]) -> Result:
             task.exception()
         raise cancelled
     return task.result()
+
+
+class RunOnce:
+    """Work that is done once. Whoever asks for it again waits for its end, on whichever event loop."""
+
+    def __init__(self) -> None:
+        """Have nothing begun."""
+        self._has_begun = False
+        self._end = concurrent.futures.Future[None]()
+
+    async def run(self, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do what `start` returns, to its end even if this is cancelled; see `run_to_completion`.
+
+        Raises:
+            Exception: What the work raises, to the first who asks.
+        """
+        if self._has_begun:
+            # Shielded: this may be cancelled, and what others wait for may not.
+            await asyncio.shield(asyncio.wrap_future(self._end))
+            return
+        self._has_begun = True
+        try:
+            await run_to_completion(start())
+        finally:
+            self._end.set_result(None)
 
 
 async def in_steps(work: Generator[None, None, Result], step_s: float = STEP_S) -> Result:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from aisotools.core.concurrency import run_to_completion
+from aisotools.core.concurrency import RunOnce
 from aisotools.core.exceptions import SandboxError, SessionClosed, UsageError, as_clause
 from aisotools.core.sandboxes import (
     Sandbox,
@@ -124,6 +124,7 @@ class SessionPool:
         self._parking: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        self._closing = RunOnce()
 
     def __repr__(self) -> str:
         return f"<SessionPool of {len(self._sessions)} sessions, {self._slots!r}>"
@@ -219,12 +220,13 @@ class SessionPool:
         return PoolStatus(sessions=len(self._sessions), live=self._slots.live, waiting=self._slots.waiting)
 
     async def close(self) -> None:
-        """Close every session and end every sandbox. Closing again does nothing."""
-        if self._closed:
-            return
+        """Close every session, end every sandbox, and return when nothing of them is left.
+
+        Closing again waits for that as well.
+        """
         self._closed = True
         # Cancelled, any number of times: no sandbox is left.
-        await run_to_completion(self._end())
+        await self._closing.run(self._end)
 
     async def _end(self) -> None:
         sessions, self._sessions = tuple(self._sessions.values()), {}

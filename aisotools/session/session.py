@@ -11,11 +11,12 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from aisotools.builtin import WORKER_MODULES, builtin_tools
-from aisotools.core.concurrency import LoopTicker, run_to_completion
+from aisotools.core.concurrency import LoopTicker, RunOnce, run_to_completion
 from aisotools.core.events import CallEmitted, SessionEvent
 from aisotools.core.exceptions import AisotoolsError, SessionClosed, ToolError, UsageError
 from aisotools.core.protocols import Approver, OutputCaps, StoredText
@@ -180,6 +181,7 @@ class Session:
         self._recording: Recording | None = None
         self._missing_levels: tuple[str, ...] = ()
         self._closed = False
+        self._closing = RunOnce()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.level or "not open yet"
@@ -359,13 +361,16 @@ class Session:
             await park(self._parts.history, self._recording, self._ticker)
 
     async def close(self) -> None:
-        """End the worker and everything it started. Closing again does nothing, nor does a forked process."""
-        if self._closed or self._process not in {0, os.getpid()}:
+        """End the worker and everything it started, and return when nothing of it is left.
+
+        Closing again waits for that as well. In a forked process it does nothing.
+        """
+        if self._process not in {0, os.getpid()}:
             return  # Fork: all that it holds belongs to the parent, which goes on to use it.
         self._closed = True
         held = self._parts, self._lease, self._recording, self._blocked_imports
         # Cancelled, any number of times: whoever opens the workspace next finds it free.
-        await run_to_completion(shut_down(*held, gate=self._gate, event_log=self._event_log))
+        await self._closing.run(partial(shut_down, *held, gate=self._gate, event_log=self._event_log))
 
     def _is_loop_lost(self) -> bool:
         # Fork: the loop runs in the parent.

@@ -18,6 +18,7 @@ from aisotools.core.concurrency import (
     LoopTicker,
     LoopTurns,
     OrderedTurns,
+    RunOnce,
     at_once,
     gc_paused,
     in_steps,
@@ -395,3 +396,27 @@ async def test_a_task_that_is_cancelled_lets_none_go_on_before_its_turn() -> Non
     first.set()
     await asyncio.wait(tasks)
     assert order == [0, 2]
+
+
+async def test_who_asks_for_work_that_is_done_once_waits_for_its_end() -> None:
+    once, begun, goes_on = RunOnce(), list[str](), asyncio.Event()
+
+    async def work() -> None:
+        begun.append("begun")
+        await goes_on.wait()
+        raise ValueError("it failed")
+
+    first = asyncio.ensure_future(once.run(work))
+    others = [asyncio.ensure_future(once.run(work)) for _ in range(2)]
+    await asyncio.sleep(0)
+    others[0].cancel()
+    elsewhere = asyncio.ensure_future(asyncio.to_thread(asyncio.run, once.run(work)))
+    await asyncio.wait([elsewhere], timeout=0.05)
+    assert [task.done() for task in (first, *others, elsewhere)] == [False, True, False, False]
+    goes_on.set()
+    with pytest.raises(ValueError, match="it failed"):
+        await first
+    await others[1]
+    await elsewhere
+    await once.run(work)
+    assert begun == ["begun"]

@@ -48,7 +48,7 @@ from aisotools.tools.registry import ToolRegistry
 from aisotools.workspace.lock import state_folder
 from tests.conftest import OpenSession
 from tests.sandbox.rig import processes_of
-from tests.waiting import HANG_S, eventually, loop_turns
+from tests.waiting import HANG_S, eventually, loop_turns, process_state
 
 
 def reading(name: str = "mock", **options: Any) -> MockTool:
@@ -994,3 +994,55 @@ async def test_key_and_ids_may_be_any_text(
             assert not undone.is_error
     assert [path.name for path in workspace.iterdir()] == []
     assert not caplog.records
+
+
+async def test_whoever_closes_a_session_as_well_waits_until_nothing_is_left(
+    real_session: OpenSession,
+) -> None:
+    session = real_session(policy=Policy(mode="auto"))
+    code = "import os\nif not os.fork():\n    while True: open('grows', 'a').write('x')"
+    await session.run_cell(code)
+    assert session.workspace is not None
+    grows = session.workspace / "grows"
+    await eventually(grows.exists)
+    closing = asyncio.ensure_future(session.close())
+    await asyncio.sleep(0)
+    cancelled = asyncio.ensure_future(session.close())
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    elsewhere = asyncio.to_thread(asyncio.run, session.close())
+    await asyncio.gather(session.close(), elsewhere)
+    assert cancelled.cancelled()
+    size = grows.stat().st_size
+    await closing
+    assert grows.stat().st_size == size
+
+
+def test_session_is_closed_on_another_loop_without_a_wait_for_its_own(
+    tmp_path: Path, environ: Mapping[str, str]
+) -> None:
+    """As a script does that calls `asyncio.run` for each step."""
+    session = Session(workspace=tmp_path / "workspace", environ=environ, policy=Policy(mode="auto"))
+    asyncio.run(session.start())
+    sandbox = session.sandbox
+    assert isinstance(sandbox, LocalSandbox)
+    worker = sandbox.worker_pid
+    fired: list[float] = []
+
+    async def close() -> None:
+        loop: Any = asyncio.get_running_loop()
+        call_later = loop.call_later
+
+        def note(delay_s: float, callback: Callable[..., object], *arguments: Any, **options: Any) -> Any:
+            def fire() -> None:
+                fired.append(delay_s)
+                callback(*arguments)
+
+            return call_later(delay_s, fire, **options)
+
+        loop.call_later = note
+        await session.close()
+
+    asyncio.run(close())
+    assert [delay_s for delay_s in fired if delay_s > 1] == [], "what was waited for has not come"
+    assert process_state(worker) == ""

@@ -37,6 +37,7 @@ from aisotools.sandbox.frames import BROKEN_STATUS, Frame, encode
 from aisotools.sandbox.host.calls import CallTable, PendingCall
 from aisotools.sandbox.host.displays import DisplayRouter
 from aisotools.sandbox.host.failures import describe_exit
+from aisotools.sandbox.host.fork_handle import wait_until_ended
 from aisotools.sandbox.host.monitor import ResourceMonitor
 from aisotools.sandbox.host.programs import (
     ProgramRequests,
@@ -617,7 +618,10 @@ class WorkerConnection:
     async def terminate(self, reason: str) -> None:
         """End the worker and everything it started. Return when nothing is left."""
         self.lose(reason)
-        if not self.cleaned_up.done():
+        if self._loop is not asyncio.get_running_loop():
+            # Its own loop has ended or is busy: nobody reads the news of the supervisor, which ends last.
+            await wait_until_ended(filter(None, [self.supervisor]), within_s=_CLEAN_UP_S)
+        elif not self.cleaned_up.done():
             # A supervisor that hangs does not answer. Closing the control socket below ends the tree as well.
             await asyncio.wait([self.cleaned_up], timeout=_CLEAN_UP_S)
         self.close()
