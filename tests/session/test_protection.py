@@ -244,6 +244,29 @@ async def test_a_denied_file_that_something_left_running_writes_is_put_back(
     assert (workspace_of(session) / "conftest.py").read_text() == "mine"
 
 
+async def test_a_file_of_a_person_at_a_denied_name_is_taken_away_while_something_runs(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    """Nobody can tell who made it. A copy is kept, and the next call says so."""
+    rule = Rule(when={"paths": ["later.key"]}, decision=Decision.DENY)
+    session = real_session(policy=Policy(mode="auto", rules=[rule]))
+    await python(
+        session, "import threading\ndef f():\n    while True: pass\nthreading.Thread(target=f).start()"
+    )
+    mine = workspace_of(session) / "later.key"
+    mine.write_text("mine")
+    await eventually(lambda: not mine.exists())
+    await eventually(lambda: records(session))
+    refused = await session.call("python", {"code": "1"}, origin="person", timeout_s=HANG_S)
+    assert refused.is_error
+    assert "later.key" in refused.content
+    assert contents_below(tmp_path, "*later.key*") == ["mine"]
+
+
+def contents_below(folder: Path, pattern: str) -> list[str]:
+    return [file.read_text() for file in folder.rglob(pattern) if file.is_file()]
+
+
 def test_changes_made_while_an_edit_is_accepted_are_not_accepted(tmp_path: Path) -> None:
     """It wakes up after the sandbox was found idle, and before the files were read."""
     (tmp_path / "conftest.py").write_text("original")
