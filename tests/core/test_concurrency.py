@@ -398,7 +398,7 @@ async def test_a_task_that_is_cancelled_lets_none_go_on_before_its_turn() -> Non
     assert order == [0, 2]
 
 
-async def test_who_asks_for_work_that_is_done_once_waits_for_its_end() -> None:
+async def test_work_that_is_done_once_is_waited_for_by_whoever_asks_again() -> None:
     once, begun, goes_on = RunOnce(), list[str](), asyncio.Event()
 
     async def work() -> None:

@@ -996,7 +996,7 @@ async def test_key_and_ids_may_be_any_text(
     assert not caplog.records
 
 
-async def test_whoever_closes_a_session_as_well_waits_until_nothing_is_left(
+async def test_second_close_of_a_session_waits_until_nothing_is_left(
     real_session: OpenSession,
 ) -> None:
     session = real_session(policy=Policy(mode="auto"))

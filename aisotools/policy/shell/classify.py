@@ -15,6 +15,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote
 
 from aisotools.core.path_texts import is_within
@@ -198,7 +199,7 @@ def _relocate_absent(absent: Iterable[AbsentNames], folders: frozenset[str]) -> 
     for one in absent:
         for folder in sorted(folders):
             place = join(folder, one.folder).removesuffix("/.")
-            yield dataclasses.replace(one, folder=place)
+            yield one if place == one.folder else dataclasses.replace(one, folder=place)
 
 
 def _facts_of(report: ShellReport, folder: str) -> Facts:
@@ -451,23 +452,30 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
         folders: Where the command may run.
         loops: The words of a loop, by the variable that is each of them in turn.
     """
+    doubts: list[CommandVerdict] = []
+    moved: dict[str, Any] = {}  # once for all of it: a copy takes as long as the rest
     if verdict.unknown and folders != frozenset((START,)):
-        verdict = dataclasses.replace(verdict, unknown=())  # its words mean files of another folder
-    if verdict.made:
-        verdict = dataclasses.replace(verdict, made=tuple(_relocate_made(verdict.made, folders)))
-    if verdict.patches:
-        verdict = dataclasses.replace(verdict, patches=tuple(_relocate_patches(verdict.patches, folders)))
-    if verdict.git_programs and folders is None:
-        doubt = uncertain("git may start hooks, and what settings name, of a repository that is not known")
-        verdict = merge([dataclasses.replace(verdict, git_programs=()), doubt])
-    elif verdict.git_programs:
+        moved["unknown"] = ()  # its words mean files of another folder
+    if verdict.made and (made := tuple(_relocate_made(verdict.made, folders))) != verdict.made:
+        moved["made"] = made
+    if verdict.patches and (patches := tuple(_relocate_patches(verdict.patches, folders))) != verdict.patches:
+        moved["patches"] = patches
+    if verdict.git_programs:
         started = tuple(_relocate_git_programs(verdict.git_programs, folders or frozenset()))
-        verdict = dataclasses.replace(verdict, git_programs=started)
+        if started != verdict.git_programs:
+            moved["git_programs"] = started
+        if folders is None:
+            doubts.append(
+                uncertain("git may start hooks, and what settings name, of a repository that is not known")
+            )
     if verdict.absent and folders is None:
-        verdict = merge([verdict, uncertain("it may run what lies in the folder, which is not known")])
+        doubts.append(uncertain("it may run what lies in the folder, which is not known"))
     elif verdict.absent:
         absent = tuple(_relocate_absent(verdict.absent, folders or frozenset()))
-        verdict = dataclasses.replace(verdict, absent=absent)
+        if absent != verdict.absent:
+            moved["absent"] = absent
+    if doubts or moved:
+        verdict = merge([dataclasses.replace(verdict, **moved), *doubts])
     if not (verdict.reads or verdict.writes or verdict.unresolved or verdict.recorded or verdict.named):
         return verdict
     named = [name for written in verdict.named for name in (written, *_loop_values(written, loops))]
@@ -476,7 +484,7 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
     read = [path for written, found in values.items() for path in (written, *found)]
     unresolved = [path for path in verdict.unresolved if not values.get(path)]
     unresolved += [path for path in read if "{}" in path]  # what `find -exec` puts there
-    doubts: list[CommandVerdict] = []
+    doubts = []
     if folders is None:
         unresolved += [path for path in read if is_relative(path)]
     written_paths = [name for path in verdict.writes for name in (path, *_loop_values(path, loops))]
@@ -511,7 +519,8 @@ def _relocate_git_programs(programs: Iterable[GitPrograms], folders: frozenset[s
     """Yield programs as they are meant in each folder."""
     for one in programs:
         for folder in sorted(folders):
-            yield dataclasses.replace(one, folder=join(folder, one.folder).removesuffix("/."))
+            place = join(folder, one.folder).removesuffix("/.")
+            yield one if place == one.folder else dataclasses.replace(one, folder=place)
 
 
 def _with_hooks(absent: AbsentNames) -> AbsentNames:
