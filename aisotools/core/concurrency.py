@@ -227,12 +227,20 @@ async def run_to_completion(work: Coroutine[Any, Any, Result]) -> Result:
     return task.result()
 
 
+_LOOP_LOOK_S = 0.2
+"""How often who waits for another event loop looks whether that still runs."""
+
+
 class RunOnce:
-    """Work that is done once. Whoever asks for it again waits for its end, on whichever event loop."""
+    """Work that is done once. Whoever asks for it again waits for its end, on whichever event loop.
+
+    Case: the loop on which it was begun has been stopped or closed for good, as at the end of a program. It
+    will not end then, and nobody waits for it.
+    """
 
     def __init__(self) -> None:
         """Have nothing begun."""
-        self._has_begun = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._end = concurrent.futures.Future[None]()
 
     async def run(self, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -241,11 +249,12 @@ class RunOnce:
         Raises:
             Exception: What the work raises, to the first who asks.
         """
-        if self._has_begun:
-            # Shielded: this may be cancelled, and what others wait for may not.
-            await asyncio.shield(asyncio.wrap_future(self._end))
+        if self._loop is not None:
+            end = asyncio.wrap_future(self._end)
+            while not end.done() and self._loop.is_running():
+                await asyncio.wait([end], timeout=_LOOP_LOOK_S)
             return
-        self._has_begun = True
+        self._loop = asyncio.get_running_loop()
         try:
             await run_to_completion(start())
         finally:

@@ -420,3 +420,21 @@ async def test_work_that_is_done_once_is_waited_for_by_whoever_asks_again() -> N
     await elsewhere
     await once.run(work)
     assert begun == ["begun"]
+
+
+def test_work_that_is_done_once_is_not_waited_for_where_its_loop_has_stopped() -> None:
+    once, loop = RunOnce(), asyncio.new_event_loop()
+
+    async def work() -> None:
+        await asyncio.Event().wait()
+
+    begun = loop.create_task(once.run(work))
+    loop.run_until_complete(asyncio.sleep(0))
+    asyncio.run(once.run(work))
+    begun.cancel()
+    for task in asyncio.all_tasks(loop) - {begun}:
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        loop.run_until_complete(begun)
+    loop.close()
+    asyncio.run(once.run(work))
