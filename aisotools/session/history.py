@@ -19,7 +19,7 @@ import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -62,6 +62,7 @@ from aisotools.session.undo_results import (
     explain_unrestored,
     failed_result,
     find_passed_over,
+    is_limited,
     list_partly_covered,
     list_uncovered,
     move_result,
@@ -238,7 +239,7 @@ class WorkspaceHistory:
                 raise SandboxError(f"{call.name} was not run: {error}") from error
             raise
         self._tokens[call.id] = token
-        if outside is not None or _is_limited(snapshot):
+        if outside is not None or is_limited(snapshot):
             self._limited.add(call.id)
         if self._checkpoints.notes:
             self.announce()
@@ -281,7 +282,7 @@ class WorkspaceHistory:
                 if result is not None and step.changed:
                     result = await writers.name_others(step, result, inline=was_small and self._is_small)
                 latest = self._checkpoints.latest
-                limited = call.id in self._limited or latest is None or _is_limited(latest)
+                limited = call.id in self._limited or latest is None or is_limited(latest)
                 if result is not None and step.changed and limited:
                     # Only here: it reads the listings of both trees.
                     entries = await in_thread(self._checkpoints.list_unrestored, step)
@@ -318,8 +319,10 @@ class WorkspaceHistory:
             return
         await self._shared.wait_for_snapshots()
         left = await self._shared.find_running()
-        is_alone = not left[0] and self._tokens.keys() == {call_id}
-        async with self._shared.stop_until_replaced(self._sandbox) if is_alone else nullcontext():
+        async with AsyncExitStack() as stopping:
+            if not left[0] and self._tokens.keys() == {call_id}:
+                with suppress(SandboxError):  # the undo is refused then, for the same reason
+                    await stopping.enter_async_context(self._shared.stop_until_replaced(self._sandbox))
             yield left
 
     async def _after_timeout(
@@ -602,10 +605,15 @@ class WorkspaceHistory:
             return self._checkpoints.move(direction, plan.checkpoints, force=force)
 
         self._forget_states()
-        if not self._checkpoints.undone:
-            self._states.latest = self._states.now
-        is_replaced = self._variables is not None and not keeps and plan.variables.state is not None
-        async with self._shared.stop_until_replaced(self._sandbox) if is_replaced else nullcontext():
+        self._states.latest = self._states.latest if self._checkpoints.undone else self._states.now
+        async with AsyncExitStack() as stopping:
+            if self._variables is not None and not keeps and plan.variables.state is not None:
+                try:
+                    await stopping.enter_async_context(self._shared.stop_until_replaced(self._sandbox))
+                except SandboxError as error:
+                    return refusal(
+                        f"The {direction} was not begun: {error}. Try again, or restart the sandbox."
+                    )
             try:
                 moved = await self._scan(move, "", inline=False)
             except WorkspaceError as error:
@@ -690,10 +698,3 @@ class WorkspaceHistory:
 def _refuse_large(done: int, total: int) -> None:
     if total - done > _INLINE_BYTES:
         raise TooSlow
-
-
-# -- messages
-
-
-def _is_limited(snapshot: Snapshot) -> bool:
-    return bool(snapshot.partial_count or snapshot.uncovered_count)

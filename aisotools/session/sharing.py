@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from aisotools.core.exceptions import UsageError
+from aisotools.core.exceptions import SandboxError, UsageError
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshotProcesses, SupportsSnapshots, SupportsSupervisor
 from aisotools.core.threads import in_thread
 from aisotools.sandbox.host.fork_handle import wait_until_ended
@@ -29,6 +29,7 @@ from aisotools.sandbox.process.tree import (
     descendants,
     find_background_processes,
     is_ending,
+    is_running,
     parent_of,
     send_signal,
 )
@@ -147,6 +148,9 @@ _LOOP_LIMITS: Mapping[str, float] = {"max_threads": 32, "max_running": 4, "withi
 have any number of them run, or wait where no signal stops them, as a process does for a child by `vfork`."""
 
 
+_STOPPED_S = 2.0
+"""How long an undo waits for what runs in a sandbox to stop: each has to have its turn on a busy machine."""
+
 BackgroundProcesses: TypeAlias = tuple[dict[int, str], dict[int, str]]
 """Process id to name, of those that may do something, and of those that only wait for work."""
 
@@ -225,19 +229,23 @@ class SharedWorkspace:
         again, which the result then says was taken back. Mechanism: its process stays stopped until another
         one has taken its place. Race: what begins after the processes were listed; see `TreeFreezer`.
         Failure: a worker that is not replaced goes on afterwards, and so does everything around it.
+
+        Raises:
+            SandboxError: If something still runs, on a busy machine: it may be about to write.
         """
         variables: object = sandbox.variables if isinstance(sandbox, SupportsSnapshots) else None
-        if not isinstance(variables, SupportsSnapshotProcesses) or not isinstance(
-            sandbox, SupportsSupervisor
-        ):
+        if not isinstance(variables, SupportsSnapshotProcesses):
             yield
             return
         # Order: a call that only reads may still run. Stopped, it would never end, and nothing be replaced.
         async with variables.hold():
+            # Not before: a pool may have stopped the sandbox while calls were waited for.
+            root, worker = _supervisor(sandbox), _worker_pid(sandbox)
             with ExitStack() as stopping:
-                freezing = self._freezer.freeze(sandbox.supervisor, _snapshot_pids(sandbox))
+                freezing = self._freezer.freeze(root, _snapshot_pids(sandbox), within_s=_STOPPED_S)
                 stopped = await in_thread(stopping.enter_context, freezing)
-                worker = _worker_pid(sandbox)
+                if any(map(is_running, tuple(stopped))):
+                    raise SandboxError(f"what runs in the sandbox did not stop within {_STOPPED_S:g} s")
                 try:
                     yield
                 finally:
@@ -336,6 +344,10 @@ def _find_running(
         running |= found
         helpers |= find_idle_helpers(found, worker)
     return {pid: name for pid, name in running.items() if pid not in helpers}, helpers
+
+
+def _supervisor(sandbox: Sandbox) -> int:
+    return sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0
 
 
 def _worker_pid(sandbox: Sandbox) -> int:

@@ -210,6 +210,11 @@ def explain_others(
     return result.with_metadata(also_changed={kind: list(paths) for kind, paths in also.items() if paths})
 
 
+def is_limited(snapshot: Snapshot) -> bool:
+    """Return whether something in a snapshot is not, or not wholly, covered by undo."""
+    return bool(snapshot.partial_count or snapshot.uncovered_count)
+
+
 def list_uncovered(snapshot: Snapshot) -> tuple[str, ...]:
     """Return what a checkpoint does not cover, each with its reason."""
     if not snapshot.uncovered_count:

@@ -34,7 +34,7 @@ _MAX_WALKS = 8
 _FREEZE_TIMEOUT_S = 0.05  # for all processes together; one that waits for a disk may take seconds to stop
 _FREEZE_POLL_S = 0.0002  # spin this long before sleeping: most signals arrive within microseconds
 _FREEZE_ROUNDS = 20  # a fork bomb is stopped in about three; the rest is a bound
-_STOPPED = ord("T")
+_STOPPED, _RUNNING = b"TR"
 _NOT_RUNNING = frozenset(b"TtZXx")  # thread states: stopped, traced, zombie, dead
 _ON_CPU_OR_DISK = frozenset(b"RD")  # running, or in an uninterruptible sleep
 _ENDED = frozenset({b"Z", b"X", b"x"})  # zombie, dead
@@ -634,6 +634,11 @@ def _count_running(letters: bytes) -> int:
 def _is_stopped(pid: int) -> bool:
     """Return whether no thread of a process can run; true of one that is gone."""
     return set(_thread_states(pid)) <= _NOT_RUNNING
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a thread of a process runs or could; one that waits for a disk, or a child, does not."""
+    return _RUNNING in _thread_states(pid)
 
 
 def is_ending(pid: int) -> bool:
