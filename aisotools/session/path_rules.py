@@ -54,6 +54,7 @@ from aisotools.workspace.real_paths import (
     find_hard_links,
     is_plain_path,
     is_small,
+    links_on_way,
     list_below,
     real_path,
     resolve_links,
@@ -96,6 +97,8 @@ class PathRules:
         self._policy: Policy | None = None
         self._followed = Policy()
         self._stamps: Mapping[str, _Stamp | None] = {}
+        self._links_to: dict[str, list[str]] = {}
+        """Links in the workspace, each with the denied paths that lead by it."""
         self._is_racy = False
         self._links: dict[str, LinkCount | None] = {}
         """Names of the files that rules are about: with another one there is another path to them."""
@@ -238,11 +241,15 @@ class PathRules:
     def _list_replaced(self, stamps: Mapping[str, _Stamp | None]) -> list[str]:
         """Return the paths at which there is something else than when the rules were enforced last."""
         denied = {*self._applied.unreadable, *self._applied.unwritable}
-        replaced = []
-        for path in denied & stamps.keys():
-            before, now = self._applied_stamps.get(path), stamps[path]
-            if now is not None and (before is None or before[:2] != now[:2]):
-                replaced.append(path)
+        replaced: set[str] = set()
+        for path, now in stamps.items():
+            before = self._applied_stamps.get(path)
+            if now is None or (before is not None and before[:2] == now[:2]):
+                continue
+            if path in denied:
+                replaced.add(path)
+            elif before is not None:
+                replaced.update(denied.intersection(self._links_to.get(path, ())))
         return sorted(replaced)
 
     def _rewrite(self, uncounted: dict[str, str], rule: Rule, glob: str) -> tuple[str, ...]:
@@ -309,10 +316,14 @@ class PathRules:
         )
 
     def _name_paths(self, policy: Policy) -> list[str]:
-        """Return the paths that rules deny, those that they lead to, and the folders above them."""
+        """Return the paths that rules deny, those that they lead to, the links and folders on the way."""
         paths: list[str] = []
+        self._links_to = {}
         for denied in denied_paths(policy):
-            for path in filter(None, (denied, real_path(self._workspace, denied))):
+            links = links_on_way(self._workspace, denied)
+            for link in links:
+                self._links_to.setdefault(link, []).append(denied)
+            for path in filter(None, (denied, real_path(self._workspace, denied), *links)):
                 names = path.split("/")
                 paths += ["/".join(names[:depth]) for depth in range(1, len(names) + 1)]
         return paths

@@ -6,6 +6,9 @@ removes what was mounted over it, in every namespace, and the new one can be rea
 Mechanism: a fork of the supervisor enters the namespaces of the worker, as the worker's user, reads in the
 kernel's table what is still mounted, and mounts what is missing, at both paths of the workspace. It ends
 then, and runs nothing of a stranger. The calls that run, and the variables, are not touched.
+A link on the way to a denied path is followed, outside of the worker's mounts, and what it leads to has to be
+denied as well. If it is not, since a person has just put the link there or has it lead elsewhere, an empty
+file is mounted on the link itself, until the host names what it leads to. Each link on the way is watched.
 The supervisor has the kernel tell it (inotify) when a name on the way to what is denied comes, goes or moves,
 and then does so at once; `session.path_rules` looks before every call besides.
 Race window: from the replacement until this was done, some milliseconds on a machine that is not busy: what
@@ -13,8 +16,9 @@ runs meanwhile can open the new file, and what it has opened stays open, a folde
 reach what lies below. A path that is replaced while it is mounted over is found by the next look. A folder
 that cannot be watched, for want of a right or of watches, and one of a network, where others change it, is
 looked at before the next call alone.
-Failure: an error says which step the kernel refused, and the call must not run. A link on the way to a path
-is one as well. What is refused after the supervisor was told is tried again before the next call.
+Failure: an error says which step the kernel refused, and the call must not run; whatever else is to be
+mounted is. What is refused after the supervisor was told is tried again before the next call. A link that
+nobody can follow to its end is mounted over like one that leads elsewhere.
 """
 
 from __future__ import annotations
@@ -24,19 +28,26 @@ import signal
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aisotools.core.exceptions import SandboxError, as_clause
+from aisotools.core.path_texts import is_within
 from aisotools.sandbox.confinement import rootfs, syscalls
-from aisotools.sandbox.confinement.protected_mounts import MountKind, plan_protection
+from aisotools.sandbox.confinement.protected_mounts import (
+    DeniedPaths,
+    MountKind,
+    ProtectionMount,
+    plan_protection,
+    without_links,
+)
 
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNS = 0x00020000
 _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
 _WITHIN_S = 5
+_MOST_LOOKS = 4
 _ANSWER_BYTES = 4096
 
 _NAMES_CHANGE = 0x40 | 0x80 | 0x100 | 0x200  # moved from and to, created, deleted
@@ -46,19 +57,6 @@ _EVENT = struct.Struct("iIII")
 _EVENT_BYTES = 1 << 16
 
 _OF_HIDDEN = frozenset(("ro", "nosuid", "nodev", "noexec"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeniedPaths:
-    """Paths relative to the workspace that rules deny.
-
-    Attributes:
-        unreadable: Those that must not be read or written.
-        unwritable: Those that must not be written.
-    """
-
-    unreadable: tuple[str, ...] = ()
-    unwritable: tuple[str, ...] = ()
 
 
 class NameWatch:
@@ -136,7 +134,7 @@ class RuleMounts:
         self._workspace = workspace
         self._denied = denied
         self._watch = NameWatch(workspace)
-        self._watch.follow((*denied.unreadable, *denied.unwritable))
+        self._places = self._follow(denied)
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when `follow_changes` is due; -1 if there is none."""
@@ -161,13 +159,26 @@ class RuleMounts:
         Returns:
             Why it could not be done; empty if it was done.
         """
-        former = self._denied
+        former = self._places
         # Race: watched first, so that what is replaced while the table is read comes as one more event.
-        self._watch.follow((*denied.unreadable, *denied.unwritable))
-        reason = _run_in_fork(lambda: self._apply(former, denied))
+        places = self._follow(denied)
+        reason = _run_in_fork(lambda: self._apply(former, places))
         if not reason:
-            self._denied = denied
+            self._denied, self._places = denied, places
         return reason
+
+    def _follow(self, denied: DeniedPaths) -> DeniedPaths:
+        """Watch all names on the way. Return where mounts have to lie; see `without_links`."""
+        named = (*denied.unreadable, *denied.unwritable)
+        places, links = without_links(self._workspace, denied)
+        for _ in range(_MOST_LOOKS):
+            self._watch.follow((*named, *links))
+            # Race: a link may lead elsewhere since it was followed, and may not have been watched then.
+            before = places, links
+            places, links = without_links(self._workspace, denied)
+            if (places, links) == before:
+                break
+        return places
 
     def _apply(self, former: DeniedPaths, denied: DeniedPaths) -> None:
         table = Path(f"/proc/{self._init}/mountinfo").read_bytes().decode(errors="surrogateescape")
@@ -177,16 +188,29 @@ class RuleMounts:
             roots.append(rootfs.ALIAS)
         for root in dict.fromkeys(roots):
             covered = find_covered(table, root)
-            for path in _no_longer(former, denied):
-                if path in covered:
-                    # Detached: what is open below stays open, and a plain unmount would refuse for it.
-                    place = os.fsencode(f"{root}/{path}")
-                    syscalls.call("umount2", place, _MNT_DETACH | _UMOUNT_NOFOLLOW)
-                    del covered[path]
             mounts = plan_protection((), unwritable=denied.unwritable, unreadable=denied.unreadable)
             by_rules = {*denied.unreadable, *denied.unwritable}
+            gone = [path for path in _no_longer(former, denied) if path in covered]
+            in_the_way = [path for path in gone if _concerns(path, mounts)]
+            for path in in_the_way:
+                _unmount(root, path)
+                del covered[path]
             missing = [one for one in mounts if not _holds(covered.get(one.path), one.kind)]
             rootfs.mount_protection(root, missing, by_rules)
+            # Race: a link that hid what it leads to is uncovered only when that is hidden itself.
+            for path in gone:
+                if path not in in_the_way:
+                    _unmount(root, path)
+
+
+def _unmount(root: str, path: str) -> None:
+    # Detached: what is open below stays open, and a plain unmount would refuse for it.
+    syscalls.call("umount2", os.fsencode(f"{root}/{path}"), _MNT_DETACH | _UMOUNT_NOFOLLOW)
+
+
+def _concerns(path: str, mounts: Iterable[ProtectionMount]) -> bool:
+    """Return whether one of the mounts is to lie at a path, in it, or above it."""
+    return any(is_within(one.path, path) or is_within(path, one.path) for one in mounts)
 
 
 def _no_longer(former: DeniedPaths, denied: DeniedPaths) -> list[str]:

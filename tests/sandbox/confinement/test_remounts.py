@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from aisotools.sandbox.confinement.protected_mounts import DeniedPaths
 from aisotools.sandbox.confinement.remounts import (
-    DeniedPaths,
     NameWatch,
     RuleMounts,
     find_covered,
