@@ -10,7 +10,8 @@ have: a hard link made later is a further path to one. If they differ, or the po
 again and the sandbox has to follow it (`SupportsPathRules`) before the call runs. The result of the call says
 which path was replaced.
 Race window: from a replacement until the next call, or at level `isolated` until the supervisor has followed
-it (`sandbox.confinement.remounts`), which tells nobody. What an earlier call left running can use it, and a
+it (`sandbox.confinement.remounts`), which tells which path it was, so that the result of the next call says
+so even if what was there before is back. What an earlier call left running can use it, and a
 call that is already running; what they have open stays open. A state that is younger than the clock of the
 file system can tell is looked at again. Of the files below a rule's path beyond the first `_MOST_COUNTED` a
 new name is found where a call names it (`name_lookup`), and asked about where they are too many to look at; a
@@ -26,7 +27,7 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache, partial
 from glob import escape
 from pathlib import Path
@@ -107,6 +108,8 @@ class PathRules:
         self.enforcement = PathEnforcement()
         self.has_any = False
         self._sandbox: Sandbox | None = None
+        self._follower: SupportsPathRules | None = None
+        self._note = ""
         self._files: ProtectedFiles | None = None
         self._applied = self.enforcement
         self._applied_stamps: Mapping[str, _Stamp | None] = {}
@@ -119,6 +122,7 @@ class PathRules:
     def connect(self, sandbox: Sandbox, files: ProtectedFiles) -> None:
         """Enforce the rules in a sandbox that was made for `enforcement`, and put back files of these."""
         self._sandbox, self._files = sandbox, files
+        self._follower = sandbox if isinstance(sandbox, SupportsPathRules) else None
         self._applied, self._applied_stamps = self.enforcement, self._stamps
 
     def follow(self, policy: Policy) -> Policy:
@@ -187,8 +191,12 @@ class PathRules:
                 self._announced.add(sentence)
                 _log.warning("A rule of the policy decides about calls, but %s.", sentence)
 
-    async def enforce(self, name: str) -> str:
+    async def enforce(self, name: str, *, is_trial: bool = False) -> str:
         """Have the sandbox follow the rules as they are now, before a call of the tool `name` runs.
+
+        Args:
+            name: The tool.
+            is_trial: The result of what runs may not be seen, so the next call says what was done.
 
         Returns:
             What was done, for the result of the call; empty if nothing had to be.
@@ -199,14 +207,18 @@ class PathRules:
         if self._policy is None or self._sandbox is None:
             return ""
         self.follow(self._policy)
-        if self._is_applied():
+        if not self._is_applied():
+            async with self._lock:
+                if not self._is_applied():  # by another call, meanwhile
+                    self._note = await self._apply(name) or self._note
+        if is_trial:
             return ""
-        async with self._lock:
-            if self._is_applied():  # by another call, meanwhile
-                return ""
-            return await self._apply(name)
+        note, self._note = self._note, ""
+        return note
 
     def _is_applied(self) -> bool:
+        if self._follower is not None and self._follower.replaced_paths:
+            return False
         return self._applied is self.enforcement or (
             self._applied_stamps == self._stamps and _demands(self._applied) == _demands(self.enforcement)
         )
@@ -214,16 +226,16 @@ class PathRules:
     async def _apply(self, name: str) -> str:
         wanted, stamps = self.enforcement, self._stamps
         replaced = self._list_replaced(stamps)
-        assert self._sandbox is not None
+        touched: Collection[str] = ()
         assert self._files is not None
         if (wanted.put_back, wanted.unreadable) != (self._applied.put_back, self._applied.unreadable):
             await in_thread(self._files.follow_denied, wanted.put_back, wanted.unreadable)
         has_any = (
             wanted.unreadable or wanted.unwritable or self._applied.unreadable or self._applied.unwritable
         )
-        if has_any and isinstance(self._sandbox, SupportsPathRules):
+        if has_any and self._follower is not None:
             try:
-                await self._sandbox.deny_paths(wanted.unreadable, wanted.unwritable)
+                touched = await self._follower.deny_paths(wanted.unreadable, wanted.unwritable)
             except SandboxError as error:
                 what = ", ".join(map(repr, replaced)) or "more than before"
                 raise SandboxError(
@@ -232,9 +244,13 @@ class PathRules:
                     "loses its variables, or change the rule."
                 ) from error
         self._applied, self._applied_stamps = wanted, stamps
-        if not replaced or self._level != "isolated":
+        reported = sorted({*touched} - {*replaced})
+        if not (replaced or reported) or self._level != "isolated":
             return ""
-        note = f"{', '.join(map(repr, replaced))}, which a rule of the policy denies, had been replaced"
+        names = ", ".join(map(repr, (*replaced, *reported)))
+        note = f"{names}, which a rule of the policy denies, had been replaced"
+        if reported:
+            note += " or touched"
         _log.info("Before a call of %s: %s. The rule was enforced again.", name, note)
         return f"[Before this call {note}. The rule was enforced again. What ran meanwhile may have read it.]"
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from aisotools.core.sandboxes import SupportsPathRules
 from aisotools.core.types import Decision, ToolCall
 from aisotools.policy.approvers import AllowAll, DenyAll
 from aisotools.policy.rules import Policy, Rule
@@ -506,7 +507,8 @@ def link_above_first(workspace: Path) -> None:
 
 
 def link_to_another_file(workspace: Path) -> None:
-    link_at(workspace / "deep/er/key", "../../pub/key")
+    (workspace / "deep/er/key").unlink()
+    (workspace / "deep/er/key").symlink_to("../../pub/key")  # often with the same inode number
 
 
 def link_to_another_folder(workspace: Path) -> None:
@@ -628,3 +630,68 @@ async def test_a_link_is_uncovered_when_the_rule_goes_or_a_file_takes_its_place(
     assert SECRET not in (await call(session, "python", reading("cred"))).content
     free = await call(session, "python", {"code": "print(open('pub/k' + 'ey').read())"})
     assert SECRET in free.content, "no rule is about what the link led to"
+
+
+def swap_file(workspace: Path) -> None:
+    (workspace / "deep/er/key").rename(workspace.parent / "kept")
+    (workspace / "deep/er/key").write_text(f"{SECRET}\n")
+    (workspace.parent / "kept").replace(workspace / "deep/er/key")
+
+
+def swap_folder(workspace: Path) -> None:
+    (workspace / "deep").rename(workspace.parent / "kept")
+    (workspace / "new").rename(workspace / "deep")
+    (workspace / "deep").rename(workspace / "new")
+    (workspace.parent / "kept").rename(workspace / "deep")
+
+
+def move_away_and_back(workspace: Path) -> None:
+    (workspace / "deep/er").rename(workspace / "deep/other")
+    (workspace / "deep/other").rename(workspace / "deep/er")
+
+
+@pytest.mark.parametrize("change", [swap_file, swap_folder, move_away_and_back])
+async def test_the_result_names_what_was_replaced_and_put_back_between_two_calls(
+    real_session: OpenSession, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    needs("isolated")
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    make_new_tree(workspace)
+    session = real_session(policy=deny("deep/er/key", ".env"), level="isolated", approver=AllowAll())
+    await call(session, "python", {"code": "kept = 7"})
+    await idle(session)
+    sandbox: object = session.sandbox
+    assert isinstance(sandbox, SupportsPathRules)
+    for _ in range(2):
+        change(workspace)
+        await eventually(lambda: "deep/er/key" in sandbox.replaced_paths)
+        named = await call(session, "python", {"code": "print(kept)"})
+        assert named.content.startswith("7")
+        assert "Before this call 'deep/er/key', which a rule of the policy denies, had been replaced" in (
+            named.content
+        )
+        assert ".env" not in named.content
+        quiet = await call(session, "python", {"code": "print(kept)"})
+        assert quiet.content.strip() == "7"
+        assert SECRET not in (await call(session, "python", reading("deep/er/key"))).content
+
+
+async def test_path_that_code_in_the_sandbox_makes_and_removes_itself_was_not_replaced(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    needs("isolated")
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    session = real_session(policy=deny("late", key="reads"), level="isolated", approver=AllowAll())
+    code = """
+import os
+for _ in range(200):
+    try:
+        os.mkdir("la" + "te")
+        os.rmdir("la" + "te")
+    except OSError:
+        break
+"""
+    await call(session, "python", {"code": code})
+    assert "had been replaced" not in (await call(session, "python", {"code": "print(1)"})).content

@@ -88,8 +88,8 @@ class DeniedPaths:
     unwritable: tuple[str, ...] = ()
 
 
-def without_links(workspace: str, denied: DeniedPaths) -> tuple[DeniedPaths, frozenset[str]]:
-    """Return where mounts have to lie, and the links in the workspace that lead to what is denied.
+def without_links(workspace: str, denied: DeniedPaths) -> tuple[DeniedPaths, dict[str, set[str]]]:
+    """Return where mounts have to lie, and links in the workspace with the denied paths they are the way to.
 
     A path with a link on the way is left to a denied path that it leads to. If it leads to none, or nobody
     can say where, the first link on the way takes its place: it has to be hidden.
@@ -98,16 +98,18 @@ def without_links(workspace: str, denied: DeniedPaths) -> tuple[DeniedPaths, fro
         workspace: Its real path, without any mounts for rules.
         denied: What rules deny, each with its links, and what these lead to.
     """
-    links: set[str] = set()
+    links: dict[str, set[str]] = {}
     unreadable = _without_links(workspace, denied.unreadable, denied.unreadable, links)
     unwritable = _without_links(workspace, denied.unwritable, (*denied.unreadable, *denied.unwritable), links)
     # A link has nothing that could be read only: what is written by it lies elsewhere.
     hidden = (*unreadable, *(path for path in unwritable if path not in denied.unwritable))
     fixed = tuple(path for path in unwritable if path in denied.unwritable)
-    return DeniedPaths(unreadable=tuple(dict.fromkeys(hidden)), unwritable=fixed), frozenset(links)
+    return DeniedPaths(unreadable=tuple(dict.fromkeys(hidden)), unwritable=fixed), links
 
 
-def _without_links(workspace: str, paths: Iterable[str], denied: Sequence[str], links: set[str]) -> list[str]:
+def _without_links(
+    workspace: str, paths: Iterable[str], denied: Sequence[str], links: dict[str, set[str]]
+) -> list[str]:
     found: dict[str, None] = {}
     for path in paths:
         names = path.split("/")
@@ -116,14 +118,16 @@ def _without_links(workspace: str, paths: Iterable[str], denied: Sequence[str], 
         if link is None:
             found[path] = None
             continue
-        links.add(link)
+        links.setdefault(link, set()).add(path)
         try:
             real, followed = follow_path(f"{workspace}/{path}")
         except (OSError, ValueError):
             found[link] = None
             continue
         start = len(workspace) + 1
-        links.update(one[start:] for one in followed if one.startswith(f"{workspace}/"))
+        for one in followed:
+            if one.startswith(f"{workspace}/"):
+                links.setdefault(one[start:], set()).add(path)
         if not (real.startswith(f"{workspace}/") and any(is_within(real[start:], one) for one in denied)):
             found[link] = None
     return list(found)

@@ -10,7 +10,9 @@ A link on the way to a denied path is followed, outside of the worker's mounts, 
 denied as well. If it is not, since a person has just put the link there or has it lead elsewhere, an empty
 file is mounted on the link itself, until the host names what it leads to. Each link on the way is watched.
 The supervisor has the kernel tell it (inotify) when a name on the way to what is denied comes, goes or moves,
-and then does so at once; `session.path_rules` looks before every call besides.
+and then does so at once; `session.path_rules` looks before every call besides. The host is told which path it
+was, for the result of the next call, also if what was there before is back by then. It waits 5 ms between two
+rounds, since code in the sandbox can change a link that leads to what is denied as often as it likes.
 Race window: from the replacement until this was done, some milliseconds on a machine that is not busy: what
 runs meanwhile can open the new file, and what it has opened stays open, a folder too, by which it can still
 reach what lies below. A path that is replaced while it is mounted over is found by the next look. A folder
@@ -26,7 +28,7 @@ from __future__ import annotations
 import os
 import signal
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -69,7 +71,8 @@ class NameWatch:
             workspace: The folder that paths are relative to.
         """
         self._workspace = workspace
-        self._names: dict[int, set[bytes]] = {}
+        self._names: dict[int, dict[bytes, set[str]]] = {}
+        """Of each folder that is watched, names, and to which paths they are the way."""
         try:
             self._events = syscalls.call("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:  # the user has as many as one may have: `session.path_rules` looks before each call
@@ -79,30 +82,36 @@ class NameWatch:
         """Return a descriptor that is readable after a change; -1 if the kernel has none to spare."""
         return self._events
 
-    def follow(self, paths: Iterable[str]) -> None:
-        """Watch the names of these paths, and of the folders above them as they are now; no others."""
+    def follow(self, paths: Iterable[str], links: Mapping[str, Collection[str]] | None = None) -> None:
+        """Watch the names of these paths, and of the folders above them as they are now; no others.
+
+        Args:
+            paths: Relative to the workspace.
+            links: Further ones to watch, each with those of the paths that it is the way to.
+        """
         if self._events < 0:
             return
-        folders: dict[str, set[bytes]] = {}
-        for path in paths:
+        folders: dict[str, dict[bytes, set[str]]] = {}
+        for way, ends in (*((path, (path,)) for path in paths), *(links or {}).items()):
             above = self._workspace
-            for name in path.split("/"):
-                folders.setdefault(above, set()).add(os.fsencode(name))
+            for name in way.split("/"):
+                folders.setdefault(above, {}).setdefault(os.fsencode(name), set()).update(ends)
                 above = f"{above}/{name}"
-        names: dict[int, set[bytes]] = {}
+        names: dict[int, dict[bytes, set[str]]] = {}
         for folder, wanted in folders.items():
             with suppress(OSError):  # it is not there: its own name is watched in the folder above
                 flags = _NAMES_CHANGE | _FOLDER_ALONE
                 watch = syscalls.call("inotify_add_watch", self._events, os.fsencode(folder), flags)
-                names.setdefault(watch, set()).update(wanted)
+                for one, ends in wanted.items():
+                    names.setdefault(watch, {}).setdefault(one, set()).update(ends)
         for watch in self._names.keys() - names.keys():
             with suppress(OSError):  # with its folder it has ended by itself
                 syscalls.call("inotify_rm_watch", self._events, watch)
         self._names = names
 
-    def has_changed(self) -> bool:
-        """Return whether one of the names has changed since this was asked last."""
-        changed = False
+    def find_changed(self) -> set[str]:
+        """Return the paths on the way to which a name has changed since this was asked last."""
+        changed: set[str] = set()
         while self._events >= 0:
             try:
                 events = os.read(self._events, _EVENT_BYTES)
@@ -115,7 +124,9 @@ class NameWatch:
                 name = events[at : at + size].rstrip(b"\0")
                 at += size
                 # Hostile: code in the sandbox makes names faster than they are read. Then any may be lost.
-                changed |= bool(mask & _OVERFLOW) or name in self._names.get(watch, ())
+                if mask & _OVERFLOW:
+                    changed.update(*(ends for names in self._names.values() for ends in names.values()))
+                changed |= self._names.get(watch, {}).get(name, set())
         return changed
 
 
@@ -134,19 +145,30 @@ class RuleMounts:
         self._workspace = workspace
         self._denied = denied
         self._watch = NameWatch(workspace)
+        self._reported: set[str] = set()
+        self._present: frozenset[str] = frozenset()
         self._places = self._follow(denied)
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when `follow_changes` is due; -1 if there is none."""
         return self._watch.fileno()
 
-    def follow_changes(self) -> str:
+    def follow_changes(self) -> list[str]:
         """Mount again what is denied if something on the way to it was replaced.
 
         Returns:
-            Why it could not be done; empty if it was done, or had not to be.
+            The denied paths at which there was something, which was replaced, or touched by name. Each of
+            them once, until the host calls for `apply`, so that a worker cannot flood it.
         """
-        return self.apply(self._denied) if self._watch.has_changed() else ""
+        changed = self._watch.find_changed()
+        if not changed:
+            return []
+        # What was missing can be made by the worker itself, as often as it likes. What was there it cannot
+        # touch: it is mounted over.
+        replaced = (changed & self._present) - self._reported
+        self._mount(self._denied)
+        self._reported |= replaced
+        return sorted(replaced)
 
     def __repr__(self) -> str:
         return f"<RuleMounts in {self._init}: {self._denied}>"
@@ -159,6 +181,11 @@ class RuleMounts:
         Returns:
             Why it could not be done; empty if it was done.
         """
+        reason = self._mount(denied)
+        self._reported.clear()
+        return reason
+
+    def _mount(self, denied: DeniedPaths) -> str:
         former = self._places
         # Race: watched first, so that what is replaced while the table is read comes as one more event.
         places = self._follow(denied)
@@ -172,12 +199,13 @@ class RuleMounts:
         named = (*denied.unreadable, *denied.unwritable)
         places, links = without_links(self._workspace, denied)
         for _ in range(_MOST_LOOKS):
-            self._watch.follow((*named, *links))
+            self._watch.follow(named, links)
             # Race: a link may lead elsewhere since it was followed, and may not have been watched then.
             before = places, links
             places, links = without_links(self._workspace, denied)
             if (places, links) == before:
                 break
+        self._present = frozenset(path for path in named if os.path.lexists(f"{self._workspace}/{path}"))
         return places
 
     def _apply(self, former: DeniedPaths, denied: DeniedPaths) -> None:

@@ -111,4 +111,6 @@ def test_a_link_on_the_way_takes_the_place_of_a_path_unless_it_leads_to_a_denied
     assert places == DeniedPaths(
         unreadable=("secrets", "plain", "missing/x", "out", "round", "up", "elsewhere"), unwritable=("fixed",)
     )
-    assert found == links.keys()
+    assert found.keys() == links.keys()
+    assert found["way"] == {"two", "way/z"}
+    assert found["one"] == {"one"}
