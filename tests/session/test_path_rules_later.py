@@ -677,7 +677,7 @@ async def test_the_result_names_what_was_replaced_and_put_back_between_two_calls
         assert SECRET not in (await call(session, "python", reading("deep/er/key"))).content
 
 
-async def test_path_that_code_in_the_sandbox_makes_and_removes_itself_was_not_replaced(
+async def test_path_that_code_in_the_sandbox_makes_and_removes_itself_is_at_most_said_to_be_touched(
     real_session: OpenSession, tmp_path: Path
 ) -> None:
     needs("isolated")
@@ -694,4 +694,7 @@ for _ in range(200):
         break
 """
     await call(session, "python", {"code": code})
-    assert "had been replaced" not in (await call(session, "python", {"code": "print(1)"})).content
+    following = (await call(session, "python", {"code": "print(1)"})).content
+    assert following.startswith("1")
+    # Race: a look may find it in the moment in which it is there, and it is gone before it is mounted over.
+    assert following.count("had been replaced") == following.count("had been replaced or touched")

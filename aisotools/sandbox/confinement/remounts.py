@@ -163,8 +163,9 @@ class RuleMounts:
         changed = self._watch.find_changed()
         if not changed:
             return []
-        # What was missing can be made by the worker itself, as often as it likes. What was there it cannot
-        # touch: it is mounted over.
+        # What was missing can be made by the worker itself, as often as it likes. What is mounted over it
+        # cannot touch. Race: what it makes may be seen here, and removed before it is mounted over; then it
+        # counts as touched.
         replaced = (changed & self._present) - self._reported
         self._mount(self._denied)
         self._reported |= replaced
