@@ -154,12 +154,19 @@ class SupportsReaders(Protocol):
 class SupportsPathRules(Protocol):
     """A sandbox that enforces rules about paths in the workspace as well as its level can."""
 
-    async def deny_paths(self, unreadable: Sequence[str], unwritable: Sequence[str]) -> None:
+    @property
+    def replaced_paths(self) -> Collection[str]:
+        """Denied paths at which something was replaced since `deny_paths`, or moved away and back."""
+
+    async def deny_paths(self, unreadable: Sequence[str], unwritable: Sequence[str]) -> Collection[str]:
         """Keep what runs, and what starts later, from paths as they are now; others are denied no longer.
 
         Args:
             unreadable: Paths relative to the workspace that must not be read or written.
             unwritable: The same for writing.
+
+        Returns:
+            The `replaced_paths` until now, which are forgotten.
 
         Raises:
             SandboxError: If it cannot be done for what runs. No call must run then.

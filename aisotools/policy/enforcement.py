@@ -143,7 +143,10 @@ def plan_enforcement(
                     reason = "it is a link, or has one on the way, that leads out of the workspace"
                 gaps[Gap(key, glob, _gap_sentence(glob, reason))] = None
                 continue
-            (unwritable if key == "writes" else unreadable)[path] = None
+            denied = unwritable if key == "writes" else unreadable
+            denied[path] = None
+            if level in _HIDING_LEVELS:
+                denied[named] = None  # the same, or with links, which may lead elsewhere later
             exists = is_there(path)
             if exists and level in _HIDING_LEVELS:
                 globs.add((key, glob))

@@ -10,7 +10,8 @@ have: a hard link made later is a further path to one. If they differ, or the po
 again and the sandbox has to follow it (`SupportsPathRules`) before the call runs. The result of the call says
 which path was replaced.
 Race window: from a replacement until the next call, or at level `isolated` until the supervisor has followed
-it (`sandbox.confinement.remounts`), which tells nobody. What an earlier call left running can use it, and a
+it (`sandbox.confinement.remounts`), which tells which path it was, so that the result of the next call says
+so even if what was there before is back. What an earlier call left running can use it, and a
 call that is already running; what they have open stays open. A state that is younger than the clock of the
 file system can tell is looked at again. Of the files below a rule's path beyond the first `_MOST_COUNTED` a
 new name is found where a call names it (`name_lookup`), and asked about where they are too many to look at; a
@@ -26,7 +27,7 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache, partial
 from glob import escape
 from pathlib import Path
@@ -54,6 +55,7 @@ from aisotools.workspace.real_paths import (
     find_hard_links,
     is_plain_path,
     is_small,
+    links_on_way,
     list_below,
     real_path,
     resolve_links,
@@ -96,6 +98,8 @@ class PathRules:
         self._policy: Policy | None = None
         self._followed = Policy()
         self._stamps: Mapping[str, _Stamp | None] = {}
+        self._links_to: dict[str, list[str]] = {}
+        """Links in the workspace, each with the denied paths that lead by it."""
         self._is_racy = False
         self._links: dict[str, LinkCount | None] = {}
         """Names of the files that rules are about: with another one there is another path to them."""
@@ -104,6 +108,8 @@ class PathRules:
         self.enforcement = PathEnforcement()
         self.has_any = False
         self._sandbox: Sandbox | None = None
+        self._follower: SupportsPathRules | None = None
+        self._note = ""
         self._files: ProtectedFiles | None = None
         self._applied = self.enforcement
         self._applied_stamps: Mapping[str, _Stamp | None] = {}
@@ -116,6 +122,7 @@ class PathRules:
     def connect(self, sandbox: Sandbox, files: ProtectedFiles) -> None:
         """Enforce the rules in a sandbox that was made for `enforcement`, and put back files of these."""
         self._sandbox, self._files = sandbox, files
+        self._follower = sandbox if isinstance(sandbox, SupportsPathRules) else None
         self._applied, self._applied_stamps = self.enforcement, self._stamps
 
     def follow(self, policy: Policy) -> Policy:
@@ -184,8 +191,12 @@ class PathRules:
                 self._announced.add(sentence)
                 _log.warning("A rule of the policy decides about calls, but %s.", sentence)
 
-    async def enforce(self, name: str) -> str:
+    async def enforce(self, name: str, *, is_trial: bool = False) -> str:
         """Have the sandbox follow the rules as they are now, before a call of the tool `name` runs.
+
+        Args:
+            name: The tool.
+            is_trial: The result of what runs may not be seen, so the next call says what was done.
 
         Returns:
             What was done, for the result of the call; empty if nothing had to be.
@@ -196,14 +207,18 @@ class PathRules:
         if self._policy is None or self._sandbox is None:
             return ""
         self.follow(self._policy)
-        if self._is_applied():
+        if not self._is_applied():
+            async with self._lock:
+                if not self._is_applied():  # by another call, meanwhile
+                    self._note = await self._apply(name) or self._note
+        if is_trial:
             return ""
-        async with self._lock:
-            if self._is_applied():  # by another call, meanwhile
-                return ""
-            return await self._apply(name)
+        note, self._note = self._note, ""
+        return note
 
     def _is_applied(self) -> bool:
+        if self._follower is not None and self._follower.replaced_paths:
+            return False
         return self._applied is self.enforcement or (
             self._applied_stamps == self._stamps and _demands(self._applied) == _demands(self.enforcement)
         )
@@ -211,16 +226,16 @@ class PathRules:
     async def _apply(self, name: str) -> str:
         wanted, stamps = self.enforcement, self._stamps
         replaced = self._list_replaced(stamps)
-        assert self._sandbox is not None
+        touched: Collection[str] = ()
         assert self._files is not None
         if (wanted.put_back, wanted.unreadable) != (self._applied.put_back, self._applied.unreadable):
             await in_thread(self._files.follow_denied, wanted.put_back, wanted.unreadable)
         has_any = (
             wanted.unreadable or wanted.unwritable or self._applied.unreadable or self._applied.unwritable
         )
-        if has_any and isinstance(self._sandbox, SupportsPathRules):
+        if has_any and self._follower is not None:
             try:
-                await self._sandbox.deny_paths(wanted.unreadable, wanted.unwritable)
+                touched = await self._follower.deny_paths(wanted.unreadable, wanted.unwritable)
             except SandboxError as error:
                 what = ", ".join(map(repr, replaced)) or "more than before"
                 raise SandboxError(
@@ -229,20 +244,28 @@ class PathRules:
                     "loses its variables, or change the rule."
                 ) from error
         self._applied, self._applied_stamps = wanted, stamps
-        if not replaced or self._level != "isolated":
+        reported = sorted({*touched} - {*replaced})
+        if not (replaced or reported) or self._level != "isolated":
             return ""
-        note = f"{', '.join(map(repr, replaced))}, which a rule of the policy denies, had been replaced"
+        names = ", ".join(map(repr, (*replaced, *reported)))
+        note = f"{names}, which a rule of the policy denies, had been replaced"
+        if reported:
+            note += " or touched"
         _log.info("Before a call of %s: %s. The rule was enforced again.", name, note)
         return f"[Before this call {note}. The rule was enforced again. What ran meanwhile may have read it.]"
 
     def _list_replaced(self, stamps: Mapping[str, _Stamp | None]) -> list[str]:
         """Return the paths at which there is something else than when the rules were enforced last."""
         denied = {*self._applied.unreadable, *self._applied.unwritable}
-        replaced = []
-        for path in denied & stamps.keys():
-            before, now = self._applied_stamps.get(path), stamps[path]
-            if now is not None and (before is None or before[:2] != now[:2]):
-                replaced.append(path)
+        replaced: set[str] = set()
+        for path, now in stamps.items():
+            before = self._applied_stamps.get(path)
+            if now is None or (before is not None and before[:2] == now[:2]):
+                continue
+            if path in denied:
+                replaced.add(path)
+            elif before is not None:
+                replaced.update(denied.intersection(self._links_to.get(path, ())))
         return sorted(replaced)
 
     def _rewrite(self, uncounted: dict[str, str], rule: Rule, glob: str) -> tuple[str, ...]:
@@ -309,10 +332,14 @@ class PathRules:
         )
 
     def _name_paths(self, policy: Policy) -> list[str]:
-        """Return the paths that rules deny, those that they lead to, and the folders above them."""
+        """Return the paths that rules deny, those that they lead to, the links and folders on the way."""
         paths: list[str] = []
+        self._links_to = {}
         for denied in denied_paths(policy):
-            for path in filter(None, (denied, real_path(self._workspace, denied))):
+            links = links_on_way(self._workspace, denied)
+            for link in links:
+                self._links_to.setdefault(link, []).append(denied)
+            for path in filter(None, (denied, real_path(self._workspace, denied), *links)):
                 names = path.split("/")
                 paths += ["/".join(names[:depth]) for depth in range(1, len(names) + 1)]
         return paths

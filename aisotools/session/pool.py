@@ -511,12 +511,19 @@ class PooledSandbox:
             )
             return _put_first(result, notice).with_metadata(fresh_sandbox=notice)
 
-    async def deny_paths(self, unreadable: Sequence[str], unwritable: Sequence[str]) -> None:
+    @property
+    def replaced_paths(self) -> Collection[str]:
+        """Denied paths that were replaced; see `aisotools.core.sandboxes.SupportsPathRules`."""
+        live: object = self.live
+        return live.replaced_paths if isinstance(live, SupportsPathRules) else ()
+
+    async def deny_paths(self, unreadable: Sequence[str], unwritable: Sequence[str]) -> Collection[str]:
         """Enforce rules about paths; see `aisotools.core.sandboxes.SupportsPathRules`."""
         self.denied = unreadable, unwritable
         live: object = self.live
         if isinstance(live, SupportsPathRules):
-            await live.deny_paths(unreadable, unwritable)
+            return await live.deny_paths(unreadable, unwritable)
+        return ()
 
     async def interrupt(self) -> None:
         """Stop the running calls; see `aisotools.core.sandboxes.Sandbox.interrupt`."""

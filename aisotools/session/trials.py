@@ -225,7 +225,7 @@ class Trials:
             return refused
         try:
             if env.path_rules is not None and env.path_rules.has_any:
-                await env.path_rules.enforce(call.name)
+                await env.path_rules.enforce(call.name, is_trial=True)
         except SandboxError:
             return decision  # the call itself will say so, if it is approved
         within_s = TRIAL_S if timeout_s is None else min(timeout_s, TRIAL_S)

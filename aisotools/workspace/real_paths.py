@@ -259,6 +259,16 @@ def real_path(workspace: Path, path: str) -> str | None:
     return real[len(root) + 1 :] if real.startswith(f"{root}/") else None
 
 
+def links_on_way(workspace: Path, path: str) -> list[str]:
+    """Return the links in the workspace on the way to where a relative path leads, each by its real place."""
+    root = os.path.realpath(workspace)
+    try:
+        _, links = follow_path(f"{root}/{path}")
+    except (OSError, ValueError):
+        return []
+    return [link[len(root) + 1 :] for link in links if link.startswith(f"{root}/")]
+
+
 def find_hard_links(workspace: Path, path: str) -> tuple[list[str], int]:
     """Return further names of the files at a path, or below it, and how many were not found.
 

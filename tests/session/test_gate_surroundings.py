@@ -66,7 +66,7 @@ SECRETS = Rule(when={"paths": "secrets/*"}, decision=Decision.DENY)
 class Noting(PathRules):
     """Has replaced something before each call."""
 
-    async def enforce(self, name: str) -> str:
+    async def enforce(self, name: str, *, is_trial: bool = False) -> str:
         return f"[before {name} a path was replaced]"
 
 

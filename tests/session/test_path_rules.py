@@ -15,7 +15,7 @@ import random
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -739,11 +739,14 @@ class Following(FakeSandbox):
         super().__init__(spec, EventLog())
         self.denied: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
         self.problem = ""
+        self.replaced_paths: Collection[str] = ()
 
-    async def deny_paths(self, unreadable: Sequence[str], unwritable: Sequence[str]) -> None:
+    async def deny_paths(self, unreadable: Sequence[str], unwritable: Sequence[str]) -> Collection[str]:
         if self.problem:
             raise SandboxError(self.problem)
         self.denied.append((tuple(unreadable), tuple(unwritable)))
+        replaced, self.replaced_paths = self.replaced_paths, ()
+        return replaced
 
 
 def connected(folder: Path, policy: Policy) -> tuple[PathRules, Following, Path]:
@@ -791,3 +794,17 @@ async def test_another_policy_is_followed_and_each_gap_is_printed_once(
     assert caplog.text.count("the sandbox can reach 'late/*' all the same") == 1
     await rules.enforce("python")
     assert sandbox.denied == [((), ("late",))]
+
+
+async def test_note_of_the_next_call_names_what_the_sandbox_reports_and_a_trial_does_not(
+    tmp_path: Path,
+) -> None:
+    rules, sandbox, _ = connected(tmp_path, DENYING)
+    sandbox.replaced_paths = {"secrets"}
+    assert await rules.enforce("python", is_trial=True) == ""
+    note = await rules.enforce("python")
+    assert note.startswith(
+        "[Before this call 'secrets', which a rule of the policy denies, had been replaced or touched."
+    )
+    assert await rules.enforce("python") == ""
+    assert sandbox.denied == [(("secrets",), ())]

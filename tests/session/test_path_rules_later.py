@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from aisotools.core.sandboxes import SupportsPathRules
 from aisotools.core.types import Decision, ToolCall
 from aisotools.policy.approvers import AllowAll, DenyAll
 from aisotools.policy.rules import Policy, Rule
@@ -470,5 +471,230 @@ async def test_a_file_that_is_replaced_is_hidden_again_from_what_runs_without_an
 def content_of(path: Path) -> str:
     try:
         return path.read_text()
-    except (PermissionError, FileNotFoundError):
+    except (PermissionError, FileNotFoundError, NotADirectoryError):
         return ""
+
+
+def link_at(place: Path, target: str) -> None:
+    """Have a link take the place of what is there, in one step."""
+    new = place.with_name(f"{place.name}.new")
+    new.symlink_to(target)
+    new.replace(place)
+
+
+def move_and_link(place: Path, target: Path) -> None:
+    shutil.move(place, target)
+    place.symlink_to(os.path.relpath(target, place.parent))
+
+
+def other_secret(workspace: Path) -> None:
+    """A file that no rule is about, and that nobody may read by a denied path."""
+    (workspace / "pub" / "key").write_text(f"{SECRET}\n")
+    (workspace / "cred").write_text(f"{SECRET}\n")
+
+
+def link_first(workspace: Path) -> None:
+    """A denied path that is a link from the start, by way of a second one."""
+    other_secret(workspace)
+    (workspace / "way").symlink_to("secrets")
+    (workspace / "cred").unlink()
+    (workspace / "cred").symlink_to("way/key")
+
+
+def link_above_first(workspace: Path) -> None:
+    other_secret(workspace)
+    move_and_link(workspace / "deep", workspace / "moved")
+
+
+def link_to_another_file(workspace: Path) -> None:
+    (workspace / "deep/er/key").unlink()
+    (workspace / "deep/er/key").symlink_to("../../pub/key")  # often with the same inode number
+
+
+def link_to_another_folder(workspace: Path) -> None:
+    (workspace / "deep").rename(workspace / "old")
+    (workspace / "deep").symlink_to("new")
+
+
+def repoint_folder(workspace: Path) -> None:
+    (workspace / "pub/er").mkdir()
+    (workspace / "pub/er/key").write_text(f"{SECRET}\n")
+    link_at(workspace / "deep", "pub")
+
+
+LINKS: dict[str, tuple[str, str, Callable[[Path], object], Callable[[Path], object]]] = {
+    "a link renamed over a file": ("cred", "cred", other_secret, lambda ws: link_at(ws / "cred", "pub/key")),
+    "an absolute link": ("cred", "cred", other_secret, lambda ws: link_at(ws / "cred", f"{ws}/pub/key")),
+    "a deep file": (
+        "deep/er/key",
+        "deep/er/key",
+        other_secret,
+        link_to_another_file,
+    ),
+    "a folder moved and linked": (
+        "secrets/*",
+        "secrets/other",
+        lambda ws: (ws / "secrets/other").write_text(SECRET),
+        lambda ws: move_and_link(ws / "secrets", ws / "moved"),
+    ),
+    "a link to another folder above": (
+        "deep/er/key",
+        "deep/er/key",
+        other_secret,
+        link_to_another_folder,
+    ),
+    "a link repointed": ("cred", "cred", link_first, lambda ws: link_at(ws / "cred", "pub/key")),
+    "a second link repointed": ("cred", "cred", link_first, lambda ws: link_at(ws / "way", "pub")),
+    "the target of a link replaced": ("cred", "cred", link_first, lambda ws: save(ws / "secrets" / "key")),
+    "a link above repointed": (
+        "deep/er/key",
+        "deep/er/key",
+        link_above_first,
+        repoint_folder,
+    ),
+}
+
+
+def make_new_tree(workspace: Path) -> None:
+    (workspace / "new" / "er").mkdir(parents=True)
+    (workspace / "new" / "er" / "key").write_text(f"{SECRET}\n")
+
+
+@pytest.mark.parametrize("name", LINKS)
+async def test_a_link_in_the_place_of_what_is_denied_is_hidden_from_what_runs_without_another_call(
+    real_session: OpenSession, tmp_path: Path, name: str
+) -> None:
+    needs("isolated")
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    make_new_tree(workspace)
+    glob, path, first, change = LINKS[name]
+    first(workspace)
+    session = real_session(policy=deny(glob, key="reads"), level="isolated", approver=AllowAll())
+    await session.start()
+    code = LOOKING.format(path=path[::-1]) + LEFT_RUNNING["a process"]
+    assert not (await call(session, "python", {"code": f"kept = 7\n{code}"})).is_error
+    seen = workspace / "seen"
+    await eventually(lambda: seen.exists() and seen.read_text() == "PermissionError\n")
+    await idle(session)
+    change(workspace)
+    assert SECRET in (workspace / path).read_text(), "what the person made leads to a secret"
+    inside = Path(f"/proc/{session.status().pid}/root{workspace}/{path}")
+    await eventually(lambda: SECRET not in content_of(inside))
+    await eventually(lambda: seen.read_text().splitlines()[-1] in {"PermissionError", "NotADirectoryError"})
+    following = await call(session, "python", {"code": "print(kept)"})
+    assert following.content.startswith("7"), following.content
+    assert "which a rule of the policy denies, had been replaced" in following.content
+    assert SECRET not in (await call(session, "python", reading(path))).content
+    await eventually(lambda: seen.read_text().splitlines()[-1] in {"PermissionError", "NotADirectoryError"})
+    (workspace / "end").touch()
+    assert SECRET in (workspace / path).read_text(), "the person's files are as they were"
+
+
+@pytest.mark.parametrize("name", LINKS)
+async def test_each_of_these_links_can_be_read_without_the_rule(
+    real_session: OpenSession, tmp_path: Path, name: str
+) -> None:
+    """The control."""
+    needs("isolated")
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    make_new_tree(workspace)
+    _, path, first, change = LINKS[name]
+    first(workspace)
+    session = real_session(policy=deny("other/*"), level="isolated", approver=AllowAll())
+    await session.start()
+    change(workspace)
+    code = {"code": f"print(open({path[::-1]!r}[::-1]).read())"}
+    assert SECRET in (await call(session, "python", code)).content
+
+
+async def test_a_link_is_uncovered_when_the_rule_goes_or_a_file_takes_its_place(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    needs("isolated")
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    other_secret(workspace)
+    session = real_session(policy=deny("cred", key="reads"), level="isolated", approver=AllowAll())
+    await session.start()
+    inside = Path(f"/proc/{session.status().pid}/root{workspace}")
+    link_at(workspace / "cred", "pub/key")
+    await eventually(lambda: not (inside / "cred").is_symlink())
+    session.policy = deny("other/*")
+    assert SECRET in (await call(session, "python", {"code": "print(open('cr' + 'ed').read())"})).content
+    session.policy = deny("cred", key="reads")
+    for path in ("cred", "pub/key"):
+        assert SECRET not in (await call(session, "python", reading(path))).content
+    save(workspace / "cred")
+    assert SECRET not in (await call(session, "python", reading("cred"))).content
+    free = await call(session, "python", {"code": "print(open('pub/k' + 'ey').read())"})
+    assert SECRET in free.content, "no rule is about what the link led to"
+
+
+def swap_file(workspace: Path) -> None:
+    (workspace / "deep/er/key").rename(workspace.parent / "kept")
+    (workspace / "deep/er/key").write_text(f"{SECRET}\n")
+    (workspace.parent / "kept").replace(workspace / "deep/er/key")
+
+
+def swap_folder(workspace: Path) -> None:
+    (workspace / "deep").rename(workspace.parent / "kept")
+    (workspace / "new").rename(workspace / "deep")
+    (workspace / "deep").rename(workspace / "new")
+    (workspace.parent / "kept").rename(workspace / "deep")
+
+
+def move_away_and_back(workspace: Path) -> None:
+    (workspace / "deep/er").rename(workspace / "deep/other")
+    (workspace / "deep/other").rename(workspace / "deep/er")
+
+
+@pytest.mark.parametrize("change", [swap_file, swap_folder, move_away_and_back])
+async def test_the_result_names_what_was_replaced_and_put_back_between_two_calls(
+    real_session: OpenSession, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    needs("isolated")
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    make_new_tree(workspace)
+    session = real_session(policy=deny("deep/er/key", ".env"), level="isolated", approver=AllowAll())
+    await call(session, "python", {"code": "kept = 7"})
+    await idle(session)
+    sandbox: object = session.sandbox
+    assert isinstance(sandbox, SupportsPathRules)
+    for _ in range(2):
+        change(workspace)
+        await eventually(lambda: "deep/er/key" in sandbox.replaced_paths)
+        named = await call(session, "python", {"code": "print(kept)"})
+        assert named.content.startswith("7")
+        assert "Before this call 'deep/er/key', which a rule of the policy denies, had been replaced" in (
+            named.content
+        )
+        assert ".env" not in named.content
+        quiet = await call(session, "python", {"code": "print(kept)"})
+        assert quiet.content.strip() == "7"
+        assert SECRET not in (await call(session, "python", reading("deep/er/key"))).content
+
+
+async def test_path_that_code_in_the_sandbox_makes_and_removes_itself_is_at_most_said_to_be_touched(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    needs("isolated")
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    session = real_session(policy=deny("late", key="reads"), level="isolated", approver=AllowAll())
+    code = """
+import os
+for _ in range(200):
+    try:
+        os.mkdir("la" + "te")
+        os.rmdir("la" + "te")
+    except OSError:
+        break
+"""
+    await call(session, "python", {"code": code})
+    following = (await call(session, "python", {"code": "print(1)"})).content
+    assert following.startswith("1")
+    # Race: a look may find it in the moment in which it is there, and it is gone before it is mounted over.
+    assert following.count("had been replaced") == following.count("had been replaced or touched")

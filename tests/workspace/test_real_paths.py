@@ -21,6 +21,7 @@ from aisotools.workspace.real_paths import (
     is_small,
     leads_into,
     lies_to,
+    links_on_way,
     list_below,
     list_links,
     parents,
@@ -361,3 +362,14 @@ def test_a_fork_watches_mounts_by_a_file_of_its_own() -> None:
     found = in_one_thread(lambda: {"is_closed": watch._file is None, "count": watch.count()})
     assert found["is_closed"]
     assert found["count"] > before
+
+
+def test_links_on_the_way_to_a_path_are_listed_where_they_lie_in_the_workspace(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/link").symlink_to("../other")
+    (tmp_path / "first").symlink_to("deep")
+    (tmp_path / "other").symlink_to("/usr")
+    (tmp_path / "round").symlink_to("round")
+    assert links_on_way(tmp_path, "first/link/bin") == ["first", "deep/link", "other"]
+    assert links_on_way(tmp_path, "deep/plain") == []
+    assert links_on_way(tmp_path, "round") == []

@@ -11,18 +11,21 @@ compared and restored after each call, like everything that is protected, so thi
 Paths that rules of a policy deny are mounted in the same way: over one that must not be read lies an empty
 file or folder that nobody may open, and one that must not be written is read only. Race: a path that is not
 there when the worker starts, or is replaced later, is not covered until `remounts` has mounted it, which is
-before the next call. Failure: a link on the way to such a path, which would lead past the mount, ends the
-start of the worker.
+before the next call. A link on the way to such a path, which would lead past the mount, is itself mounted
+over with an empty file, so that nothing is reached by it, unless what it leads to is denied as well. Failure:
+a path at which nothing can be mounted ends the start of the worker, after all others were mounted.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from aisotools.core.path_texts import is_within
 from aisotools.workspace.protected_names import allows, fold_name, name_matcher
+from aisotools.workspace.real_paths import follow_path
 
 SEARCH_DEPTH = 6
 """How many levels of folders are searched for protected names."""
@@ -70,6 +73,64 @@ class ProtectedNames:
             return found and not allows(self.allowed, path)
 
         return covers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeniedPaths:
+    """Paths relative to the workspace that rules deny.
+
+    Attributes:
+        unreadable: Those that must not be read or written.
+        unwritable: Those that must not be written.
+    """
+
+    unreadable: tuple[str, ...] = ()
+    unwritable: tuple[str, ...] = ()
+
+
+def without_links(workspace: str, denied: DeniedPaths) -> tuple[DeniedPaths, dict[str, set[str]]]:
+    """Return where mounts have to lie, and links in the workspace with the denied paths they are the way to.
+
+    A path with a link on the way is left to a denied path that it leads to. If it leads to none, or nobody
+    can say where, the first link on the way takes its place: it has to be hidden.
+
+    Args:
+        workspace: Its real path, without any mounts for rules.
+        denied: What rules deny, each with its links, and what these lead to.
+    """
+    links: dict[str, set[str]] = {}
+    unreadable = _without_links(workspace, denied.unreadable, denied.unreadable, links)
+    unwritable = _without_links(workspace, denied.unwritable, (*denied.unreadable, *denied.unwritable), links)
+    # A link has nothing that could be read only: what is written by it lies elsewhere.
+    hidden = (*unreadable, *(path for path in unwritable if path not in denied.unwritable))
+    fixed = tuple(path for path in unwritable if path in denied.unwritable)
+    return DeniedPaths(unreadable=tuple(dict.fromkeys(hidden)), unwritable=fixed), links
+
+
+def _without_links(
+    workspace: str, paths: Iterable[str], denied: Sequence[str], links: dict[str, set[str]]
+) -> list[str]:
+    found: dict[str, None] = {}
+    for path in paths:
+        names = path.split("/")
+        ways = ("/".join(names[:depth]) for depth in range(1, len(names) + 1))
+        link = next((way for way in ways if os.path.islink(f"{workspace}/{way}")), None)
+        if link is None:
+            found[path] = None
+            continue
+        links.setdefault(link, set()).add(path)
+        try:
+            real, followed = follow_path(f"{workspace}/{path}")
+        except (OSError, ValueError):
+            found[link] = None
+            continue
+        start = len(workspace) + 1
+        for one in followed:
+            if one.startswith(f"{workspace}/"):
+                links.setdefault(one[start:], set()).add(path)
+        if not (real.startswith(f"{workspace}/") and any(is_within(real[start:], one) for one in denied)):
+            found[link] = None
+    return list(found)
 
 
 MountKind = Literal["hidden", "read_only", "writable"]

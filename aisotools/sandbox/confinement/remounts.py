@@ -6,15 +6,21 @@ removes what was mounted over it, in every namespace, and the new one can be rea
 Mechanism: a fork of the supervisor enters the namespaces of the worker, as the worker's user, reads in the
 kernel's table what is still mounted, and mounts what is missing, at both paths of the workspace. It ends
 then, and runs nothing of a stranger. The calls that run, and the variables, are not touched.
+A link on the way to a denied path is followed, outside of the worker's mounts, and what it leads to has to be
+denied as well. If it is not, since a person has just put the link there or has it lead elsewhere, an empty
+file is mounted on the link itself, until the host names what it leads to. Each link on the way is watched.
 The supervisor has the kernel tell it (inotify) when a name on the way to what is denied comes, goes or moves,
-and then does so at once; `session.path_rules` looks before every call besides.
+and then does so at once; `session.path_rules` looks before every call besides. The host is told which path it
+was, for the result of the next call, also if what was there before is back by then. It waits 5 ms between two
+rounds, since code in the sandbox can change a link that leads to what is denied as often as it likes.
 Race window: from the replacement until this was done, some milliseconds on a machine that is not busy: what
 runs meanwhile can open the new file, and what it has opened stays open, a folder too, by which it can still
 reach what lies below. A path that is replaced while it is mounted over is found by the next look. A folder
 that cannot be watched, for want of a right or of watches, and one of a network, where others change it, is
 looked at before the next call alone.
-Failure: an error says which step the kernel refused, and the call must not run. A link on the way to a path
-is one as well. What is refused after the supervisor was told is tried again before the next call.
+Failure: an error says which step the kernel refused, and the call must not run; whatever else is to be
+mounted is. What is refused after the supervisor was told is tried again before the next call. A link that
+nobody can follow to its end is mounted over like one that leads elsewhere.
 """
 
 from __future__ import annotations
@@ -22,21 +28,28 @@ from __future__ import annotations
 import os
 import signal
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aisotools.core.exceptions import SandboxError, as_clause
+from aisotools.core.path_texts import is_within
 from aisotools.sandbox.confinement import rootfs, syscalls
-from aisotools.sandbox.confinement.protected_mounts import MountKind, plan_protection
+from aisotools.sandbox.confinement.protected_mounts import (
+    DeniedPaths,
+    MountKind,
+    ProtectionMount,
+    plan_protection,
+    without_links,
+)
 
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNS = 0x00020000
 _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
 _WITHIN_S = 5
+_MOST_LOOKS = 4
 _ANSWER_BYTES = 4096
 
 _NAMES_CHANGE = 0x40 | 0x80 | 0x100 | 0x200  # moved from and to, created, deleted
@@ -46,19 +59,6 @@ _EVENT = struct.Struct("iIII")
 _EVENT_BYTES = 1 << 16
 
 _OF_HIDDEN = frozenset(("ro", "nosuid", "nodev", "noexec"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeniedPaths:
-    """Paths relative to the workspace that rules deny.
-
-    Attributes:
-        unreadable: Those that must not be read or written.
-        unwritable: Those that must not be written.
-    """
-
-    unreadable: tuple[str, ...] = ()
-    unwritable: tuple[str, ...] = ()
 
 
 class NameWatch:
@@ -71,7 +71,8 @@ class NameWatch:
             workspace: The folder that paths are relative to.
         """
         self._workspace = workspace
-        self._names: dict[int, set[bytes]] = {}
+        self._names: dict[int, dict[bytes, set[str]]] = {}
+        """Of each folder that is watched, names, and to which paths they are the way."""
         try:
             self._events = syscalls.call("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:  # the user has as many as one may have: `session.path_rules` looks before each call
@@ -81,30 +82,36 @@ class NameWatch:
         """Return a descriptor that is readable after a change; -1 if the kernel has none to spare."""
         return self._events
 
-    def follow(self, paths: Iterable[str]) -> None:
-        """Watch the names of these paths, and of the folders above them as they are now; no others."""
+    def follow(self, paths: Iterable[str], links: Mapping[str, Collection[str]] | None = None) -> None:
+        """Watch the names of these paths, and of the folders above them as they are now; no others.
+
+        Args:
+            paths: Relative to the workspace.
+            links: Further ones to watch, each with those of the paths that it is the way to.
+        """
         if self._events < 0:
             return
-        folders: dict[str, set[bytes]] = {}
-        for path in paths:
+        folders: dict[str, dict[bytes, set[str]]] = {}
+        for way, ends in (*((path, (path,)) for path in paths), *(links or {}).items()):
             above = self._workspace
-            for name in path.split("/"):
-                folders.setdefault(above, set()).add(os.fsencode(name))
+            for name in way.split("/"):
+                folders.setdefault(above, {}).setdefault(os.fsencode(name), set()).update(ends)
                 above = f"{above}/{name}"
-        names: dict[int, set[bytes]] = {}
+        names: dict[int, dict[bytes, set[str]]] = {}
         for folder, wanted in folders.items():
             with suppress(OSError):  # it is not there: its own name is watched in the folder above
                 flags = _NAMES_CHANGE | _FOLDER_ALONE
                 watch = syscalls.call("inotify_add_watch", self._events, os.fsencode(folder), flags)
-                names.setdefault(watch, set()).update(wanted)
+                for one, ends in wanted.items():
+                    names.setdefault(watch, {}).setdefault(one, set()).update(ends)
         for watch in self._names.keys() - names.keys():
             with suppress(OSError):  # with its folder it has ended by itself
                 syscalls.call("inotify_rm_watch", self._events, watch)
         self._names = names
 
-    def has_changed(self) -> bool:
-        """Return whether one of the names has changed since this was asked last."""
-        changed = False
+    def find_changed(self) -> set[str]:
+        """Return the paths on the way to which a name has changed since this was asked last."""
+        changed: set[str] = set()
         while self._events >= 0:
             try:
                 events = os.read(self._events, _EVENT_BYTES)
@@ -117,7 +124,9 @@ class NameWatch:
                 name = events[at : at + size].rstrip(b"\0")
                 at += size
                 # Hostile: code in the sandbox makes names faster than they are read. Then any may be lost.
-                changed |= bool(mask & _OVERFLOW) or name in self._names.get(watch, ())
+                if mask & _OVERFLOW:
+                    changed.update(*(ends for names in self._names.values() for ends in names.values()))
+                changed |= self._names.get(watch, {}).get(name, set())
         return changed
 
 
@@ -136,19 +145,31 @@ class RuleMounts:
         self._workspace = workspace
         self._denied = denied
         self._watch = NameWatch(workspace)
-        self._watch.follow((*denied.unreadable, *denied.unwritable))
+        self._reported: set[str] = set()
+        self._present: frozenset[str] = frozenset()
+        self._places = self._follow(denied)
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when `follow_changes` is due; -1 if there is none."""
         return self._watch.fileno()
 
-    def follow_changes(self) -> str:
+    def follow_changes(self) -> list[str]:
         """Mount again what is denied if something on the way to it was replaced.
 
         Returns:
-            Why it could not be done; empty if it was done, or had not to be.
+            The denied paths at which there was something, which was replaced, or touched by name. Each of
+            them once, until the host calls for `apply`, so that a worker cannot flood it.
         """
-        return self.apply(self._denied) if self._watch.has_changed() else ""
+        changed = self._watch.find_changed()
+        if not changed:
+            return []
+        # What was missing can be made by the worker itself, as often as it likes. What is mounted over it
+        # cannot touch. Race: what it makes may be seen here, and removed before it is mounted over; then it
+        # counts as touched.
+        replaced = (changed & self._present) - self._reported
+        self._mount(self._denied)
+        self._reported |= replaced
+        return sorted(replaced)
 
     def __repr__(self) -> str:
         return f"<RuleMounts in {self._init}: {self._denied}>"
@@ -161,13 +182,32 @@ class RuleMounts:
         Returns:
             Why it could not be done; empty if it was done.
         """
-        former = self._denied
-        # Race: watched first, so that what is replaced while the table is read comes as one more event.
-        self._watch.follow((*denied.unreadable, *denied.unwritable))
-        reason = _run_in_fork(lambda: self._apply(former, denied))
-        if not reason:
-            self._denied = denied
+        reason = self._mount(denied)
+        self._reported.clear()
         return reason
+
+    def _mount(self, denied: DeniedPaths) -> str:
+        former = self._places
+        # Race: watched first, so that what is replaced while the table is read comes as one more event.
+        places = self._follow(denied)
+        reason = _run_in_fork(lambda: self._apply(former, places))
+        if not reason:
+            self._denied, self._places = denied, places
+        return reason
+
+    def _follow(self, denied: DeniedPaths) -> DeniedPaths:
+        """Watch all names on the way. Return where mounts have to lie; see `without_links`."""
+        named = (*denied.unreadable, *denied.unwritable)
+        places, links = without_links(self._workspace, denied)
+        for _ in range(_MOST_LOOKS):
+            self._watch.follow(named, links)
+            # Race: a link may lead elsewhere since it was followed, and may not have been watched then.
+            before = places, links
+            places, links = without_links(self._workspace, denied)
+            if (places, links) == before:
+                break
+        self._present = frozenset(path for path in named if os.path.lexists(f"{self._workspace}/{path}"))
+        return places
 
     def _apply(self, former: DeniedPaths, denied: DeniedPaths) -> None:
         table = Path(f"/proc/{self._init}/mountinfo").read_bytes().decode(errors="surrogateescape")
@@ -177,16 +217,29 @@ class RuleMounts:
             roots.append(rootfs.ALIAS)
         for root in dict.fromkeys(roots):
             covered = find_covered(table, root)
-            for path in _no_longer(former, denied):
-                if path in covered:
-                    # Detached: what is open below stays open, and a plain unmount would refuse for it.
-                    place = os.fsencode(f"{root}/{path}")
-                    syscalls.call("umount2", place, _MNT_DETACH | _UMOUNT_NOFOLLOW)
-                    del covered[path]
             mounts = plan_protection((), unwritable=denied.unwritable, unreadable=denied.unreadable)
             by_rules = {*denied.unreadable, *denied.unwritable}
+            gone = [path for path in _no_longer(former, denied) if path in covered]
+            in_the_way = [path for path in gone if _concerns(path, mounts)]
+            for path in in_the_way:
+                _unmount(root, path)
+                del covered[path]
             missing = [one for one in mounts if not _holds(covered.get(one.path), one.kind)]
             rootfs.mount_protection(root, missing, by_rules)
+            # Race: a link that hid what it leads to is uncovered only when that is hidden itself.
+            for path in gone:
+                if path not in in_the_way:
+                    _unmount(root, path)
+
+
+def _unmount(root: str, path: str) -> None:
+    # Detached: what is open below stays open, and a plain unmount would refuse for it.
+    syscalls.call("umount2", os.fsencode(f"{root}/{path}"), _MNT_DETACH | _UMOUNT_NOFOLLOW)
+
+
+def _concerns(path: str, mounts: Iterable[ProtectionMount]) -> bool:
+    """Return whether one of the mounts is to lie at a path, in it, or above it."""
+    return any(is_within(one.path, path) or is_within(path, one.path) for one in mounts)
 
 
 def _no_longer(former: DeniedPaths, denied: DeniedPaths) -> list[str]:

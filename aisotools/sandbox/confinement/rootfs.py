@@ -37,10 +37,12 @@ from aisotools.core.path_texts import is_within
 from aisotools.sandbox.confinement import syscalls
 from aisotools.sandbox.confinement.levels import is_path_below
 from aisotools.sandbox.confinement.protected_mounts import (
+    DeniedPaths,
     ProtectedNames,
     ProtectionMount,
     find_protected,
     plan_protection,
+    without_links,
 )
 
 ALIAS = "/workspace"
@@ -251,12 +253,15 @@ def protect(workspace: str, names: ProtectedNames) -> tuple[str, ...]:
 
     Raises:
         OSError: The kernel refused.
-        SandboxError: There is a link on the way to something that a rule of the policy is about.
+        SandboxError: There is a file on the way to something that a rule of the policy is about.
     """
-    mounts = plan_protection(
-        find_protected(workspace, names), unwritable=names.unwritable, unreadable=names.unreadable
+    denied, _ = without_links(
+        workspace, DeniedPaths(unreadable=names.unreadable, unwritable=names.unwritable)
     )
-    return mount_protection(workspace, mounts, {*names.unreadable, *names.unwritable})
+    mounts = plan_protection(
+        find_protected(workspace, names), unwritable=denied.unwritable, unreadable=denied.unreadable
+    )
+    return mount_protection(workspace, mounts, {*denied.unreadable, *denied.unwritable})
 
 
 def mount_protection(
@@ -273,33 +278,47 @@ def mount_protection(
         The paths that are mount points now.
 
     Raises:
-        OSError: The kernel refused.
-        SandboxError: There is a link on the way to something that a rule of the policy is about.
+        OSError: The kernel refused. Whatever could be mounted is.
+        SandboxError: There is a file on the way to something that a rule of the policy is about.
     """
     mounted = []
+    links: list[str] = []
+    failure: OSError | SandboxError | None = None
     for mount in mounts:
-        path = f"{workspace}/{mount.path}"
+        if any(is_within(mount.path, link) for link in links):
+            continue
         try:
-            place = open_without_links(path)
-            if mount.path in by_rules and stat.S_ISLNK(os.fstat(place).st_mode):
-                os.close(place)
-                raise NotADirectoryError
+            place = open_without_links(f"{workspace}/{mount.path}")
         except FileNotFoundError:
             # Race: another session has removed it since it was found. What rules name need not be there.
             continue
-        except NotADirectoryError:
-            if not any(is_within(rule, mount.path) for rule in by_rules):
-                raise
-            raise SandboxError(
-                f"A rule of the policy is about {mount.path!r}, but there is a link or a file on the way to "
-                "it, so the sandbox cannot enforce the rule. Remove it, or name in the rule what it leads to."
-            ) from None
-        if mount.kind == "hidden":
-            attach_mount(_new_nothing(folder=stat.S_ISDIR(os.fstat(place).st_mode)), place)
+        except NotADirectoryError as error:
+            failure = failure or error
+            if any(is_within(rule, mount.path) for rule in by_rules):
+                failure = SandboxError(
+                    f"A rule of the policy is about {mount.path!r}, but there is a file on the way to it, so "
+                    "the sandbox cannot enforce the rule. Remove it, or name in the rule what is there."
+                )
+            continue
+        try:
+            mode = os.fstat(place).st_mode
+            if stat.S_ISLNK(mode) and any(is_within(rule, mount.path) for rule in by_rules):
+                # Also if it has come since the mounts were planned. A file may be mounted on a link, and
+                # nothing is reached by the link then, also if it led to a folder.
+                attach_mount(_new_nothing(folder=False), place)
+                links.append(mount.path)
+            elif mount.kind == "hidden":
+                attach_mount(_new_nothing(folder=stat.S_ISDIR(mode)), place)
+            else:
+                attributes = _SHOWN if mount.kind == "read_only" else _PLAIN
+                attach_mount(clone_mount(place, attributes), place)
+        except OSError as error:
+            # One path that cannot be mounted over is no reason to leave the others in reach.
+            failure = failure or error
         else:
-            attributes = _SHOWN if mount.kind == "read_only" else _PLAIN
-            attach_mount(clone_mount(place, attributes), place)
-        mounted.append(path)
+            mounted.append(f"{workspace}/{mount.path}")
+    if failure is not None:
+        raise failure
     return tuple(mounted)
 
 

@@ -128,6 +128,7 @@ class WorkerConnection:
         *,
         listener: SandboxListener,
         on_lost: Callable[[WorkerConnection, str], None],
+        on_paths_replaced: Callable[[Sequence[str]], None],
         on_worker_exit: Callable[[WorkerConnection, str], bool] | None = None,
         exempt_pids: Callable[[], Sequence[int]] = list,
         displays: DisplayRouter | None = None,
@@ -138,6 +139,7 @@ class WorkerConnection:
             handles: Our ends of its sockets and pipes.
             listener: Receives output and progress of calls.
             on_lost: Called once with the reason when the tree is lost.
+            on_paths_replaced: Called with texts that should be denied paths, at which something was replaced.
             on_worker_exit: Called with the reason when the worker is gone and its tree is not. Returns True
                 if it will bring another worker; otherwise the tree is lost as well.
             exempt_pids: Returns the processes that hold snapshots, which no sweep may touch.
@@ -150,6 +152,7 @@ class WorkerConnection:
         self._control = handles.control
         self._raw_pipes = {"stdout": handles.out, "stderr": handles.err}
         self._on_lost = on_lost
+        self._on_paths_replaced = on_paths_replaced
         self._on_worker_exit = on_worker_exit
         self._exempt_pids = exempt_pids
         self._raw = RawOutput(self._raw_pipes, on_readable=self._on_raw_readable, handle=self._handle_raw)
@@ -582,6 +585,8 @@ class WorkerConnection:
                     self._on_exit_status(message["exit"], message["signal"])
             case "ended" if not self.processes_ended.done():
                 self.processes_ended.set_result(None)
+            case "replaced":
+                self._on_paths_replaced(message["paths"])
             case "gone":
                 self._set_cleaned_up()
 

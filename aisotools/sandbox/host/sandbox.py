@@ -12,9 +12,10 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,8 @@ from aisotools.sandbox.limits import LIMIT, LimitExceeded, explain_failure
 from aisotools.sandbox.process import spawn, tree
 
 # How long an old tree may take to end before a new one is started all the same.
+_log = logging.getLogger(__name__)
+
 _OLD_TREE_S = 6.0
 # How many calls in a row may find the worker broken before no snapshot is trusted any more.
 _MOST_BROKEN = 2
@@ -123,6 +126,7 @@ class LocalSandbox:
         self._stop_timeouts = stop_timeouts or StopTimeouts()
         self._listener = listener
         self._connection: WorkerConnection | None = None
+        self._replaced: frozenset[str] = frozenset()
         # Those that are not closed yet, each with the task that ends it.
         self._connections: dict[WorkerConnection, asyncio.Task[None] | None] = {}
         self._callers: dict[asyncio.Task[Any], _Caller] = {}
@@ -188,7 +192,12 @@ class LocalSandbox:
         await self._connect()
         return self._status()
 
-    async def deny_paths(self, unreadable: Sequence[str], unwritable: Sequence[str]) -> None:
+    @property
+    def replaced_paths(self) -> Collection[str]:
+        """Denied paths at which something was replaced; see `aisotools.core.sandboxes.SupportsPathRules`."""
+        return self._replaced
+
+    async def deny_paths(self, unreadable: Sequence[str], unwritable: Sequence[str]) -> Collection[str]:
         """Enforce rules about paths from now on; see `aisotools.core.sandboxes.SupportsPathRules`."""
         async with self._start_lock:  # a worker that is just being started goes by the paths of before
             self._spec = dataclasses.replace(
@@ -200,6 +209,9 @@ class LocalSandbox:
             self._readers.outdate()
             if self._connection is not None and self._spec.level == "isolated":
                 await self._connection.mount_denied(unreadable, unwritable)
+            # The supervisor has told of them before it answered.
+            replaced, self._replaced = self._replaced, frozenset()
+            return replaced
 
     @property
     def supervisor(self) -> int:
@@ -580,6 +592,13 @@ class LocalSandbox:
         self._started_s = time.monotonic()
         self._listener.started(self._status(), reason)
 
+    def _on_paths_replaced(self, paths: Iterable[str]) -> None:
+        # Hostile: whoever has got out of the worker can send anything. There are no more than are denied.
+        replaced = {*self._spec.unreadable, *self._spec.unwritable}.intersection(paths)
+        for path in sorted(replaced - self._replaced):
+            _log.info("%r, which a rule of the policy denies, was replaced or touched.", path)
+        self._replaced |= replaced
+
     def _on_lost(self, connection: WorkerConnection, reason: str) -> None:
         """Forget a tree that is lost, for whatever reason, and end it in the background."""
         self._connections[connection] = asyncio.get_running_loop().create_task(
@@ -642,6 +661,7 @@ class LocalSandbox:
             exempt_pids=self.variables.pids,
             on_worker_exit=self._on_worker_exit,
             on_lost=self._on_lost,
+            on_paths_replaced=self._on_paths_replaced,
         )
         self._connections[connection] = None
         return connection

@@ -393,7 +393,9 @@ class ForkServer:
             # Only the worker may hold its channel and its output, or the host would never see their end.
             for descriptor in (1, 2, _CHANNEL):
                 os.dup2(0, descriptor)
-            denied = remounts.DeniedPaths(unreadable=request.unreadable, unwritable=request.unwritable)
+            denied = protected_mounts.DeniedPaths(
+                unreadable=request.unreadable, unwritable=request.unwritable
+            )
             Supervisor(
                 socket.socket(fileno=_CONTROL),
                 worker=pid,

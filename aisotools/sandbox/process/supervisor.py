@@ -7,7 +7,8 @@ everything below. Its control socket is a lifeline: when the host goes, however 
 Messages on the control socket (one JSON object per packet):
 
 - from here: `started {worker, supervisor, scratch}`, `died {worker, exit, signal}`, `done {seq}`; in the end
-  `ended {}` when no process is left, and `gone {}` when the scratch folder is removed too
+  `ended {}` when no process is left, and `gone {}` when the scratch folder is removed too;
+  `replaced {paths}`: of those that rules deny, each once until the next `mount`
 - from the host: `interrupt {number, holds}` and `sweep {seq, call}`, both with `scope` (see
   `sandbox.process.ownership.StopScope`), where `holds` says whether the call is on the worker's main thread;
   `settle {call, scope}`: end what the sweep after that call has spared only until other calls name theirs;
@@ -64,6 +65,8 @@ next signal wakes it. The handler reads all records, so an unread one says that 
 """
 
 _PACKET_BYTES = 1 << 16
+_REST_S = 0.005  # between two rounds of mounts: a round takes about 2 ms of processor time
+_PATHS_IN_REPORT = 8  # each has up to 4096 bytes
 _END_TIMEOUT_S = 5.0  # for the whole tree; what the kernel still holds then is left to the janitor
 _SWEEP_TIMEOUT_S = 1.0  # the host waits for it
 _FREEZE_TIMEOUT_S = 0.2  # for all processes together, less than that
@@ -75,6 +78,7 @@ _REPORTS: Mapping[str, Mapping[str, type]] = {
     "died": {"exit": int, "signal": int},
     "ended": {},
     "gone": {},
+    "replaced": {"paths": list},
 }
 # Process ids, exit statuses and numbers of requests are smaller.
 _MAX_NUMBER = 1 << 53
@@ -152,6 +156,7 @@ class Supervisor:
         self._frozen: set[int] = set()
         self._tasks = ownership.TaskKeepers()
         self._expected: dict[int, dict[int, int]] = {}  # of each sweep: processes, and when they were started
+        self._rests_until_s = 0.0  # until then no look at what was replaced; 0 if there may be one
         self._repeats: list[float] = []  # when to look whether the worker has noticed its last interrupt
 
     def serve(self) -> NoReturn:
@@ -172,21 +177,27 @@ class Supervisor:
         if self._mounts is not None and self._mounts.fileno() >= 0:
             poll.register(self._mounts, select.POLLIN)
         while True:
-            ready = {descriptor for descriptor, _ in poll.poll(self._until_repeat_ms())}
+            ready = {descriptor for descriptor, _ in poll.poll(self._until_due_ms())}
             self._repeat_interrupt()
             if self._mounts is not None and self._mounts.fileno() in ready:
-                # What fails is tried again before the next call, which is refused then, with the reason.
-                self._mounts.follow_changes()
+                self._follow_changes(self._mounts)
+                # Hostile: the worker may change a link on the way over and over, and each round takes a fork.
+                poll.unregister(self._mounts)
+                self._rests_until_s = time.monotonic() + _REST_S
+            elif self._mounts is not None and 0 < self._rests_until_s <= time.monotonic():
+                poll.register(self._mounts, select.POLLIN)
+                self._rests_until_s = 0.0
             if self._children.fileno() in ready:
                 self._report_death(self._children.reap())
             if host in ready or (self._control.fileno() in ready and not self._handle_request()):
                 self._finish()
 
-    def _until_repeat_ms(self) -> int | None:
-        """Return when the worker may have to be interrupted once more; None if it need not be."""
-        if not self._repeats:
+    def _until_due_ms(self) -> int | None:
+        """Return when to interrupt the worker once more, or to look at what was replaced; None if never."""
+        due_s = [*self._repeats[:1], *([self._rests_until_s] if self._rests_until_s else [])]
+        if not due_s:
             return None
-        return max(0, math.ceil((self._repeats[0] - time.monotonic()) * 1000))
+        return max(0, math.ceil((min(due_s) - time.monotonic()) * 1000))
 
     def _repeat_interrupt(self) -> None:
         """Interrupt the worker once more if it is time, and it has not noticed; see `INTERRUPT_REPEATS_S`."""
@@ -225,12 +236,20 @@ class Supervisor:
         elif op == "mount":
             refusal = "it has no mounts of its own"
             if self._mounts is not None:
+                self._follow_changes(self._mounts)  # the host has to know by the time this is done
                 refusal = self._mounts.apply(parse_denied(request))
             self._send({"op": "done", "seq": request["seq"], "refusal": refusal})
         else:
             self._manage_tree(request)
             self._send({"op": "done", "seq": request["seq"]})
         return True
+
+    def _follow_changes(self, mounts: RuleMounts) -> None:
+        """Hide again what was replaced, and tell the host of it."""
+        # What fails is tried again before the next call, which is refused then, with the reason.
+        replaced = mounts.follow_changes()
+        for first in range(0, len(replaced), _PATHS_IN_REPORT):
+            self._send({"op": "replaced", "paths": replaced[first : first + _PATHS_IN_REPORT]})
 
     def _interrupt(self, request: Mapping[str, Any]) -> None:
         """Send SIGINT to the worker and, as a terminal does, to the programs that its call waits for."""
@@ -473,4 +492,6 @@ def parse_report(packet: bytes) -> dict[str, Any]:
         is_in_range = not isinstance(value, int) or -_MAX_NUMBER <= value <= _MAX_NUMBER
         if type(value) is not kind or not is_in_range:
             raise ChannelError(f"a report {op!r} whose {name!r} is no {kind.__name__} in range")
+        if isinstance(value, list) and not all(isinstance(one, str) for one in value):
+            raise ChannelError(f"a report {op!r} whose {name!r} holds something else than texts")
     return message

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from aisotools.sandbox.confinement import protected_mounts
+from aisotools.sandbox.confinement.protected_mounts import DeniedPaths, without_links
 
 NAMES = protected_mounts.ProtectedNames(files=("conftest.py", "*.pth"), folders=(".git/hooks",))
 
@@ -87,3 +88,29 @@ def test_an_allowed_name_is_not_mounted(tmp_path: Path) -> None:
 def test_there_are_no_more_mounts_than_start_up_may_cost() -> None:
     found = [f"{number}.pth" for number in range(20_000)]
     assert len(protected_mounts.plan_protection(found)) == protected_mounts.MOST_PROTECTED
+
+
+def test_a_link_on_the_way_takes_the_place_of_a_path_unless_it_leads_to_a_denied_one(tmp_path: Path) -> None:
+    (tmp_path / "secrets").mkdir()
+    links = {
+        "one": "secrets/key",
+        "two": "way/key",
+        "way": "secrets",
+        "elsewhere": "notes",
+        "out": "/usr",
+        "round": "round",
+        "up": "../outside",
+    }
+    for name, target in links.items():
+        (tmp_path / name).symlink_to(target)
+    denied = DeniedPaths(
+        unreadable=("secrets", "one", "two", "plain", "missing/x", "out/bin/sh", "round/x", "up"),
+        unwritable=("fixed", "elsewhere/y", "way/z"),
+    )
+    places, found = without_links(str(tmp_path), denied)
+    assert places == DeniedPaths(
+        unreadable=("secrets", "plain", "missing/x", "out", "round", "up", "elsewhere"), unwritable=("fixed",)
+    )
+    assert found.keys() == links.keys()
+    assert found["way"] == {"two", "way/z"}
+    assert found["one"] == {"one"}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from aisotools.sandbox.confinement.protected_mounts import DeniedPaths
 from aisotools.sandbox.confinement.remounts import (
-    DeniedPaths,
     NameWatch,
     RuleMounts,
     find_covered,
@@ -69,12 +69,12 @@ def test_changes_of_names_on_the_way_are_seen_and_others_are_not(tmp_path: Path)
     watch = NameWatch(str(tmp_path))
     paths = ("deep/er/key", "late/file")
     watch.follow(paths)
-    assert not watch.has_changed()
+    assert not watch.find_changed()
     (tmp_path / "other").touch()
     (tmp_path / "key").touch()
     (tmp_path / "deep" / "er" / "late").touch()
     (tmp_path / "deep" / "er" / "key").write_text("written where it is")
-    assert not watch.has_changed()
+    assert not watch.find_changed()
     changes: tuple[Callable[[], object], ...] = (
         lambda: (tmp_path / "key").replace(tmp_path / "deep" / "er" / "key"),
         (tmp_path / "deep" / "er" / "key").unlink,
@@ -87,11 +87,28 @@ def test_changes_of_names_on_the_way_are_seen_and_others_are_not(tmp_path: Path)
     )
     for change in changes:
         change()
-        assert watch.has_changed()
-        assert not watch.has_changed()
+        assert watch.find_changed()
+        assert not watch.find_changed()
         watch.follow(paths)
     (tmp_path / "away" / "er" / "key").unlink()
-    assert not watch.has_changed(), "what was moved away is watched no more"
+    assert not watch.find_changed(), "what was moved away is watched no more"
+
+
+def test_a_change_names_the_paths_that_it_is_on_the_way_to(tmp_path: Path) -> None:
+    for folder in ("deep", "moved"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "link").symlink_to("moved")
+    watch = NameWatch(str(tmp_path))
+    watch.follow(["deep/one", "deep/two", "link/three", "moved/three", "four"], {"way": {"four"}})
+    (tmp_path / "deep/one").touch()
+    assert watch.find_changed() == {"deep/one"}
+    (tmp_path / "moved/three").touch()
+    assert watch.find_changed() == {"moved/three"}, "what a link leads to is denied by its own name"
+    (tmp_path / "way").symlink_to("elsewhere")
+    assert watch.find_changed() == {"four"}
+    (tmp_path / "deep").rename(tmp_path / "gone")
+    (tmp_path / "gone").rename(tmp_path / "deep")
+    assert watch.find_changed() == {"deep/one", "deep/two"}
 
 
 def test_more_names_than_the_kernel_keeps_count_as_a_change(tmp_path: Path) -> None:
@@ -100,7 +117,7 @@ def test_more_names_than_the_kernel_keeps_count_as_a_change(tmp_path: Path) -> N
     for number in range(int(Path("/proc/sys/fs/inotify/max_queued_events").read_text()) + 1):
         (tmp_path / f"{number % 2}").touch()
         (tmp_path / f"{number % 2}").unlink()
-    assert watch.has_changed()
+    assert watch.find_changed() == {"denied"}
 
 
 def test_a_watch_that_the_kernel_refuses_tells_nothing_and_breaks_nothing(tmp_path: Path) -> None:
@@ -114,4 +131,4 @@ def test_a_watch_that_the_kernel_refuses_tells_nothing_and_breaks_nothing(tmp_pa
     assert watch.fileno() == -1
     watch.follow(["key"])
     (tmp_path / "key").touch()
-    assert not watch.has_changed()
+    assert not watch.find_changed()

@@ -56,12 +56,14 @@ class Peer:
         self._host_ends = (ours.fileno(), control.fileno(), out, err)
         self.reported = ReportLog()
         self.lost: list[str] = []
+        self.replaced: list[str] = []
         self.seen: list[dict[str, Any]] = []
         handles = WorkerHandles(channel=ours, control=control, out=io.FileIO(out), err=io.FileIO(err))
         self.connection = WorkerConnection(
             handles,
             listener=self.reported,
             on_lost=lambda _connection, reason: self.lost.append(reason),
+            on_paths_replaced=self.replaced.extend,
             **callbacks,
         )
 
@@ -596,3 +598,11 @@ async def test_closing_twice(unready: Peer) -> None:
     unready.connection.close()
     unready.connection.close()
     assert unready.connection.cleaned_up.done()
+
+
+async def test_paths_that_the_supervisor_names_are_passed_on(peer: Peer) -> None:
+    peer.send_control(op="replaced", paths=["a/b", "c"])
+    await eventually(lambda: peer.replaced == ["a/b", "c"])
+    peer.send_control(op="replaced", paths=["a", 7])
+    await eventually(lambda: bool(peer.lost))
+    assert "broke the protocol" in peer.lost[0]

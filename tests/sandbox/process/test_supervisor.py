@@ -464,6 +464,7 @@ def test_a_process_that_is_gone_counts_as_ended() -> None:
         {"op": "done", "seq": 2**53},
         {"op": "died", "exit": -1, "signal": 9},
         {"op": "gone"},
+        {"op": "replaced", "paths": ["a/b", "c"]},
         {"op": "unknown", "seq": "x"},
     ],
 )
@@ -479,6 +480,8 @@ def test_reports_with_the_right_fields_are_read(report: dict[str, Any]) -> None:
         (b'{"op": "done", "seq": NaN}', "a report is not JSON: "),
         (b"[]", "a report is no object with an 'op'"),
         (b'{"op": 1}', "a report is no object with an 'op'"),
+        (b'{"op": "replaced", "paths": "a"}', "a report 'replaced' whose 'paths' is no list in range"),
+        (b'{"op": "replaced", "paths": ["a", 1]}', "whose 'paths' holds something else than texts"),
         (b'{"op": "done"}', "a report 'done' whose 'seq' is no int in range"),
         (b'{"op": "done", "seq": true}', "a report 'done' whose 'seq' is no int in range"),
         (b'{"op": "done", "seq": 9007199254740993}', "a report 'done' whose 'seq' is no int in range"),
