@@ -63,6 +63,8 @@ _RARE_AND_STEM = with_rarest(NAME_SIGNS)
 _NAME_REST = re.compile(r"(?:[a-z0-9_-]|\.(?=[a-z]))*+")
 _NAME_CHARS = "abcdefghijklmnopqrstuvwxyz0123456789_-."
 _MOST_NAME_CHARS = 64
+_BARE_CHARS = 12
+"""What is shorter, below `authorization`, is the name of a role or of a user."""
 
 _SUFFIX = re.compile(
     r"[-_.]?(?:\d{1,3}|prod|production|stag(?:e|ing)|dev|test|live|old|new|current|prev|primary|secondary|main|read"
@@ -553,7 +555,8 @@ def is_secret_value(name: str, value: str) -> bool:
     if name.lower().endswith("authorization"):
         scheme = _SCHEME.match(value)
         found = _authorization_of(value, 0, len(value), scheme, None)
-        return found is not None or (scheme is None and " " not in value and looks_mixed(value))
+        is_bare = scheme is None and " " not in value and len(value) >= _BARE_CHARS
+        return found is not None or (is_bare and looks_mixed(value))
     if strength is Strength.WEAK and name.lower().endswith("key"):
         return False
     return _is_quoted_secret(value, strength)

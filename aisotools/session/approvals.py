@@ -83,9 +83,13 @@ class ApprovalManager:
     async def close(self) -> None:
         """Withdraw every open question, and cancel what was started meanwhile."""
         self.interrupt()
-        for starting in self._starting:
-            starting.cancel()
-        await asyncio.gather(*self._starting, return_exceptions=True)
+        here = asyncio.get_running_loop()
+        for one in tuple(self._starting):
+            if (loop := one.get_loop()) is here:
+                one.cancel()
+                await asyncio.wait([one])
+            elif not loop.is_closed():  # a session can be closed on another loop than its own
+                loop.call_soon_threadsafe(one.cancel)
 
     def _on_revoked(self, grant: Grant) -> None:
         self.allowed.withdraw(grant.names)

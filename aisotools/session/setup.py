@@ -196,13 +196,12 @@ async def shut_down(
         ending.callback(blocked_imports.close)
         if parts is not None:
             ending.callback(parts.history.close)
-        await gate.close()
-        if parts is not None:
+            ending.push_async_callback(parts.history.finish)
+            ending.push_async_callback(parts.protection.close)
+            ending.push_async_callback(parts.env.sandbox.close)
             # Before the worker ends: only a sandbox that is idle until now has changed nothing.
-            parts.protection.prepare_close()
-            await parts.env.sandbox.close()
-            await parts.protection.close()
-            await parts.history.finish()
+            ending.callback(parts.protection.prepare_close)
+        await gate.close()
 
 
 class SetupOptions(TypedDict):

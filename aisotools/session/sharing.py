@@ -10,6 +10,7 @@ import asyncio
 import functools
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -26,10 +27,11 @@ from aisotools.sandbox.host.fork_observation import find_detached_files
 from aisotools.sandbox.host.leftovers import find_idle_helpers
 from aisotools.sandbox.process.tree import (
     TreeFreezer,
+    await_stop,
     descendants,
     find_background_processes,
     is_ending,
-    is_running,
+    may_run,
     parent_of,
     send_signal,
 )
@@ -244,7 +246,9 @@ class SharedWorkspace:
             with ExitStack() as stopping:
                 freezing = self._freezer.freeze(root, _snapshot_pids(sandbox), within_s=_STOPPED_S)
                 stopped = await in_thread(stopping.enter_context, freezing)
-                if any(map(is_running, tuple(stopped))):
+                # Also what only sleeps, for which a checkpoint does not wait: it could be sent a signal.
+                await in_thread(await_stop, tuple(stopped), time.monotonic() + _STOPPED_S)
+                if any(map(may_run, tuple(stopped))):
                     raise SandboxError(f"what runs in the sandbox did not stop within {_STOPPED_S:g} s")
                 try:
                     yield

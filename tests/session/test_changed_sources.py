@@ -460,7 +460,7 @@ async def test_a_call_that_is_asked_about_only_now_is_asked_about(open_session: 
 
 
 CODE = {
-    "code": "import os; print(open('data/a.txt').read(), os.listdir('data'), open('made', 'w').write('x'))"
+    "code": "import os; print(open('data/a.txt').read(), os.listdir('data'), open('o.txt', 'w').write('x'))"
 }
 
 

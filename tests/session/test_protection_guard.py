@@ -143,20 +143,24 @@ async def test_a_git_command_that_would_run_a_program_of_the_settings_does_not_c
     assert not (
         await session.call("sandbox_bash", {"command": "git -C sub remote -v"}, timeout_s=HANG_S)
     ).is_error
+    await idle(session)
     run(["git", "config", "--unset", "core.fsmonitor"])
     assert not (await session.call("sandbox_bash", status, timeout_s=HANG_S)).is_error
+    await idle(session)
     hook = workspace / "sub/.git/hooks/post-index-change"
     hook.write_text("#!/bin/sh\necho RAN >&2\n")
     hook.chmod(0o755)
     result = await session.call("sandbox_bash", {"command": "git -C sub diff"}, timeout_s=HANG_S)
     assert "was not run" in result.content
     assert "git may run the hook sub/.git/hooks/post-index-change" in result.content
+    await idle(session)
     (workspace / "sub/f").write_text("f")
     run(["git", "add", "f"])
     os.utime(workspace / "sub/f", ns=(1, 1))  # so that git has something to note in the index
     result = await session.call("sandbox_bash", status, timeout_s=HANG_S)
     assert not result.is_error
     assert "RAN" not in result.content
+    await idle(session)
     hook.chmod(0o644)
     assert not (await session.call("sandbox_bash", status, timeout_s=HANG_S)).is_error
 

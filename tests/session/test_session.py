@@ -31,7 +31,7 @@ from aisotools.core.exceptions import (
 )
 from aisotools.core.protocols import ToolContext
 from aisotools.core.sandboxes import SandboxListener, SandboxStatus
-from aisotools.core.types import Effect, Facts, ToolResult
+from aisotools.core.types import Approval, ApprovalRequest, Effect, Facts, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.confinement.detect import Detection
@@ -1046,3 +1046,39 @@ def test_session_is_closed_on_another_loop_without_a_wait_for_its_own(
     asyncio.run(close())
     assert [delay_s for delay_s in fired if delay_s > 1] == [], "what was waited for has not come"
     assert process_state(worker) == ""
+
+
+async def test_session_is_closed_in_a_thread_while_a_question_is_open(
+    tmp_path: Path, environ: Mapping[str, str]
+) -> None:
+    """The start of the worker that goes with the question belongs to the session's own loop."""
+
+    class ClosesInAThread:
+        async def ask(self, request: ApprovalRequest) -> Approval:
+            await asyncio.to_thread(asyncio.run, session.close())
+            return Approval("deny")
+
+    folder = tmp_path / "workspace"
+    session = Session(
+        workspace=folder, environ=environ, approver=ClosesInAThread(), policy=Policy(mode="safe")
+    )
+    assert (await session.call("python", {"code": "1"}, ask=True)).is_error
+    await session.close()
+    sandbox = session.sandbox
+    assert isinstance(sandbox, LocalSandbox)
+    assert not sandbox.status().alive
+    await eventually(lambda: not processes_of(folder))
+
+
+async def test_sandbox_is_ended_although_the_gate_cannot_be_closed(open_session: OpenSession) -> None:
+    session = open_session()
+    await session.start()
+
+    async def fail() -> None:
+        raise RuntimeError("it cannot be closed")
+
+    session._gate.close = fail  # type: ignore[method-assign]  # nothing else makes it fail here
+    with pytest.raises(RuntimeError, match="cannot be closed"):
+        await session.close()
+    assert session.sandbox is not None
+    assert not session.sandbox.status().alive

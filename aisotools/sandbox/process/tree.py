@@ -34,8 +34,9 @@ _MAX_WALKS = 8
 _FREEZE_TIMEOUT_S = 0.05  # for all processes together; one that waits for a disk may take seconds to stop
 _FREEZE_POLL_S = 0.0002  # spin this long before sleeping: most signals arrive within microseconds
 _FREEZE_ROUNDS = 20  # a fork bomb is stopped in about three; the rest is a bound
-_STOPPED, _RUNNING = b"TR"
+_STOPPED = ord("T")
 _NOT_RUNNING = frozenset(b"TtZXx")  # thread states: stopped, traced, zombie, dead
+_WAITING = frozenset(b"D")  # in an uninterruptible sleep
 _ON_CPU_OR_DISK = frozenset(b"RD")  # running, or in an uninterruptible sleep
 _ENDED = frozenset({b"Z", b"X", b"x"})  # zombie, dead
 _EXITING = 0x4  # PF_EXITING of the kernel's include/linux/sched.h
@@ -592,9 +593,10 @@ def _stop_descendants(
             if max_running < 0:
                 raise TooManyProcesses
             stopped.add(pid)
-            # SIGSTOP returns before the target has stopped. A sleeping thread handles it before its next
-            # instruction, however late it is scheduled; only one that runs now may still write something.
-            if set(states) & _ON_CPU_OR_DISK:
+            # SIGSTOP returns before the target has stopped. A single thread that sleeps handles it before its
+            # next instruction, however late it is scheduled. One that runs may still write something, and so
+            # may any of several: the kernel wakes one of them alone, which stops the others.
+            if len(states) > 1 or set(states) & _ON_CPU_OR_DISK:
                 moving.append(pid)
             send_signal(pid, signal.SIGSTOP)
         # Before the next round: what runs may still be about to continue another one.
@@ -636,9 +638,10 @@ def _is_stopped(pid: int) -> bool:
     return set(_thread_states(pid)) <= _NOT_RUNNING
 
 
-def is_running(pid: int) -> bool:
-    """Return whether a thread of a process runs or could; one that waits for a disk, or a child, does not."""
-    return _RUNNING in _thread_states(pid)
+def may_run(pid: int) -> bool:
+    """Return whether a process that was told to stop may still run; one that waits for a disk may not."""
+    states = set(_thread_states(pid))
+    return not states <= _NOT_RUNNING | _WAITING
 
 
 def is_ending(pid: int) -> bool:
