@@ -582,6 +582,8 @@ class Gate:
         try:
             if prepared.effect is not Effect.READ_ONLY:
                 return await self._run_guarded(decision, env, timeout_s, session_tool)
+            if env.before_read is not None:
+                await env.before_read()
             result = await self._run_unguarded(prepared, env, timeout_s, session_tool)
             return result if env.on_read is None else env.on_read(prepared, result)
         except ToolError as error:  # a guard demands that something is done first

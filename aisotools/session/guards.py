@@ -142,6 +142,7 @@ class CallEnvironment:
         workspace_policy: The workspace's own policy, which narrows the session's.
         guards: Entered around every call that may change something: `before` in this order, `after` in the
             opposite one.
+        before_read: Called before a call that only reads.
         on_read: Called with the result of a call that only reads; returns the result for the caller.
         can_undo: Returns whether undo covers a call with these facts.
         describe_undo: Returns a sentence for the approval card: what undo will restore of the call.
@@ -159,6 +160,7 @@ class CallEnvironment:
     files: Workspace | None = None
     workspace_policy: Policy | None = None
     guards: Sequence[Guard] = ()
+    before_read: Callable[[], Awaitable[None]] | None = None
     on_read: Callable[[PreparedCall, ToolResult], ToolResult] | None = None
     can_undo: Callable[[Facts], bool] | None = None
     describe_undo: Callable[[PreparedCall], Awaitable[str]] | None = None

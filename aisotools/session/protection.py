@@ -226,6 +226,17 @@ class Protection:
                 "again; a restart of the sandbox ends what runs there."
             )
 
+    async def before_reading(self) -> None:
+        """Accept or restore what changed since the last call, before one that only reads runs.
+
+        At its start that was tried on the loop, with few steps. Once the sandbox runs, nobody can tell any
+        more whether a person has changed what is left.
+        """
+        if self._check_pending:
+            async with self._lock:
+                if self._check_pending:
+                    await in_thread(self._check_between_calls)
+
     async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
         """Restore what the call changed; see `Guard`."""
         try:

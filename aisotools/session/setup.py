@@ -447,6 +447,7 @@ async def build_environment(
             env,
             files=guarded,
             guards=(RestGuard(protection), read_guard, history, protection),
+            before_read=protection.before_reading,
             on_read=read_guard.on_read,
             resolve_paths=resolver.resolve,
             find_sources=resolver.with_sources,
