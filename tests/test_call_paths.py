@@ -36,8 +36,8 @@ staged and synced, and only then switched. What an undo takes out of a place is 
 there before, so that a save of that moment is put back; and which calls overlapped is known. That the
 workspace is still where it was opened is seen before each call and each undo, and whether settings in the
 home folder of the sandbox may have it run something else, where somebody is asked. While the worker is
-replaced in an undo, no call runs and its processes stay stopped, by the object that stops them for calls. What a person
-has changed is accepted before a call that only reads runs."""
+replaced in an undo, no call runs and its processes stay stopped, by the object that stops them for calls.
+What a person has changed is accepted before a call that only reads runs."""
 
 
 def test_the_path_of_a_call_is_two_thirds_of_the_first_version() -> None:
