@@ -34,7 +34,7 @@ from aisotools.core.events import (
     SessionEvent,
     Undone,
 )
-from aisotools.core.exceptions import SandboxError, UsageError, WorkspaceError
+from aisotools.core.exceptions import SandboxError, UsageError, WorkspaceError, as_clause
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableHistory, VariablePoint
 from aisotools.core.threads import in_thread
 from aisotools.core.truncation import summarize_names
@@ -612,7 +612,7 @@ class WorkspaceHistory:
                     await stopping.enter_async_context(self._shared.stop_until_replaced(self._sandbox))
                 except SandboxError as error:
                     return refusal(
-                        f"The {direction} was not begun: {error}. Try again, or restart the sandbox."
+                        f"The {direction} was not begun: {as_clause(error)}. Try again, or restart the sandbox."
                     )
             try:
                 moved = await self._scan(move, "", inline=False)

@@ -38,7 +38,7 @@ from aisotools.core.types import Effect, Facts, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.host.sandbox import LocalSandbox
-from aisotools.session import history as history_module, ledger
+from aisotools.session import history as history_module, ledger, sharing
 from aisotools.session.history import WorkspaceHistory
 from aisotools.session.ledger_reader import events_of_records
 from aisotools.session.session import Session
@@ -1373,6 +1373,23 @@ async def test_thread_of_a_worker_that_is_not_replaced_goes_on(real_session: Ope
     size = grows.stat().st_size
     await eventually(lambda: grows.stat().st_size > size)
     assert (await session.get("v")) == 2
+
+
+async def test_undo_is_not_begun_where_the_sandbox_does_not_stop(
+    real_session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = real_session(policy=AUTO, approver=AllowAll())
+    await session.run_cell("v = 1")
+    await session.run_cell("v = 2; open('f', 'w').close()")
+    monkeypatch.setattr(sharing, "may_run", lambda _: True)
+    refused = await session.undo()
+    assert refused.is_error
+    assert refused.content.startswith(
+        "The undo was not begun: what runs in the sandbox did not stop within 2 s."
+    )
+    assert (await session.get("v"), here(session, "f").exists()) == (2, True)
+    monkeypatch.undo()
+    assert not (await session.undo()).is_error
 
 
 async def test_call_that_only_reads_ends_before_an_undo_stops_its_worker(real_session: OpenSession) -> None:
