@@ -612,7 +612,7 @@ class WorkspaceHistory:
                     await stopping.enter_async_context(self._shared.stop_until_replaced(self._sandbox))
                 except SandboxError as error:
                     return refusal(
-                        f"The {direction} was not begun: {as_clause(error)}. Try again, or restart the sandbox."
+                        f"The {direction} was not begun: {as_clause(error)}. Retry, or restart the sandbox."
                     )
             try:
                 moved = await self._scan(move, "", inline=False)
