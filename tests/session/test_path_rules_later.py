@@ -677,7 +677,7 @@ async def test_the_result_names_what_was_replaced_and_put_back_between_two_calls
         assert SECRET not in (await call(session, "python", reading("deep/er/key"))).content
 
 
-async def test_path_that_code_in_the_sandbox_makes_and_removes_itself_is_at_most_said_to_be_touched(
+async def test_path_that_code_in_the_sandbox_makes_and_removes_itself_is_named_at_most_once(
     real_session: OpenSession, tmp_path: Path
 ) -> None:
     needs("isolated")
@@ -696,5 +696,8 @@ for _ in range(200):
     await call(session, "python", {"code": code})
     following = (await call(session, "python", {"code": "print(1)"})).content
     assert following.startswith("1")
-    # Race: a look may find it in the moment in which it is there, and it is gone before it is mounted over.
-    assert following.count("had been replaced") == following.count("had been replaced or touched")
+    # Race: where a look finds it in the moment in which it is there, nobody can tell who has made it.
+    assert following.count("had been replaced") <= 1
+    again = (await call(session, "python", {"code": "print(2)"})).content
+    assert again.startswith("2")
+    assert "had been replaced" not in again
