@@ -31,6 +31,7 @@ import dataclasses
 import fnmatch
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -227,15 +228,16 @@ class Protection:
             )
 
     async def before_reading(self) -> None:
-        """Accept or restore what changed since the last call, before one that only reads runs.
+        """Accept what a person has changed since the last call, before one that only reads runs.
 
         At its start that was tried on the loop, with few steps. Once the sandbox runs, nobody can tell any
-        more whether a person has changed what is left.
+        more whether a person has changed what is left. What is no person's is put back later, as always.
         """
         if self._check_pending:
             async with self._lock:
                 if self._check_pending:
-                    await in_thread(self._check_between_calls)
+                    with suppress(OutOfSteps):
+                        await in_thread(self._check_between_calls, sys.maxsize)
 
     async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
         """Restore what the call changed; see `Guard`."""

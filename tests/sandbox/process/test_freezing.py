@@ -18,7 +18,7 @@ from aisotools.sandbox.process.tree import (
     descendants,
     find_background_processes,
 )
-from tests.waiting import process_state, wait_until
+from tests.waiting import HANG_S, process_state, wait_until
 
 SCRIPT = "while :; do echo x >> busy; done & (while :; do sleep 0.001; echo y >> lazy; done) & wait"
 NAMES = ("busy", "lazy")
@@ -135,7 +135,7 @@ while True:
         try:
             wait_until(size)
             for _ in range(50):
-                with TreeFreezer().freeze(above.pid):
+                with TreeFreezer().freeze(above.pid, within_s=HANG_S):
                     wait_until(lambda: {process_state(pid) for pid in descendants(above.pid)} == {"T"})
                     before = size()
                     wait_until(lambda: {process_state(pid) for pid in descendants(above.pid)} == {"T"})
