@@ -244,12 +244,8 @@ class SharedWorkspace:
             # Not before: a pool may have stopped the sandbox while calls were waited for.
             root, worker = _supervisor(sandbox), _worker_pid(sandbox)
             with ExitStack() as stopping:
-                freezing = self._freezer.freeze(root, _snapshot_pids(sandbox), within_s=_STOPPED_S)
-                stopped = await in_thread(stopping.enter_context, freezing)
-                # Also what only sleeps, for which a checkpoint does not wait: it could be sent a signal.
-                await in_thread(await_stop, tuple(stopped), time.monotonic() + _STOPPED_S)
-                if any(map(may_run, tuple(stopped))):
-                    raise SandboxError(f"what runs in the sandbox did not stop within {_STOPPED_S:g} s")
+                # In a thread, all of it: there may be hundreds of processes.
+                stopped = await in_thread(self._stop, root, _snapshot_pids(sandbox), stopping)
                 try:
                     yield
                 finally:
@@ -257,6 +253,16 @@ class SharedWorkspace:
                         # The former worker has ended or waits for a redo, and what it has started with it.
                         # Race: a reader may have become known only after it was stopped.
                         stopped.intersection_update(_snapshot_pids(sandbox))
+
+    def _stop(self, root: int, exempt: Collection[int], stopping: ExitStack) -> set[int]:
+        """Stop what runs below a process until `stopping` is closed. Return what will be continued then."""
+        ends_s = time.monotonic() + _STOPPED_S
+        stopped = stopping.enter_context(self._freezer.freeze(root, exempt, within_s=_STOPPED_S))
+        # Also what only sleeps, for which a checkpoint does not wait: it could be sent a signal.
+        await_stop(tuple(stopped), ends_s)
+        if any(map(may_run, tuple(stopped))):
+            raise SandboxError(f"what runs in the sandbox did not stop within {_STOPPED_S:g} s")
+        return stopped
 
     def supervisors(self) -> list[int]:
         """Return the processes above everything that runs in the sandboxes."""
