@@ -126,7 +126,10 @@ FOREIGN_MEMBERS: Mapping[str, Mapping[str, str]] = {
         "status_code": "pydantic-ai: errors that are not HTTP errors have none",
     },
     "sandbox.data": {"to_arrow": "polars: frames and series have it, other objects have not"},
-    "sandbox.host.monitor": {"sysconf": "the module os, not on Windows"},
+    "sandbox.host.monitor": {
+        "sched_getaffinity": "the module os, on Linux alone",
+        "sysconf": "the module os, not on Windows",
+    },
     "sandbox.process.tree": {"prctl": "the C library, on Linux alone"},
     "workspace.import_roots": {
         "find_spec": "finders of old kinds have none",
@@ -179,7 +182,7 @@ _FORWARDED = "forwards the optional members of the object it stands for"
 COMPUTED_MEMBERS: Mapping[str, Mapping[str, str]] = {
     "agent.models.provider": {"name": "pydantic-ai: of the fields of `_OPAQUE` each part has some"},
     "agent.transcript.attachments": {"name": "a module's global of that name, if it has one"},
-    "core.truncation": {"name": "fields and slots of any value that is measured"},
+    "core.retention": {"name": "fields and slots of any value that is measured"},
     "notebook.current": {"name": "traits named like the fields of `Limits`: every session reads them all"},
     "workspace.import_roots": {"attribute": "tables of the finders that editable installs make"},
     "sandbox.host.monitor": {"name": "fields that `ResourceUsage` and `Limits` both have"},

@@ -11,7 +11,7 @@ ROOM = (0, 2, 8) if os.geteuid() == 0 else (1, 8, 16)
 """Modules, functions and crossings beyond two thirds of the first version: a busy machine polls more often,
 and a user who is not root passes some functions more."""
 
-ADDED = {"read-only call": (7, 44, 22), "asked write": (28, 230, 192), "undo": (21, 224, 60)}
+ADDED = {"read-only call": (7, 45, 24), "asked write": (28, 234, 192), "undo": (21, 229, 60)}
 """The same for what the first version did not do. Protected files are looked at between calls as well, and
 before an undo; the paths of a call that changes something are resolved, and compared once more before it runs
 with what was shown; a record is escaped where it has to be; a disk is waited for in a thread. Whether a call
@@ -37,7 +37,11 @@ there before, so that a save of that moment is put back; and which calls overlap
 workspace is still where it was opened is seen before each call and each undo, and whether settings in the
 home folder of the sandbox may have it run something else, where somebody is asked. While the worker is
 replaced in an undo, no call runs and its processes stay stopped, by the object that stops them for calls.
-What a person has changed is accepted before a call that only reads runs."""
+What a person has changed is accepted before a call that only reads runs. Large frames are sent in pieces. An
+undo sees whether its session was closed while it waited. Whether a call must not run after all is seen in a
+function of its own, so that the guards forget it then. What calls have left running on the host is asked
+before an undo, and after it which files are still mapped; that a worker is being replaced is known. Grants
+and file tools ask what rules deny."""
 
 
 def test_the_path_of_a_call_is_two_thirds_of_the_first_version() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import inspect
 import os
 import re
@@ -25,9 +26,9 @@ import pytest
 
 from aisotools.builtin.web import web_fetch
 from aisotools.core.protocols import Tool, ToolContext
-from aisotools.core.truncation import RetentionBudget
+from aisotools.core.retention import RetentionBudget
 from aisotools.core.types import Decision, Effect, Json, ToolCall, ToolResult
-from aisotools.policy.approvers import ScriptedApprover
+from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.prepared import prepare_call
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.confinement import landlock, levels
@@ -193,6 +194,15 @@ def test_each_promise_of_a_level_has_an_attack() -> None:
     ]
 
 
+@pytest.mark.parametrize("level", ["confined", "guarded"])
+def test_attempts_that_may_succeed_outside_are_named_by_their_level(level: Stage) -> None:
+    """By a claim of the level, or of all levels. At `isolated` what may succeed concerns only itself."""
+    named = {name for claim in CLAIMS if not claim.levels or level in claim.levels for name in claim.open}
+    outside = {name for name in PROBES if not name.startswith(("protected: ", "new: "))}  # in the workspace
+    outside -= {"signal to everybody"}  # which the kernel reports as sent, though it reaches nobody outside
+    assert {name for name in outside if may_succeed(name, level)} <= named
+
+
 def test_rows_that_are_missing_gone_or_misspelled_are_seen() -> None:
     text = (
         "# A\n## B\nOne holds; two holds.\n\n| level | x |\n| --- | --- |\n| `confined` | Three. |\n"
@@ -228,6 +238,10 @@ def test_needs_of_a_level_are_those_of_the_code() -> None:
         for word in ("Landlock", "user namespaces"):
             assert (word in needs[level]) is (word in ENABLED_BY[level])
     assert landlock.READER_SINCE == 6, "which came with the Linux 6.12 of `confined`"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    systems = [one for one in project["classifiers"] if one.startswith("Operating System")]
+    assert needs["limited"].startswith("any Linux;")
+    assert systems == ["Operating System :: POSIX :: Linux"]
 
 
 def test_the_budget_of_what_is_retained_is_the_one_in_readme() -> None:
@@ -345,6 +359,97 @@ async def test_limited_leaves_files_and_programs_open(
         assert program.wait() == -signal.SIGTERM
     elif level != "guarded":  # which leaves signals to other programs open where Landlock is old
         assert (signalled, program.poll()) == (False, None)
+
+
+INSTALLED = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store"),
+    *(
+        "/etc/fonts",
+        "/var/cache/fontconfig",
+        "/etc/ssl/certs",
+        "/etc/ca-certificates",
+        "/etc/crypto-policies",
+    ),
+    *("/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted", "/etc/ssl/cert.pem", "/etc/ssl/openssl.cnf"),
+    *(
+        "/etc/pki/tls/openssl.cnf",
+        "/etc/ld.so.cache",
+        "/etc/ld.so.preload",
+        "/etc/localtime",
+        "/etc/timezone",
+    ),
+    *("/etc/mime.types", "/sys/devices/system/cpu", "/sys/devices/system/node"),
+    *("/etc/alternatives", *map(str, Path("/etc").glob("python3*"))),
+)
+"""What README means with what is installed for all users: programs, libraries and settings that they need."""
+
+OF_ITS_OWN = ("/tmp", "/dev/shm", "/etc/hosts", "/etc/nsswitch.conf")
+"""What a file system of the sandbox's own holds in place of the host's; the first two may be written."""
+
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+REACHED = """
+import os
+def opens(path, flags):
+    try:
+        if os.path.isdir(path):
+            if flags == os.O_RDONLY:
+                return os.listdir(path) is not None
+            path, flags = path + '/planted', os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        os.close(os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, 0o600))
+    except OSError:
+        return False
+    return True
+[[path for path in paths if opens(path, flags)] for flags in (os.O_RDONLY, os.O_WRONLY)]
+"""
+
+
+def entries_of_the_system(*roots: Path) -> list[str]:
+    """Return the real paths of what lies in the topmost folders, two levels deep, and in `roots`."""
+    found = {"/", *map(str, roots)}
+    for folder in (Path("/"), *roots, *(path for path in Path("/").iterdir() if path.is_dir())):
+        with contextlib.suppress(OSError):
+            found.update(map(os.path.realpath, sorted(folder.iterdir())[:500]))
+    # What lies there is the reader's own, and differs with it.
+    return sorted(path for path in found if not re.match(r"/(proc|dev/(fd|std|pts|tty))", path))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_code_reads_and_writes_nothing_but_what_readme_names(level: str, tmp_path: Path) -> None:
+    """Tried with all that lies in the topmost folders. At `limited`, as a control, other files open."""
+    skip_unless_held(level)
+    named, other = tmp_path / "named", tmp_path / "other"
+    for folder in (named, other):
+        folder.mkdir()
+        (folder / "file").touch()
+    async with rig(tmp_path, level=level, readable=(str(named),)) as r:
+        own = await r.value("import os; os.path.dirname(os.path.realpath(os.environ['HOME']))")
+        paths = entries_of_the_system(named, other, r.workspace, Path(own))
+        if level == "limited":  # which would leave its marks everywhere
+            paths = [path for path in paths if path.startswith(str(tmp_path))]
+        read, written = await r.value(f"paths = {paths!r}\n{REACHED}", timeout_s=50)
+    interpreter = {
+        sys.prefix,
+        sys.base_prefix,
+        str(ROOT / "aisotools"),
+        *map(os.path.realpath, [sys.executable]),
+    }
+    may_write = (str(r.workspace), own, *DEVICES, *OF_ITS_OWN[: 2 * (level == "isolated")])
+    may_read = (*may_write, str(named), *INSTALLED, *map(os.path.realpath, INSTALLED), *interpreter)
+    if level == "isolated":
+        may_read += OF_ITS_OWN
+        read = [path for path in read if path != "/"]  # which is its own as well
+    found = (
+        [path for path in read if not levels.is_path_below(path, may_read)],
+        [path for path in written if not levels.is_path_below(path, may_write)],
+    )
+    if level == "limited":
+        assert all(str(other) in paths for paths in found)
+    else:
+        assert found == ([], [])
+        assert {str(named), str(named / "file"), str(r.workspace)} <= {*read}
+        assert {str(r.workspace), own} <= {*written}
+        assert not [path for path in (*read, *written) if levels.is_path_below(path, (str(other),))]
 
 
 @pytest.mark.parametrize("level", ["limited", "guarded", "confined", "isolated"])
@@ -509,3 +614,43 @@ async def test_a_class_runs_on_the_host_and_is_believed(
     result = await session.call("believed", {"path": str(written)}, origin="model")
     assert not result.is_error, result.content
     assert written.read_text() == str(os.getpid())
+
+
+HOOK = """#!/bin/sh
+cat {secret} > found 2> problem
+echo ran > hooked
+"""
+
+
+@pytest.mark.parametrize("level", ["isolated", "confined", "guarded"])
+async def test_hooks_of_a_person_run_in_the_sandbox_as_git_runs_them(
+    level: str, tmp_path: Path, real_session: OpenSession
+) -> None:
+    """In a repository that ordinary commands have made, and outside of it, as a control, with more rights."""
+    skip_unless_held(level)
+    workspace, secret = tmp_path / "workspace", tmp_path / "secret"
+    secret.write_text("kept")
+    options: dict[str, Any] = {"policy": Policy(mode="auto"), "approver": AllowAll(), "level": level}
+    make = (
+        "git init -q . && git config user.name me && git config user.email me@example.org && echo 1 > a"
+        " && git add a && git commit -qm one && git checkout -q -b other && git log --format=%s && cat a"
+    )
+    async with real_session(**options) as session:
+        made = await session.call("sandbox_bash", {"command": make})
+        assert not made.is_error, made.content
+        assert made.value["stdout"].split() == ["one", "1"]
+        assert "protected" not in made.metadata
+    hook = workspace / ".git/hooks/pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(HOOK.format(secret=secret))
+    hook.chmod(0o755)
+    commit = "echo 2 >> a && git commit -qam two && git log --format=%s"
+    async with real_session(**options) as session:
+        done = await session.call("sandbox_bash", {"command": commit})
+        assert not done.is_error, done.content
+        assert done.value["stdout"].split() == ["two", "one"]
+    assert ((workspace / "hooked").read_text(), (workspace / "found").read_text()) == ("ran\n", "")
+    assert "secret" in (workspace / "problem").read_text()
+    outside = await asyncio.create_subprocess_shell(commit, cwd=workspace, stdout=subprocess.DEVNULL)
+    assert await outside.wait() == 0
+    assert (workspace / "found").read_text() == "kept"

@@ -10,15 +10,15 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from aisotools.builtin.file_operations import translate_errors
+from aisotools.builtin.files import workspace_of
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import Services, StoredText, ToolContext, UserQuestion
 from aisotools.core.types import Effect, Facts, Json, MimeBundle, ToolResult
 from aisotools.core.untrusted import is_marked, mark_untrusted
 from aisotools.tools.adapter import register_host_tools
 from aisotools.tools.function import tool
-from aisotools.tools.patterns import MAX_STATES, count_states, matcher, searchable_chars
+from aisotools.tools.patterns import LINEAR_FORM, count_states, matcher, searchable_chars
 from aisotools.workspace.paths import as_utf8
-from aisotools.workspace.workspace import Workspace
 
 _TODO_KEY = "todo"
 _MAX_ITEMS = 100
@@ -123,8 +123,7 @@ def _filter_lines(lines: list[tuple[int, str]], pattern: str, note: str) -> tupl
     if matches is None:
         raise ToolError(
             f"The pattern {pattern[:200]!r} is not a regular expression that can be searched for in linear "
-            f"time: no look-around, no back-references, and at most {MAX_STATES:,} characters when all "
-            "repetitions are written out. Use a simpler one, or escape what is meant literally, such as \\(."
+            f"time: {LINEAR_FORM}. Use a simpler one, or escape what is meant literally, such as \\(."
         )
     most_chars = min(searchable_chars(pattern), _MAX_SEARCHED_CHARS)
     work = count_states(pattern) * sum(min(len(line), most_chars) for _, line in lines)
@@ -375,7 +374,7 @@ def _markdown(title: str, text: str) -> MimeBundle:
 
 
 def _image(context: ToolContext, title: str, path: str) -> MimeBundle:
-    workspace = Workspace(context.workspace_path)
+    workspace = workspace_of(context)
     with translate_errors(workspace, path):
         data = workspace.read_bytes(path, max_bytes=_MAX_IMAGE_BYTES)
     mime = next((mime for magic, mime in _IMAGES if data.startswith(magic)), None)

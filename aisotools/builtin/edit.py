@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from aisotools.builtin.file_operations import MAX_FILE_BYTES, translate_errors
-from aisotools.builtin.files import written_path
+from aisotools.builtin.files import workspace_of, written_path
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Effect, Facts, Json, ToolResult
@@ -22,7 +22,6 @@ from aisotools.tools.function import tool
 from aisotools.workspace.diff import counts, unified
 from aisotools.workspace.paths import as_utf8, printable
 from aisotools.workspace.read_tracker import FileTouch
-from aisotools.workspace.workspace import Workspace
 
 _MAX_PLACES_LISTED = 10
 _MAX_CHARS_QUOTED = 80
@@ -272,7 +271,7 @@ def edit(
     nothing is changed, and the error gives the line numbers. Line endings, byte order mark and mode are kept.
     Read the file first with the tool file; for a new file, or one that changes all over, write it instead.
     """
-    workspace = Workspace(context.workspace_path)
+    workspace = workspace_of(context)
     with translate_errors(workspace, path):
         data = workspace.read_bytes(path, max_bytes=MAX_FILE_BYTES)
         if b"\0" in data:

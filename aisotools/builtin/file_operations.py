@@ -463,6 +463,9 @@ def move(workspace: Workspace, path: str, destination: str | None) -> ToolResult
     """Rename a file, a link or a folder. An existing destination is refused."""
     where = _require_not_root(workspace, path, "moved")
     target = _resolve_destination(workspace, where, destination, "move")
+    if denied := workspace.find_denied(where):
+        # Under another name the rule would not concern it any more.
+        raise ToolError(_describe_denied(where, denied, "moved"))
     with (
         workspace.locate(where, follow=False) as source,
         workspace.locate(target, follow=False, make_parents=True) as resolved,
@@ -471,8 +474,16 @@ def move(workspace: Workspace, path: str, destination: str | None) -> ToolResult
         target = resolved.path
         _require_not_inside(where, target)
         _require_free(resolved)
-        # Race: a file that appears there after the line above is replaced, as by `mv`.
-        source.rename(resolved)
+        try:
+            # Race: a file that appears there after the line above is replaced, as by `mv`.
+            source.rename(resolved)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            raise ToolError(
+                f"{as_utf8(where)!r} cannot be renamed to {as_utf8(target)!r}: they are on different mounts, "
+                "as a folder is in which a rule hides files. Copy it there, and delete it here."
+            ) from error
     return ToolResult.json(
         {"success": True, "path": as_utf8(where), "destination": as_utf8(target), "kind": kind},
         f"Moved {printable(where)} to {printable(target)}.",
@@ -487,6 +498,8 @@ def copy(workspace: Workspace, path: str, destination: str | None, context: Tool
     """
     where = workspace.relative(path)
     target = _resolve_destination(workspace, where, destination, "copy")
+    if denied := workspace.find_denied(where):
+        raise ToolError(_describe_denied(where, denied, "copied"))
     operation = _Copy(workspace, context)
     kind = workspace.stat(where).kind
     with workspace.locate(target, follow=False, make_parents=True) as resolved:
@@ -606,6 +619,16 @@ class _Copy:
                 shutil.rmtree(resolved.name, dir_fd=resolved.directory)
             else:
                 resolved.unlink()
+
+
+def _describe_denied(where: str, denied: str, action: str) -> str:
+    reason = f"a rule of the policy denies {as_utf8(denied)!r}"
+    if where == denied:
+        return f"{as_utf8(where)!r} was not {action}: {reason}."
+    return (
+        f"{as_utf8(where)!r} was not {action}: {reason}, which is in it. What else is in it can be {action} "
+        "by itself."
+    )
 
 
 def _require_not_root(workspace: Workspace, path: str, action: str) -> str:

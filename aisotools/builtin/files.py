@@ -23,6 +23,11 @@ _READS = frozenset({"read", "search", "list", "metadata"})
 _WRITES = frozenset({"write", "append"})
 
 
+def workspace_of(context: ToolContext) -> Workspace:
+    """Return the workspace of a call, in which nothing is read that a rule of the policy denies."""
+    return Workspace(context.workspace_path, context.sandbox_config.get("unreadable", ()))
+
+
 # ---- facts for the policy
 
 
@@ -234,7 +239,7 @@ def file(
     path. delete removes a file or an empty folder, move renames, copy duplicates; these two never replace
     anything. Files to 10 MiB; what had to be left out is said in the result.
     """
-    workspace = Workspace(context.workspace_path)
+    workspace = workspace_of(context)
     with translate_errors(workspace, path):
         match operation:
             case "read":
@@ -287,7 +292,7 @@ def sandbox_read(
     Gives content, size in bytes and path. A file that is not UTF-8 text comes as binary data with its type.
     Files to 10 MiB. To read some lines of a text file, use the tool file.
     """
-    workspace, caps = Workspace(context.workspace_path), context.output_caps
+    workspace, caps = workspace_of(context), context.output_caps
     with translate_errors(workspace, path):
         return operations.read_whole(workspace, path, max_json_bytes=caps.value_bytes)
 
@@ -314,7 +319,7 @@ def sandbox_write(
     The content is stored byte for byte: nothing is interpreted, quoted or appended. Missing folders are made.
     The file is replaced at once, never seen half-written; an existing file keeps its mode.
     """
-    workspace = Workspace(context.workspace_path)
+    workspace = workspace_of(context)
     with translate_errors(workspace, path):
         return operations.write(workspace, path, content)
 

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from aisotools.builtin.edit import Text
 from aisotools.builtin.file_operations import MAX_FILE_BYTES, translate_errors
+from aisotools.builtin.files import workspace_of
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Effect, Facts, Json, ToolResult
@@ -513,7 +514,7 @@ def apply_patch(
     lines of context at its ends, and white space at the ends of lines, may differ: all of that is reported.
     Existing files must have been read in this session. Line endings, byte order marks and modes are kept.
     """
-    workspace = Workspace(context.workspace_path)
+    workspace = workspace_of(context)
     changes = [_plan(workspace, file) for file in parse_patch(patch)]
     _apply_all(workspace, changes)
     rows: list[dict[str, Json]] = []

@@ -307,6 +307,7 @@ class Search:
         self._unreadable = 0
         self._ignored = 0
         self._unlisted = 0
+        self._denied = 0
 
     def run(self, path: str) -> SearchResult:
         """Search a folder and everything below it, or one file.
@@ -347,6 +348,9 @@ class Search:
                 continue
             if rules is not None and rules.ignores(path, is_folder=False):
                 self._ignored += 1
+                continue
+            if content is not None and self._workspace.is_denied(path):
+                self._denied += 1
                 continue
             result.files += 1
             if self._emit is not None and not result.files % _PROGRESS_INTERVAL_FILES:
@@ -390,6 +394,8 @@ class Search:
     def _with_rules_of(self, folder: Folder, rules: IgnoreRules) -> IgnoreRules:
         entry = next((entry for entry in folder.entries if entry.name == IGNORE_FILE), None)
         if entry is None or self._include_ignored or not entry.is_file(follow_symlinks=False):
+            return rules
+        if self._workspace.is_denied(folder.path_of(entry.name)):
             return rules
         try:
             text = folder.read(entry, max_bytes=MAX_IGNORE_FILE_BYTES).decode("utf-8", "replace")
@@ -453,6 +459,7 @@ class Search:
             (self._large, f"Files larger than {MAX_SEARCHED_FILE_BYTES:,} bytes skipped"),
             (self._unreadable, "Files or folders that could not be read"),
             (self._ignored, "Files or folders left out by .gitignore"),
+            (self._denied, "Files left out since a rule of the policy denies them"),
             (self._unlisted, f"Entries behind the first {MOST_ENTRIES:,} of a folder not looked at"),
         ):
             if count:

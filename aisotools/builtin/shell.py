@@ -50,11 +50,12 @@ _DEADLINE_MARGIN_S = 0.5
 _GIT = re.compile(r"git\b")
 _GIT_SETTINGS = ".git/config"
 _STREAMS = ("stdout", "stderr")
-_MERE_SETTINGS = re.compile(
-    r"CUDA_VISIBLE_DEVICES|[A-Z]{2,20}_NUM_THREADS|OMP_THREAD_LIMIT|PYTHONHASHSEED|TOKENIZERS_PARALLELISM"
-    r"|NO_COLOR|COLUMNS|LINES"
+_MERE_SETTING = re.compile(
+    r"(?:CUDA_VISIBLE_DEVICES|[A-Z]{2,20}_NUM_THREADS|OMP_THREAD_LIMIT|PYTHONHASHSEED|TOKENIZERS_PARALLELISM"
+    r"|NO_COLOR|COLUMNS|LINES)=[0-9,:-]{0,100}"
+    r"|CUDA_VISIBLE_DEVICES=(?:(?:GPU|MIG)-[0-9a-f-]{1,36},?){1,16}"
+    r"|PYTHONHASHSEED=random|TOKENIZERS_PARALLELISM=(?:true|false)"
 )
-_MERE_VALUE = re.compile(r"[\w,.-]{0,100}", re.ASCII)
 GIT_ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0"}
 """What git is told in every command: `git status` notes nothing in the index, and runs no hook for that."""
 
@@ -322,6 +323,10 @@ def _environment(context: ToolContext) -> dict[str, str]:
 
     Case: a command is approved to be run again, and then a call of Python sets PATH, LD_PRELOAD, LESSOPEN or
     a variable that the command names. With any of these it would be another command than was shown.
+
+    Not covered: this runs in the worker's own Python, as does what starts the command. An earlier call that
+    was allowed to run code there may have replaced functions of the interpreter, and so change how later
+    commands start. They stay in the sandbox, and a restart of it ends that.
     """
     try:
         own = dict(os.environ)
@@ -336,8 +341,8 @@ def _environment(context: ToolContext) -> dict[str, str]:
 
 
 def _is_mere_setting(name: str, value: str) -> bool:
-    """Return whether a variable tells programs which devices, or how many threads, they may use."""
-    return bool(_MERE_SETTINGS.fullmatch(name) and _MERE_VALUE.fullmatch(value))
+    """Return whether a variable says by numbers which devices, or how many threads, may be used."""
+    return _MERE_SETTING.fullmatch(f"{name}={value}") is not None
 
 
 def _is_obeyed_by_bash(name: str) -> bool:

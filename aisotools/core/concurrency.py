@@ -11,9 +11,12 @@ import asyncio
 import concurrent.futures
 import gc
 import heapq
+import inspect
+import threading
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -230,12 +233,160 @@ async def run_to_completion(work: Coroutine[Any, Any, Result]) -> Result:
 _LOOP_LOOK_S = 0.2
 """How often who waits for another event loop looks whether that still runs."""
 
+_ANSWER_S = 1.0
+"""How long another event loop may take to answer that is to do something."""
+
+_FOREIGN_LOOK_S = 0.02
+"""How often it is looked whether a task of another event loop has ended."""
+
+
+async def wait_for_tasks(tasks: Collection[asyncio.Task[Any]], within_s: float) -> list[asyncio.Task[Any]]:
+    """Wait until tasks of whichever event loops have ended. Return those that did not do all of their work.
+
+    These were cancelled, or belong to another loop that has stopped, or does not end them in `within_s`
+    seconds, as one whose thread waits for this one.
+    """
+    loop = asyncio.get_running_loop()
+    if own := [task for task in tasks if task.get_loop() is loop]:
+        await asyncio.wait(own)
+    ends_s = time.monotonic() + within_s
+    # Race: a future of another loop wakes whoever waits for it in the thread of that loop, and nobody then
+    # wakes this loop, which sleeps on.
+    while any(not task.done() and task.get_loop().is_running() for task in tasks):
+        if time.monotonic() > ends_s:
+            break
+        await asyncio.sleep(_FOREIGN_LOOK_S)
+    return [task for task in tasks if not task.done() or task.cancelled()]
+
+
+_MOST_REPEATS = 3
+"""How often a final step is taken again that was cancelled."""
+
+
+class FinalSteps:
+    """Steps of which each is taken, whatever the others raise. Begun again, they go on where they were left.
+
+    Case: the event loop on which they were begun has been stopped within one of them, or has cancelled all of
+    its tasks, as at the end of `asyncio.run`. That step is taken once more, so each must be one that may be.
+    """
+
+    def __init__(self, steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
+        """Take `steps` in this order."""
+        self._left = deque(steps)
+
+    def __repr__(self) -> str:
+        return f"<FinalSteps, {len(self._left)} left>"
+
+    async def take(self) -> None:
+        """Take all that are left.
+
+        Raises:
+            Exception: What the first step that has failed raises, after all were taken.
+            CancelledError: After all were taken, if this was cancelled meanwhile.
+        """
+        failure: BaseException | None = None
+        repeats = 0
+        while self._left:
+            step = self._left[0]
+            try:
+                await step()
+            except asyncio.CancelledError as error:
+                # Case: the event loop ends, or whoever waits has been told not to. Half of a step is none.
+                failure, repeats = error, repeats + 1
+                if repeats <= _MOST_REPEATS:
+                    continue
+            except Exception as error:
+                failure = failure or error
+            repeats = 0
+            if self._left and self._left[0] is step:  # else it was taken elsewhere meanwhile
+                self._left.popleft()
+        if failure is not None:
+            raise failure
+
 
 class RunOnce:
     """Work that is done once. Whoever asks for it again waits for its end, on whichever event loop.
 
     Case: the loop on which it was begun has been stopped or closed for good, as at the end of a program. It
-    will not end then, and nobody waits for it.
+    will not end then, and nobody waits for it; work that can be begun again is done by whoever asks next.
+    """
+
+    def __init__(self, *, resumes: bool = False) -> None:
+        """Have nothing begun.
+
+        Args:
+            resumes: Whether the work may be begun again where it was left.
+        """
+        self._resumes = resumes
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._start: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self._beginning = threading.Lock()
+        self._end = concurrent.futures.Future[None]()
+
+    async def run(
+        self,
+        start: Callable[[], Coroutine[Any, Any, None]],
+        home: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """Do what `start` returns, to its end even if this is cancelled; see `run_to_completion`.
+
+        Args:
+            start: Begins the work.
+            home: The event loop to which belongs what it works with. It is done there, unless that loop has
+                stopped or does not answer, as one whose thread waits for this one: then here.
+
+        Raises:
+            Exception: What the work raises, to the first who asks.
+        """
+        loop = asyncio.get_running_loop()
+        if home is not None and home is not loop and await _answers(home) and await self._run_on(home, start):
+            return
+        while not self._begin(start, loop):
+            assert self._loop is not None
+            await _wait_for(self._end, self._loop)
+            if self._end.done() or not self._resumes:
+                return
+        assert self._start is not None
+        try:
+            await run_to_completion(self._start())
+        finally:
+            # Else somebody else goes on with it, and this is only cleared away.
+            if self._loop is loop and not self._end.done():
+                self._end.set_result(None)
+
+    def _begin(self, start: Callable[[], Coroutine[Any, Any, None]], loop: asyncio.AbstractEventLoop) -> bool:
+        """Return whether the caller is to do the work: it is the first, or nobody goes on with it."""
+        with self._beginning:
+            is_left = self._resumes and self._loop is not None and not self._loop.is_running()
+            if self._loop is not None and (self._end.done() or not is_left):
+                return False
+            self._loop, self._start = loop, self._start or start
+            return True
+
+    async def _run_on(
+        self, home: asyncio.AbstractEventLoop, start: Callable[[], Coroutine[Any, Any, None]]
+    ) -> bool:
+        """Have another loop do the work. Return whether it has done so."""
+        work = self.run(start)
+        try:
+            done = asyncio.run_coroutine_threadsafe(work, home)
+        except RuntimeError:  # Race: it was closed after it had answered
+            work.close()
+            return False
+        await run_to_completion(_wait_for(done, home))
+        if done.done() and not done.cancelled():
+            done.result()
+            return True
+        # Race: that loop has stopped, or has cancelled all of its tasks, before it began or half way.
+        if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+            work.close()
+        return self._end.done()
+
+
+class LoopActivity:
+    """Work of which one event loop does some at a time. Others wait for its end, on whichever event loop.
+
+    Nobody waits for a loop that has been stopped or closed, as for `RunOnce`.
     """
 
     def __init__(self) -> None:
@@ -243,22 +394,49 @@ class RunOnce:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end = concurrent.futures.Future[None]()
 
-    async def run(self, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do what `start` returns, to its end even if this is cancelled; see `run_to_completion`.
+    def __repr__(self) -> str:
+        return f"<LoopActivity: {'none' if self._loop is None or self._end.done() else 'under way'}>"
 
-        Raises:
-            Exception: What the work raises, to the first who asks.
-        """
-        if self._loop is not None:
-            end = asyncio.wrap_future(self._end)
-            while not end.done() and self._loop.is_running():
-                await asyncio.wait([end], timeout=_LOOP_LOOK_S)
-            return
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Inside the `with` block some of it is done."""
+        self._end = end = concurrent.futures.Future[None]()
         self._loop = asyncio.get_running_loop()
         try:
-            await run_to_completion(start())
+            yield
         finally:
-            self._end.set_result(None)
+            end.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait until what is under way now has ended."""
+        if self._loop is not None:
+            await _wait_for(self._end, self._loop)
+
+
+async def _answers(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether another event loop goes on, and not only in a while."""
+    answered = concurrent.futures.Future[None]()
+
+    def answer() -> None:
+        if answered.set_running_or_notify_cancel():
+            answered.set_result(None)
+
+    try:
+        # Race: it may stop right after it was seen to run. Then nothing comes, for as long as is waited.
+        loop.call_soon_threadsafe(answer)
+    except RuntimeError:  # it is closed
+        return False
+    if not loop.is_running():
+        return False
+    end = asyncio.wrap_future(answered)
+    await asyncio.wait([end], timeout=_ANSWER_S)
+    return not end.cancel()
+
+
+async def _wait_for(done: concurrent.futures.Future[Any], loop: asyncio.AbstractEventLoop) -> None:
+    end = asyncio.wrap_future(done)
+    while not end.done() and loop.is_running():
+        await asyncio.wait([end], timeout=_LOOP_LOOK_S)
 
 
 async def in_steps(work: Generator[None, None, Result], step_s: float = STEP_S) -> Result:

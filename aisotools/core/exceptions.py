@@ -27,10 +27,23 @@ and its class says whose mistake it is::
 
 from __future__ import annotations
 
+import errno
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
 
 def as_clause(message: object) -> str:
     """Return a message without the full stops at its end, for a sentence that goes on after it."""
     return str(message).rstrip(" .")
+
+
+def storage_remedy(error: OSError) -> str:
+    """Return a sentence on what to do where something cannot be kept in the state folder."""
+    if error.errno in _FULL:
+        return "Make room there, or set XDG_STATE_HOME to another disk."
+    if error.errno in {errno.EMFILE, errno.ENFILE}:
+        return "Too many files are open: close sessions or files, or raise the limit (`ulimit -n`)."
+    return "See that it is there and can be written, or set XDG_STATE_HOME to another disk."
 
 
 class AisotoolsError(Exception):

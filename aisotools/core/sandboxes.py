@@ -15,6 +15,18 @@ from aisotools.core.protocols import OutputCaps, ToolPayload
 from aisotools.core.types import Json, ToolCall, ToolResult
 
 
+@dataclass(slots=True)
+class CallDispatch:
+    """Whether a call was given to what runs it.
+
+    Attributes:
+        is_given: False while it certainly was not. A sandbox in which calls may wait sets this to False when
+            it gets one, and to True before it does anything for it that a later call could notice.
+    """
+
+    is_given: bool = True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxCall:
     """A call for a sandbox to run.
@@ -34,6 +46,7 @@ class SandboxCall:
             prints is in its result alone. A sandbox that cannot do so must refuse the call.
         changes_variables: False if the tool touches files alone: no restore point of variables is needed.
         starts_task: True if what it starts goes on after it.
+        dispatch: Tells the caller whether it was begun, however it ends.
     """
 
     call: ToolCall
@@ -46,6 +59,7 @@ class SandboxCall:
     is_trial: bool = False
     changes_variables: bool = True
     starts_task: bool = False
+    dispatch: CallDispatch = field(default_factory=CallDispatch, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

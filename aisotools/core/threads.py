@@ -13,8 +13,9 @@ import contextvars
 import functools
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,6 +46,12 @@ class LoopThreads:
         run = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
         return asyncio.get_running_loop().run_in_executor(self._executor, run)
 
+    def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Have a function run in a thread, with the present context; return its end, for any thread."""
+        return self._executor.submit(
+            functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
+        )
+
     def wait_for(self, function: Callable[[], R], within_s: float) -> R | None:
         """Return what a function returns that runs in a thread; None if it takes longer, and goes on.
 
@@ -61,6 +68,21 @@ OWN = LoopThreads("aisotools", 256)
 
 TOOLS = LoopThreads("aisotools-tool", 1_000)
 """For functions of tools that run on the host, which may do anything for any time."""
+
+tool_functions: ContextVar[list[Future[Any]] | None] = ContextVar("tool_functions", default=None)
+"""Gets the functions of tools that the present context starts; None where nobody asks for them."""
+
+
+def start_tool_function(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
+    """Have a function of a tool run in a thread; return a future of the running loop.
+
+    Cancelled, the future ends and the function goes on: whoever has set `tool_functions` sees that.
+    """
+    work = TOOLS.submit(function, *args, **kwargs)
+    started = tool_functions.get()
+    if started is not None:
+        started.append(work)
+    return asyncio.wrap_future(work)
 
 
 def start_in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:

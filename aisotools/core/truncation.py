@@ -1,33 +1,32 @@
-"""Cut long output for a model, store the whole of it, and bound what a session retains in memory.
+"""Cut long output for a model, and store the whole of it.
 
 Long output is cut to a head and a tail with exact counts, stored whole, and read back by reference.
 
 `summarize_names` lists some of many names. `truncate_text` cuts a text that is complete, `HeadTailBuffer` one
 that is still coming. `truncate_result` cuts a result for a model and puts all of it into a `ResultStore`.
-`RetentionBudget` bounds the memory that events and results take in this process, measured by `size_of`.
 """
 
 from __future__ import annotations
 
 import codecs
 import dataclasses
-import enum
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from sys import getsizeof
-from typing import Any
 
 from aisotools.core.protocols import OutputCaps, StoredText
-from aisotools.core.spill import Extent, spill_file
+from aisotools.core.retention import RetentionBudget
+from aisotools.core.spill import Extent, SpillFile, spill_file
+from aisotools.core.threads import in_thread
 from aisotools.core.types import ToolResult, Truncation
 
 CAP = "cap"
 """Metadata key of a result that selects its caps: `shell`, `search`, `list` or `web`."""
+
+_LONG_CHARS = 1 << 20
 
 MEMORY_BYTES = 2 << 20
 """Bytes of text that a `ResultStore` holds in memory before it uses files."""
@@ -35,8 +34,6 @@ MEMORY_BYTES = 2 << 20
 # A session may run for weeks. Beyond any of these limits the store drops its oldest texts.
 _MAX_STORE_BYTES = 256 << 20
 _MAX_STORE_TEXTS = 1_000
-# What is freed goes back to the system in steps of this size.
-_RETURNED_BYTES = 8 << 20
 # Of a text: its entry, its reference, and the names of its tool and its call.
 _ENTRY_BYTES = 400
 
@@ -123,8 +120,8 @@ def truncate_text(text: str, max_chars: int, max_lines: int | None = None, hint:
     if (start := text.find("\n", tail_start - 1, tail_start + (total - tail_start) // 2) + 1) > 0:
         tail_start = start
     first = text.count("\n", 0, head_end) + 1
-    tail_lines = text.count("\n", tail_start, total - text.endswith("\n")) + (tail_start < total)
-    last = max(first, lines - tail_lines)
+    # A line of which only the end is shown counts as left out; the line feed after one begins no other.
+    last = first + text.count("\n", head_end, tail_start - text.endswith("\n", head_end, tail_start))
     where = f"lines {first} to {last} of {lines}" if lines > 1 else "of one line"
     note = f"[{tail_start - head_end} of {total} characters left out here: {where}{hint}]"
     gap = "" if not head_end or text[head_end - 1] == "\n" else "\n"
@@ -294,6 +291,7 @@ class _StoreEntry:
     text: str | None
     extent: Extent | None = None
     memory_bytes: int = 0
+    waits: bool = False  # to be written into the file
 
 
 class ResultStore(Mapping[str, StoredText]):
@@ -349,24 +347,61 @@ class ResultStore(Mapping[str, StoredText]):
         if not self._files:
             self._spill = spill_file(folder)
 
-    def add(self, text: str, *, tool: str = "", call_id: str = "") -> str:
-        """Store a text. Return its reference."""
-        data = text.encode("utf-8", "surrogatepass")
+    def add(self, text: str, *, tool: str = "", call_id: str = "", may_wait: bool = False) -> str:
+        """Store a text. Return its reference.
+
+        Args:
+            text: The text.
+            tool: Name of the tool whose result it is.
+            call_id: Id of the call.
+            may_wait: Whether a long text stays in memory until `write_waiting`, which has to follow.
+        """
         ref = self.next_ref
-        entry = _StoreEntry(tool, call_id, len(data), None)
-        memory_bytes = getsizeof(text)
-        if memory_bytes <= self._memory_left:
-            entry.text, entry.memory_bytes = text, memory_bytes
-            self._memory_left -= memory_bytes
+        if may_wait and len(text) >= _LONG_CHARS:
+            entry = _StoreEntry(tool, call_id, len(text), text, waits=True)
+            self._files += 1
         else:
-            self._write(entry, data)
+            data = text.encode("utf-8", "surrogatepass")
+            entry = _StoreEntry(tool, call_id, len(data), None)
+            memory_bytes = getsizeof(text)
+            if memory_bytes <= self._memory_left:
+                entry.text, entry.memory_bytes = text, memory_bytes
+                self._memory_left -= memory_bytes
+            else:
+                self._write(entry, data)
         self._added += 1
-        self._bytes += len(data)
+        self._bytes += entry.size_bytes
         self._entries[ref] = entry
         while len(self._entries) > 1 and self._over_limit():
             self._drop(next(iter(self._entries)))
         self._budget.charge(_ENTRY_BYTES + entry.memory_bytes)
         return ref
+
+    async def write_waiting(self, call_id: str) -> None:
+        """Write what waits of a call into the file, in a thread: 16 MiB take a twentieth of a second.
+
+        Raises:
+            OSError: It cannot be written, and is dropped.
+        """
+        for ref, entry in tuple(self._entries.items()):
+            if entry.call_id == call_id and entry.waits and entry.text is not None:
+                entry.waits = False
+                await self._write_in_thread(ref, entry, entry.text)
+
+    async def _write_in_thread(self, ref: str, entry: _StoreEntry, text: str) -> None:
+        spill = self._spill
+        try:
+            extent = await in_thread(_put, spill, text)
+        except OSError:
+            if ref in self._entries:
+                self._drop(ref)
+            raise
+        if entry.text is None:  # dropped meanwhile
+            spill.free(extent)
+            return
+        entry.text, entry.extent = None, extent
+        self._bytes += extent.size - entry.size_bytes
+        entry.size_bytes = extent.size
 
     def _write(self, entry: _StoreEntry, data: bytes) -> None:
         entry.extent = self._spill.put(data)
@@ -377,7 +412,7 @@ class ResultStore(Mapping[str, StoredText]):
         for entry in tuple(self._entries.values()):
             if excess_bytes <= 0:
                 return
-            if entry.text is not None:
+            if entry.memory_bytes and entry.text is not None:
                 self._write(entry, entry.text.encode("utf-8", "surrogatepass"))
                 excess_bytes -= entry.memory_bytes
                 self._free(entry)
@@ -401,10 +436,16 @@ class ResultStore(Mapping[str, StoredText]):
         entry = self._entries.pop(ref)
         self._bytes -= entry.size_bytes
         self._budget.release(_ENTRY_BYTES)
+        in_file = not entry.memory_bytes
         self._free(entry)
+        self._files -= in_file
         if entry.extent is not None:
             self._spill.free(entry.extent)
-            self._files -= 1
+            entry.extent = None
+
+
+def _put(spill: SpillFile, text: str) -> Extent:
+    return spill.put(text.encode("utf-8", "surrogatepass"))
 
 
 def truncate_result(
@@ -415,6 +456,7 @@ def truncate_result(
     tool: str = "",
     call_id: str = "",
     tools: Container[str] = ("read_result",),
+    may_wait: bool = False,
 ) -> ToolResult:
     """Return the result as a model gets it: within its caps, without controls, with a reference to the rest.
 
@@ -425,6 +467,7 @@ def truncate_result(
         tool: Name of the tool.
         call_id: Id of the call.
         tools: Names of the model's tools; with `read_result` it is told how to read the rest.
+        may_wait: Whether `ResultStore.write_waiting` follows.
     """
     max_chars, max_lines = caps.content_chars, None
     if CAP in result.metadata:
@@ -437,7 +480,7 @@ def truncate_result(
     if cut is None:
         shown = strip_controls(content)
         return result if shown is content else dataclasses.replace(result, content=shown)
-    ref = store.add(content, tool=tool, call_id=call_id)
+    ref = store.add(content, tool=tool, call_id=call_id, may_wait=may_wait)
     total_chars, note = cut.total_chars, cut.note
     if (earlier := result.truncation) is not None:  # the tool had cut the text itself, and counted the whole
         total_chars = max(earlier.total_chars, cut.shown_chars)
@@ -453,241 +496,3 @@ def _caps_for(kind: object, caps: OutputCaps) -> tuple[int, int | None]:
     max_chars = caps.web_chars if kind == "web" else caps.content_chars
     max_lines = {"shell": caps.shell_lines, "search": caps.search_lines, "list": caps.list_lines}
     return max_chars, max_lines.get(kind)
-
-
-# ---- retention
-
-DEFAULT_RETAINED_BYTES = 64 << 20
-"""What a session may retain unless it says otherwise."""
-
-MIN_RETAINED_BYTES = 1 << 20
-"""The smallest budget that a session works with."""
-
-# Smaller texts are counted wherever they occur; of larger ones, those that occur twice count once.
-_SHARED_CHARS = 256
-# Short keys are mostly shared, so this is rather more than they take.
-_FEW_KEYS = 32
-_MANY_KEYS = 10_000
-_SHORT_KEY_CHARS = 8
-_SHORT_KEY_BYTES = 32
-_FREE = {bool, type(None)}
-_NUMBERS = {int, float} | _FREE
-_SCALARS = {str} | _NUMBERS
-# Python has one object for each of these integers.
-_MIN_CACHED_INT = -5
-_MAX_CACHED_INT = 256
-
-
-def size_of(
-    value: object, limit_bytes: int | None = None, seen: set[int] | None = None, *, max_containers: int = 0
-) -> int:
-    """Return the memory that `value` and what it refers to take, in bytes; parts that occur twice count once.
-
-    Args:
-        value: Values of JSON, dataclasses, and containers of these.
-        limit_bytes: Stop as soon as the size is above this, and return what was counted so far.
-        seen: Ids of what was counted already; those of large texts and of containers are added.
-        max_containers: Stop after so many containers, which take time, and return a size above the limit.
-    """
-    seen = set() if seen is None else seen
-    stack: list[Any] = [value]
-    total = containers = 0
-    while stack:
-        item = stack.pop()
-        kind = type(item)
-        if kind is str or kind is bytes:
-            if len(item) >= _SHARED_CHARS:
-                if id(item) in seen:
-                    continue
-                seen.add(id(item))
-            # The allocator hands out multiples of 16 bytes.
-            total += (getsizeof(item) + 15) & ~15
-        elif item is None or kind is bool:
-            continue
-        elif kind is int or kind is float:
-            if kind is float or not _MIN_CACHED_INT <= item <= _MAX_CACHED_INT:
-                total += 32
-        elif id(item) not in seen:
-            seen.add(id(item))
-            total += getsizeof(item, 64)
-            containers += 1
-            if limit_bytes is not None and 0 < max_containers < containers:
-                return max(total, limit_bytes + 1)
-            if limit_bytes is not None and total > limit_bytes:
-                break  # before the longest list is looked into
-            if kind is dict:
-                total += _size_of_keys(item, seen)
-                item = item.values()
-            elif kind is not list and kind is not tuple:
-                total += _open(item, kind, stack)
-                continue
-            if (size := _size_of_scalars(item, seen)) is None:
-                stack += item
-            else:
-                total += size
-        if limit_bytes is not None and total > limit_bytes:
-            break
-    return total
-
-
-def _size_of_keys(item: dict[Any, Any], seen: set[int]) -> int:
-    if len(item) < _FEW_KEYS:
-        try:
-            if sum(map(len, item)) <= _SHORT_KEY_CHARS * len(item):
-                return _SHORT_KEY_BYTES * len(item)
-        except TypeError:
-            pass  # not keys of JSON, which are text
-    elif len(item) > _MANY_KEYS:
-        # One by one they would take a tenth of a second. Within one object, no key is there twice.
-        return sum(map(getsizeof, item)) + 8 * len(item)
-    total = 0
-    for key in item:
-        # The parser makes each short key once, however many objects have it.
-        if id(key) not in seen:
-            seen.add(id(key))
-            total += (getsizeof(key) + 15) & ~15
-    return total
-
-
-def _size_of_scalars(values: Collection[Any], seen: set[int]) -> int | None:
-    """Return the size of texts and numbers all at once; None if there is anything else."""
-    kinds = set(map(type, values))
-    if kinds <= _FREE:
-        return 0
-    if kinds <= _NUMBERS:
-        if float in kinds:
-            return 32 * len(values)
-        numbers = [number for number in values if number is not None] if type(None) in kinds else values
-        return 0 if _MIN_CACHED_INT <= min(numbers) <= max(numbers) <= _MAX_CACHED_INT else 32 * len(values)
-    if kinds <= _SCALARS:
-        if any(len(value) >= _SHARED_CHARS for value in values if type(value) is str):
-            by_id = dict(zip(map(id, values), map(getsizeof, values), strict=True))
-            unseen = by_id.keys() - seen
-            seen.update(unseen)
-            return sum(map(by_id.__getitem__, unseen)) + 8 * len(unseen)
-        return sum(map(getsizeof, values)) + 8 * len(values)  # eight is what rounding up adds on average
-    return None
-
-
-def _open(item: Any, kind: type, stack: list[Any]) -> int:
-    """Put what a rarer container holds on `stack`. Return what is to be added to its size."""
-    if isinstance(item, enum.Enum | type):
-        return -getsizeof(item, 64)  # it exists anyway
-    if names := _field_names(kind):
-        stack.extend(getattr(item, name, None) for name in names)
-    elif isinstance(item, Mapping):
-        stack.append(dict(item))
-    elif isinstance(item, set | frozenset):
-        stack.extend(item)
-    return 0
-
-
-@cache
-def _field_names(kind: type) -> tuple[str, ...]:
-    if not dataclasses.is_dataclass(kind):
-        return ()
-    return tuple(field.name for field in dataclasses.fields(kind))
-
-
-def return_free_memory() -> None:
-    """Give free memory that the allocator keeps back to the system, which takes glibc 3 ms for 40 MiB."""
-    import ctypes  # slow to import, and of use to few sessions
-
-    with suppress(AttributeError):  # other libraries have no such function
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-@dataclass(frozen=True, slots=True)
-class Retained:
-    """What a session retains at one moment.
-
-    Attributes:
-        used_bytes: The memory that its events and results take.
-        limit_bytes: What they may take.
-        dropped_events: Number of events that were dropped because of that.
-    """
-
-    used_bytes: int
-    limit_bytes: int
-    dropped_events: int = 0
-
-
-class RetentionBudget:
-    """How many bytes one session retains in this process, and who frees some when that is too much.
-
-    Threat: a worker sends little and makes the host keep much: an empty list takes 3 bytes on the wire and 64
-    in memory, and a session keeps its events until it is closed. Thousands of reports, displays or results
-    then take the memory of the program that runs the session.
-
-    Mechanism: whoever retains something charges its size in memory here, and gives it back when it lets go.
-    When the total is above the limit, the holders are asked in turn to free the excess, the oldest first:
-    long results move to files, then printed output and reports are dropped, then the values of results, then
-    whole events. Charging is part of retaining, so nothing is kept uncharged.
-
-    Race window: none. All of it happens on the session's event loop, without awaiting between charge and
-    reclaim. Between the arrival of a frame and its charge the frame itself is in memory;
-    `aisotools.sandbox.frames` bounds it.
-
-    When it fails: a size that is estimated too low lets the process grow by that factor (a test compares the
-    charge with the growth of a process); one that is too high drops events early. What is dropped is said
-    where it is read.
-
-    Attributes:
-        limit_bytes: What it may retain.
-        used_bytes: What it retains.
-    """
-
-    def __init__(
-        self,
-        limit_bytes: int = DEFAULT_RETAINED_BYTES,
-        return_memory: Callable[[], None] = return_free_memory,
-    ) -> None:
-        """Start with nothing retained; `return_memory` gives what was freed back to the system."""
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0
-        self._return_memory = return_memory
-        self._freed_bytes = 0
-        self._reclaimers: list[Callable[[int], None]] = []
-        self._is_reclaiming = False
-
-    def __repr__(self) -> str:
-        return f"<RetentionBudget {self.used_bytes:,} of {self.limit_bytes:,} bytes>"
-
-    @property
-    def reason(self) -> str:
-        """The reason for which something was dropped, in words."""
-        return f"over the session's budget of {self.limit_bytes / (1 << 20):g} MiB"
-
-    def on_excess(self, reclaim: Callable[[int], None]) -> None:
-        """Have `reclaim` free at least so many bytes, if it can, whenever the budget is exceeded.
-
-        Those that were added first are asked first.
-        """
-        self._reclaimers.append(reclaim)
-
-    def charge(self, size_bytes: int) -> None:
-        """Add what was just retained, and have something else freed if that is too much."""
-        # Not when it is freed: whoever frees it may hold it for a moment more.
-        if self._freed_bytes >= _RETURNED_BYTES:
-            self._freed_bytes = 0
-            self._return_memory()
-        self.used_bytes += size_bytes
-        if self.used_bytes > self.limit_bytes and not self._is_reclaiming:
-            self._reclaim()
-
-    def release(self, size_bytes: int) -> None:
-        """Subtract what is retained no longer."""
-        self.used_bytes -= size_bytes
-        self._freed_bytes += size_bytes
-
-    def _reclaim(self) -> None:
-        # A sixteenth more than needed, so that not every single event is followed by a search.
-        target = self.limit_bytes - self.limit_bytes // 16
-        self._is_reclaiming = True
-        try:
-            for reclaim in self._reclaimers:
-                if self.used_bytes <= target:
-                    return
-                reclaim(self.used_bytes - target)
-        finally:
-            self._is_reclaiming = False

@@ -13,10 +13,10 @@ that hold for every tool, without any other condition, and name a path or everyt
 (`secrets/*`). Other patterns name nothing that a sandbox could be kept from before it runs.
 
 What a level can do: `isolated` hides such a path, or makes it read only, for everything in the sandbox.
-`confined` and `guarded` keep it from commands that only read (`sandbox.confinement.denied_reads`), and what
-anything writes there is put back (`workspace.protected`). What is left open is said, rule by rule: when the
-policy is loaded, and on the card of a call that could make use of it. A repository of git keeps copies of its
-own, which no level hides.
+`confined` and `guarded` keep it from commands that only read (`sandbox.confinement.denied_reads`) and from
+file tools (`workspace.workspace`), and what anything writes there is put back (`workspace.protected`). What
+is left open is said, rule by rule: when the policy is loaded, and on the card of a call that could make use
+of it. A repository of git keeps copies of its own, which no level hides.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _HIDING_LEVELS = frozenset(("isolated",))
 """Levels with a root of their own, in which paths can be hidden."""
 
 _READING_LEVELS = frozenset(("confined", "guarded"))
-"""Levels at which a command that only reads gets no right to read paths that a rule denies."""
+"""Levels at which a command or tool that only reads, and a file tool, cannot read what a rule denies."""
 
 _VARIABLE = re.compile(r"\$(?:WORKSPACE|\{WORKSPACE\})(?=/|$)")
 _ALIAS = "/workspace"
@@ -71,7 +71,7 @@ class PathEnforcement:
         unwritable: Paths that the sandbox must not write.
         put_back: Paths whose changes the host reverts after each call.
         globs: The globs that are enforced for every call, each with its key in the rule's condition.
-        reading_globs: Further globs that are enforced for a command that only reads.
+        reading_globs: Further globs that are enforced for a command or a file tool that only reads.
         gaps: The rules about paths that are not enforced for every call.
         repository_gaps: A sentence for each rule about reading that holds if there is a repository of git.
     """
@@ -157,7 +157,7 @@ def plan_enforcement(
             held = []
             if exists and level in _READING_LEVELS:
                 reading_globs.add((key, glob))
-                held += [] if key == "writes" else ["commands that only read are kept from it"]
+                held += [] if key == "writes" else ["commands that only read and file tools are kept from it"]
             if key != "reads" and level != "limited":
                 if can_copy(path):
                     put_back[path] = None

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from aisotools.core.truncation import summarize_names
-from aisotools.core.types import Effect, Facts, Remember
+from aisotools.core.types import Decision, Effect, Facts, Remember
 from aisotools.policy.prepared import PreparedCall, bound_sources
 from aisotools.policy.prompts import EFFECT_LABELS
-from aisotools.policy.rules import normalize_path
+from aisotools.policy.rules import Policy, normalize_path
 from aisotools.workspace.protected_names import name_to_allow
 from aisotools.workspace.scripts import FOLDER, HOME_SETTINGS, MISSING
 from aisotools.workspace.stamps import is_known, is_there
@@ -223,6 +223,8 @@ class Grant:
         if not _is_known(facts):
             return False
         if self.scope == "tool":
+            if prepared.policy.concerns_paths and _may_be_denied(prepared.policy, prepared):
+                return False  # nobody was shown which of the files that a rule denies it concerns
             # Which of them changes would be seen by none: settings may name any program.
             return not (facts.hosts or facts.git_programs or HOME_SETTINGS in dict(facts.scripts))
         shape = shape_of(facts, left)
@@ -373,10 +375,20 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
         unchanged = f", while {summarize_names(settings, 3)} {are} unchanged" if settings else ""
         scopes["shape"] = f"{name}{','.join(limits)}, {limit}{unchanged}"
     is_open = facts.hosts or facts.git_programs or HOME_SETTINGS in dict(facts.scripts)
+    is_open = is_open or (prepared.policy.concerns_paths and _may_be_denied(prepared.policy, prepared))
     if not is_open and prepared.effect is not Effect.DESTRUCTIVE:
         place = "on the host" if facts.runs_in == "host" else "in the workspace"
         scopes["tool"] = f"{name} with any arguments, {limit}, {place}"
     return scopes
+
+
+def _may_be_denied(policy: Policy, prepared: PreparedCall) -> bool:
+    """Return whether a rule that denies paths may concern a call, as far as can be told before it runs."""
+    call, facts = prepared.original, prepared.facts
+    for rule in policy.rules:
+        if rule.decision is Decision.DENY and rule.is_about(call.name) and rule.may_hold(call, facts):
+            return True
+    return any(_may_be_denied(bound, prepared) for bound in policy.bounds)
 
 
 def _while_unchanged(facts: Facts) -> str:

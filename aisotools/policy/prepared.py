@@ -112,7 +112,8 @@ class PreparedCall:
         left: Digests of its sources, by path, as earlier calls of the same question leave them.
         is_tried: True if it is tried without the right to change anything before anybody is asked.
         trial: What came of that, for its card: `reason` and `output`, once it was tried in vain.
-        look_again: Returns its facts with the paths resolved once more; None if they were not resolved.
+        look_again: Returns its facts with the paths resolved once more; None if they were not resolved,
+            or name no files.
     """
 
     tool: Tool
@@ -210,7 +211,7 @@ def prepare_in_steps(
         digest_code: Returns a digest of the code that the call may run without naming it; None if nobody can
             look at it.
         enforced: Globs of rules that the sandbox enforces by itself; see `Facts.enforced`.
-        enforced_for_reading: Further ones that it enforces for a command that only reads.
+        enforced_for_reading: Further ones that hold for a command or a file tool that only reads.
         is_asked: Whether somebody is asked about the call even if the policy allows it.
 
     Raises:
@@ -256,6 +257,7 @@ def prepare_in_steps(
         )
     facts, effect = found.facts, found.effect
     only_touches_files = builtin is not None and facts.path_guarded
+    names = facts.reads or facts.writes or facts.mentions or facts.scripts or facts.commands or facts.sources
     return PreparedCall(
         tool=tool,
         payload=payload,
@@ -274,7 +276,7 @@ def prepare_in_steps(
         and payload.concurrency != "overlap"
         and effect is not Effect.READ_ONLY
         and not only_touches_files,
-        look_again=found.resolve if found.is_resolved else None,
+        look_again=found.resolve if found.is_resolved and names else None,
     )
 
 
@@ -373,7 +375,7 @@ def _classify(
         runs_in: Where the tool runs.
         level: As for `prepare_call`, like the other arguments that are not listed here.
         enforced: Globs that count if the tool runs in the sandbox.
-        enforced_for_reading: Further ones, for a command that only reads.
+        enforced_for_reading: Further ones, for a command or a file tool that only reads.
         can_undo: Asked only about a call that may change something.
         has_readers: Whether the sandbox can hold a tool to reading.
         resolve_paths: Resolves the paths of the facts.
@@ -417,8 +419,10 @@ def _classify(
             # Of a call that may do anything, all that it names is followed and compared.
             facts = (yield resolve) if facts.commands or not facts.certain else resolve()
     keeps_to_reading = builtin is not None and builtin.keeps_to_reading
-    runs_held_command = keeps_to_reading and not facts.background
-    if runs_held_command and facts.commands and facts.certain and facts.effect is Effect.READ_ONLY:
+    runs_held_command = keeps_to_reading and not facts.background and bool(facts.commands)
+    # A command is started without the right to read what is denied, and a tool for files leaves it out.
+    is_kept = (runs_held_command or is_guarded) and facts.certain and facts.effect is Effect.READ_ONLY
+    if enforced_for_reading and is_kept:
         facts = with_changes(facts, enforced=facts.enforced | enforced_for_reading)
     is_believed = runs_in == "sandbox" and not (is_guarded or keeps_to_reading)
     is_unenforced = is_believed and not has_readers and assumed_effect(facts) is Effect.READ_ONLY
@@ -462,13 +466,15 @@ def _evaluate(
         # A path that cannot be resolved makes the facts uncertain, and so the effect may become more severe.
         found = with_changes(found, facts=facts, effect=assumed_effect(facts), is_resolved=True)
     # What a call reads that changes nothing is shown to whoever made it, and nothing else comes of it.
+    find = None
     if is_asked and found.is_resolved and find_sources is not None and found.effect is not Effect.READ_ONLY:
         assert found.resolve is not None
         find = functools.partial(find_sources, found.declared)
-        facts = yield functools.partial(find, found.facts)
-        found = with_changes(found, facts=facts, resolve=_Resolution(found.resolve, find))
-    if is_asked and digest_code is not None:
-        facts = yield functools.partial(_with_code, found, fresh_arguments(encoded), digest_code)
+        found = with_changes(found, resolve=_Resolution(found.resolve, find))
+    if is_asked and (find is not None or digest_code is not None):
+        # One look for both: each is a change of threads.
+        arguments = fresh_arguments(encoded)
+        facts = yield functools.partial(_with_sources_and_code, found, arguments, find, digest_code)
         found = with_changes(found, facts=facts)
     notes = _notes(found, evaluation.decision)
     if notes:
@@ -524,9 +530,23 @@ def _resolve_with_arguments(resolve_paths: PathsResolver, facts: Facts, encoded:
     return resolve_paths(facts, arguments)
 
 
-def _with_code(found: _Classification, arguments: Mapping[str, Json], digest_code: CodeDigester) -> Facts:
-    """Return the facts with a digest of the code that the call may run without naming it."""
-    facts = found.facts
+def _with_sources_and_code(
+    found: _Classification,
+    arguments: Mapping[str, Json],
+    find_sources: Callable[[Facts], Facts] | None,
+    digest_code: CodeDigester | None,
+) -> Facts:
+    """Return the facts with digests of what the call reads, and of code that it may run without naming it.
+
+    Args:
+        found: The call as it is classified.
+        arguments: Its arguments.
+        find_sources: Finds what it reads; None to leave that out.
+        digest_code: Looks at the code; None to leave that out.
+    """
+    facts = found.facts if find_sources is None else find_sources(found.facts)
+    if digest_code is None:
+        return facts
     is_given_code = isinstance(arguments.get(_CODE_ARGUMENT), str)
     words = found.declared.named if facts.commands else ()
     is_any = any(map(_DEPENDS.search, (*facts.unresolved, *words)))

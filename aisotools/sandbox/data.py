@@ -27,7 +27,7 @@ from typing import Any
 
 from aisotools.core.concurrency import at_once
 from aisotools.core.exceptions import ToolError
-from aisotools.core.truncation import size_of
+from aisotools.core.retention import size_of
 from aisotools.sandbox.arrow import decode_frame, encode_frame
 from aisotools.sandbox.parsing import MAX_NESTED, MAX_TEXT_BYTES, decode_steps, has_more_parts, parse_steps
 

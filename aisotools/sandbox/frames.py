@@ -57,6 +57,8 @@ objects: a hundred such frames are worth a full collection, for which the event 
 _MAX_CONTAINERS = 1 << 17
 # The same for keys, which take longer: a megabyte of them 36 ms. Printed text may have 65,536 colons.
 _MAX_KEYS = 70_000
+# The parts of a frame with more are sent one after the other: the largest take 30 ms to be copied.
+_COPIED_BYTES = 1 << 20
 # Larger whole numbers are not exact in JSON.
 _MAX_COUNT = 1 << 53
 # Descriptors that one read can receive. The host sends at most two with a frame.
@@ -120,6 +122,17 @@ def encode(op: str, header: Mapping[str, Any] | None = None, parts: Iterable[byt
         pydantic_core.PydanticSerializationError: If the header is not JSON.
         ChannelError: If the frame is too large.
     """
+    return b"".join(encode_pieces(op, header, parts))
+
+
+def encode_pieces(
+    op: str, header: Mapping[str, Any] | None = None, parts: Iterable[bytes] = ()
+) -> list[bytes]:
+    """Return a frame in one piece, or a large one in several, so that its parts are not copied.
+
+    Raises:
+        Exception: As for `encode`.
+    """
     body = tuple(parts)
     message: dict[str, Any] = {"op": op, **(header or {})}
     size = 0
@@ -132,7 +145,8 @@ def encode(op: str, header: Mapping[str, Any] | None = None, parts: Iterable[byt
         raise ChannelError(
             f"A frame {op!r} of {len(head)} + {size} bytes in {len(body)} parts is too large to send."
         )
-    return b"".join((_PREFIX.pack(len(head), size), head, *body))
+    prefix = _PREFIX.pack(len(head), size)
+    return [b"".join((prefix, head, *body))] if size <= _COPIED_BYTES else [prefix + head, *body]
 
 
 class FrameReader:

@@ -196,8 +196,7 @@ def running_tasks() -> int:
 def apply_rlimits(limits: Limits, *, tasks: int | None = None) -> None:
     """Put this process and all it starts under `limits`, for good. A stricter limit that is there stays.
 
-    To be called before `confine`, which takes /proc away. Where the system has no such limits, nothing
-    happens.
+    To be called before `confine`, which takes /proc away. A limit that the system does not have is left out.
 
     Args:
         limits: The limits; `disk_bytes`, `stream_bytes` and `call_timeout_s` are the host's business.
@@ -205,12 +204,14 @@ def apply_rlimits(limits: Limits, *, tasks: int | None = None) -> None:
             `running_tasks()` finds.
 
     Raises:
-        SandboxError: The kernel refused a limit.
+        SandboxError: The kernel refused a limit, or this Python cannot set any.
     """
     try:
         import resource
-    except ImportError:  # Windows
-        return
+    except ImportError as error:
+        raise SandboxError(
+            f"The limits cannot be set: {error}. Use a Python with a module resource that can be read."
+        ) from error
 
     for name, value in _rlimits(limits):
         kind = getattr(resource, name, None)  # not every system has every limit

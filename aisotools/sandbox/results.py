@@ -66,7 +66,6 @@ _UNCOUNTED_BYTES = 1 << 18
 # Each collection of garbage looks at every container: so many that hold plain values take 25 ms.
 _MAX_CONTAINERS = 1 << 18
 _MAX_ITEMS = 1 << 22
-_PLAIN_STEP_BYTES = 16 << 20
 
 MAX_MIME_TYPES = 100
 """Types in the data of one result. Whoever shows or records a result looks at each."""
@@ -378,19 +377,12 @@ def _decode(
         return None, f"The {piece} has too many parts. Write it to a file in the workspace instead."
     try:
         if is_text:
-            return (yield from _decode_text(data)), ""
+            return (yield from decode_steps(data, "replace")), ""
         if len(data) <= STEP_BYTES:
             return from_json(data, allow_inf_nan=False, cache_strings="keys"), ""
         return (yield from parse_steps(data)), ""
     except ValueError as error:
         return None, f"The {piece} cannot be read: {as_clause(str(error)[:200])}."
-
-
-def _decode_text(data: bytes) -> Generator[None, None, str]:
-    # Plain text is copied as it is, in some milliseconds; pieces would be copied once more.
-    if len(data) <= _PLAIN_STEP_BYTES and data.isascii():
-        return data.decode("ascii")
-    return (yield from decode_steps(data, "replace"))
 
 
 def _truncation(head: Mapping[str, Any]) -> Truncation | None:

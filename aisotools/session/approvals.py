@@ -11,12 +11,11 @@ import dataclasses
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked, ProtectedNamesAllowed
 from aisotools.core.path_texts import is_within
 from aisotools.core.protocols import Approver, UserQuestion
-from aisotools.core.sandboxes import Sandbox
+from aisotools.core.sandboxes import Sandbox, SandboxStatus
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Facts, Json, ToolCall
 from aisotools.policy.approvers import ask_question, request_approvals
 from aisotools.policy.grants import Grant, Grants, names_to_allow, remember_scopes
@@ -73,7 +72,7 @@ class ApprovalManager:
         self._answer_timeout_s = answer_timeout_s
         self._event_log = event_log
         self._open: set[asyncio.Task[list[Approval]]] = set()
-        self._starting: set[asyncio.Future[Any]] = set()
+        self._starting: set[asyncio.Task[SandboxStatus]] = set()
 
     def interrupt(self) -> None:
         """Withdraw every open question."""
@@ -218,10 +217,15 @@ class ApprovalManager:
 
     def _start(self, sandbox: Sandbox) -> None:
         """Start the worker while the person thinks, so that an approved call need not wait for it."""
-        # A worker that does not start is reported by the call that needs it, not here.
-        starting = asyncio.gather(sandbox.start(), return_exceptions=True)
+        starting = asyncio.ensure_future(sandbox.start())
         self._starting.add(starting)
-        starting.add_done_callback(self._starting.discard)
+        starting.add_done_callback(self._forget_start)
+
+    def _forget_start(self, starting: asyncio.Task[SandboxStatus]) -> None:
+        self._starting.discard(starting)
+        if not starting.cancelled():
+            # A worker that does not start is reported by the call that needs it, not by the event loop.
+            starting.exception()
 
     async def _decide(
         self,

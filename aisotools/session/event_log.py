@@ -6,7 +6,7 @@ cards, transcripts and the ledger are made from it.
 Threat
     A worker that prints, reports and returns without end makes the host remember all of it.
 Mechanism
-    Every event is charged to the session's `aisotools.core.truncation.RetentionBudget`. Beyond a quarter of
+    Every event is charged to the session's `aisotools.core.retention.RetentionBudget`. Beyond a quarter of
     it the oldest events move to a file, from which they are read when somebody asks for them. Where that
     cannot be, and beyond the budget, the oldest printed output and reports are dropped, then values and data
     of results, then whole events. Listeners get
@@ -50,10 +50,10 @@ from aisotools.core.events import (
     SessionEvent,
     VariablesDropped,
 )
+from aisotools.core.retention import Retained, RetentionBudget, return_free_memory, size_of
 from aisotools.core.sandboxes import SandboxStatus
 from aisotools.core.spill import SpillFile, spill_file
 from aisotools.core.threads import start_in_thread
-from aisotools.core.truncation import Retained, RetentionBudget, return_free_memory, size_of
 from aisotools.core.types import Json, ToolResult
 from aisotools.session.progress import ProgressTracker
 
@@ -68,8 +68,8 @@ _EVENT_BYTES = 128
 _BULKY_BYTES = 4 << 10
 # One event has at most this part of the budget. What is larger is recorded without its bulk at once.
 _LARGEST_SHARE = 4
-# Results of more objects and lists take too long to measure, and are recorded without them.
-_MOST_CONTAINERS = 10_000
+# Results that take longer to measure, some 20 ms, are recorded without their values and data.
+_MOST_STEPS = 400_000
 # Calls in progress at one time whose events are not measured yet, and such events of one call.
 _MOST_UNMEASURED_CALLS = 256
 _MOST_UNMEASURED_EVENTS = 32
@@ -94,6 +94,7 @@ Preparation = Callable[[str, Json], Awaitable[None]]
 _MEMORY_SHARE = 4
 _BLOCK_EVENTS = 256
 _BLOCK_BYTES = 1 << 20
+_MOVING_S = 0.008
 _LARGEST_MOVED_BYTES = 4 << 20
 _MOST_SPILLED_BYTES = 256 << 20
 
@@ -273,6 +274,8 @@ class _RetainedEvents:
         self._blocks: deque[_Block] = deque()
         self._spilled_bytes = 0
         self._is_moving = False
+        self._moved_s = 0.0  # for how long events have been moved in this turn of the loop
+        self._waits_for = 0.0  # the number of an event before which there is too little to be moved
         self.spill: SpillFile | None = None
         budget.on_excess(self._reclaim)
 
@@ -343,7 +346,7 @@ class _RetainedEvents:
         if event is None:
             return
         limit_bytes = self._budget.limit_bytes // _LARGEST_SHARE
-        size = size_of(parts, limit_bytes, max_containers=_MOST_CONTAINERS)
+        size = size_of(parts, limit_bytes, max_steps=_MOST_STEPS)
         if size > limit_bytes:
             reduced = self._without_bulk(event)
             if reduced is not event:
@@ -358,12 +361,28 @@ class _RetainedEvents:
         self._budget.charge(charged + size)
 
     def _move_excess(self) -> None:
-        """Move the oldest events to the disk, a block now and the others one by one when the loop is free."""
+        """Move the oldest events to the disk, a block now and the others one by one when the loop is free.
+
+        In one turn of the loop there may be hundreds of events, each of which asks for this. They are moved
+        for some milliseconds in each: as many as come, unless the disk is slow.
+        """
         if self.spill is None or self._charged_bytes <= self._budget.limit_bytes // _MEMORY_SHARE:
             return
-        if self._move_oldest(self.spill):
-            with suppress(RuntimeError):  # without a loop the next event moves the next block
-                asyncio.get_running_loop().call_soon(self._move_excess)
+        if self._moved_s >= _MOVING_S:
+            return
+        began_s = time.perf_counter()
+        is_moved = self._move_oldest(self.spill)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # the next event moves the next block
+        if is_moved and not self._moved_s:
+            loop.call_soon(self._move_on)
+        self._moved_s += time.perf_counter() - began_s if is_moved else 0.0
+
+    def _move_on(self) -> None:
+        self._moved_s = 0.0
+        self._move_excess()
 
     def summary(self) -> Retained:
         """Return what is retained right now, with what was not charged yet."""
@@ -379,6 +398,8 @@ class _RetainedEvents:
             return False  # those after it have to wait: blocks are in order
         # What is not measured yet is of calls in progress.
         pending = min((numbers[0] for numbers in self._unmeasured.values() if numbers), default=math.inf)
+        if pending == self._waits_for:
+            return False  # what is before it was looked at, and was too little
         numbers: list[int] = []
         size = written = 0
         precedes_large = False
@@ -387,7 +408,7 @@ class _RetainedEvents:
                 break
             # What events of one call have in common is charged with the last of them, and written with each.
             parts = [*_variable_parts(_unpack(self._events[number]))]
-            weight = _EVENT_BYTES + size_of(parts, _LARGEST_MOVED_BYTES, max_containers=_MOST_CONTAINERS)
+            weight = _EVENT_BYTES + size_of(parts, _LARGEST_MOVED_BYTES, max_steps=_MOST_STEPS)
             if weight > _LARGEST_MOVED_BYTES:
                 if not numbers:
                     self._move_large(spill, number)
@@ -398,7 +419,9 @@ class _RetainedEvents:
             written += weight
         is_enough = len(numbers) >= min(_BLOCK_EVENTS, len(self._events) // 2) or written > _BLOCK_BYTES
         if not numbers or not (is_enough or precedes_large):
-            return False  # a call in progress is among the oldest
+            # A call in progress is among the oldest. It may print thousands of pieces, each of which asks.
+            self._waits_for = 0 if precedes_large else pending
+            return False
         try:
             block = _Block(spill, [_unpack(self._events[number]) for number in numbers], size)
         except Exception as error:  # of whatever is in an event; or there is no room

@@ -30,9 +30,9 @@ from aisotools.core.exceptions import (
     as_clause,
 )
 from aisotools.core.protocols import Approver, OutputCaps, Tool, ToolContext
-from aisotools.core.sandboxes import SandboxCall
-from aisotools.core.threads import in_thread
-from aisotools.core.truncation import ResultStore, RetentionBudget, truncate_result
+from aisotools.core.retention import RetentionBudget
+from aisotools.core.sandboxes import CallDispatch, SandboxCall
+from aisotools.core.truncation import ResultStore, truncate_result
 from aisotools.core.types import Decision, Effect, Facts, Json, Origin, ToolCall, ToolResult, with_changes
 from aisotools.policy.grants import Grants, names_to_allow
 from aisotools.policy.prepared import (
@@ -51,7 +51,6 @@ from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment, Guard, foresee_refusal, leave_guards
 from aisotools.session.host_calls import CallServices, HostCalls, validated_result
 from aisotools.session.path_rules import PathRules
-from aisotools.session.previews import describe_differences
 from aisotools.session.transfer import TransferTool
 from aisotools.session.trials import Trials
 from aisotools.tools.adapter import (
@@ -313,25 +312,24 @@ class Gate:
         if size >= _LARGE_ARGUMENTS:
             await self._turns.take()
 
+    async def _keep_long(self, call_id: str, shown: str) -> None:
+        await self.results.write_waiting(call_id)
+        await self._event_log.prepare(call_id, shown)
+
     async def _finish(self, request: _Request, work: Awaitable[ToolResult]) -> ToolResult:
         """Await `work`, cap its result and record it, whatever happens."""
         call, result = request.call, _CANCELLED
         try:
             whole = await work
+            named = {"tool": call.name, "call_id": call.id}
             truncated = truncate_result(
-                whole,
-                self.caps,
-                self.results,
-                tool=call.name,
-                call_id=call.id,
-                tools=self.registry,
+                whole, self.caps, self.results, **named, tools=self.registry, may_wait=True
             )
-            metadata = {**truncated.metadata, "tool": call.name, "call_id": call.id}
-            result = with_changes(truncated, metadata=metadata)
+            result = with_changes(truncated, metadata={**truncated.metadata, **named})
             if len(whole.content) >= _LARGE_EVENT:
                 # In another turn of the loop, since to cut the text takes long as well. To its end: what a
                 # call has done is recorded, whoever is cancelled meanwhile.
-                await run_to_completion(self._event_log.prepare(call.id, result.content))
+                await run_to_completion(self._keep_long(call.id, result.content))
         except WorkspaceError as error:
             # Race: something in the workspace was replaced while the host looked at it.
             result = ToolResult.error(
@@ -515,7 +513,7 @@ class Gate:
             shown = decision.prepared
             if decision.decision is not Decision.ALLOW:
                 return decision
-            differences = await _find_differences(shown, env)
+            differences = await env.find_differences(shown)
             is_same_policy = self.effective_policy(env.workspace_policy, env.path_rules) == shown.policy
             is_gone = tool is None and self.registry.get(shown.original.name) is None
             if is_gone or (is_same_policy and not differences):
@@ -584,7 +582,9 @@ class Gate:
                 return await self._run_guarded(decision, env, timeout_s, session_tool)
             if env.before_read is not None:
                 await env.before_read()
-            result = await self._run_unguarded(prepared, env, timeout_s, session_tool)
+            result = await self._find_refusal(prepared) or await self._run_unguarded(
+                prepared, env, timeout_s, session_tool, CallDispatch()
+            )
             return result if env.on_read is None else env.on_read(prepared, result)
         except ToolError as error:  # a guard demands that something is done first
             return exception_result(error)
@@ -610,20 +610,23 @@ class Gate:
         prepared = decision.prepared
         entered: list[Guard] = []
         result: ToolResult | None = None
+        dispatch = CallDispatch(is_given=False)
         try:
             for guard in env.guards:
                 await guard.before(prepared)
                 entered.append(guard)
             # Race: while the workspace's lock was waited for, another call may have changed what was shown.
             is_shown = decision.decided_by == "approver"
-            if is_shown and (differences := await _find_differences(prepared, env)):
+            if is_shown and (differences := await env.find_differences(prepared)):
                 result = denial_result(prepared.original.name, (*differences, _MEANWHILE))
-            else:
-                result = await self._run_unguarded(prepared, env, timeout_s, session_tool)
+            elif (result := await self._find_refusal(prepared)) is None:
+                dispatch.is_given = True
+                result = await self._run_unguarded(prepared, env, timeout_s, session_tool, dispatch)
         finally:
             # A cancelled call may have changed something too. All guards that were entered run to their end,
             # however often the caller is cancelled meanwhile: the outermost holds the workspace's lock.
-            result = await run_to_completion(leave_guards(entered, prepared, result))
+            leaving = leave_guards(entered, prepared, result, has_run=dispatch.is_given)
+            result = await run_to_completion(leaving)
         assert result is not None
         facts = prepared.facts
         if facts.losses and facts.certain and not result.is_error and self.grants.goes_by_losses:
@@ -631,23 +634,26 @@ class Gate:
             self.grants.note_left(facts.losses, stamps_of(env.workspace, dict(facts.losses), own_names=True))
         return result
 
+    async def _find_refusal(self, prepared: PreparedCall) -> ToolResult | None:
+        """Return the result of a call that must not run after all, right before it would; None if it may."""
+        await self._take_turn(len(prepared.encoded_arguments))
+        # Once more: the record of the start may have failed, or one of another call while guards were waited
+        # for. What is not in the ledger must not happen.
+        return self._refuse_if_closed(prepared.call)
+
     async def _run_unguarded(
         self,
         prepared: PreparedCall,
         env: CallEnvironment,
         timeout_s: float,
         session_tool: TransferTool | None,
+        dispatch: CallDispatch,
     ) -> ToolResult:
         """Have the sandbox or the host run a call, and check the value that comes back."""
-        await self._take_turn(len(prepared.encoded_arguments))
-        call = prepared.call
-        # Once more: the record of the start may have failed, or one of another call while guards were waited
-        # for. What is not in the ledger must not happen.
-        if refused := self._refuse_if_closed(call):
-            return refused
+        call, only_reads = prepared.call, prepared.effect is Effect.READ_ONLY
         if prepared.payload is None:
-            context = self._context(call, env)
-            result = await self._host_calls.run(prepared.tool, call, context, timeout_s)
+            context, on_left = self._context(call, env), None if only_reads else env.on_work_left
+            result = await self._host_calls.run(prepared.tool, call, context, timeout_s, on_left)
         else:
             request = SandboxCall(
                 call=call,
@@ -655,10 +661,11 @@ class Gate:
                 timeout_s=timeout_s,
                 output_caps=self.caps if session_tool is None else session_tool.caps,
                 session_key=self._session_key,
-                read_only=prepared.effect is Effect.READ_ONLY,
+                read_only=only_reads,
                 in_reader=prepared.needs_reader,
                 changes_variables=not prepared.only_touches_files,
                 starts_task=prepared.facts.background,
+                dispatch=dispatch,
             )
             rules = env.path_rules
             done = await rules.enforce(call.name) if rules is not None and rules.has_any else ""
@@ -691,10 +698,3 @@ class Gate:
             ),
             emitter=emit,
         )
-
-
-async def _find_differences(shown: PreparedCall, env: CallEnvironment) -> list[str]:
-    """Do what `describe_differences` does, in a thread if many files may have to be compared."""
-    if shown.look_again is None or shown.only_touches_files:
-        return describe_differences(shown, env.files)
-    return await in_thread(describe_differences, shown, env.files)

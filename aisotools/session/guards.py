@@ -39,7 +39,9 @@ from aisotools.policy.prepared import (
 )
 from aisotools.policy.rules import Policy
 from aisotools.policy.trials import TrialLookups, why_not_tried
+from aisotools.session.host_calls import WorkLeft
 from aisotools.session.path_rules import PathRules
+from aisotools.session.previews import describe_differences
 from aisotools.workspace.host_files import chooses_code
 from aisotools.workspace.import_roots import (
     keep_block_first,
@@ -111,10 +113,24 @@ class SupportsForesight(Protocol):
         """
 
 
+@runtime_checkable
+class SupportsWithdrawal(Protocol):
+    """A `Guard` that keeps something of each call, and forgets one that did not run."""
+
+    async def withdraw(self, prepared: PreparedCall) -> None:
+        """Take back what `Guard.before` has done. It is called instead of `Guard.after`."""
+
+
 async def leave_guards(
-    entered: Sequence[Guard], prepared: PreparedCall, result: ToolResult | None
+    entered: Sequence[Guard], prepared: PreparedCall, result: ToolResult | None, *, has_run: bool
 ) -> ToolResult | None:
     """Let each guard that was entered look at what the call did, the last one first. Return the last result.
+
+    Args:
+        entered: The guards, in the order in which they were entered.
+        prepared: The call.
+        result: Its result; None if it was cancelled, or if a guard has refused it.
+        has_run: Whether it was begun at all.
 
     Raises:
         Exception: The first that a guard raised, after all others have run: none may keep what another holds.
@@ -122,7 +138,10 @@ async def leave_guards(
     failure: Exception | None = None
     for guard in reversed(entered):
         try:
-            result = await guard.after(prepared, result)
+            if has_run or not isinstance(guard, SupportsWithdrawal):
+                result = await guard.after(prepared, result)
+            else:
+                await guard.withdraw(prepared)
         except Exception as error:
             failure = failure or error
     if failure is not None:
@@ -142,6 +161,7 @@ class CallEnvironment:
         workspace_policy: The workspace's own policy, which narrows the session's.
         guards: Entered around every call that may change something: `before` in this order, `after` in the
             opposite one.
+        on_work_left: Called with a call that may change something and what it has left running on the host.
         before_read: Called before a call that only reads.
         on_read: Called with the result of a call that only reads; returns the result for the caller.
         can_undo: Returns whether undo covers a call with these facts.
@@ -160,6 +180,7 @@ class CallEnvironment:
     files: Workspace | None = None
     workspace_policy: Policy | None = None
     guards: Sequence[Guard] = ()
+    on_work_left: WorkLeft | None = None
     before_read: Callable[[], Awaitable[None]] | None = None
     on_read: Callable[[PreparedCall, ToolResult], ToolResult] | None = None
     can_undo: Callable[[Facts], bool] | None = None
@@ -222,6 +243,12 @@ class CallEnvironment:
         except StopIteration as end:
             prepared: PreparedCall = end.value
             return prepared
+
+    async def find_differences(self, shown: PreparedCall) -> list[str]:
+        """Do what `describe_differences` does, in a thread if many files may have to be compared."""
+        if shown.look_again is None or shown.only_touches_files:
+            return describe_differences(shown, self.files)
+        return await in_thread(describe_differences, shown, self.files)
 
     def _prepare(self, tool: Tool, call: ToolCall, policy: Policy, *, is_asked: bool) -> CallSteps:
         return prepare_in_steps(

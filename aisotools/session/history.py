@@ -20,11 +20,10 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, get_args
 
-from aisotools.core.concurrency import DelayedRun, gc_paused, run_to_completion
+from aisotools.core.concurrency import DelayedRun, LoopActivity, gc_paused, run_to_completion
 from aisotools.core.events import (
     CallEmitted,
     CheckpointTaken,
@@ -34,7 +33,7 @@ from aisotools.core.events import (
     SessionEvent,
     Undone,
 )
-from aisotools.core.exceptions import SandboxError, UsageError, WorkspaceError, as_clause
+from aisotools.core.exceptions import SandboxError, SessionClosed, UsageError, WorkspaceError, as_clause
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableHistory, VariablePoint
 from aisotools.core.threads import in_thread
 from aisotools.core.truncation import summarize_names
@@ -49,13 +48,14 @@ from aisotools.session.undo_results import (
     add_notes,
     conflict_result,
     describe_beginning,
+    describe_coverage,
     describe_elsewhere,
     describe_irreversible,
     describe_restored,
     describe_unsupported,
     explain_detached,
-    explain_helpers,
     explain_kept,
+    explain_left_running,
     explain_passed_over,
     explain_taken_back,
     explain_unrecorded,
@@ -63,16 +63,16 @@ from aisotools.session.undo_results import (
     failed_result,
     find_passed_over,
     is_limited,
-    list_partly_covered,
     list_uncovered,
     move_result,
+    refuse_for_host_work,
     reverted_result,
 )
 from aisotools.session.undo_steps import UndoChoice, UndoPlan, VariableStates, check_count, known_ids, refusal
 from aisotools.session.writers import WriterWatch
 from aisotools.tools.adapter import undo_path
 from aisotools.workspace.checkpoints.moves import UndoResult
-from aisotools.workspace.checkpoints.scan import ProgressCallback, Snapshot, TooSlow
+from aisotools.workspace.checkpoints.scan import CopyProgress, ProgressCallback, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.trees import WORKSPACE_KEY
@@ -106,18 +106,6 @@ _PROGRESS_INTERVAL_S = 1.0
 """How often a slow checkpoint reports its progress."""
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class _CopyProgress:
-    """Bytes copied and to be copied so far. Written by the scanning thread, read by the loop."""
-
-    done: int = 0
-    total: int = 0
-
-    def update(self, done: int, total: int) -> None:
-        self.done = done
-        self.total = total
 
 
 class WorkspaceHistory:
@@ -161,6 +149,8 @@ class WorkspaceHistory:
         self._charged_bytes = 0
         self.recovered: tuple[str, ...] = ()
         self._syncing = DelayedRun(self._sync, _SYNC_DELAY_S)
+        self._moving = LoopActivity()  # an undo or redo that is carried out
+        self._is_closed = False
         self._checkpoints.limit_memory(event_log.budget.limit_bytes // _CHECKPOINTS_SHARE)
 
     def __repr__(self) -> str:
@@ -174,6 +164,7 @@ class WorkspaceHistory:
     async def finish(self) -> None:
         """Write through to the disk what waits for that; see `UndoHistory.finish`."""
         self._syncing.cancel()
+        await self._moving.wait()  # Race: while the session closes. It ends, or takes itself back.
         if not self._checkpoints.is_synced:
             await in_thread(self._sync)
 
@@ -183,11 +174,16 @@ class WorkspaceHistory:
 
     def close(self) -> None:
         """Release the workspace; the last session on it closes its checkpoints."""
+        self._is_closed = True
         self._syncing.cancel()
         self._checkpoints.unpin(self._first_root)
         self._shared.release(self._sandbox)
         self._event_log.budget.release(self._charged_bytes)
         self._charged_bytes = 0
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise SessionClosed("Nothing was undone or redone: the session was closed meanwhile.")
 
     def announce(self) -> None:
         """Record what is new of `recovered`, and log it; see `UndoHistory.announce`."""
@@ -233,6 +229,8 @@ class WorkspaceHistory:
             )
             snapshot = await self._scan(begin, call.id)
         except BaseException as error:
+            # Cancelled, the scan has gone on to its end, and has begun a step.
+            await run_to_completion(in_thread(self._checkpoints.withdraw, call.id))
             self._writers.end(call.id)
             self._shared.lock.leave(token)
             if isinstance(error, WorkspaceError):
@@ -304,6 +302,17 @@ class WorkspaceHistory:
             result = add_notes(result, mode)
         return result
 
+    async def withdraw(self, prepared: PreparedCall) -> None:
+        """Forget a call that did not run; see `aisotools.session.guards.SupportsWithdrawal`."""
+        call_id = prepared.original.id
+        try:
+            await in_thread(self._checkpoints.withdraw, call_id)
+            self._states.withdraw(call_id)
+        finally:
+            self._writers.end(call_id)
+            self._limited.discard(call_id)
+            self._shared.lock.leave(self._tokens.pop(call_id))
+
     @asynccontextmanager
     async def _stop_for_taking_back(
         self, call_id: str, result: ToolResult | None
@@ -333,7 +342,8 @@ class WorkspaceHistory:
         changes = await in_thread(self._checkpoints.changes_by_author, step)
         is_covered = bool(step.before[WORKSPACE_KEY] and step.after.get(WORKSPACE_KEY))
         if self._on_timeout == "keep" or not (paths or step.changes_variables):
-            return explain_kept(result, paths if is_covered else None, changes)
+            beside = self._checkpoints.list_overlapping(step)
+            return explain_kept(result, paths if is_covered else None, changes, beside)
         # The worker may be one that has the variables from before this call already.
         metadata = result.metadata
         is_back = metadata.get("state_kept") is True and metadata.get("state_before") == step.call_id
@@ -344,6 +354,8 @@ class WorkspaceHistory:
             undone = refusal(f"Another call is running: {summarize_names(others)}.")
         elif running:
             undone = refusal(f"{summarize_names(list(running.values()))} still runs in the background.")
+        elif work := self._shared.find_host_work():
+            undone = refuse_for_host_work("undo", work)
         elif isinstance(plan, UndoPlan):
             undone = await run_to_completion(self._carry_out(plan, helpers, force=False, keeps=is_back))
         else:
@@ -383,7 +395,7 @@ class WorkspaceHistory:
                         return scan(progress=_refuse_large, max_work=_INLINE_ENTRIES, may_wait=False)
                 except (TooSlow, TooManyProcesses):
                     pass  # what was copied of a large new file so far is kept; a thread does the rest
-            progress = _CopyProgress()
+            progress = CopyProgress()
 
             def scan_in_thread() -> T:
                 # A collection of garbage looks at every node of a tree, and holds up the event loop.
@@ -391,13 +403,13 @@ class WorkspaceHistory:
                     return scan(progress=progress.update)
 
             scanning = asyncio.ensure_future(in_thread(scan_in_thread))
-            while not (await asyncio.wait([scanning], timeout=_PROGRESS_INTERVAL_S))[0]:
-                self._event_log.add(
-                    CallEmitted,
-                    call_id,
-                    name="checkpoint",
-                    payload={"done_bytes": progress.done, "total_bytes": progress.total},
-                )
+            try:
+                while not (await asyncio.wait([scanning], timeout=_PROGRESS_INTERVAL_S))[0]:
+                    payload = {"done_bytes": progress.done, "total_bytes": progress.total}
+                    self._event_log.add(CallEmitted, call_id, name="checkpoint", payload=payload)
+            except asyncio.CancelledError:
+                await run_to_completion(asyncio.wait([scanning]))  # nobody else knows what it does
+                raise
             return scanning.result()
         finally:
             # All sessions on this workspace share the checkpoints, and each is charged for them.
@@ -468,27 +480,12 @@ class WorkspaceHistory:
             snapshot = await self._scan(self._checkpoints.snapshot, prepared.original.id, frozen=False)
         except WorkspaceError as error:
             return f"It cannot be undone: {error}"
-        uncovered = list_uncovered(snapshot)
-        sentences = ["Undo brings back the files of the workspace."]
-        if uncovered:
-            sentences = [
-                f"Undo brings back the files of the workspace, but not {summarize_names(uncovered)}."
-            ]
-        if snapshot.partial_count:
-            sentences.append(f"It will not restore: {summarize_names(list_partly_covered(snapshot))}.")
-        if prepared.facts.runs_in == "host":
-            declared = undo_path(prepared.tool, prepared.arguments)
-            if declared is not None:
-                path = self._workspace / declared
-                inside = Path(resolve_links(str(path))).is_relative_to(self._workspace.resolve())
-                if inside or await in_thread(self._path_outside, prepared) is not None:
-                    sentences.append(f"It also brings back {printable(str(path))}.")
-                else:
-                    sentences.append(f"It does not cover {printable(str(path))}.")
-            sentences.append("Whatever else it does outside the workspace stays done.")
-        elif prepared.facts.level == "limited":
-            sentences.append("At level limited it may change files elsewhere, which stay changed.")
-        return " ".join(sentences)
+        declared, is_covered = None, False
+        if prepared.facts.runs_in == "host" and (named := undo_path(prepared.tool, prepared.arguments)):
+            declared = str(self._workspace / named)
+            inside = Path(resolve_links(declared)).is_relative_to(self._workspace.resolve())
+            is_covered = inside or await in_thread(self._path_outside, prepared) is not None
+        return describe_coverage(snapshot, prepared.facts, declared, is_covered=is_covered)
 
     # -- undo, redo, changes
 
@@ -545,7 +542,7 @@ class WorkspaceHistory:
     async def reach(self) -> str:
         """Return how far undo reaches back; see `UndoHistory.reach`."""
         await self._shared.wait_for_snapshots()
-        return self._choice("undo").describe()
+        return self._choice("undo").describe(damaged=len(self.store.damaged))
 
     def _choice(self, direction: Direction) -> UndoChoice:
         variables = self._variables
@@ -567,6 +564,7 @@ class WorkspaceHistory:
             return refusal(f"A call is running here. {direction.capitalize()} when it has ended.")
         token = await self._shared.lock.enter(object())  # a holder of its own: every other call has ended
         try:
+            self._refuse_if_closed()
             # A fork that keeps variables is only known once it has answered. Until then it would be taken for
             # a background task and refuse the undo, or be killed by force.
             await self._shared.wait_for_snapshots()
@@ -582,15 +580,17 @@ class WorkspaceHistory:
                     f"{names} still runs in the background and may go on changing files. "
                     f"Stop it first; with force=True the {direction} stops it, too."
                 )
+            work = self._shared.find_host_work()
+            if work and not force:
+                return refuse_for_host_work(direction, work)
             # Cancelled half way, it would leave the files of one state with the variables of another.
-            ended = running | helpers
-            passed_over: list[str] = []
-            if direction == "undo":
-                undone = {step.call_id for step in self._checkpoints.undone}
-                passed_over = find_passed_over(self._event_log.events, plan, undone)
-            moving = self._carry_out(plan, ended, force=force, keeps=variables == "keep")
-            result = explain_helpers(await run_to_completion(moving), helpers)
-            return explain_passed_over(result, passed_over)
+            undone = {step.call_id for step in self._checkpoints.undone}
+            events = self._event_log.events
+            passed_over = find_passed_over(events, plan, undone) if direction == "undo" else []
+            moving = self._carry_out(plan, running | helpers, force=force, keeps=variables == "keep")
+            moved = await run_to_completion(moving)
+            moved = explain_left_running(moved, helpers, self._shared.find_host_work())
+            return explain_passed_over(moved, passed_over)
         finally:
             self._shared.lock.leave(token)
 
@@ -607,6 +607,8 @@ class WorkspaceHistory:
         self._forget_states()
         self._states.latest = self._states.latest if self._checkpoints.undone else self._states.now
         async with AsyncExitStack() as stopping:
+            self._refuse_if_closed()
+            stopping.enter_context(self._moving.under_way())
             if self._variables is not None and not keeps and plan.variables.state is not None:
                 try:
                     await stopping.enter_async_context(self._shared.stop_until_replaced(self._sandbox))
@@ -681,9 +683,7 @@ class WorkspaceHistory:
         target = plan.variables
         if target.state is not None:
             if variables.why_not_kept(None):
-                self._states.left = (
-                    self._states.now
-                )  # there is nothing to redo yet: it goes back to the present
+                self._states.left = self._states.now  # nothing to redo yet: it goes back to the present
             if plan.direction == "undo" and target.call_id is not None:
                 point: VariablePoint | None = await variables.restore(target.call_id)
             else:

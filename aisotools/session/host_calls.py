@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeAlias
 
+from aisotools.core.concurrency import run_to_completion
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import StoredText, Tool, ToolContext, UserQuestion
+from aisotools.core.threads import tool_functions
 from aisotools.core.truncation import ResultStore
 from aisotools.core.types import Json, ToolCall, ToolResult, with_changes
 from aisotools.sandbox.results import VALUE_DROPPED
@@ -20,6 +23,12 @@ from aisotools.tools.adapter import host_exception_result, validate_value
 
 _CANCEL_GRACE_S = 0.2
 """Seconds that a cancelled host tool has to end before its caller gets control back."""
+
+HostWork: TypeAlias = "asyncio.Future[ToolResult] | Future[Any]"
+"""What a call on the host does: its task, or a function of it in a thread."""
+
+WorkLeft: TypeAlias = Callable[[ToolCall, Sequence[HostWork]], None]
+"""Gets what a call that has been answered has left running."""
 
 
 class HostCalls:
@@ -32,9 +41,25 @@ class HostCalls:
     def __repr__(self) -> str:
         return f"<HostCalls {len(self._stop_requests)} running>"
 
-    async def run(self, tool: Tool, call: ToolCall, context: ToolContext, timeout_s: float) -> ToolResult:
-        """Run one call. Return at the deadline even if the tool ignores its cancellation."""
-        work = asyncio.ensure_future(_execute(tool, call, context))
+    async def run(
+        self,
+        tool: Tool,
+        call: ToolCall,
+        context: ToolContext,
+        timeout_s: float,
+        on_left: WorkLeft | None = None,
+    ) -> ToolResult:
+        """Run one call. Return at the deadline even if the tool ignores its cancellation.
+
+        Args:
+            tool: The tool.
+            call: The call.
+            context: What the tool is given.
+            timeout_s: When to give up.
+            on_left: Called before the return if the work goes on.
+        """
+        functions: list[Future[Any]] = []
+        work = asyncio.ensure_future(_execute(tool, call, context, functions))
         stop = self._stop_requests[call.id] = asyncio.get_running_loop().create_future()
         try:
             finished, _ = await asyncio.wait(
@@ -42,19 +67,27 @@ class HostCalls:
             )
             if work.done() and not work.cancelled():
                 return work.result()
-            context.cancellation.cancel()
-            work.cancel()
-            await asyncio.wait([work], timeout=_CANCEL_GRACE_S)
         finally:
-            # Also when the caller was cancelled: the tool must not go on unobserved.
             del self._stop_requests[call.id]
             context.cancellation.cancel()
-            work.cancel()
+            if not work.done():
+                work.cancel()
+                # Also when the caller was cancelled: what the tool does to clean up belongs to the call, and
+                # its changes are looked at next.
+                await run_to_completion(_wait_for_end(work, functions))
+            parts: list[HostWork] = [work, *functions]
+            left = [part for part in parts if not part.done()]
+            if left and on_left is not None:
+                on_left(call, left)
         hint = "It runs on the host, where only the tool itself can end its work."
+        metadata: dict[str, Json] = {}
+        if left:
+            hint, metadata = f"{hint} It has not ended yet.", {"still_running": True}
         if finished:
-            return ToolResult.error(f"{call.name} was interrupted. {hint}").with_metadata(stopped=True)
+            message = f"{call.name} was interrupted. {hint}"
+            return ToolResult.error(message).with_metadata(stopped=True, **metadata)
         message = f"{call.name} was called off: it ran longer than {timeout_s:g} s. {hint}"
-        return ToolResult.error(message).with_metadata(timed_out=True)
+        return ToolResult.error(message).with_metadata(timed_out=True, **metadata)
 
     def interrupt(self) -> None:
         """Stop every call that is running."""
@@ -63,7 +96,20 @@ class HostCalls:
                 stop.set_result(None)
 
 
-async def _execute(tool: Tool, call: ToolCall, context: ToolContext) -> ToolResult:
+async def _wait_for_end(work: asyncio.Future[ToolResult], functions: Sequence[Future[Any]]) -> None:
+    """Wait for the end of what was cancelled, for as long as it has."""
+    ends = [work, *map(asyncio.wrap_future, functions)]
+    await asyncio.wait(ends, timeout=_CANCEL_GRACE_S)
+    for end in ends[1:]:
+        if not end.cancel() and not end.cancelled():
+            end.exception()  # nobody else asks for what the function raised
+
+
+async def _execute(
+    tool: Tool, call: ToolCall, context: ToolContext, functions: list[Future[Any]]
+) -> ToolResult:
+    """Return the result of a tool; `functions` gets those of it that run in threads."""
+    tool_functions.set(functions)
     try:
         result: object = await tool.execute(call.arguments, context)
     except (Exception, SystemExit) as error:  # whatever a tool raises is its result

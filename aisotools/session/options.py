@@ -16,8 +16,8 @@ from pathlib import Path
 from aisotools.core.concurrency import run_to_completion
 from aisotools.core.exceptions import UsageError, WorkspaceError, WorkspaceRefused
 from aisotools.core.protocols import Approver
+from aisotools.core.retention import MIN_RETAINED_BYTES
 from aisotools.core.threads import in_thread
-from aisotools.core.truncation import MIN_RETAINED_BYTES
 from aisotools.policy.approvers import has_former_method
 from aisotools.policy.rules import Policy
 from aisotools.tools.validation import short_repr

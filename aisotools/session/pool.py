@@ -49,6 +49,12 @@ _FREE_FILES = 64
 _REMEMBERED_CALLS = 1_000
 """Calls of one conversation of which it is remembered why the variables from before them are lost."""
 
+_TAKEN_NAME = re.compile(r"key-|.*-branch-[0-9]+\Z", re.DOTALL)
+"""Names of folders of other keys, and of branches."""
+
+_PARKING_S = 5.0
+"""How long `close` waits for what closes files of a conversation whose calls were stopped."""
+
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 
 
@@ -226,12 +232,16 @@ class SessionPool:
         """
         self._closed = True
         # Cancelled, any number of times: no sandbox is left.
-        await self._closing.run(self._end)
+        await self._closing.run(self._end, self._loop)
 
     async def _end(self) -> None:
         sessions, self._sessions = tuple(self._sessions.values()), {}
         if self._parking:
-            await asyncio.wait(self._parking)
+            # Whatever parks a conversation waits until none of its calls runs.
+            await asyncio.gather(*(session.interrupt() for session in sessions), return_exceptions=True)
+            _, late = await asyncio.wait(self._parking, timeout=_PARKING_S)
+            for parking in late:
+                parking.cancel()
         closed = await asyncio.gather(*(session.close() for session in sessions), return_exceptions=True)
         await self._slots.close()
         errors = [error for error in closed if isinstance(error, Exception)]
@@ -240,13 +250,14 @@ class SessionPool:
 
 
 def _folder_name(session_key: str) -> str:
-    """Return a folder name for any key. Two keys never share one, even where case is ignored."""
+    """Return a folder name for any key. Two keys never share one, even where case is ignored.
+
+    Nor does one get the folder of a branch of another one.
+    """
     plain = _PLAIN_KEY.match(session_key) and session_key == session_key.lower()
-    return (
-        session_key
-        if plain
-        else f"key-{hashlib.sha256(session_key.encode(errors='surrogatepass')).hexdigest()[:32]}"
-    )
+    if plain and not _TAKEN_NAME.match(session_key):
+        return session_key
+    return f"key-{hashlib.sha256(session_key.encode(errors='surrogatepass')).hexdigest()[:32]}"
 
 
 MakeSandbox = Callable[[Sequence[str], Sequence[str]], Sandbox]

@@ -246,8 +246,7 @@ def describe_differences(shown: PreparedCall, workspace: Workspace | None) -> li
     """Return what of a call is no longer as it was shown, as reasons to ask about it once more."""
     differences: list[str] = []
     was, found = shown.facts, shown.facts
-    names = was.reads or was.writes or was.mentions or was.scripts or was.commands or was.sources
-    if shown.look_again is not None and names:
+    if shown.look_again is not None:
         found = shown.look_again()
     if _reach(was) != _reach(found):
         links = [f"{name} leads to {path} now" for name, path in found.links if (name, path) not in was.links]

@@ -40,7 +40,7 @@ from contextlib import asynccontextmanager, suppress
 from aisotools.core.events import CallFinished, CallStarted, ProtectedFilesRestored, SessionEvent
 from aisotools.core.exceptions import SandboxError, WorkspaceRefused
 from aisotools.core.threads import in_thread
-from aisotools.core.types import ToolResult
+from aisotools.core.types import ErrorKind, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import normalize_path
 from aisotools.session.event_log import EventLog
@@ -257,7 +257,7 @@ class Protection:
         call = prepared.original
         _log.warning("The call %s of %s: %s", call.id, call.name, _summarize_changes(changes))
         problem = "" if is_all_usable else unwatched
-        return None if result is None else _build_denial(call.name, result, changes, problem)
+        return None if result is None else _build_error(call.name, result, changes, problem)
 
     async def come_to_rest(self) -> None:
         """Wait a moment until the sandbox is at rest and every protected file as it should be.
@@ -516,7 +516,7 @@ def _note_unwatched(result: ToolResult, unwatched: str) -> ToolResult:
     return dataclasses.replace(result, content=f"{result.content}\n{note}" if result.content else note)
 
 
-def _build_denial(
+def _build_error(
     name: str, result: ToolResult, changes: Sequence[ProtectedFileChange], unwatched: str
 ) -> ToolResult:
     """Build the error that replaces `result`; it contains its text."""
@@ -552,7 +552,9 @@ def _build_denial(
         )
     if result.content:
         lines += ["Its result:", result.content]
-    denied = dataclasses.replace(
-        result, content="\n".join(lines), is_error=True, recoverable=True, error_kind="denied", kind="error"
+    # What was put back was denied. A call that has run, beside something that hides files, was not.
+    error_kind: ErrorKind = "denied" if changes else "environment"
+    error = dataclasses.replace(
+        result, content="\n".join(lines), is_error=True, recoverable=True, error_kind=error_kind, kind="error"
     )
-    return denied.with_metadata(**{PROTECTED: [change.path for change in changes]})
+    return error.with_metadata(**{PROTECTED: [change.path for change in changes]})

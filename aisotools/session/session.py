@@ -11,7 +11,6 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,9 +19,9 @@ from aisotools.core.concurrency import LoopTicker, RunOnce, run_to_completion
 from aisotools.core.events import CallEmitted, SessionEvent
 from aisotools.core.exceptions import AisotoolsError, SessionClosed, ToolError, UsageError
 from aisotools.core.protocols import Approver, OutputCaps, StoredText
+from aisotools.core.retention import DEFAULT_RETAINED_BYTES, RetentionBudget
 from aisotools.core.sandboxes import Sandbox
 from aisotools.core.threads import in_thread
-from aisotools.core.truncation import DEFAULT_RETAINED_BYTES, RetentionBudget
 from aisotools.core.types import Json, Origin, ToolCall, ToolResult
 from aisotools.policy.config import user_policy
 from aisotools.policy.grants import Grants
@@ -54,12 +53,12 @@ from aisotools.session.setup import (
     check_factory,
     claim_beside,
     detect_levels,
+    final_steps,
     give_back,
     park,
     prepare_sandbox,
     settle_level,
     setup_options,
-    shut_down,
 )
 from aisotools.session.status import SessionStatus, measure_disk, missing_levels
 from aisotools.session.transfer import GetVariable, PutVariable, branch_off, check_variable
@@ -181,7 +180,7 @@ class Session:
         self._recording: Recording | None = None
         self._missing_levels: tuple[str, ...] = ()
         self._closed = False
-        self._closing = RunOnce()
+        self._closing = RunOnce(resumes=True)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.level or "not open yet"
@@ -370,11 +369,11 @@ class Session:
         self._closed = True
         held = self._parts, self._lease, self._recording, self._blocked_imports
         # Cancelled, any number of times: whoever opens the workspace next finds it free.
-        await self._closing.run(partial(shut_down, *held, gate=self._gate, event_log=self._event_log))
+        steps = final_steps(*held, gate=self._gate, event_log=self._event_log)
+        await self._closing.run(steps.take, self._loop)
 
     def _is_loop_lost(self) -> bool:
-        # Fork: the loop runs in the parent.
-        return self._loop is None or self._loop.is_closed() or self._process != os.getpid()
+        return self._loop is None or self._loop.is_closed() or self._process != os.getpid()  # in a fork
 
     def _check_loop(self) -> None:
         # Before the ticker is entered: its timer and its count belong to the session's own loop.

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import re
 import resource
+import threading
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypedDict, get_args
 
 from aisotools.builtin import WORKER_MODULES
-from aisotools.core.concurrency import LoopTicker, run_to_completion
+from aisotools.core.concurrency import FinalSteps, LoopTicker, run_to_completion
 from aisotools.core.events import CallFinished, CallStarted, ProtectedNamesAllowed, SessionEnded
 from aisotools.core.exceptions import UsageError
 from aisotools.core.sandboxes import (
@@ -167,7 +168,7 @@ async def give_back(lease: WorkspaceLease, parts: SessionParts | None, recording
             await recording.close()
 
 
-async def shut_down(
+def final_steps(
     parts: SessionParts | None,
     lease: WorkspaceLease | None,
     recording: Recording | None,
@@ -175,8 +176,8 @@ async def shut_down(
     *,
     gate: Gate,
     event_log: EventLog,
-) -> None:
-    """Let no further call run, end the worker, and give back what an open session holds.
+) -> FinalSteps:
+    """Return how to let no further call run, end the worker, and give back what an open session holds.
 
     Args:
         parts: Its parts; None, as the next two, if it was never open.
@@ -186,22 +187,45 @@ async def shut_down(
         gate: What calls pass.
         event_log: Its events.
     """
-    # The last step comes first. Each is taken, whatever the others raise.
-    async with contextlib.AsyncExitStack() as ending:
-        if recording is not None:
-            ending.push_async_callback(recording.close)
-        ending.callback(event_log.add, SessionEnded)
-        if lease is not None:
-            ending.push_async_callback(in_thread, lease.release)
-        ending.callback(blocked_imports.close)
-        if parts is not None:
-            ending.callback(parts.history.close)
-            ending.push_async_callback(parts.history.finish)
-            ending.push_async_callback(parts.protection.close)
-            ending.push_async_callback(parts.env.sandbox.close)
+    steps: list[Callable[[], Awaitable[None]]] = [gate.close]
+    if parts is not None:
+        steps += [
             # Before the worker ends: only a sandbox that is idle until now has changed nothing.
-            ending.callback(parts.protection.prepare_close)
-        await gate.close()
+            _at_once(parts.protection.prepare_close),
+            parts.env.sandbox.close,
+            parts.protection.close,
+            parts.history.finish,
+            _at_once(parts.history.close),
+        ]
+    steps.append(_at_once(blocked_imports.close))
+    if lease is not None:
+        # Once: a thread goes on with it where its event loop has ended, and others may hold the workspace.
+        steps.append(functools.partial(in_thread, _once(lease.release)))
+    steps.append(_at_once(functools.partial(event_log.add, SessionEnded)))
+    if recording is not None:
+        steps.append(recording.close)
+    return FinalSteps(steps)
+
+
+def _at_once(function: Callable[[], object]) -> Callable[[], Awaitable[None]]:
+    async def step() -> None:
+        function()
+
+    return step
+
+
+def _once(function: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that calls `function` the first time, and waits for its end whenever it is called."""
+    lock = threading.Lock()
+    done = threading.Event()
+
+    def call() -> None:
+        with lock:
+            if not done.is_set():
+                function()
+                done.set()
+
+    return call
 
 
 class SetupOptions(TypedDict):
@@ -447,6 +471,7 @@ async def build_environment(
             env,
             files=guarded,
             guards=(RestGuard(protection), read_guard, history, protection),
+            on_work_left=shared.note_host_work,
             before_read=protection.before_reading,
             on_read=read_guard.on_read,
             resolve_paths=resolver.resolve,

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -22,19 +22,21 @@ from typing import TypeAlias
 from aisotools.core.exceptions import SandboxError, UsageError
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshotProcesses, SupportsSnapshots, SupportsSupervisor
 from aisotools.core.threads import in_thread
+from aisotools.core.types import ToolCall
 from aisotools.sandbox.host.fork_handle import wait_until_ended
-from aisotools.sandbox.host.fork_observation import find_detached_files
+from aisotools.sandbox.host.fork_observation import DetachedFiles, find_detached_files
 from aisotools.sandbox.host.leftovers import find_idle_helpers
 from aisotools.sandbox.process.tree import (
     TreeFreezer,
     await_stop,
     descendants,
     find_background_processes,
+    has_ended,
     is_ending,
     may_run,
-    parent_of,
     send_signal,
 )
+from aisotools.session.host_calls import HostWork
 from aisotools.workspace.checkpoints.switching import TAKEN, mark_of
 from aisotools.workspace.checkpoints.timeline import Checkpoints
 from aisotools.workspace.lock import checkpoint_folder
@@ -183,6 +185,11 @@ class _FormerNames(Mapping[str, str]):
         return len(self._names)
 
 
+def _goes_on(work: HostWork) -> bool:
+    """Return whether work on the host goes on. A task ends with its event loop."""
+    return not work.done() and not (isinstance(work, asyncio.Future) and work.get_loop().is_closed())
+
+
 class SharedWorkspace:
     """One workspace, shared by the sessions of this process.
 
@@ -203,6 +210,21 @@ class SharedWorkspace:
         self.sandboxes: list[Sandbox] = []
         self.has_run_code = False
         self._freezer = TreeFreezer()
+        self._host_work: dict[HostWork, str] = {}
+
+    def note_host_work(self, call: ToolCall, left: Sequence[HostWork]) -> None:
+        """Remember what a call has left running on the host, where nobody but its tool can end it."""
+        self._host_work |= dict.fromkeys(left, f"{printable(call.name)} ({call.id})")
+
+    def find_host_work(self) -> list[str]:
+        """Return the calls that have left something running on the host that still runs: tool and call id."""
+        if not self._host_work:
+            return []
+        # Race: sessions on other event loops, in other threads, add theirs meanwhile, and remove the same.
+        for work in tuple(self._host_work):
+            if not _goes_on(work):
+                self._host_work.pop(work, None)
+        return list(dict.fromkeys(tuple(self._host_work.values())))
 
     @contextmanager
     def freeze(self, *, on_loop: bool = False) -> Iterator[None]:
@@ -293,30 +315,31 @@ class SharedWorkspace:
         # that changes its own memory and waits for a processor meanwhile.
         running, helpers = await in_thread(_find_running, trees)
         if running:
-            # Race: a snapshot that was taken while the thread looked is nothing that a call has left.
+            # Race: a snapshot that was taken while the thread looked, or a worker that has taken the place of
+            # one that had ended, is nothing that a call has left.
             await self.wait_for_snapshots()
-            ours = frozenset[int]().union(*map(_snapshot_pids, self.sandboxes))
+            ours = frozenset(map(_worker_pid, self.sandboxes)).union(*map(_snapshot_pids, self.sandboxes))
             running = {pid: name for pid, name in running.items() if pid not in ours}
         # Race: what was killed is there until its memory is freed. It may still finish one system call.
         if ending := [pid for pid in running if is_ending(pid)]:
             await wait_until_ended(ending, within_s=_ENDING_S)
-            running = {pid: name for pid, name in running.items() if pid not in ending or parent_of(pid)}
-        return running, helpers
+        # Race: one has ended since it was listed. Its parent, perhaps a snapshot, may not have reaped it yet.
+        return {pid: name for pid, name in running.items() if not has_ended(pid)}, helpers
 
-    def find_detached(self, paths: Iterable[str]) -> list[str]:
-        """Return which files the workers have open for writing that were replaced or removed at some paths.
+    def find_detached(self, paths: Iterable[str]) -> DetachedFiles:
+        """Return which files the workers have open or mapped that were replaced or removed at some paths.
 
         Args:
             paths: Paths below the workspace, as a move of the checkpoints names them.
         """
         names = _FormerNames(printable(str(self.folder.resolve())), paths)
+        found = DetachedFiles()
         if not names:
-            return []
-        found: set[str] = set()
+            return found
         for sandbox in tuple(self.sandboxes):
             if isinstance(sandbox, SupportsSupervisor) and sandbox.worker_pid:
-                found.update(find_detached_files(sandbox.worker_pid, names))
-        return sorted(found)
+                found |= find_detached_files(sandbox.worker_pid, names)
+        return found
 
     def kill(self, pids: Collection[int]) -> None:
         """Kill those of `pids` that still run in the sandboxes. Call it while the sandboxes are frozen."""

@@ -91,10 +91,12 @@ class SlotPool:
 
     async def _take(self, holder: SlotHolder) -> _HeldSlot:
         await self._wait_evicted(holder)
+        self._refuse_if_closed()
         slot = self._held.get(holder)
         if slot is None:
             if self._waiting or not self._make_room():
                 await self._wait_for_slot(holder)
+                self._refuse_if_closed()
             slot = self._held.get(holder)  # Race: another use by the same holder may have taken one
             if slot is None:
                 slot = self._held[holder] = _HeldSlot()
@@ -105,6 +107,11 @@ class SlotPool:
             slot.idle_timer.cancel()
             slot.idle_timer = None
         return slot
+
+    def _refuse_if_closed(self) -> None:
+        # Case: a branch of a conversation, which is a session of its own.
+        if self._closed:
+            raise SandboxError("The pool of sandboxes is closed. Open a new one.")
 
     async def _wait_evicted(self, holder: SlotHolder) -> None:
         """Wait until no eviction of `holder` is under way. It cannot take a slot before."""
@@ -190,8 +197,11 @@ class SlotPool:
             await asyncio.wait([eviction])
 
     async def close(self) -> None:
-        """Evict all holders. No slot is given up for another holder after this."""
+        """Evict all holders. Nobody is given a slot after this."""
         self._closed = True
+        for grant in self._waiting:
+            if not grant.done():
+                grant.set_exception(SandboxError("The pool of sandboxes was closed meanwhile."))
         for holder in tuple(self._held):
             self._start_eviction(holder, "the pool was closed")
         while self._evictions:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Protocol
 
+from aisotools.core.retention import Retained
 from aisotools.core.sandboxes import SandboxStatus
-from aisotools.core.truncation import Retained
 from aisotools.sandbox.confinement import levels
 from aisotools.sandbox.confinement.detect import ENABLED_BY, Detection
 from aisotools.sandbox.limits import Limits, format_amount

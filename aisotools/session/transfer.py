@@ -356,7 +356,8 @@ def _payload_steps(name: str, value: object) -> Generator[None, None, Payload]:
         kind, _, form = value[: max(start - 1, 0)].partition("/")
         if not start or kind not in PAYLOAD_KINDS or len(value) - start > MAX_BYTES * 4 // 3 + 4:
             raise ValueError
-        data = io.BytesIO()
+        # All of it at once, which takes no memory yet; what grows is copied again and again.
+        data = io.BytesIO(bytes(max(len(value) - start, 0) * 3 // 4))
         while start < len(value):
             piece = base64.b64decode(value[start : start + _STEP_CHARS], validate=True)
             start += _STEP_CHARS
@@ -369,4 +370,5 @@ def _payload_steps(name: str, value: object) -> Generator[None, None, Payload]:
             f"{name!r} came out of the sandbox malformed. Restart the sandbox and try again.",
             recoverable=False,
         ) from None
+    data.truncate()  # there was padding
     return Payload(kind=kind, data=data.getvalue(), form=form)

@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from aisotools.core.events import CallDecided, CallFinished, CallStarted, SessionEvent
 from aisotools.core.sandboxes import VariablePoint
 from aisotools.core.truncation import summarize_names
-from aisotools.core.types import Effect, Json, ToolResult
+from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.sandbox.host.failures import VARIABLES_KEPT
-from aisotools.session.undo_steps import UndoPlan, UndoStep
+from aisotools.sandbox.host.fork_observation import DetachedFiles
+from aisotools.session.undo_steps import UndoPlan, UndoStep, refusal
 from aisotools.workspace.checkpoints.authorship import Author
 from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.plan import RAN_BESIDE, Reasons
@@ -43,7 +44,10 @@ def add_notes(result: ToolResult, mode: RootMode) -> ToolResult:
 
 
 def explain_kept(
-    result: ToolResult, paths: Sequence[str] | None, changes: Mapping[Author, Sequence[str]] = NO_CHANGES
+    result: ToolResult,
+    paths: Sequence[str] | None,
+    changes: Mapping[Author, Sequence[str]] = NO_CHANGES,
+    beside: Sequence[str] = (),
 ) -> ToolResult:
     """Add to the result of a call that timed out what it had changed until then, and that this stays.
 
@@ -51,6 +55,7 @@ def explain_kept(
         result: The result.
         paths: All that has changed during the call; None if that is not known.
         changes: The same by author; nothing if there are too many.
+        beside: Other calls that may have changed something at the same time.
     """
     if paths is None:
         return _add_line(result, "What it had changed by then stays changed; which files is not known.")
@@ -58,7 +63,15 @@ def explain_kept(
     own = [path for path in paths if path not in others]
     if not own:
         return _add_line(result, "It had changed no file.").with_metadata(changed_files=[])
-    if result.metadata.get("threads_left"):
+    what = "had changed" if beside else "it had changed"
+    if beside:
+        remark = (
+            f" {summarize_names(beside)} ran at the same time, and what each has changed cannot always be "
+            "told apart: an undo of one of them alone may be refused, and names the others."
+        )
+    elif result.metadata.get("still_running"):
+        remark = " Once it has ended, an undo takes that back, if nobody else has changed any of it since."
+    elif result.metadata.get("threads_left"):
         # What a thread writes after its call cannot be told from what a person does.
         remark = " Undo takes it back with force=True, and ends its threads."
     elif changes["unclear"]:
@@ -69,7 +82,7 @@ def explain_kept(
         remark = " Undo takes it back, unless somebody else has changed some of it as well."
     else:
         remark = " Undo takes it back."
-    line = f"What it had changed by then stays changed: {summarize_names(own)}.{remark}"
+    line = f"What {what} by then stays changed: {summarize_names(own)}.{remark}"
     return _add_line(result, line).with_metadata(changed_files=own[:_MAX_LISTED])
 
 
@@ -92,7 +105,8 @@ def explain_taken_back(
     metadata = {"changed_files": own[:_MAX_LISTED], "taken_back": not undone.is_error}
     if undone.is_error:
         stays = summarize_names(own) or "perhaps variables"
-        line = f"What it had changed could not be taken back, and stays changed: {stays}. {undone.content}"
+        problem = f"What had changed by then could not be taken back, and stays changed: {stays}."
+        line = f"{problem} {undone.content}"
         return _add_line(result, line).with_metadata(**metadata)
     # What the sandbox has said of the variables was true before the undo.
     first, *rest = result.content.split("\n", 1)
@@ -110,24 +124,62 @@ def explain_taken_back(
     return result.with_metadata(**metadata)
 
 
-def explain_helpers(result: ToolResult, helpers: Mapping[int, str]) -> ToolResult:
-    """Add to the result of an undo or redo which idle helpers were ended for it: process id to library."""
-    if not helpers:
-        return result
-    names = summarize_names([f"{library} ({pid})" for pid, library in sorted(helpers.items())])
-    line = f"Ended, since they only waited for work and had no file open for writing: processes of {names}."
-    return _add_line(result, line).with_metadata(ended_helpers=sorted(helpers))
+def explain_left_running(
+    result: ToolResult, helpers: Mapping[int, str], host_work: Sequence[str]
+) -> ToolResult:
+    """Add to the result of an undo or redo what of earlier calls was ended for it, and what still runs.
+
+    Args:
+        result: The result.
+        helpers: Idle helpers that were ended: process id to library.
+        host_work: The calls of which something runs on the host, where nobody but their tools can end it.
+    """
+    if helpers:
+        names = summarize_names([f"{library} ({pid})" for pid, library in sorted(helpers.items())])
+        line = (
+            f"Ended, since they only waited for work and had no file open for writing: processes of {names}."
+        )
+        result = _add_line(result, line).with_metadata(ended_helpers=sorted(helpers))
+    if host_work and not result.is_error:
+        line = f"Still running on the host: {summarize_names(host_work)}. What it changes from now on stays."
+        result = _add_line(result, line).with_metadata(host_work=list(host_work))
+    return result
 
 
-def explain_detached(result: ToolResult, files: Sequence[str]) -> ToolResult:
+def explain_detached(result: ToolResult, files: DetachedFiles) -> ToolResult:
     """Add to the result of an undo or redo which files variables hold open that it has replaced."""
-    if not files:
-        return result
-    line = (
-        f"{_STILL_OPEN}{summarize_names(files)}. What a variable writes to it from now on does not reach the "
-        "workspace, since another file or none stands there: open it again."
+    written, read = sorted(files.written), sorted(files.read)
+    if written:
+        line = (
+            f"{_STILL_OPEN}{summarize_names(written)}. What a variable writes to it from now on does not "
+            "reach the workspace, since another file or none stands there: open it again."
+        )
+        result = _add_line(result, line)
+    if read:
+        line = (
+            f"{_STILL_OPEN}{summarize_names(read)}. What a variable reads from it may differ from what is in "
+            "the workspace, since another file or none stands there: open it again."
+        )
+        result = _add_line(result, line)
+    return result.with_metadata(detached_files=[*written, *read][:_MAX_LISTED]) if written or read else result
+
+
+def refuse_for_host_work(direction: str, work: Sequence[str]) -> ToolResult:
+    """Return the refusal of an undo or redo while calls have left something running on the host."""
+    return refusal(
+        f"{summarize_names(work)} still runs on the host and may go on changing files. Only the tool itself "
+        f"can end that: wait for it; with force=True the {direction} does not wait, and what it changes "
+        "afterwards stays."
     )
-    return _add_line(result, line).with_metadata(detached_files=list(files[:_MAX_LISTED]))
+
+
+def explain_host_work(result: ToolResult, work: Sequence[str]) -> ToolResult:
+    """Add to the result of a call what earlier calls had left running on the host meanwhile."""
+    line = (
+        f"Still running on the host meanwhile: {summarize_names(work)}. What it has changed during this call "
+        "may count as a change of this call."
+    )
+    return _add_line(result, line).with_metadata(host_work=list(work))
 
 
 def find_passed_over(events: Sequence[SessionEvent], plan: UndoPlan, undone: Collection[str]) -> list[str]:
@@ -233,6 +285,30 @@ def list_partly_covered(snapshot: Snapshot) -> tuple[str, ...]:
     paths = [f"{printable('/'.join(path))} ({what})" for path, what in snapshot.partial]
     more = snapshot.partial_count - len(paths)
     return (*paths, f"{more:,} more") if more > 0 else tuple(paths)
+
+
+def describe_coverage(snapshot: Snapshot, facts: Facts, declared: str | None, *, is_covered: bool) -> str:
+    """Return what undo will bring back after a call, and what it will not, in sentences for its card.
+
+    Args:
+        snapshot: The workspace before the call.
+        facts: Those of the call.
+        declared: The path that a tool on the host says it changes, if it says so.
+        is_covered: Whether undo brings that back.
+    """
+    uncovered = list_uncovered(snapshot)
+    but = f", but not {summarize_names(uncovered)}" if uncovered else ""
+    sentences = [f"Undo brings back the files of the workspace{but}."]
+    if snapshot.partial_count:
+        sentences.append(f"It will not restore: {summarize_names(list_partly_covered(snapshot))}.")
+    if facts.runs_in == "host":
+        if declared is not None:
+            verb = "also brings back" if is_covered else "does not cover"
+            sentences.append(f"It {verb} {printable(declared)}.")
+        sentences.append("Whatever else it does outside the workspace stays done.")
+    elif facts.level == "limited":
+        sentences.append("At level limited it may change files elsewhere, which stay changed.")
+    return " ".join(sentences)
 
 
 def explain_unrestored(result: ToolResult, entries: Sequence[str]) -> ToolResult:

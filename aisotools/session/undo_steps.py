@@ -80,6 +80,7 @@ class VariableStates:
         self._numbers = itertools.count()
         self.now = self.latest = self.left = next(self._numbers)
         self._found: dict[str, int] = {}
+        self._begun: tuple[str, int] = "", self.now
 
     def __repr__(self) -> str:
         return f"<VariableStates: {len(self._found)} calls, now {self.now}>"
@@ -92,6 +93,13 @@ class VariableStates:
         self._found[call_id] = self.now
         if may_change:
             self.note_changed()
+        self._begun = call_id, self.now
+
+    def withdraw(self, call_id: str) -> None:
+        """Forget a call that has begun and did not run after all."""
+        found = self._found.pop(call_id)
+        if self._begun == (call_id, self.now):  # nothing else has begun or ended since
+            self.now = found
 
     def note_changed(self) -> None:
         """Note that the variables may have changed: a call has ended, or another worker has come.
@@ -283,8 +291,12 @@ class UndoChoice:
 
     # ---- in words
 
-    def describe(self) -> str:
-        """Return how far the steps reach, for files and for variables, in a sentence."""
+    def describe(self, *, damaged: int = 0) -> str:
+        """Return how far the steps reach, for files and for variables, in a sentence.
+
+        Args:
+            damaged: How many stored contents are known to be damaged.
+        """
         dropped = self._describe_dropped()
         if not self.steps:
             return f"There is nothing to {self._direction}.{dropped}"
@@ -293,6 +305,11 @@ class UndoChoice:
         if length < len(self.steps):
             step = self.steps[length]
             beyond = f" {describe_unkept(self._direction, str(step), step.unkept)}"
+        if damaged:
+            beyond += (
+                f" Contents that are stored for undo were found damaged ({damaged:,}): an undo that needs "
+                "them is refused, and with force=True leaves those files as they are."
+            )
         if not length:
             return f"Undo reaches back no call.{beyond}{dropped}"
         files = f"{_count(length)}, to before {self.steps[length - 1]}"

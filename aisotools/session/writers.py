@@ -11,6 +11,7 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Mapping
+from itertools import filterfalse
 
 from aisotools.core.threads import in_thread, start_in_thread
 from aisotools.core.types import ToolResult
@@ -18,7 +19,7 @@ from aisotools.policy.prepared import PreparedCall
 from aisotools.sandbox.host.activity import IdleTimes, Observation
 from aisotools.session.guards import is_file_tool
 from aisotools.session.sharing import SharedWorkspace
-from aisotools.session.undo_results import explain_others
+from aisotools.session.undo_results import explain_host_work, explain_others
 from aisotools.workspace.checkpoints.authorship import Authorship, Evidence, TimeSpan, parse_names
 from aisotools.workspace.checkpoints.steps import Checkpoint
 from aisotools.workspace.checkpoints.store import content_digest
@@ -89,6 +90,7 @@ class CallWriters:
         written: Digests of what it writes as a whole, by path.
         on_host: Whether it runs outside of the sandboxes, where nobody looks when it runs.
         looks: How often it was looked what runs.
+        host_work: The earlier calls that have left something running on the host.
         overlapping: The calls that have run at the same time, and may have written to the same files.
     """
 
@@ -104,6 +106,7 @@ class CallWriters:
         self.written = written
         self.on_host = on_host
         self.overlapping: list[CallWriters] = []
+        self.host_work = shared.find_host_work()
         self.looks = 0
         self._is_over = False
         self._shared = shared
@@ -138,19 +141,18 @@ class CallWriters:
 
         Nothing is known of a path to which one of them may write something else.
         """
-        calls = (self, *self.overlapping)
-        if any(call.own is None for call in calls):
-            return {}
         contents: dict[TreePath, frozenset[str]] = {}
-        for call in calls:
+        others: list[TreePath] = []
+        for call in (self, *self.overlapping):
+            if call.own is None:
+                return {}
             for path, digest in call.written.items():
                 contents[path] = contents.get(path, frozenset()) | {digest}
-        others = [path for call in calls for path in (call.own or ()) if path not in call.written]
-        return {
-            path: digests
-            for path, digests in contents.items()
-            if not any(path[: len(other)] == other for other in others)
-        }
+            others += filterfalse(call.written.__contains__, call.own)
+        for other in others:
+            for path in [path for path in contents if path[: len(other)] == other]:
+                del contents[path]
+        return contents
 
     @property
     def idle_spans(self) -> tuple[TimeSpan, ...]:
@@ -189,6 +191,8 @@ class CallWriters:
             result: The call's result.
             inline: Whether there are so few files that the event loop can compare them itself.
         """
+        if self.host_work:
+            result = explain_host_work(result, self.host_work)
         authorship = step.authorship
         took_long = time.monotonic() - self._began_s >= LONG_CALL_S
         # One that timed out names what it has changed in any case.

@@ -162,6 +162,8 @@ class Checker:
             checks = {keyword: check for keyword, check in checks.items() if keyword not in _WITH_PATTERNS}
         self._checks = checks
         self._with_patterns = with_patterns
+        # Each is compiled once: a schema may have more than `matcher` remembers, for any number of values.
+        self._matchers: dict[str, Callable[[str], bool]] = {}
 
     def violations(self, value: Json) -> Found:
         """Yield what does not fit.
@@ -203,9 +205,10 @@ class Checker:
         return next(self._check(schema, value, ()), None) is None
 
     def _matches(self, pattern: str, text: str) -> bool:
-        matches = matcher(pattern)
+        matches = self._matchers.get(pattern) or matcher(pattern)
         if matches is None:
             raise BrokenSchema(pattern_flaw(pattern))
+        self._matchers[pattern] = matches
         if len(text) > searchable_chars(pattern):
             raise OverBudget  # a search cannot be interrupted, and holds up every thread
         self._spend(1 + len(text) * count_states(pattern) // _WORK_PER_STEP)

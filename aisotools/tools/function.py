@@ -16,7 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from aisotools.core.exceptions import SignatureError, ToolError
 from aisotools.core.protocols import Concurrency, Declaration, Programs, ToolContext, ToolPayload
-from aisotools.core.threads import TOOLS
+from aisotools.core.threads import start_tool_function
 from aisotools.core.types import Effect, Facts, Json, RunsIn, ToolResult
 from aisotools.tools.results import to_result
 from aisotools.tools.schema import FunctionSchema, function_schema
@@ -217,7 +217,7 @@ class FunctionTool(Generic[P, R]):
         function: Callable[..., Any] = self.function
         if self.runs_in == "host" and not inspect.iscoroutinefunction(function):
             # A blocking function would stop the event loop, which delivers clicks and the Stop button.
-            value = await TOOLS.start(function, **bound)
+            value = await start_tool_function(function, **bound)
         else:
             value = function(**bound)
         if inspect.isawaitable(value):

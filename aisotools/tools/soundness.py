@@ -6,11 +6,17 @@ they say they are. Nothing that they name is ever fetched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from aisotools.tools.patterns import MAX_STATES, matcher
+from aisotools.tools.patterns import (
+    LINEAR_FORM,
+    MAX_COMPILE_WORK,
+    MAX_PATTERN_CHARS,
+    count_compile_work,
+    matcher,
+)
 
 MAX_SCHEMA_DEPTH = 64
 """Levels of a schema."""
@@ -21,7 +27,7 @@ MAX_SCHEMA_VALUES = 20_000
 MAX_SCHEMA_CHARS = 1 << 20
 """Characters of all names and texts in a schema."""
 
-_MAX_PATTERN_CHARS = 1_000
+_MAX_PATTERNS_WORK = 2 * MAX_COMPILE_WORK  # of all patterns of a schema; the event loop waits meanwhile
 _MAX_SHOWN_CHARS = 80
 _WHOLE = "as a whole"
 _MAX_INDEX_DIGITS = 6
@@ -144,6 +150,7 @@ def schema_flaw(schema: Mapping[str, Any], *, with_patterns: bool = True) -> str
     references = References(schema)
     inner_id = ""
     has_reference = False
+    patterns = _SchemaPatterns()
     pending: list[tuple[Any, tuple[str, ...]]] = [(schema, ())]
     while pending:
         node, path = pending.pop()
@@ -165,9 +172,9 @@ def schema_flaw(schema: Mapping[str, Any], *, with_patterns: bool = True) -> str
             elif keyword == "$id" and path and not value.startswith("#"):
                 inner_id = value
             elif keyword == "pattern" and with_patterns:
-                flaw = pattern_flaw(value)
+                flaw = patterns.flaw([value])
             elif keyword == "patternProperties" and with_patterns:
-                flaw = next(filter(None, map(pattern_flaw, value)), "")
+                flaw = patterns.flaw(value)
             if flaw:
                 return _flaw_at(place, flaw)
             if keyword in _SCHEMAS:
@@ -308,14 +315,38 @@ class References:
 # ---- regular expressions
 
 
+class _SchemaPatterns:
+    """The regular expressions of one schema, which are compiled one after the other when it is checked."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._work = 0
+
+    def flaw(self, patterns: Iterable[str]) -> str:
+        """Return why one of these, or all so far together, are not checked, or `""`."""
+        for pattern in patterns:
+            if pattern in self._known:
+                continue
+            self._known.add(pattern)
+            work = count_compile_work(pattern)
+            self._work += work if work <= MAX_COMPILE_WORK else 0  # then it is not compiled
+            if self._work > _MAX_PATTERNS_WORK:
+                return (
+                    f"with the pattern {_short(pattern)}, all patterns of the schema take too long to "
+                    "compile; use fewer, with fewer repetitions of large classes"
+                )
+            if flaw := pattern_flaw(pattern):
+                return flaw
+        return ""
+
+
 def pattern_flaw(pattern: str) -> str:
     """Return why a regular expression is not checked, or `""` if it is."""
-    if len(pattern) > _MAX_PATTERN_CHARS:
-        return f"the pattern has {len(pattern):,} characters; at most {_MAX_PATTERN_CHARS:,} are checked"
+    if len(pattern) > MAX_PATTERN_CHARS:
+        return f"the pattern has {len(pattern):,} characters; at most {MAX_PATTERN_CHARS:,} are checked"
     if matcher(pattern) is None:
         return (
-            f"the pattern {_short(pattern)} cannot be checked in linear time; write it without look-around "
-            "and back-references, and with at most "
-            f"{MAX_STATES:,} characters when all repetitions are written out, or check it in the tool"
+            f"the pattern {_short(pattern)} cannot be checked in linear time; keep to {LINEAR_FORM}; "
+            "or check it in the tool"
         )
     return ""

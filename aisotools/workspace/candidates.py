@@ -61,7 +61,7 @@ RACY_NS = 20_000_000
 _REPLACED = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))  # by nothing, a file, a link
 _HELD_FOLDERS = 64
 _MAX_LISTINGS = 100_000  # that are cached; a folder beyond is listed each time
-_BATCH = 256
+_BATCH = 16  # entries of a folder that are charged together: there may be as many folders with fewer
 _FIRST_LETTERS_OF_GIT = frozenset("chrs")  # of files in a repository, and of their sources
 _STEP_CHARS = 16
 """Characters of a name that are one step, if it is a long one: the worst take about 0.5 µs each."""
@@ -394,9 +394,9 @@ class _CandidateWalk:
         os.close(left.folder)
 
     def _take_chars(self, name: str) -> None:
-        """Use up the steps that it takes to fold and to match a name, if it is a long one."""
-        if len(name) >= 2 * _STEP_CHARS:
-            self._steps.take(len(name) // _STEP_CHARS)
+        """Use up the steps that it takes to fold and to match a name, if it is a long one or not ASCII."""
+        if len(name) >= 2 * _STEP_CHARS or not name.isascii():
+            self._steps.take(1 + len(name) // _STEP_CHARS)
 
     def _list(self, folder: int, path: str, folded_path: str, above: Zone, status: os.stat_result) -> Listing:
         # A folder that changed within the last tick may change again without a new change time.

@@ -11,22 +11,27 @@ that it names: a program `git` in a folder of `PATH`, a library, settings. It ru
 Mechanism: a workspace is refused in which such a file could be written. `refuse_host_files` is part of
 `aisotools.workspace.import_roots.refuse_import_root`, so it looks whenever that does. Compiled code below
 `sys.pycache_prefix` has the path of its source there: a workspace that lies below counts if there is a folder
-at that path. For variables there is a table, each with the form of its values and with the reason, and a
-pattern for those whose names say that plugins are loaded from there (`X_PLUGIN_PATH`). A value is taken apart
-as the programs do, and each path in it is followed through its links (`leads_into`). An entry that is
-relative or empty counts from the current folder, as it does for this process. A folder of settings counts as
-well if the workspace lies in it, since programs look below it by their names; not so the home folder.
+at that path. For variables there is a table, each with the form of its values and with the reason; and a rule
+for all others, by the form of their names: words such as `MODULE`, `CONFIG`, `LIB` or `EXEC` wherever they
+stand, ends such as `HOME`, `CACHE` or `TARGET` unless another word speaks of data, and any `X_PATH` that
+holds a list, as data has one place. A value is taken apart as the programs do, in any way where only the name
+is known, and each path in it is followed through its links (`leads_into`). Of a function that bash inherits
+(`BASH_FUNC_ls%%`), the paths in its text count, whatever it does with them. An entry that is relative or
+empty counts from the current folder, as it does for this process. A folder of settings counts as well if the
+workspace lies in it, since programs look below it by their names; not so the home folder.
 
-What is not in the table: variables that choose what is shown (`MANPATH`, `INFOPATH`: a page runs nothing when
-it is shown), where something is written (`XDG_STATE_HOME`, `XDG_CACHE_HOME`, `TMPDIR`), or which files are
-read as data (`GIT_WORK_TREE`). Those by which Python finds modules are in `aisotools.workspace.import_roots`,
-those of Jupyter in `aisotools.workspace.lock`.
+What decides is whether a program runs what lies there. So not in the table: variables that choose what is
+shown (`MANPATH`, `INFOPATH`: a page runs nothing when it is shown), where something is written
+(`XDG_STATE_HOME`), or which files are read as data (`GIT_WORK_TREE`); but `TMPDIR`, where pip and compilers
+run what they have just written. `tests/data/host_variables.toml` has hundreds of both kinds. Those by which
+Python finds modules are in `aisotools.workspace.import_roots`, those of Jupyter in
+`aisotools.workspace.lock`.
 
 Race window: between two looks, a variable of the environment, the program or a module that is loaded by its
 path may change; before each call that may change something the variables are compared. The folder of the
 sources may be made. Files that the program opens and runs by itself, and settings of other programs, are not
-known here. A person who starts a program in the workspace, with an empty or relative entry in a variable,
-runs what lies there.
+known here. Nor is a variable that is not in the table and whose name says nothing. A person who starts a
+program in the workspace, with an empty or relative entry in a variable, runs what lies there.
 
 When a look fails, the call or the worker that needed it does not start. Files that are there stay.
 """
@@ -42,6 +47,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote
 
 from aisotools.core.exceptions import WorkspaceRefused
 from aisotools.workspace.real_paths import RealPaths, leads_into, lies_to
@@ -51,9 +57,10 @@ _ENDINGS = tuple(
 )
 _PYCACHE = "__pycache__"
 
-Form = Literal["folders", "files", "path", "settings", "words"]
+Form = Literal["folders", "files", "path", "settings", "words", "function", "any"]
 """Folders separated by colons; files separated by colons or blanks; one path; one folder of settings, or
-several; words of a command or options."""
+several; words of a command or options; a function of bash; any of these, as for a variable that is known by
+its name alone."""
 
 
 def refuse_host_files(
@@ -228,7 +235,11 @@ HOST_VARIABLES = (
         CABAL_DIR MIX_HOME MIX_ARCHIVES HEX_HOME DENO_DIR DENO_INSTALL BUN_INSTALL COREPACK_HOME
         NPM_CONFIG_PREFIX npm_config_prefix YARN_GLOBAL_FOLDER COMPOSER_HOME R_HOME MAMBA_ROOT_PREFIX
         CONDA_ENVS_PATH CONDA_PKGS_DIRS NUGET_PACKAGES UV_PROJECT_ENVIRONMENT UV_TOOL_DIR
-        UV_PYTHON_INSTALL_DIR PIPX_HOME POETRY_HOME ORACLE_HOME CATALINA_HOME KREW_ROOT HELM_PLUGINS
+        UV_PYTHON_INSTALL_DIR PIPX_HOME POETRY_HOME ORACLE_HOME CATALINA_HOME KREW_ROOT HELM_PLUGINS RDBASE
+        ROOTSYS GISBASE FSLDIR VMDDIR JBANG_DIR JUPYTERLAB_DIR PERLBREW_ROOT SAGE_ROOT I_MPI_ROOT BOOST_ROOT
+        VCPKG_ROOT ONEAPI_ROOT SPACK_ROOT VERILATOR_ROOT FPCDIR ASCEND_OPP_PATH DPKG_ROOT FLUTTER_ROOT
+        CUPS_SERVERROOT SDKROOT CUDA_PATH ROCM_PATH HIP_PATH HIP_CLANG_PATH KDEDIRS TEXMFLOCAL
+        HATCH_DATA_DIR HELM_DATA_HOME NMAPDIR
         """,
     ),
     _row(
@@ -244,7 +255,10 @@ HOST_VARIABLES = (
         FREI0R_PATH GEGL_PATH BABL_PATH MAGICK_CODER_MODULE_PATH MAGICK_FILTER_MODULE_PATH
         MAGICK_CONFIGURE_PATH GDK_PIXBUF_MODULEDIR GTK_EXE_PREFIX GI_TYPELIB_PATH QML_IMPORT_PATH
         QT_QPA_PLATFORM_PLUGIN_PATH UCX_MODULE_DIR FI_PROVIDER_PATH LOCPATH NUGET_PLUGIN_PATHS
-        CMAKE_PREFIX_PATH CMAKE_MODULE_PATH PKG_CONFIG_PATH PKG_CONFIG_LIBDIR ACLOCAL_PATH
+        CMAKE_PREFIX_PATH CMAKE_MODULE_PATH PKG_CONFIG_PATH PKG_CONFIG_LIBDIR ACLOCAL_PATH LD_ORIGIN_PATH
+        ITK_AUTOLOAD_PATH UNO_PATH WEBKIT_INJECTED_BUNDLE_PATH ADA_OBJECTS_PATH CNI_PATH VST3_PATH CLAP_PATH
+        NUKE_PATH HOUDINI_PATH MAYA_PLUG_IN_PATH TRITON_LIBCUDA_PATH GALLIUM_PIPE_SEARCH_DIR XLOCALEDIR
+        MLT_REPOSITORY PLUMED_KERNEL
         """,
     ),
     _row(
@@ -252,12 +266,13 @@ HOST_VARIABLES = (
         "programs load these libraries, or what these files name",
         """
         LD_PRELOAD LD_AUDIT LD_PROFILE DOTNET_STARTUP_HOOKS DOTNET_ADDITIONAL_DEPS CORECLR_PROFILER_PATH
-        COR_PROFILER_PATH GDK_PIXBUF_MODULE_FILE GTK_IM_MODULE_FILE GTK_MODULES GTK3_MODULES VK_ICD_FILENAMES
-        VK_DRIVER_FILES VK_ADD_DRIVER_FILES __EGL_VENDOR_LIBRARY_FILENAMES OCL_ICD_FILENAMES OPENCL_LAYERS
-        XR_RUNTIME_JSON NCCL_NET_PLUGIN TPU_LIBRARY_PATH SSH_SK_PROVIDER CMAKE_TOOLCHAIN_FILE
-        CMAKE_PROJECT_TOP_LEVEL_INCLUDES
+        COR_PROFILER_PATH GDK_PIXBUF_MODULE_FILE GTK_IM_MODULE_FILE GTK_MODULES GTK3_MODULES
+        VK_ICD_FILENAMES VK_DRIVER_FILES VK_ADD_DRIVER_FILES __EGL_VENDOR_LIBRARY_FILENAMES
+        OCL_ICD_FILENAMES OPENCL_LAYERS XR_RUNTIME_JSON NCCL_NET_PLUGIN TPU_LIBRARY_PATH SSH_SK_PROVIDER
+        CMAKE_TOOLCHAIN_FILE CMAKE_PROJECT_TOP_LEVEL_INCLUDES
         """,
     ),
+    _row("words", "programs that use SDL load these libraries", "SDL_DYNAMIC_API SDL3_DYNAMIC_API"),
     _row(
         "folders",
         "interpreters load modules from there",
@@ -265,8 +280,14 @@ HOST_VARIABLES = (
         NODE_PATH PERL5LIB PERLLIB RUBYLIB GEM_PATH CLASSPATH TCLLIBPATH GUILE_LOAD_PATH JULIA_LOAD_PATH
         R_LIBS R_LIBS_USER R_LIBS_SITE EMACSLOADPATH PHP_INI_SCAN_DIR OCAMLPATH ERL_LIBS GHC_PACKAGE_PATH
         MYPYPATH ANSIBLE_LIBRARY ANSIBLE_COLLECTIONS_PATH ANSIBLE_ROLES_PATH M4PATH
+        AIRFLOW__CORE__DAGS_FOLDER EMACSDATA GDB_DATA_DIRECTORY PANDOC_DATA_DIR PLTCOLLECTS PLTADDONDIR
+        CHICKEN_REPOSITORY_PATH LEAN_PATH AGDA_DIR CRYSTAL_PATH HAXE_STD_PATH GPR_PROJECT_PATH OCTAVE_PATH
+        GROFF_TMAC_PATH BUNDLE_PATH TCL8_6_TM_PATH EASYBUILD_ROBOT_PATHS MONO_PATH UVICORN_APP_DIR
         """,
     ),
+    # The name of an object may stand behind the file: `app.py:create`.
+    _row("files", "a server loads this application", "FLASK_APP QUART_APP"),
+    _row("words", "Nix takes packages from there, and programs out of these", "NIX_PATH"),
     _row("words", "Lua loads modules from there", "LUA_PATH LUA_CPATH LUA_INIT"),
     _row(
         "path",
@@ -291,22 +312,28 @@ HOST_VARIABLES = (
         GNUPGHOME DOCKER_CONFIG JULIA_DEPOT_PATH VIM VIMRUNTIME JAVA_HOME GRADLE_USER_HOME SPARK_CONF_DIR
         HADOOP_CONF_DIR HIVE_CONF_DIR YARN_CONF_DIR ODBCSYSINI PGSYSCONFDIR MYSQL_HOME TNS_ADMIN CURL_HOME
         CLOUDSDK_CONFIG GH_CONFIG_DIR HELM_CONFIG_HOME MISE_CONFIG_DIR POETRY_CONFIG_DIR ANSIBLE_HOME
-        TF_DATA_DIR TF_PLUGIN_CACHE_DIR
+        TF_DATA_DIR TF_PLUGIN_CACHE_DIR DASK_CONFIG GSETTINGS_SCHEMA_DIR IPYTHONDIR MATLAB_PREFDIR
+        MAXIMA_USERDIR
         """,
     ),
     _row(
         "settings",
         "libraries load compiled code, modules and pickles from there",
         """
-        NUMBA_CACHE_DIR TRITON_CACHE_DIR TRITON_HOME TORCH_HOME TORCH_EXTENSIONS_DIR
-        TORCHINDUCTOR_CACHE_DIR CUPY_CACHE_DIR CUDA_CACHE_PATH HF_HOME HF_HUB_CACHE
-        HUGGINGFACE_HUB_CACHE HF_MODULES_CACHE HF_DATASETS_CACHE TRANSFORMERS_CACHE
-        SENTENCE_TRANSFORMERS_HOME KERAS_HOME TFHUB_CACHE_DIR NLTK_DATA SCIKIT_LEARN_DATA GENSIM_DATA_DIR
-        JAX_COMPILATION_CACHE_DIR
+        NUMBA_CACHE_DIR TRITON_CACHE_DIR TRITON_HOME TORCH_HOME TORCH_EXTENSIONS_DIR TORCHINDUCTOR_CACHE_DIR
+        CUPY_CACHE_DIR CUDA_CACHE_PATH HF_HOME HF_HUB_CACHE HUGGINGFACE_HUB_CACHE HF_MODULES_CACHE
+        HF_DATASETS_CACHE TRANSFORMERS_CACHE SENTENCE_TRANSFORMERS_HOME KERAS_HOME TFHUB_CACHE_DIR NLTK_DATA
+        SCIKIT_LEARN_DATA GENSIM_DATA_DIR JAX_COMPILATION_CACHE_DIR
         """,
     ),
-    # Folders of their own are made in it, so a workspace that lies beside them is safe.
+    # Folders of their own are made in these, so a workspace that lies beside them is safe.
     _row("path", "joblib loads pickles from there", "JOBLIB_TEMP_FOLDER"),
+    _row("path", "a server of tmux that is found there can have a terminal run a command", "TMUX_TMPDIR"),
+    _row(
+        "path",
+        "compilers, pip and others run what they have written there just now",
+        "TMPDIR TMP TEMP XDG_CACHE_HOME XDG_RUNTIME_DIR CCACHE_DIR SCCACHE_DIR",
+    ),
     _row(
         "files",
         "programs obey these settings, which name programs, plugins or where packages come from",
@@ -316,7 +343,8 @@ HOST_VARIABLES = (
         STARSHIP_CONFIG PHPRC ODBCINI ODBCINSTINI FREETDSCONF PGSERVICEFILE ANSIBLE_CONFIG CONDARC MAMBARC
         TF_CLI_CONFIG_FILE SCREENRC LESSKEY LESSKEYIN DIRENV_CONFIG WGETRC WGET2RC YARN_RC_FILENAME GOENV
         CABAL_CONFIG AWS_SHARED_CREDENTIALS_FILE RIPGREP_CONFIG_PATH BAT_CONFIG_PATH MISE_CONFIG_FILE
-        PDM_CONFIG_FILE HATCH_CONFIG SOFTHSM2_CONF
+        PDM_CONFIG_FILE HATCH_CONFIG SOFTHSM2_CONF LATEXMKRCSYS R_MAKEVARS_USER XENVIRONMENT GOWORK
+        COMPOSE_FILE
         """,
     ),
     _row(
@@ -326,39 +354,156 @@ HOST_VARIABLES = (
         SHELL EDITOR VISUAL PAGER BROWSER MANPAGER GIT_EDITOR GIT_SEQUENCE_EDITOR GIT_PAGER GIT_SSH
         GIT_SSH_COMMAND GIT_ASKPASS GIT_EXTERNAL_DIFF GIT_PROXY_COMMAND SSH_ASKPASS SUDO_ASKPASS LESSOPEN
         LESSCLOSE PROMPT_COMMAND VIMINIT EXINIT CC CXX LD AR AS NM RANLIB CPP FC F77 RUSTC RUSTC_WRAPPER
-        RUSTC_WORKSPACE_WRAPPER RUSTDOC PYTHON PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON CLOUDSDK_PYTHON UV_PYTHON
-        CONDA_EXE MAMBA_EXE SUDO_EDITOR SYSTEMD_EDITOR SYSTEMD_PAGER HGEDITOR SVN_EDITOR FCEDIT BAT_PAGER
-        DELTA_PAGER GH_PAGER AWS_PAGER PSQL_PAGER PSQL_EDITOR FZF_DEFAULT_COMMAND CMAKE_C_COMPILER_LAUNCHER
-        CMAKE_CXX_COMPILER_LAUNCHER
+        RUSTC_WORKSPACE_WRAPPER RUSTDOC PYTHON PYTHONEXECUTABLE PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON
+        CLOUDSDK_PYTHON UV_PYTHON CONDA_EXE MAMBA_EXE SUDO_EDITOR SYSTEMD_EDITOR SYSTEMD_PAGER HGEDITOR
+        SVN_EDITOR FCEDIT BAT_PAGER DELTA_PAGER GH_PAGER AWS_PAGER PSQL_PAGER PSQL_EDITOR
+        FZF_DEFAULT_COMMAND CMAKE_C_COMPILER_LAUNCHER CMAKE_CXX_COMPILER_LAUNCHER ANSIBLE_INVENTORY
+        ANSIBLE_VAULT_PASSWORD_FILE GRAPHVIZ_DOT QTWEBENGINEPROCESS_PATH TRITON_PTXAS_PATH
+        HOMEBREW_BREW_FILE LESSEDIT LIBTOOLIZE PYPANDOC_PANDOC CHROME_DEVEL_SANDBOX SE_MANAGER_PATH
         """,
     ),
+    _row(
+        "words",
+        "make, or a script that configures a build, runs it as a command",
+        """
+        LEX YACC LINT CO GET PC M2C OBJC RM TEX TEXI2DVI MAKEINFO WEAVE CWEAVE TANGLE CTANGLE AUTOMAKE ACLOCAL
+        AUTOHEADER LIBTOOL AWK SED GREP EGREP FGREP M4 PERL FLEX BISON CXXCPP OBJCXX OBJCPP OBJCOPY OBJDUMP
+        READELF STRIP DLLTOOL WINDRES CUDACXX CUDAHOSTCXX HIPCXX ISPC ASM RC
+        """,
+    ),
+    _row("words", "shells run the commands in it when they show it", "PS0 PS1 PS2 PS4"),
     _row(
         "words",
         "programs take it as options, which may load code",
         """
         NODE_OPTIONS PERL5OPT PERL5DB RUBYOPT JAVA_TOOL_OPTIONS _JAVA_OPTIONS JDK_JAVA_OPTIONS MAKEFLAGS
         GNUMAKEFLAGS PYTEST_ADDOPTS GIT_CONFIG_PARAMETERS MAVEN_OPTS GRADLE_OPTS RUSTFLAGS PYTHONWARNINGS
-        JAVA_OPTS SBT_OPTS GOFLAGS PYSPARK_SUBMIT_ARGS PERLDB_OPTS LDFLAGS
+        JAVA_OPTS SBT_OPTS GOFLAGS PYSPARK_SUBMIT_ARGS PERLDB_OPTS LDFLAGS LESS
         """,
     ),
 )
 """All of them, by what programs do with what they name."""
 
 _ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")
-_BETWEEN_WORDS = re.compile(r"""[\s'"`;|&()<>,=?!]+""")
-_OPTION = re.compile(r"^-[A-Za-z]")
+_ENTRY = re.compile(r"(?:^|[:;])(?=[/~.$])")
+_BETWEEN_ENTRIES = re.compile("[:;]")
+_BETWEEN_QUOTES = re.compile(r"""['"`;|&()<>,=?!:\[\]{}]+\s*|(?<!\s)\s++(?=[-/~.@])""")
+_BETWEEN_WORDS = re.compile(r"""[\s'"`;|&()<>,=?!:\[\]{}]+""")
+_FILE_ADDRESS = re.compile(r"file://[^/\s]*/")
+_MAX_PATH = 4096  # no program opens a longer one
+_OPTION = re.compile(r"-+[A-Za-z]|[-@+*%^#]+")
 _MAX_SHOWN_CHARS = 200
 _VALUES_OF_GIT = "GIT_CONFIG_VALUE_"
-_PLUGINS = re.compile(r"[A-Z0-9_]+_(PLUGINS?|EXTENSIONS?|DRIVERS?)_(PATH|DIR|FILE)S?|ANSIBLE_[A-Z]+_PLUGINS")
-"""Names of which a program says that it loads code from there, whichever program it is."""
-
+_FUNCTION_OF_BASH = re.compile(r"BASH_FUNC_.*(?:%%|\(\))|__BASH_FUNC<.*>\(\)", re.DOTALL)
+"""Bash takes a function from a variable of this name, in the form of its own or of a distribution."""
 _NAMES = frozenset((*_ENVIRONMENTS, *(name for row in HOST_VARIABLES for name in row.names)))
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_PLACE_WORDS = _words(
+    """
+    PATH PATHS DIR DIRS DIRECTORY DIRECTORIES FOLDER FOLDERS FILE FILES FILENAME FILENAMES LIST LOCATION ROOT
+    """
+)
+_CODE_WORDS = _words(
+    """
+    ADDON AGENT ASKPASS BACKEND BIN BINARY BROWSER CFG CMD CNF COMMAND COMPILER COMPONENT CONF CONFIG
+    CONFIGURATION CONFIGURE CONNECTOR DLL DRIVER EDITOR ENGINE ENV ENVIRONMENT EPILOG EXE EXEC EXECUTABLE
+    EXTENSION FILTER FUNCTION GENERATOR HELPER HOOK INCLUDE INI INIT INJECTION INSTALL INTERPRETER JAR
+    LAUNCH LAUNCHER LAYER LIB LIBEXEC LIBRARY LINKER LOAD LOADABLE LOADER MACRO MODULE OVERRIDE PACKAGE
+    PAGER PKG PLUGIN PRELOAD PROFILE PROG PROGRAM PROLOG PROVIDER RC REGISTRY RSH RUNNER RUNTIME SCRIPT SDK
+    SERVICE SETTING SHELL SSH STARTUP SYMBOLIZER TOOL TOOLCHAIN UNIT VENDOR VENV VIRTUALENV WRAPPER
+    """
+)
+"""What programs run, load or obey, wherever the word stands in a name; of some there are many (`JARS`)."""
+_CODE_COMPOUND = re.compile(
+    r"""\w+ (BIN | CONF | CNF | CFG | EDITOR | INIT | PAGER | SHELL)
+    | \w+ (CONFIG | DRIVER | LIB(?<!CALIB) | LOADER | MODULE | PLUGIN | SCRIPT) S?
+    | \w* (BIN | CFG | CONF | CONFIG | EXEC | LIB | MODULE | PLUGIN | SCRIPT) (DIR | DIRS | PATH)
+    | \w* (INIT | \w(?<!S)RC) (FILE)? | BINARIES | LIBRARIES | REGISTRIES
+    | (BREW | CONTAINER | DOCKER | GEM | JUST | MAKE | PIP | PROC | RAKE | TASK | VAGRANT) FILES?""",
+    re.VERBOSE,
+)
+"""The same in one word: `KUBECONFIG`, `GMXLIB`."""
+_CODE_ENDS = _words("ARGS CACHE CC CXX FLAGS HOME LD OPT OPTIONS OPTS PREFIX PYTHON RUSTC SYSROOT TARGET")
+_CODE_COMPOUND_END = re.compile(r"\w+(?<!FILE)(?<!DATA)(CACHE|FLAGS|HOME|INPUTS|OPTS?|PATHS?|PREFIX)")
+"""Where a program is installed, what it keeps compiled code in or is told to load, at the end of a name."""
+_DATA_WORDS = _words(
+    """
+    APP ARCHIVE ARTIFACT BACKUP BOOK BUILD CHECKOUT CHECKPOINT CORPUS DATA DATABASE DATASET DB DOC DOCUMENT
+    DOWNLOAD FIGURE FILE IMAGE INPUT MAIL MEDIA MODEL NOTEBOOK OUT OUTPUT PRJ PROJECT REPO REPOSITORY SAVE
+    SERVER SOURCE STATIC UPLOAD WORK WORKSPACE
+    """
+)
+"""What is read and not run, in names whose end alone would speak of code (`DATA_HOME`, `MODEL_PATH`)."""
+_WRITTEN_WORDS = _words(
+    """
+    CWD DUMP HIST HISTFILE HISTORY LOCK LOG LOGS OUT OUTPUT OUTPUTS PID PIDFILE PROMPT PWD REPORT REPORTS
+    RESULT RESULTS SOCK SOCKET STDERR STDOUT SUMMARY TRACE
+    """
+)
+"""What is written, listened at or merely told of, at the end of a name."""
+_OPTIONS_OF_PROGRAMS = ("PIP_", "UV_", "NPM_CONFIG_", "OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_", "CARGO_BUILD_")
+"""Each option of these programs has a variable, also those that say what is loaded or installed."""
+_HARMLESS_NAMES = _words(
+    """
+    CDPATH GCOV_PREFIX GREP_OPTIONS INFOPATH JUPYTERHUB_SERVICE_PREFIX LLVM_PROFILE_FILE MAILPATH
+    MALLOC_CONF MANPATH MYPY_CACHE_DIR NLSPATH RES_OPTIONS RUFF_CACHE_DIR XCURSOR_PATH XDG_STATE_HOME
+    npm_config_local_prefix npm_lifecycle_script npm_package_json
+    """
+)
+"""Names whose form speaks of code, though nothing is run that lies there."""
+_LOOKED_AT_ELSEWHERE = _words(
+    "PYTHONPATH PYTHONHOME PYTHONPYCACHEPREFIX PYTHONSTARTUP PYTHONUSERBASE MPLCONFIGDIR MATPLOTLIBRC"
+)
+"""These have messages of their own."""
 
 
 @lru_cache(maxsize=4_096)  # asked before each call about every variable that there is
 def chooses_code(name: str) -> bool:
-    """Return whether `why_variables_refuse` reads the variable of this name."""
-    return name in _NAMES or name.startswith(_VALUES_OF_GIT) or _PLUGINS.fullmatch(name) is not None
+    """Return whether a variable of this name may have a workspace refused."""
+    return _is_known(name) or _promises_code(name) or _may_search(name)
+
+
+def _is_known(name: str) -> bool:
+    """Return whether a variable of this name is looked at whatever the form of its name promises."""
+    is_listed = name in _NAMES or name in _LOOKED_AT_ELSEWHERE or name.startswith(_VALUES_OF_GIT)
+    return is_listed or _FUNCTION_OF_BASH.fullmatch(name) is not None
+
+
+def _may_search(name: str) -> bool:
+    """Return whether a variable names code if it holds a list: data has one place, as in `VIDEO_PATH`."""
+    words = name.upper().split("_")
+    is_data = any(word.removesuffix("S") in _DATA_WORDS for word in words) or name in _HARMLESS_NAMES
+    return len(words) > 1 and words[-1] in {"PATH", "PATHS"} and not is_data
+
+
+@lru_cache(maxsize=4_096)
+def _promises_code(name: str) -> bool:
+    """Return whether a name says that a program runs, loads or obeys what lies there, whichever that is.
+
+    One word alone says it only as a compound: `CONFIG` is a person's own, `KUBECONFIG` a program's.
+    """
+    every = [word for word in name.upper().split("_") if word and not word.isdigit()]
+    words = every.copy()
+    while len(words) > 1 and words[-1] in _PLACE_WORDS:
+        words.pop()
+    if "_".join(every) in _NAMES:  # `LUA_PATH_5_4`
+        return True
+    if name in _HARMLESS_NAMES or not words or words[-1] in _WRITTEN_WORDS:
+        return False
+    if name.upper().startswith(_OPTIONS_OF_PROGRAMS) or any(_CODE_COMPOUND.fullmatch(word) for word in words):
+        return True
+    singular = {word.rstrip("0123456789").removesuffix("S") for word in words} | {*words}
+    if len(every) > 1 and not _CODE_WORDS.isdisjoint(singular):
+        return True
+    if not _DATA_WORDS.isdisjoint(singular):
+        return False
+    is_end = len(words) > 1 and words[-1] in _CODE_ENDS
+    return is_end or _CODE_COMPOUND_END.fullmatch(words[-1]) is not None
 
 
 def why_variables_refuse(workspace: str, environ: Mapping[str, str]) -> str:
@@ -374,7 +519,12 @@ def why_variables_refuse(workspace: str, environ: Mapping[str, str]) -> str:
     for name in _ENVIRONMENTS:
         if (value := environ.get(name)) and leads_into(value, {workspace}):
             return _describe_environment(value)
-    for row in (*HOST_VARIABLES, _numbered_of_git(environ), _plugins(environ)):
+    for row in (
+        *HOST_VARIABLES,
+        _numbered_of_git(environ),
+        _functions_of_bash(environ),
+        _promising(environ),
+    ):
         for name in row.names:
             value = environ.get(name)
             if value is None:
@@ -384,7 +534,8 @@ def why_variables_refuse(workspace: str, environ: Mapping[str, str]) -> str:
                     continue
                 if name == "PATH" and Path(entry).parent.joinpath("pyvenv.cfg").is_file():
                     return _describe_environment(str(Path(entry).parent))
-                shown = entry[:_MAX_SHOWN_CHARS] or "by an empty entry, which is the current folder"
+                line = " ".join(entry[:_MAX_SHOWN_CHARS].splitlines()).strip()
+                shown = line or "by an empty entry, which is the current folder"
                 return (
                     f"the variable {name} leads into it ({shown}), and {row.reason}. Take that out of {name} "
                     "and start this program again, or use another folder, such as ./workspace/mine."
@@ -406,19 +557,42 @@ def _numbered_of_git(environ: Mapping[str, str]) -> HostVariables:
     return HostVariables("words", "git takes it as a setting, which may name a program", names)
 
 
-def _plugins(environ: Mapping[str, str]) -> HostVariables:
-    names = tuple(sorted(name for name in environ if name not in _NAMES and _PLUGINS.fullmatch(name)))
-    return HostVariables("folders", "by its name a program loads plugins from there", names)
+def _functions_of_bash(environ: Mapping[str, str]) -> HostVariables:
+    names = tuple(sorted(name for name in environ if _FUNCTION_OF_BASH.fullmatch(name)))
+    return HostVariables(
+        "function",
+        "each bash that starts runs it instead of a command of that name, until `unset -f` removes it",
+        names,
+    )
+
+
+def _promising(environ: Mapping[str, str]) -> HostVariables:
+    names = tuple(
+        name
+        for name in sorted(environ)
+        if chooses_code(name)
+        and not _is_known(name)
+        and (_promises_code(name) or len(_ENTRY.findall(environ[name])) > 1)
+    )
+    return HostVariables(
+        "any", "by the form of its name a program runs, loads or obeys what lies there", names
+    )
 
 
 def _split(value: str, form: Form, environ: Mapping[str, str]) -> Iterator[str]:
     """Yield the paths that a value may name; an empty one is the current folder."""
     if form == "words":
-        for word in _BETWEEN_WORDS.split(_expand(value, environ)):
-            # Options have their paths behind the letter (`-I/lib`), behind a colon, or by themselves.
-            for part in {word, _OPTION.sub("", word), *word.split(":")}:
-                if "/" in part:
-                    yield _expand(part, environ)
+        yield from _paths_in(_expand(value, environ), environ)
+        return
+    if form in {"any", "function"}:
+        found = {*_paths_in(_expand(value, environ), environ)}
+        if form == "any":
+            found.update(_BETWEEN_ENTRIES.split(value))
+        else:
+            found -= {".", ".."}  # a command, and where a command goes
+        # A relative one may be a choice (`production`, `linux/amd64`) or part of a program (`s/x/y/`): it is
+        # a path if it begins with one.
+        yield from (part for part in found if part[:1] == "/" or os.path.lexists(part.partition("/")[0]))
         return
     if form == "path":
         parts = [value] if value else []
@@ -431,6 +605,28 @@ def _split(value: str, form: Form, environ: Mapping[str, str]) -> Iterator[str]:
         parts = re.split("[:;]", value) if value else []
     for part in parts:
         yield _expand(part, environ)
+
+
+def _paths_in(text: str, environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield all that may be a path in a command, in options, in a list or in an address of a file.
+
+    A name without a slash is none: it is that of a program, which is looked up in `PATH`.
+    """
+    texts = {text, text.replace("\\", "")}
+    texts |= {unquote(text) for text in texts if "%" in text}
+    texts |= {_FILE_ADDRESS.sub("/", text) for text in texts}
+    # What separates in one value is a part of a name in another, such as a blank: each is tried as both.
+    for separator in (_BETWEEN_ENTRIES, _BETWEEN_QUOTES, _BETWEEN_WORDS):
+        for word in {word for text in texts for word in separator.split(text)}:
+            if len(word) > _MAX_PATH or ("/" not in word and word not in {".", "..", "~"}):
+                continue
+            yield _expand(word, environ)
+            # Options have their paths behind the letter (`-I/lib`), a sign (`@/args`), several letters
+            # (`Rk/keys`, as the dash may be left out in `LESS`), or by themselves.
+            if (start := _OPTION.match(word)) is not None:
+                yield _expand(word[start.end() :], environ)
+            if "/" in word:
+                yield word[word.index("/") :]
 
 
 def _expand(text: str, environ: Mapping[str, str]) -> str:

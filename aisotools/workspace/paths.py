@@ -29,7 +29,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aisotools.core.exceptions import PathOutside, WorkspaceError
+from aisotools.core.exceptions import PathOutside, WorkspaceError, as_clause
 from aisotools.workspace.dirfd import DIRECTORY_FLAGS, WALK_FLAGS, open_unlocked
 
 _ALIAS_COMPONENTS = ("workspace",)
@@ -113,17 +113,26 @@ class OpenedFolder:
         Raises:
             WorkspaceError: If it is not. It says what is possible.
         """
-        if folder is None:
-            is_it = self.is_in_place
-        else:
-            status = os.fstat(folder)
-            is_it = self.identity in {None, (status.st_dev, status.st_ino)}
-        if not is_it:
-            instead = "something else is in its place" if os.path.lexists(self.path) else "nothing is there"
+        if folder is None and self.identity is None:
+            return
+        instead = "nothing is there"
+        try:
+            status = os.lstat(self.path) if folder is None else os.fstat(folder)
+            if self.identity in {None, (status.st_dev, status.st_ino)}:
+                return
+            if os.path.lexists(self.path):
+                instead = "something else is in its place"
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
             raise WorkspaceError(
-                f"The folder {self.path!r} was moved or removed after this session had opened, and {instead} "
-                "now. Move it back, or close this session and open another one."
-            )
+                f"The folder {self.path!r} cannot be looked at: {as_clause(error.strerror)}. Make it "
+                "readable again, or close this session and open another one."
+            ) from error
+        raise WorkspaceError(
+            f"The folder {self.path!r} was moved or removed after this session had opened, and {instead} "
+            "now. Move it back, or close this session and open another one."
+        )
 
     def check_above(self) -> None:
         """Check that it is at its path, and no link has taken the place of a folder above it.

@@ -44,11 +44,18 @@ def lies_to(workspace: str, folder: str) -> str:
     return "lies in" if workspace.startswith(f"{folder.rstrip('/')}/") else ""
 
 
-def leads_into(path: str, folders: AbstractSet[str]) -> bool:
+def leads_into(
+    path: str, folders: AbstractSet[str], identities: AbstractSet[tuple[int, int]] = frozenset()
+) -> bool:
     """Return whether the path, or a link on its way, enters one of these real folders.
 
     A file that a link in a workspace stands for counts: sandboxed code can point the link elsewhere. So does
     a path of which not all parts are followed.
+
+    Args:
+        path: A path; one that is relative begins in the current folder.
+        folders: Real paths.
+        identities: Device and inode of further ones, which are found under whatever name they have now.
     """
     if not path.startswith("/"):
         try:
@@ -70,6 +77,12 @@ def leads_into(path: str, folders: AbstractSet[str]) -> bool:
         if place in folders:
             return True
         try:
+            if identities:
+                status = os.lstat(place)
+                if (status.st_dev, status.st_ino) in identities:
+                    return True
+                if not stat.S_ISLNK(status.st_mode):
+                    continue
             link = os.readlink(place)  # noqa: PTH115 - done for each part at each import
         except (OSError, ValueError):  # no link, nothing there, or no path
             continue

@@ -9,7 +9,8 @@ Mechanism: every operation resolves its path as `workspace.paths` says and works
 A file is written beside its place and renamed.
 Race: between the look at a file and the rename somebody may replace it: then that is what is replaced, as
 with any editor; it lies in the same folder, so nothing outside is. Whoever reads meanwhile finds the old
-content or the new one.
+content or the new one. What a rule of the policy denies is not read, by its resolved path: code that may move
+a folder on the way meanwhile runs with the right to read the file itself.
 Failure: an error names what is wrong, the file is there as before, and the new one beside it is removed.
 """
 
@@ -20,12 +21,13 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceError
+from aisotools.core.path_texts import is_within, with_folders
 from aisotools.workspace import paths
 from aisotools.workspace.dirfd import (
     CREATE_FLAGS,
@@ -76,19 +78,37 @@ class Workspace:
         root: The folder's real path.
     """
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], denied: Iterable[str] = ()) -> None:
         """Use an existing folder.
+
+        Args:
+            root: The folder.
+            denied: Absolute paths without links that a rule keeps from being read, with all below them. They
+                need not exist.
 
         Raises:
             WorkspaceError: If it is not a folder.
         """
         self._root = paths.Root.of(root)
         self.root = Path(self._root.path)
+        prefix = f"{self._root.path.rstrip('/')}/"
+        self._denied = frozenset(path.removeprefix(prefix) for path in denied if path.startswith(prefix))
         if not self.root.is_dir():
             raise WorkspaceError(f"The workspace {os.fspath(root)!r} is not a folder. Create it first.")
 
     def __repr__(self) -> str:
         return f"<Workspace {self._root.path!r}>"
+
+    def is_denied(self, path: str) -> bool:
+        """Return whether what is at a resolved path must not be read, since a rule denies it."""
+        return not self._denied.isdisjoint(with_folders(path))
+
+    def find_denied(self, path: str) -> str:
+        """Return what must not be read at or below a resolved path, the first by name; empty for none."""
+        if self.is_denied(path):
+            return path
+        below = (one for one in sorted(self._denied) if path == "." or is_within(one, path))
+        return next((one for one in below if os.path.lexists(f"{self._root.path}/{one}")), "")
 
     def check(self) -> None:
         """Check that the folder is still at its path.
@@ -140,9 +160,11 @@ class Workspace:
 
         Raises:
             IsADirectoryError: If it is a folder.
-            WorkspaceError: If it is a FIFO, a socket or a device.
+            WorkspaceError: If it is a FIFO, a socket or a device, or must not be read.
         """
         with paths.locate(self._root, path) as resolved:
+            if self._denied and self.is_denied(resolved.path):
+                raise WorkspaceError(f"{paths.as_utf8(path)!r} is not read: a rule of the policy denies it.")
             file = _open_regular(resolved.directory, resolved.name, resolved.path)
         try:
             yield file

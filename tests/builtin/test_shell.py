@@ -382,6 +382,15 @@ async def test_git_is_told_to_note_nothing_whatever_earlier_calls_have_set(sessi
         ("TAR_OPTIONS", "--use-compress-program=evil"),
         ("target", "out/other.txt"),  # which `rm $target` names
         ("OMP_NUM_THREADS", "2; touch evil"),
+        ("OMP_NUM_THREADS", "EVIL"),
+        ("MKL_NUM_THREADS", "two"),
+        ("CUDA_VISIBLE_DEVICES", "EVIL"),
+        ("CUDA_VISIBLE_DEVICES", "GPU-zz"),
+        ("PYTHONHASHSEED", "evil"),
+        ("TOKENIZERS_PARALLELISM", "evil"),
+        ("NO_COLOR", "evil.sh"),
+        ("COLUMNS", "80\n"),
+        ("OMP_TOOL_LIBRARIES", "7"),
     ],
 )
 async def test_commands_are_not_changed_by_what_python_sets(session: Session, name: str, value: str) -> None:
@@ -392,10 +401,48 @@ async def test_commands_are_not_changed_by_what_python_sets(session: Session, na
 
 
 async def test_threads_of_commands_may_be_limited_in_python(session: Session) -> None:
-    code = "import os; os.environ.update(OMP_NUM_THREADS='3', CUDA_VISIBLE_DEVICES='0,1')"
+    chosen = {
+        "OMP_NUM_THREADS": "3,2",
+        "MKL_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "0,-1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONHASHSEED": "random",
+        "COLUMNS": "",
+    }
+    code = f"import os; os.environ.update({chosen})"
     assert not (await session.call("python", {"code": code})).is_error
-    result = await bash(session, "echo $OMP_NUM_THREADS $CUDA_VISIBLE_DEVICES")
-    assert result.value["stdout"] == "3 0,1\n"
+    values = " ".join(f'"${name}"' for name in chosen)
+    result = await bash(session, f"printf '%s\\n' {values}")
+    assert result.value["stdout"] == "".join(f"{value}\n" for value in chosen.values())
+    devices = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
+    code = f"os.environ['CUDA_VISIBLE_DEVICES'] = {devices!r}"
+    assert not (await session.call("python", {"code": code})).is_error
+    assert (await bash(session, "echo $CUDA_VISIBLE_DEVICES")).value["stdout"] == f"{devices}\n"
+
+
+REPLACING = """
+import _posixsubprocess, subprocess
+start = _posixsubprocess.fork_exec
+def replaced(*arguments):
+    changed = [
+        [*one, b"BASH_ENV=/proc/self/cwd/startup"]
+        if isinstance(one, list) and one and isinstance(one[0], bytes) and b"=" in one[0]
+        else one
+        for one in arguments
+    ]
+    return start(*changed)
+_posixsubprocess.fork_exec = subprocess._fork_exec = replaced
+open("startup", "w").write("echo changed\\n")
+"""
+
+
+async def test_functions_that_python_replaces_change_later_commands_until_a_restart(session: Session) -> None:
+    """What README says is not held: the worker's own Python starts the commands."""
+    assert (await bash(session, "echo hello")).value["stdout"] == "hello\n"
+    assert not (await session.call("python", {"code": REPLACING})).is_error
+    assert (await bash(session, "echo hello")).value["stdout"] == "changed\nhello\n"
+    await session.restart()
+    assert (await bash(session, "echo hello")).value["stdout"] == "hello\n"
 
 
 # ---- without a worker

@@ -4,7 +4,8 @@ import asyncio
 import gc
 import itertools
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any
 
@@ -15,6 +16,8 @@ from aisotools.core import concurrency
 from aisotools.core.concurrency import (
     TICK_S,
     DelayedRun,
+    FinalSteps,
+    LoopActivity,
     LoopTicker,
     LoopTurns,
     OrderedTurns,
@@ -24,10 +27,11 @@ from aisotools.core.concurrency import (
     in_steps,
     run_to_completion,
     sorted_in_runs,
+    wait_for_tasks,
     with_ticks,
 )
 from tests import stalls
-from tests.waiting import HANG_S, LoopClock, loop_turns
+from tests.waiting import HANG_S, LoopClock, eventually, loop_turns
 
 
 async def test_work_is_carried_through_however_often_the_waiting_task_is_cancelled() -> None:
@@ -398,6 +402,34 @@ async def test_a_task_that_is_cancelled_lets_none_go_on_before_its_turn() -> Non
     assert order == [0, 2]
 
 
+async def test_activity_is_waited_for_on_its_loop_and_on_another_one() -> None:
+    activity = LoopActivity()
+    await asyncio.wait_for(activity.wait(), HANG_S)  # nothing is under way
+    with activity.under_way():
+        here = asyncio.create_task(activity.wait())
+        there = asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(activity.wait())))
+        await loop_turns(50)
+        assert (here.done(), there.done()) == (False, False)
+        here.cancel()
+        await asyncio.gather(here, return_exceptions=True)
+    await asyncio.wait_for(there, HANG_S)
+    await asyncio.wait_for(activity.wait(), HANG_S)
+
+
+def test_activity_of_a_loop_that_was_stopped_is_not_waited_for() -> None:
+    activity = LoopActivity()
+    loop, never_left = asyncio.new_event_loop(), activity.under_way()
+
+    async def begin() -> None:
+        never_left.__enter__()
+
+    loop.run_until_complete(begin())
+    assert repr(activity) == "<LoopActivity: under way>"
+    asyncio.run(asyncio.wait_for(activity.wait(), HANG_S))
+    loop.close()
+    asyncio.run(asyncio.wait_for(activity.wait(), HANG_S))
+
+
 async def test_work_that_is_done_once_is_waited_for_by_whoever_asks_again() -> None:
     once, begun, goes_on = RunOnce(), list[str](), asyncio.Event()
 
@@ -438,3 +470,263 @@ def test_work_that_is_done_once_is_not_waited_for_where_its_loop_has_stopped() -
         loop.run_until_complete(begun)
     loop.close()
     asyncio.run(once.run(work))
+
+
+async def test_work_is_done_on_the_loop_to_which_it_belongs() -> None:
+    """Of several threads that ask for it at once, all come back when it has ended."""
+    once, places = RunOnce(), list[asyncio.AbstractEventLoop]()
+    home = asyncio.get_running_loop()
+
+    async def work() -> None:
+        places.append(asyncio.get_running_loop())
+        await asyncio.sleep(0)
+
+    asked = [asyncio.to_thread(asyncio.run, once.run(work, home)) for _ in range(8)]
+    await asyncio.wait_for(asyncio.gather(*asked), HANG_S)
+    assert places == [home]
+
+
+async def test_failure_of_work_on_its_own_loop_is_raised_where_it_was_asked_for() -> None:
+    once, home = RunOnce(), asyncio.get_running_loop()
+
+    async def work() -> None:
+        raise ValueError("it failed")
+
+    with pytest.raises(ValueError, match="it failed"):
+        await asyncio.to_thread(asyncio.run, once.run(work, home))
+    await asyncio.to_thread(asyncio.run, once.run(work, home))
+
+
+async def test_work_on_its_own_loop_goes_on_though_who_asked_is_cancelled() -> None:
+    once, home = RunOnce(), asyncio.get_running_loop()
+    begun, ends, ended = asyncio.Event(), asyncio.Event(), list[bool]()
+
+    async def work() -> None:
+        begun.set()
+        await ends.wait()
+        ended.append(True)
+
+    async def ask() -> None:
+        asking = asyncio.ensure_future(once.run(work, home))
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(begun.wait(), home))
+        asking.cancel()
+        await asyncio.sleep(0)
+        assert not asking.done()
+        home.call_soon_threadsafe(ends.set)
+        await asyncio.wait([asking])
+        assert asking.cancelled()
+
+    await asyncio.wait_for(asyncio.to_thread(asyncio.run, ask()), HANG_S)
+    assert ended == [True]
+
+
+@pytest.mark.parametrize("state", ["busy", "stopped", "closed"])
+def test_work_is_done_here_where_its_own_loop_does_not_answer(state: str) -> None:
+    once, places, home = RunOnce(), list[asyncio.AbstractEventLoop](), asyncio.new_event_loop()
+
+    async def work() -> None:
+        places.append(asyncio.get_running_loop())
+
+    async def ask() -> asyncio.AbstractEventLoop:
+        await once.run(work, home)
+        return asyncio.get_running_loop()
+
+    def ask_in_a_thread() -> None:  # while the thread of the loop waits for it
+        thread = threading.Thread(target=lambda: asked_on.append(asyncio.run(ask())))
+        thread.start()
+        thread.join(HANG_S)
+
+    asked_on = list[asyncio.AbstractEventLoop]()
+    if state == "busy":
+        home.call_soon(ask_in_a_thread)
+        home.run_until_complete(asyncio.sleep(0))
+    elif state == "closed":
+        home.close()
+    if state != "busy":
+        asked_on.append(asyncio.run(ask()))
+    assert places == asked_on != [home]
+    home.close()
+
+
+@contextmanager
+def loop_in_a_thread() -> Iterator[asyncio.AbstractEventLoop]:
+    """Another event loop, which runs in a thread within the context."""
+    home = asyncio.new_event_loop()
+    thread = threading.Thread(target=home.run_forever)
+    thread.start()
+    try:
+        yield home
+    finally:
+        home.call_soon_threadsafe(home.stop)
+        thread.join(HANG_S)
+
+
+class StoppingLoop(asyncio.SelectorEventLoop):
+    """Another event loop that answers, and stops before it does what it is asked for."""
+
+    asked = 0
+
+    def call_soon_threadsafe(  # type: ignore[override]  # typeshed has type variables there
+        self, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.Handle:
+        self.asked += 1
+        if self.asked == 2:
+            return super().call_soon_threadsafe(self.stop)
+        return super().call_soon_threadsafe(callback, *args, context=context)
+
+
+async def test_work_is_done_here_where_its_own_loop_stops_after_it_has_answered() -> None:
+    once, places = RunOnce(), list[asyncio.AbstractEventLoop]()
+
+    async def work() -> None:
+        places.append(asyncio.get_running_loop())
+
+    home = StoppingLoop()
+    thread = threading.Thread(target=home.run_forever)
+    thread.start()
+    await eventually(home.is_running)
+    await asyncio.wait_for(once.run(work, home), HANG_S)
+    thread.join(HANG_S)
+    assert home.asked == 2
+    assert places == [asyncio.get_running_loop()]
+    home.close()
+
+
+async def begin_on(home: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    async def begin() -> asyncio.Task[None]:
+        return home.create_task(work)
+
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(begin(), home))
+
+
+async def test_tasks_of_other_loops_are_waited_for() -> None:
+    """A future of another loop does not wake this one."""
+    here, ends = asyncio.get_running_loop(), asyncio.Event()
+
+    async def wait() -> None:
+        await ends.wait()
+
+    assert await wait_for_tasks([], within_s=0) == []
+    with loop_in_a_thread() as home:
+        long, own = await begin_on(home, wait()), here.create_task(asyncio.sleep(0))
+        assert await wait_for_tasks([long, own], within_s=0.05) == [long]
+        waiting = here.create_task(wait_for_tasks([long, own], within_s=HANG_S))
+        await asyncio.sleep(0)
+        home.call_soon_threadsafe(ends.set)
+        assert await asyncio.wait_for(waiting, HANG_S) == []
+    home.close()
+
+
+async def test_tasks_that_were_cancelled_or_whose_loop_has_stopped_are_stuck() -> None:
+    async def wait() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with loop_in_a_thread() as home:
+        cancelled, last = await begin_on(home, wait()), await begin_on(home, wait())
+        home.call_soon_threadsafe(cancelled.cancel)
+        own = asyncio.create_task(wait())
+        own.cancel()
+        assert await wait_for_tasks([cancelled, own], within_s=HANG_S) == [cancelled, own]
+    assert await wait_for_tasks([last], within_s=HANG_S) == [last]
+    last.cancel()
+    await asyncio.to_thread(home.run_until_complete, asyncio.wait([last]))
+    home.close()
+
+
+# ---- steps at the end
+
+
+async def test_final_steps_are_all_taken_in_their_order_whatever_they_raise() -> None:
+    taken: list[str] = []
+
+    def step(name: str, error: BaseException | None = None) -> Callable[[], Coroutine[Any, Any, None]]:
+        async def take() -> None:
+            taken.append(name)
+            if error is not None:
+                raise error
+
+        return take
+
+    steps = FinalSteps([step("a"), step("b", ValueError("b")), step("c", OSError("c")), step("d")])
+    with pytest.raises(ValueError, match="b"):
+        await steps.take()
+    assert taken == ["a", "b", "c", "d"]
+    assert repr(steps) == "<FinalSteps, 0 left>"
+    await steps.take()
+    assert taken == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("cancellations", [1, 2, 3])
+async def test_final_step_that_is_cancelled_is_taken_once_more(cancellations: int) -> None:
+    taken: list[str] = []
+    waits = asyncio.Event()
+
+    async def wait() -> None:
+        taken.append("waits")
+        await waits.wait()
+        taken.append("waited")
+
+    async def last() -> None:
+        taken.append("last")
+
+    task = asyncio.create_task(FinalSteps([wait, last]).take())
+    for _ in range(cancellations):
+        await asyncio.sleep(0)
+        task.cancel()
+    await asyncio.sleep(0)
+    waits.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert taken == ["waits"] * (1 + cancellations) + ["waited", "last"]
+
+
+async def test_final_step_that_is_always_cancelled_keeps_nobody_from_the_next() -> None:
+    taken: list[str] = []
+
+    async def cancelled() -> None:
+        taken.append("cancelled")
+        raise asyncio.CancelledError
+
+    async def last() -> None:
+        taken.append("last")
+
+    with pytest.raises(asyncio.CancelledError):
+        await FinalSteps([cancelled, last]).take()
+    assert taken == ["cancelled"] * 4 + ["last"]
+
+
+@pytest.mark.parametrize("way", ["stopped", "cancelled"])
+async def test_work_that_was_left_half_way_is_gone_on_with(way: str) -> None:
+    """The loop on which it was begun is stopped, or ends as that of `asyncio.run` does."""
+    once, taken, begun = RunOnce(resumes=True), list[str](), threading.Event()
+    here = asyncio.get_running_loop()
+
+    async def wait() -> None:
+        taken.append("waits")
+        begun.set()
+        if asyncio.get_running_loop() is not here:
+            await asyncio.get_running_loop().create_future()
+
+    async def last() -> None:
+        taken.append("last")
+
+    steps = FinalSteps([wait, last])
+    with loop_in_a_thread() as home:
+        asking = asyncio.create_task(once.run(steps.take, home))
+        await asyncio.to_thread(begun.wait, HANG_S)
+        if way == "cancelled":
+            # Again and again: the step never ends there.
+            for _ in range(4):
+                home.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(home)])
+                await asyncio.wait([asking], timeout=0.05)
+            await asyncio.wait_for(asking, HANG_S)
+    await asyncio.wait_for(asking, HANG_S)
+    assert taken[-1] == "last"
+    assert taken.count("last") == 1
+    await once.run(steps.take, home)
+    assert taken.count("last") == 1
+    for task in asyncio.all_tasks(home):
+        task.cancel()
+    await asyncio.to_thread(home.run_until_complete, asyncio.sleep(0))
+    await asyncio.to_thread(home.run_until_complete, asyncio.sleep(0))
+    home.close()

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import ast
+import errno
 import inspect
 import itertools
+import os
 import pickle
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from aisotools.core.exceptions import (
     UnknownTool,
     WorkerDied,
     as_clause,
+    storage_remedy,
 )
 
 ALL = [kind for _, kind in inspect.getmembers(exceptions, inspect.isclass)]
@@ -112,3 +115,16 @@ def test_messages_of_ours_are_not_followed_by_a_second_full_stop() -> None:
         if lines := find_double_stops(path.read_text()):
             found[str(path.relative_to(package))] = lines
     assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "remedy"),
+    [
+        ((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "Make room there"),
+        ((errno.EMFILE, errno.ENFILE), "raise the limit (`ulimit -n`)"),
+        ((errno.EIO, errno.ENOENT, errno.EACCES, errno.EROFS), "See that it is there and can be written"),
+    ],
+)
+def test_remedy_depends_on_why_something_cannot_be_kept(numbers: tuple[int, ...], remedy: str) -> None:
+    for number in numbers:
+        assert remedy in storage_remedy(OSError(number, os.strerror(number)))

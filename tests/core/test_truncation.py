@@ -23,6 +23,7 @@ texts = st.text(alphabet="ab\n", max_size=400) | st.text(max_size=200)
 
 
 @given(texts, st.integers(-5, 420), st.none() | st.integers(1, 30))
+@example("\n\n\naa", 57, 3)
 def test_counts_are_exact_and_nothing_is_lost_without_a_mark(
     text: str, most_chars: int, most_lines: int | None
 ) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from aisotools.core.protocols import OutputCaps
-from aisotools.core.truncation import CAP, ResultStore, RetentionBudget, truncate_result
+from aisotools.core.protocols import OutputCaps, StoredText
+from aisotools.core.retention import RetentionBudget
+from aisotools.core.truncation import CAP, ResultStore, truncate_result
 from aisotools.core.types import ToolResult, Truncation
 
 
@@ -116,3 +118,62 @@ def test_beyond_the_budget_texts_move_to_files_in_the_folder_and_stay_readable(t
     assert store[wide].text == "\U0001f600" * 3_000
     store.close()
     assert budget.used_bytes == 0
+
+
+LONG = "\U0001f600x\n" * 400_000
+
+
+async def test_long_text_that_may_wait_is_written_in_a_thread_and_readable_all_the_time(
+    tmp_path: Path,
+) -> None:
+    budget = RetentionBudget(100_000)
+    store = ResultStore(budget=budget)
+    store.write_files_to(tmp_path)
+    result = truncate_result(ToolResult.text(LONG), OutputCaps(), store, tool="t", call_id="c", may_wait=True)
+    assert result.truncation is not None
+    ref = result.truncation.ref
+    assert ref is not None
+    assert store[ref].text == LONG
+    writing = asyncio.ensure_future(store.write_waiting("c"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not writing.done(), "the loop goes on"
+    assert store[ref].text == LONG
+    await writing
+    assert store[ref] == StoredText(ref=ref, tool="t", call_id="c", text=LONG)
+    assert f"{len(LONG.encode()):,} bytes, 1 in files" in repr(store)
+    store.close()
+    assert "0 bytes, 0 in files" in repr(store)
+    assert budget.used_bytes == 0
+
+
+async def test_only_the_long_text_of_the_call_is_written() -> None:
+    store = ResultStore(memory_bytes=1 << 30)
+    refs = [store.add(text, call_id=call_id, may_wait=True) for text, call_id in ((LONG, "a"), ("b", "b"))]
+    await store.write_waiting("b")
+    await store.write_waiting("no such call")
+    assert [store[ref].text for ref in refs] == [LONG, "b"]
+    assert "1 in files" in repr(store)
+    await asyncio.gather(store.write_waiting("a"), store.write_waiting("a"))
+    assert store[refs[0]].text == LONG
+
+
+async def test_text_that_is_dropped_while_it_is_written_leaves_nothing(tmp_path: Path) -> None:
+    store = ResultStore()
+    store.write_files_to(tmp_path)
+    store.add(LONG, call_id="c", may_wait=True)
+    writing = asyncio.ensure_future(store.write_waiting("c"))
+    await asyncio.sleep(0)
+    store.close()
+    await writing
+    assert "0 texts, 0 bytes, 0 in files" in repr(store)
+    assert store.add("next") == "r2"
+
+
+async def test_text_that_cannot_be_written_in_a_thread_is_dropped(tmp_path: Path) -> None:
+    store = ResultStore()
+    store.write_files_to(tmp_path / "gone")
+    store.add(LONG, call_id="c", may_wait=True)
+    with pytest.raises(OSError, match="gone"):
+        await store.write_waiting("c")
+    assert "0 texts, 0 bytes, 0 in files" in repr(store)

@@ -35,6 +35,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from smolagents import AgentImage
 
+from aisotools.core.concurrency import at_once
 from aisotools.core.exceptions import UsageError
 from aisotools.integrations import langchain, openai_agents, smolagents
 from aisotools.integrations.mcp.api import SessionServer, serve_http
@@ -119,7 +120,8 @@ class OverMcp(Bridge):
             return str(side * side)
 
         async with Client(theirs) as one:
-            return Seen(text=from_mcp_result(await one.call_tool("square", {"side": 3}), "theirs").content)
+            answer = await one.call_tool("square", {"side": 3})
+            return Seen(text=at_once(from_mcp_result(answer.model_dump(by_alias=True), "theirs")).content)
 
 
 class UnderPydanticAI(Bridge):

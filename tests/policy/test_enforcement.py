@@ -106,7 +106,10 @@ def test_other_levels_hold_commands_that_only_read_and_put_back_what_is_written(
     assert plan.reading_globs == {("paths", "a/*"), ("reads", "b"), ("writes", "c")}
     assert (plan.unreadable, plan.put_back) == (("a", "b"), ("a", "c"))
     first, second, third = plan.not_enforced
-    assert "commands that only read are kept from it, and what a call writes there is put back" in first
+    assert (
+        "commands that only read and file tools are kept from it, and what a call writes there is put back"
+        in first
+    )
     assert "put back" not in second
     assert "only read" not in third
     assert "put back" in third

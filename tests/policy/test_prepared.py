@@ -383,7 +383,7 @@ UNCERTAIN = Facts(certain=False, reads=("a",))
             Policy(rules=[Rule(tool="mock", decision=Decision.ASK)]),
             2,
         ),
-        (UNCERTAIN, Policy(), 3),
+        (UNCERTAIN, Policy(), 2),
     ],
 )
 def test_looks_at_many_files_are_left_to_whoever_prepares_a_call(
@@ -630,13 +630,14 @@ def enforced_for(one: Tool, **arguments: Any) -> frozenset[tuple[str, str]]:
     ).facts.enforced
 
 
-def test_rules_hold_in_the_sandbox_and_more_of_them_for_commands_that_only_read() -> None:
+def test_rules_hold_in_the_sandbox_and_more_of_them_for_calls_that_only_read() -> None:
     assert enforced_for(sandbox_bash, command="cat a") == ENFORCED | FOR_READING
     assert enforced_for(sandbox_bash, command="touch a") == ENFORCED
     assert enforced_for(sandbox_bash, command="made-up-program a") == ENFORCED
     assert enforced_for(sandbox_bash, command="cat a", background=True) == ENFORCED
     assert enforced_for(task_list) == ENFORCED, "no command"
-    assert enforced_for(sandbox_read, path="a") == ENFORCED
+    assert enforced_for(sandbox_read, path="a") == ENFORCED | FOR_READING
+    assert enforced_for(sandbox_write, path="a", content="") == ENFORCED
     assert enforced_for(reads) == ENFORCED
     claims = MockTool(runs_in="sandbox", facts=Facts(effect=Effect.READ_ONLY, commands=("cat a",)))
     assert enforced_for(claims) == ENFORCED, "a stranger's commands are not held by ours"

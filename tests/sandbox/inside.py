@@ -15,7 +15,8 @@ from typing import Any, Literal
 import pytest
 
 SIMULATE = Path(__file__).with_name("simulate.py")
-PLAIN_UID = 2001
+# Its own for each test process: some tests count all that this user runs.
+PLAIN_UID = 100_000 + os.getpid()
 BINDER_UID = 2000
 
 Who = Literal["root", "plain", "binder"]
@@ -51,6 +52,7 @@ def run_isolated():
     from aisotools.sandbox.confinement import isolated, namespaces, protected_mounts, rootfs
     from aisotools.sandbox import limits
     from aisotools.sandbox.process import tree
+    import resource  # as a fork server does: the user that the child becomes may not read this Python
 
     def child(entry):
         status = 1

@@ -110,7 +110,7 @@ class Rig:
         caps: OutputCaps | None = None,
         call_id: str | None = None,
         name: str = "",
-        **flags: bool,
+        **flags: Any,
     ) -> ToolResult:
         request = SandboxCall(
             call=ToolCall(call_id or f"call-{next(_ids)}", name or shipment.key, arguments),

@@ -3,12 +3,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import subprocess
+import sys
 from typing import Any
 
 import pytest
 
-from aisotools.sandbox.host.monitor import find_cpu_kill
-from aisotools.sandbox.limits import LimitExceeded, Limits, format_amount, running_tasks
+from aisotools.core.exceptions import SandboxError
+from aisotools.sandbox.host.monitor import CpuSample, find_cpu_kill
+from aisotools.sandbox.limits import LimitExceeded, Limits, apply_rlimits, format_amount, running_tasks
 from tests.sandbox import inside
 from tests.sandbox.conftest import Places
 
@@ -74,6 +76,13 @@ def test_values_too_small_to_work_with(given: dict[str, Any], message: str) -> N
 
 def test_memory_may_be_unlimited() -> None:
     assert Limits(memory_bytes=None).memory_bytes is None
+
+
+def test_limits_that_cannot_be_set_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code would run without them. A user who may not read the libraries of Python imports no `resource`."""
+    monkeypatch.setitem(sys.modules, "resource", None)
+    with pytest.raises(SandboxError, match=r"The limits cannot be set: .*resource"):
+        apply_rlimits(Limits())
 
 
 def test_running_tasks_counts_this_process() -> None:
@@ -194,22 +203,30 @@ def test_tasks_that_proc_does_not_show(place: Places) -> None:
 @pytest.mark.parametrize(
     ("samples", "used"),
     [
-        ([(0.85, 9.9)], 1.0),  # it has run on since
-        ([(0.95, 9.9)], 1.05),
-        ([(0.95, 9.9), (0.0, 9.95)], 1.05),  # sampled again, after the kill and before the news of it
-        ([(0.95, 9.9), (0.01, 9.95)], 1.05),  # the command is gone, its worker is still there
-        ([(0.5, 9.9), (0.6, 9.95)], None),  # nobody was near the limit
-        ([(0.0, 0.0)], None),  # nothing ran
+        ([(0.85, 9.9, 9.9)], 1.0),  # it has run on since
+        ([(0.95, 9.9, 9.9)], 1.05),
+        # Sampled again, after the kill and before the news of it:
+        ([(0.95, 9.9, 9.9), (0.0, 9.95, 9.96)], 1.01),
+        # Killed after the next sample had begun, and before it looked:
+        ([(0.85, 9.9, 9.9), (0.0, 9.91, 9.98)], 1.0),
+        ([(0.95, 9.9, 9.9), (0.01, 9.95, 9.95)], 1.0),  # the command is gone, its worker is still there
+        ([(0.95, 9.5, 9.5), (0.01, 9.6, 9.6), (0.01, 9.7, 9.7), (0.01, 9.8, 9.8)], 1.05),  # late news
+        ([(0.5, 9.9, 9.9), (0.6, 9.95, 9.95)], None),  # nobody was near the limit
+        ([(0.3, 8.0, 8.0), (0.31, 9.0, 9.0), (0.31, 9.9, 9.9)], 1.3),  # the pause was long enough for it
+        ([(0.3, 9.0, 9.0), (0.31, 9.5, 9.5), (0.31, 9.9, 9.9)], None),  # at rest since
+        ([(0.0, 0.0, 0.0)], None),  # nothing ran
         ([], None),
     ],
 )
-def test_a_kill_near_the_limit_is_the_limits(samples: list[tuple[float, float]], used: float | None) -> None:
-    found = find_cpu_kill(samples, 1.0, 10.0)
+def test_a_kill_near_the_limit_is_the_limits(
+    samples: list[tuple[float, float, float]], used: float | None
+) -> None:
+    found = find_cpu_kill([CpuSample(*sample) for sample in samples], 1.0, 10.0)
     assert (found is None) == (used is None)
     if found is not None:
         assert found == LimitExceeded(limit="cpu_s", used=found.used, allowed=1.0)
         assert found.used == pytest.approx(used)
-    assert find_cpu_kill(samples, None, 10.0) is None
+    assert find_cpu_kill([CpuSample(*sample) for sample in samples], None, 10.0) is None
 
 
 @pytest.mark.parametrize(

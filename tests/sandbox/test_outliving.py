@@ -292,6 +292,29 @@ async def test_a_program_of_a_thread_ends_at_a_stop_without_a_call_beside_it(r: 
     await asleep_are(r)
 
 
+async def test_program_that_a_thread_starts_beside_python_code_counts_as_its_own_while_it_runs(
+    r: Rig,
+) -> None:
+    thread = """
+import threading
+def run():
+    while not os.path.exists('start'): time.sleep(0.01)
+    subprocess.run(['sleep', '2000'])
+threading.Thread(target=run).start()
+"""
+    await r.python(thread)
+    other = asyncio.create_task(beside(r, OTHER_PYTHON))
+    await eventually((r.workspace / "began").exists)
+    (r.workspace / "start").touch()
+    await asleep_are(r, 1000, 2000)
+    await stop_by_command(r)
+    assert asleep(r) == {1000, 2000}
+    (r.workspace / "go").touch()
+    assert "None" in (await other).content
+    await stop_by_command(r)
+    await asleep_are(r)
+
+
 # ---- what a worker says about programs
 
 FIND_WORKER = """

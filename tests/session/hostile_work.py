@@ -654,6 +654,14 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "result of many floats": Scenario("RESULT[n + 0.5 for n in range(1_200_000)]", 2, is_variant=True),
     "result of many texts": Scenario("RESULT['x%d' % n for n in range(2_000_000)]", 2, is_variant=True),
+    "result of many equal texts": Scenario("RESULT['x'] * 1_900_000", 2),
+    "result of many equal numbers": Scenario("RESULT[1] * 1_900_000", 2),
+    "result of lists of equal texts": Scenario(
+        "RESULT[['x'] * 100_000 for n in range(15)]", 2, is_variant=True
+    ),
+    "result of many objects with long keys": Scenario(
+        "RESULT[{'the key %d %d' % (n, m): 1 for n in range(9_900)} for m in range(16)]", 2, is_variant=True
+    ),
     "result of long text": Scenario("RESULT'x' * 15_000_000", 2, is_variant=True),
     "result that is a long text": Scenario("CONTENT'\\x1b[1mx' * 1_500_000", 2),
     "result that is too large": Scenario("RESULT'x' * 60_000_000", 2, peak_bytes=8 << 20),

@@ -295,6 +295,33 @@ async def test_a_sandbox_that_starts_while_a_person_thinks_is_not_forgotten() ->
     await setup.manager.close()
 
 
+@pytest.mark.parametrize("turns", [0, 1, 5])
+async def test_closing_ends_a_sandbox_that_starts_and_reports_nothing(turns: int) -> None:
+    ended: list[str] = []
+
+    class Starting(CountingSandbox):
+        async def start(self) -> SandboxStatus:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("start")
+            return await super().start()
+
+    reports: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, report: reports.append(report))
+    setup = Setup(ScriptedApprover(["approve"]))
+    spec = WorkerSpec(level="confined", workspace="/nowhere", limits=Limits())
+    setup.env = dataclasses.replace(setup.env, sandbox=Starting(spec, setup.event_log))
+    await setup.resolve(setup.decision("s", runs_in="sandbox"))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await setup.manager.close()
+    assert ended == ["start"]
+    await loop_turns()
+    gc.collect()
+    assert reports == []
+
+
 async def test_a_call_expects_what_earlier_ones_of_its_batch_change() -> None:
     """Of what it would lose or reads, that is what they write, what lies in it and what it lies in."""
     setup = Setup(ScriptedApprover(["approve", "approve"]))

@@ -78,6 +78,60 @@ async def test_variables_that_cannot_be_copied_are_reported(real_session: OpenSe
         await branch.close()
 
 
+OPENED = {
+    "text": ("f = open('data'); head = f.read(10)", "head + f.read()"),
+    "lines": ("f = open('data'); head = f.readline()", "head + f.read()"),
+    "binary": ("f = open('data', 'rb'); head = f.read(10)", "(head + f.read()).decode()"),
+    "unbuffered": ("f = open('data', 'rb', buffering=0); head = f.read(10)", "(head + f.read()).decode()"),
+    "read and written": ("f = open('data', 'r+'); head = f.read(10)", "head + f.read()"),
+    "in an object": ("f = [open('data')]; head = f[0].read(10)", "head + f[0].read()"),
+    "in a closure": (
+        "def f(f=open('data')): return f.read(10)\nhead = f()",
+        "head + f.__defaults__[0].read()",
+    ),
+    "in a reader": (
+        "import csv; opened = open('data'); f = csv.reader(opened); head = ','.join(next(f)) + chr(10)",
+        "head + ''.join(','.join(row) + chr(10) for row in f)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("prepare", "rest"), OPENED.values(), ids=OPENED)
+async def test_branch_does_not_move_the_place_in_an_open_file(
+    real_session: OpenSession, prepare: str, rest: str
+) -> None:
+    text = "".join(f"line {number},{number % 7}\n" for number in range(5_000))
+    session = real_session(policy=ALLOW)
+    await session.start()
+    assert session.workspace is not None
+    (session.workspace / "data").write_text(text)
+    await value(session, prepare)
+    branch = await session.branch()
+    await branch.close()
+    assert (
+        await value(session, f"text = {rest}; len(text), text == open('data').read()")
+        == f"({len(text)}, True)"
+    )
+
+
+@pytest.mark.parametrize("mode", ["a", "a+", "r+", "w", "w+"])
+async def test_branch_writes_nothing_of_the_buffer_of_an_open_file(
+    real_session: OpenSession, mode: str
+) -> None:
+    session = real_session(policy=ALLOW)
+    await session.start()
+    assert session.workspace is not None
+    path = session.workspace / "data"
+    path.write_text("12")
+    await value(session, f"f = open('data', '{mode}'); f.seek(0, 2); f.write('3')")
+    before = path.read_bytes()
+    branch = await session.branch()
+    await branch.close()
+    assert path.read_bytes() == before
+    await value(session, "f.write('4'); f.close()")
+    assert path.read_bytes() == before + b"34"
+
+
 async def test_a_folder_of_ones_own_choice(real_session: OpenSession, tmp_path: Path) -> None:
     session = real_session(policy=ALLOW)
     await value(session, "open('a', 'w').write('x')")

@@ -22,8 +22,8 @@ from aisotools.core.events import (
     SessionEvent,
     VariablesDropped,
 )
+from aisotools.core.retention import RetentionBudget
 from aisotools.core.sandboxes import SandboxStatus
-from aisotools.core.truncation import RetentionBudget
 from aisotools.core.types import Decision, Effect, Json, ToolCall, ToolResult, Truncation
 from aisotools.session.event_log import DROPPED, EventLog
 
@@ -240,7 +240,7 @@ GROWTH = """
 import gc, os
 from aisotools.session.event_log import EventLog
 from aisotools.core.events import *
-from aisotools.core.truncation import RetentionBudget
+from aisotools.core.retention import RetentionBudget
 from aisotools.core.types import *
 def resident():
     gc.collect()

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from aisotools.core.events import CallEmitted, CallFinished, CallOutput, EventsDropped
+from aisotools.core.events import CallEmitted, CallFinished, CallOutput, CallRequested, EventsDropped
+from aisotools.core.retention import RetentionBudget, size_of
 from aisotools.core.spill import SpillFile
-from aisotools.core.truncation import RetentionBudget
-from aisotools.core.types import ToolResult
+from aisotools.core.types import ToolCall, ToolResult
 from aisotools.session import event_log as event_log_module
 from aisotools.session.event_log import EventLog
 from tests import stalls
@@ -136,6 +136,30 @@ async def test_a_large_event_behind_a_few_small_ones_moves_as_well(tmp_path: Pat
     assert event_log.retained.used_bytes < (64 << 20) // 4 + 3 * LARGE_BYTES
     assert event_log.retained.dropped_events == 0
     assert [number_of(event) for event in event_log.events if event.kind != "sandbox_lost"] == list(range(12))
+
+
+async def test_pieces_that_a_call_prints_do_not_look_again_at_what_is_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above the share of memory each piece walked over all older events, which held up the loop."""
+    event_log = EventLog(RetentionBudget(4 << 20))
+    event_log.write_files_to(tmp_path)
+    for number in range(30):
+        event_log.lost(number, "small")
+    event_log.add(CallRequested, "c", call=ToolCall("c", "python", {}))
+    for _ in range(20_000):
+        event_log.output("c", "stdout", "x\n")
+    looks: list[object] = []
+
+    def note(value: object, *arguments: object, real: Any = size_of, **options: Any) -> int:
+        looks.append(value)
+        size: int = real(value, *arguments, **options)
+        return size
+
+    monkeypatch.setattr(event_log_module, "size_of", note)
+    for _ in range(1_000):
+        event_log.output("c", "stderr", "y\n")
+    assert len(looks) < 3_000
 
 
 class HeldSpill(SpillFile):

@@ -1075,3 +1075,22 @@ async def test_calls_of_a_batch_that_were_cancelled_before_their_turn_are_record
     assert {name: result.content for name, result in finished.items()} == dict.fromkeys(
         ["1", "2"], "The call was cancelled."
     )
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_long_result_is_written_in_a_thread_and_recorded_whoever_is_cancelled(
+    open_session: OpenSession, cancelled: bool
+) -> None:
+    """A text that would fit into the memory for texts goes to the file as well: the thread has it anyway."""
+    text = "long\n" * (1 << 18)
+    session = open_session(reading(result=text))
+    calling = asyncio.ensure_future(session.call("mock"))
+    await eventually(lambda: len(session.results) == 1)
+    if cancelled:
+        calling.cancel()
+    await asyncio.wait([calling])
+    assert calling.cancelled() is cancelled
+    finished = only(session, CallFinished).result
+    assert finished.truncation.total_chars == len(text)
+    assert session.results[finished.truncation.ref].text == text
+    assert "1 in files" in repr(session.results)

@@ -82,6 +82,37 @@ async def test_a_call_that_a_guard_refuses_does_not_run_and_only_those_that_got_
     assert seen == ["before files", "before disk", "after files cancelled"]
 
 
+class Withdrawing(Watcher):
+    async def withdraw(self, prepared: PreparedCall) -> None:
+        self.seen.append(f"withdraw {self.name} {prepared.original.id}")
+
+
+async def test_guards_forget_a_call_that_does_not_run() -> None:
+    """Another guard refuses it, or the ledger has failed since its start was recorded."""
+    seen: list[str] = []
+    tool = MockTool("m", facts=Facts(writes=("a",)))
+    guards = [Withdrawing("files", seen), Watcher("policy", seen), Watcher("disk", seen, refuses=True)]
+    gate, env = gate_and_environment(tool, *guards)
+    assert (await gate.run(ToolCall("1", "m", {}), env)).is_error
+    assert seen[3:] == ["after policy cancelled", "withdraw files 1"]
+    seen.clear()
+
+    class Blocking(Watcher):
+        async def before(self, prepared: PreparedCall) -> None:
+            await super().before(prepared)
+            gate.block("the disk is full")
+
+    gate, env = gate_and_environment(tool, guards[0], Blocking("disk", seen))
+    result = await gate.run(ToolCall("2", "m", {}), env)
+    assert result.content == "m was not run: the disk is full."
+    assert seen[2:] == ["after disk m was not run: the disk is full.", "withdraw files 2"]
+    seen.clear()
+    gate, env = gate_and_environment(MockTool("m", facts=Facts(writes=("a",)), result="did"), guards[0])
+    assert (await gate.run(ToolCall("3", "m", {}), env)).content == "did"
+    assert seen == ["before files", "after files did"]
+    assert tool.calls == []
+
+
 async def test_the_findings_of_a_guard_replace_the_result() -> None:
     gate, env = gate_and_environment(
         MockTool("m", facts=Facts(writes=("a",))), Watcher("conftest.py", [], fails=True)

@@ -30,11 +30,11 @@ from aisotools.core.events import (
     Undone,
     VariablesDropped,
 )
-from aisotools.core.exceptions import SandboxError, UsageError, WorkspaceError
+from aisotools.core.exceptions import SandboxError, SessionClosed, UsageError, WorkspaceError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.sandboxes import SandboxCall, SupportsSnapshots, VariablePoint
 from aisotools.core.threads import OWN
-from aisotools.core.types import Effect, Facts, ToolResult
+from aisotools.core.types import Effect, Facts, ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.host.sandbox import LocalSandbox
@@ -228,6 +228,154 @@ async def test_undo_is_refused_while_a_task_runs_and_kills_it_when_forced(open_s
         await shell.wait()
 
 
+class LateWriter:
+    """The work of a tool on the host that is not ended by its deadline, and writes once it is let go."""
+
+    def __init__(self, path: Path) -> None:
+        self.released, self.ended = asyncio.Event(), asyncio.Event()
+        self._path = path
+
+    async def __call__(self, _arguments: object, _context: ToolContext) -> str:
+        self._path.write_text("early")
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.released.wait()
+        await self.released.wait()
+        self._path.write_text("late")
+        self.ended.set()
+        return "at last"
+
+    def tool(self, effect: Effect = Effect.LOCAL_MUTATION) -> MockTool:
+        facts = Facts(effect=effect, writes=() if effect is Effect.READ_ONLY else ("h",))
+        return MockTool("slow", facts=facts, runs_in="host", result=self, timeout_s=0.05)
+
+
+async def test_undo_is_refused_while_work_of_a_call_goes_on_on_the_host(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    await write(session, "a", "1")
+    work = LateWriter(here(session, "h"))
+    session.registry.register(work.tool())
+    result = await session.call("slow", call_id="s")
+    assert result.metadata["timed_out"] is True
+    assert "stays changed: h. Once it has ended, an undo takes that back, if nobody" in result.content
+    for move in (session.undo, partial(session.undo, to="s"), partial(session.undo, variables="keep")):
+        refused = await move()
+        assert refused.is_error
+        assert "slow (s) still runs on the host and may go on changing files." in refused.content
+        assert here(session, "h").read_text() == "early"
+    work.released.set()
+    await work.ended.wait()
+    await loop_turns(3)
+    # What it has written after its end is somebody else's by then, as far as anybody can tell.
+    assert "h" in (await session.undo()).content
+    undone = await session.undo(force=True)
+    assert not undone.is_error
+    assert "Still running" not in undone.content
+    assert not here(session, "h").exists()
+
+
+async def test_forced_undo_names_what_still_runs_on_the_host(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    await write(session, "a", "1")
+    work = LateWriter(here(session, "h"))
+    session.registry.register(work.tool())
+    await session.call("slow", call_id="s")
+    undone = await session.undo(force=True)
+    assert not undone.is_error
+    assert "[Still running on the host: slow (s). What it changes from now on stays.]" in undone.content
+    assert undone.metadata["host_work"] == ["slow (s)"]
+    assert not here(session, "h").exists()
+    work.released.set()
+    await work.ended.wait()
+    assert here(session, "h").read_text() == "late"
+
+
+async def test_work_that_is_believed_to_read_only_refuses_no_undo(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    await write(session, "a", "1")
+    work = LateWriter(here(session, "h"))
+    session.registry.register(work.tool(Effect.READ_ONLY))
+    assert (await session.call("slow")).metadata["timed_out"] is True
+    assert not (await session.undo()).is_error
+    work.released.set()
+    await work.ended.wait()
+
+
+async def test_undo_of_another_session_is_refused_too(open_session: OpenSession) -> None:
+    first, second = open_session(policy=AUTO), open_session(policy=AUTO)
+    work = LateWriter(here(first, "h"))
+    first.registry.register(work.tool())
+    await write(second, "a", "1")
+    await first.call("slow", call_id="s")
+    assert "slow (s) still runs on the host" in (await second.undo()).content
+    work.released.set()
+    await work.ended.wait()
+    await eventually(lambda: sharing_of(second).find_host_work() == [])
+
+
+def sharing_of(session: Session) -> sharing.SharedWorkspace:
+    assert isinstance(session.history, WorkspaceHistory)
+    return session.history._shared
+
+
+async def test_timeout_that_takes_back_says_that_the_tool_goes_on(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO, on_timeout="undo")
+    await session.start()
+    work = LateWriter(here(session, "h"))
+    session.registry.register(work.tool())
+    result = await session.call("slow", call_id="s")
+    assert result.metadata["taken_back"] is False
+    assert "could not be taken back, and stays changed: h. slow (s) still runs on the host" in result.content
+    work.released.set()
+    await work.ended.wait()
+
+
+async def test_call_beside_work_on_the_host_says_so(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    await session.start()
+    work = LateWriter(here(session, "h"))
+    session.registry.register(work.tool())
+    await session.call("slow", call_id="s")
+    beside = "[Still running on the host meanwhile: slow (s). What it has changed during this call may"
+    assert beside in (await session.call("sandbox_write", {"path": "a", "content": "1"})).content
+    work.released.set()
+    await work.ended.wait()
+    await loop_turns(3)
+    after = await session.call("sandbox_write", {"path": "a", "content": "2"})
+    assert "Still running" not in after.content
+
+
+async def test_thread_that_a_tool_on_the_host_has_started_is_not_seen(open_session: OpenSession) -> None:
+    released = threading.Event()
+
+    async def wait(_arguments: object, _context: ToolContext) -> str:
+        await asyncio.to_thread(released.wait)
+        return "done"
+
+    session = open_session(policy=AUTO)
+    facts = Facts(writes=("h",))
+    session.registry.register(MockTool("m", facts=facts, runs_in="host", result=wait, timeout_s=0.05))
+    result = await session.call("m")
+    released.set()
+    assert "It has not ended yet" not in result.content
+    assert not (await session.undo()).is_error
+
+
+async def test_work_of_a_loop_that_is_gone_refuses_nothing(tmp_path: Path) -> None:
+    async def stop(work: LateWriter, shared: sharing.SharedWorkspace) -> None:
+        task = asyncio.ensure_future(work.tool().execute({}, ToolContext()))
+        shared.note_host_work(ToolCall("s", "slow", {}), [task])
+        await asyncio.sleep(0)
+        assert shared.find_host_work() == ["slow (s)"]
+
+    shared = sharing.SharedWorkspace(tmp_path, None)  # type: ignore[arg-type]  # it asks for none
+    loop = asyncio.new_event_loop()
+    await asyncio.to_thread(loop.run_until_complete, stop(LateWriter(tmp_path / "h"), shared))
+    assert shared.find_host_work() == ["slow (s)"]
+    with contextlib.redirect_stderr(None):
+        loop.close()
+    assert shared.find_host_work() == []
+
+
 async def test_the_card_tells_beforehand_what_undo_covers(open_session: OpenSession, tmp_path: Path) -> None:
     target = tmp_path / "notes.txt"
 
@@ -249,6 +397,33 @@ async def test_the_card_tells_beforehand_what_undo_covers(open_session: OpenSess
     undone = await session.undo(to="n")
     assert not target.exists()
     assert str(target) in undone.value["removed"]
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_undo_covers_only_the_named_file_of_what_a_tool_on_the_host_did_elsewhere(
+    open_session: OpenSession, tmp_path: Path, *, is_named: bool
+) -> None:
+    files = [tmp_path / "named.txt", tmp_path / "other.txt"]
+    session = open_session(approver=AllowAll())
+    await session.start()
+
+    @tool(runs_in="host", extract_undo_path=(lambda _: files[0]) if is_named else None)
+    def note(text: str) -> str:
+        """Write three notes."""
+        for file in (*files, here(session, "inside")):
+            file.write_text(text)
+        return "written"
+
+    session.registry.register(note)
+    assert not (await session.call("note", {"text": "1"})).is_error
+    undone = await session.undo()
+    assert not undone.is_error
+    assert ("Stays done: note ran on the host" in undone.content) is not is_named
+    assert not here(session, "inside").exists()
+    assert [file.exists() for file in files] == [not is_named, True]
+    assert not (await session.redo()).is_error
+    assert here(session, "inside").exists()
+    assert [file.exists() for file in files] == [True, True]
 
 
 async def test_facts_tell_whether_undo_covers_a_call(open_session: OpenSession) -> None:
@@ -644,14 +819,20 @@ async def test_many_processes_are_stopped_in_a_thread(open_session: OpenSession,
         await shell.wait()
 
 
+def linked_outside(session: Session, folder: Path) -> Path:
+    """Return a file outside of the workspace that has the further name `inside` in there."""
+    outside = folder / "outside"
+    outside.write_text("before")
+    os.link(outside, here(session, "inside"))
+    return outside
+
+
 async def test_file_with_a_further_name_outside_is_written_there_as_well(
     real_session: OpenSession, tmp_path: Path
 ) -> None:
     session = real_session(policy=AUTO)
     await session.start()
-    outside = tmp_path / "outside"
-    outside.write_text("before")
-    os.link(outside, here(session, "inside"))
+    outside = linked_outside(session, tmp_path)
     await session.call("sandbox_bash", {"command": "true"})
     changed = await session.call("sandbox_bash", {"command": "printf changed > inside"})
     assert "1 other name outside of the workspace" in changed.content
@@ -659,6 +840,23 @@ async def test_file_with_a_further_name_outside_is_written_there_as_well(
     undone = await session.undo()
     assert not undone.is_error, undone.content
     assert (here(session, "inside").read_text(), outside.read_text()) == ("before", "changed")
+
+
+@pytest.mark.parametrize("tool_name", ["sandbox_write", "edit"])
+async def test_file_tool_puts_a_new_file_in_the_place_of_one_with_a_further_name(
+    real_session: OpenSession, tmp_path: Path, tool_name: str
+) -> None:
+    session = real_session(policy=AUTO)
+    await session.start()
+    outside = linked_outside(session, tmp_path)
+    await session.call("sandbox_read", {"path": "inside"})
+    arguments: dict[str, Any] = {"path": "inside", "content": "after"}
+    if tool_name == "edit":
+        arguments = {"path": "inside", "edits": [{"old": "before", "new": "after"}]}
+    changed = await session.call(tool_name, arguments)
+    assert not changed.is_error, changed.content
+    assert "1 other name outside of the workspace" in changed.content
+    assert (here(session, "inside").read_text(), outside.read_text()) == ("after", "before")
 
 
 async def test_the_loop_never_waits_for_the_disk(open_session: OpenSession) -> None:
@@ -781,6 +979,39 @@ async def test_undo_names_the_files_that_variables_hold_open(real_session: OpenS
 
 
 @pytest.mark.parametrize("level", ["isolated", "confined"])
+@pytest.mark.parametrize(
+    ("opens", "reads"),
+    [
+        ("f = open('data'); f.read(3)", "f.seek(0); f.read(3)"),
+        ("f = open('data', 'rb', buffering=0)", "f.read(3).decode()"),
+        (
+            "import mmap; o = open('data', 'rb'); f = mmap.mmap(o.fileno(), 0, access=mmap.ACCESS_READ)",
+            "f[:3].decode()",
+        ),
+        ("import numpy; f = numpy.memmap('data', mode='r')", "bytes(f[:3]).decode()"),
+    ],
+    ids=["text", "binary", "mapped", "numpy"],
+)
+async def test_undo_names_the_files_that_variables_only_read(
+    real_session: OpenSession, level: str, opens: str, reads: str
+) -> None:
+    session = real_session(policy=AUTO, approver=AllowAll(), level=level)
+    await session.start()
+    here(session, "data").write_text("old" * 20)
+    assert not (await session.run_cell(opens)).is_error
+    code = "with open('data', 'r+') as g: g.write('NEW' * 20)"
+    assert not (await session.run_cell(code)).is_error
+    undone = await session.undo()
+    assert here(session, "data").read_text() == "old" * 20
+    assert (
+        "[Still open in the sandbox: data. What a variable reads from it may differ from what is in the "
+        "workspace, since another file or none stands there: open it again.]"
+    ) in undone.content
+    assert undone.metadata["detached_files"] == ["data"]
+    assert (await session.run_cell(reads)).content == "'NEW'", "what is said is so"
+
+
+@pytest.mark.parametrize("level", ["isolated", "confined", "guarded"])
 async def test_undo_leaves_the_temporary_files_of_the_sandbox_until_it_ends(
     real_session: OpenSession, level: str
 ) -> None:
@@ -881,6 +1112,177 @@ async def test_files_go_back_when_the_variables_cannot_be_restored(
     assert (await session.redo()).is_error is False, "the variables are there already"
 
 
+async def test_session_that_closes_waits_until_an_undo_has_ended_or_gone_back(
+    open_session: OpenSession,
+) -> None:
+    session = await open_acting(open_session)
+    await act(session, "one", {"a": "1"}, x=1)
+    await act(session, "two", {"a": "2", "b": "2"}, x=2)
+    variables = fake_variables(session)
+    variables.failure, variables.held = "The sandbox was closed.", asyncio.Event()
+    undoing = asyncio.create_task(session.undo())
+    await eventually(lambda: not here(session, "b").exists())
+    closing = asyncio.create_task(session.close())
+    await loop_turns(100)
+    assert not closing.done()
+    variables.held.set()
+    failed = await asyncio.wait_for(undoing, HANG_S)
+    assert "Nothing was changed: the variables could not be restored" in failed.content
+    await closing
+    assert (here(session).read_text(), here(session, "b").read_text()) == ("2", "2")
+
+
+async def test_session_that_is_closed_on_another_loop_waits_for_an_undo_as_well(
+    open_session: OpenSession,
+) -> None:
+    session = await open_acting(open_session)
+    await act(session, "one", {"a": "1"}, x=1)
+    variables = fake_variables(session)
+    variables.failure, variables.held = "The sandbox was closed.", asyncio.Event()
+    undoing = asyncio.create_task(session.undo())
+    await eventually(lambda: not here(session).exists())
+    closing = asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(session.close())))
+    await loop_turns(100)
+    assert not closing.done()
+    variables.held.set()
+    assert "Nothing was changed" in (await asyncio.wait_for(undoing, HANG_S)).content
+    await asyncio.wait_for(closing, HANG_S)
+    assert here(session).read_text() == "1"
+
+
+async def test_call_that_is_cancelled_while_its_checkpoint_is_taken_is_no_step(
+    open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that takes it goes on: it left a step that ran for good, and kept undo from everything."""
+    session = await open_acting(open_session)
+    assert isinstance(session.history, WorkspaceHistory)
+    checkpoints = session.history._checkpoints
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def begin(*arguments: Any, real: Any = checkpoints.begin, **options: Any) -> Snapshot:
+        begun.set()
+        may_go_on.wait(HANG_S)
+        snapshot: Snapshot = real(*arguments, **options)
+        return snapshot
+
+    with monkeypatch.context() as slow:
+        slow.setattr(checkpoints, "begin", begin)
+        slow.setattr(history_module, "_INLINE_ENTRIES", -1)  # every workspace is large
+        calling = asyncio.create_task(act(session, "one", {"a": "1"}, x=1))
+        await eventually(begun.is_set)
+        calling.cancel()
+        await loop_turns()
+        may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+    assert (await session.undo()).content == "There is nothing to undo."
+    await act(session, "two", {"a": "2"}, x=2)
+    here(session, "mine").write_text("a person's")
+    await session.close()
+    again = await open_acting(open_session)
+    assert again.history is not None
+    assert again.history.recovered == ()
+    undone = await again.undo(force=True)
+    assert [call["id"] for call in undone.value["calls"]] == ["two"]
+    assert here(again, "mine").exists()
+
+
+@tool(effect=Effect.READ_ONLY)
+def wait_for_file(path: str) -> bool:
+    """Wait until a file is there."""
+    import pathlib
+    import time
+
+    while not pathlib.Path(path).exists():
+        time.sleep(0.01)
+    return True
+
+
+@pytest.mark.parametrize("how", ["interrupt", "cancel"])
+async def test_call_that_waits_for_the_worker_and_is_stopped_is_no_step(
+    real_session: OpenSession, how: str
+) -> None:
+    session = real_session(policy=AUTO)
+    session.registry.register(wait_for_file)
+    for number in (1, 2):
+        await session.call("python", {"code": f"v = {number}"}, call_id=f"c{number}")
+    assert not (await session.undo()).is_error
+    reading = asyncio.create_task(session.call("wait_for_file", {"path": "go"}))
+    sandbox: Any = session.sandbox
+
+    def are_given() -> list[bool]:
+        return [caller.dispatch.is_given for caller in sandbox._callers.values()]
+
+    await eventually(lambda: are_given() == [True])
+    waiting = asyncio.create_task(session.call("python", {"code": "v = 3"}, call_id="c3"))
+    await eventually(lambda: are_given() == [True, False])
+    if how == "interrupt":
+        await session.interrupt()
+        assert (await waiting).content == "The call was interrupted before it ran."
+    else:
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        here(session, "go").touch()
+    await reading
+    redone = await session.redo()
+    assert not redone.is_error, redone.content
+    assert [call["id"] for call in redone.value["calls"]] == ["c2"]
+    assert await session.get("v") == 2
+
+
+async def test_undo_that_a_close_has_come_before_changes_nothing(open_session: OpenSession) -> None:
+    session = await open_acting(open_session)
+    await act(session, "one", {"a": "1"}, x=1)
+    assert isinstance(session.history, WorkspaceHistory)
+    lock = session.history._shared.lock
+    # As a call of another session on the same workspace, in a context of its own.
+    token = await asyncio.create_task(lock.enter(object()))
+    undoing = asyncio.create_task(session.undo())
+    await loop_turns()
+    await session.close()
+    lock.leave(token)
+    with pytest.raises(SessionClosed, match="was closed meanwhile"):
+        await asyncio.wait_for(undoing, HANG_S)
+    assert here(session).read_text() == "1"
+
+
+@pytest.mark.parametrize("turns", [1, 10, 40, 160])
+async def test_close_beside_an_undo_leaves_the_one_state_or_the_other(
+    real_session: OpenSession, turns: int
+) -> None:
+    session = real_session(policy=AUTO)
+    for text in ("1", "2"):
+        code = f"import pathlib\nv = {text}\nfor n in range(20): pathlib.Path(f'f{{n}}').write_text('{text}')"
+        assert not (await session.call("python", {"code": code})).is_error
+    undoing = asyncio.create_task(session.undo())
+    await loop_turns(turns)
+    await session.close()
+    (found,) = await asyncio.gather(undoing, return_exceptions=True)
+    is_undone = isinstance(found, ToolResult) and not found.is_error
+    texts = {here(session, f"f{number}").read_text() for number in range(20)}
+    assert texts == {"1" if is_undone else "2"}, found
+
+
+async def test_call_that_did_not_run_is_no_step_and_leaves_what_can_be_redone(
+    open_session: OpenSession,
+) -> None:
+    session = await open_acting(open_session)
+    await act(session, "one", {"a": "1"}, x=1)
+    await act(session, "two", {"a": "2"}, x=2)
+    await session.undo()
+    end = session._event_log.subscribe(lambda _: session._gate.block("the disk is full"), (CheckpointTaken,))
+    refused = await session.call("act", {"variables": {"x": 3}, "files": {"a": "3"}}, call_id="three")
+    assert "act was not run: the disk is full." in refused.content
+    end()
+    session._gate.block("")
+    redone = await session.redo()
+    assert not redone.is_error, redone.content
+    assert (here(session).read_text(), fake_variables(session).values) == ("2", {"x": 2})
+    undone = await session.undo(2)
+    assert [call["id"] for call in undone.value["calls"]] == ["two", "one"]
+
+
 async def test_undo_that_fails_half_way_says_what_is_where(
     open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -925,6 +1327,7 @@ async def test_undo_that_fails_at_one_file_changes_none_unless_forced(open_sessi
     )
     assert (here(session).read_text(), here(session, "b").read_text()) == ("new a", "new b")
     assert fake_variables(session).values == {"x": 1}, "nor are variables"
+    assert "found damaged (1): an undo that needs them is refused" in (await session.changes()).reach
     forced = await session.undo(force=True)
     assert (here(session).read_text(), here(session, "b").read_text()) == ("old a", "new b")
     assert "Not brought back: b (" in forced.content
@@ -1340,6 +1743,38 @@ async def test_thread_that_writes_on_is_stopped_until_its_worker_is_replaced(
     undone = await session.undo(force=True)
     assert "Removed: grows.\n" in undone.content
     assert (grows.exists(), here(session, "another").exists()) == (False, True)
+
+
+WRITING_TASK = """
+import asyncio, os
+async def write():
+    while True:
+        with open('grows', 'a') as file: file.write('x')
+        await asyncio.sleep(0.001)
+task = asyncio.ensure_future(write())
+while not os.path.exists('grows'): await asyncio.sleep(0.001)
+"""
+
+
+async def test_task_that_writes_on_is_a_conflict_and_stopped_by_force_until_a_redo(
+    real_session: OpenSession,
+) -> None:
+    session = real_session(policy=AUTO, approver=AllowAll())
+    grows = here(session, "grows")
+    await session.run_cell("v = 1")
+    assert not (await session.run_cell(f"v = 2{WRITING_TASK}")).is_error
+    size = grows.stat().st_size
+    await eventually(lambda: grows.stat().st_size > size)
+    refused = await session.undo()
+    assert refused.is_error
+    assert [one["path"] for one in refused.value["conflicts"]] == ["grows"]
+    assert "Somebody else may be a thread or a task that a call has left in the sandbox" in refused.content
+    assert not (await session.undo(force=True)).is_error
+    assert not grows.exists()
+    assert (await session.get("v"), grows.exists()) == (1, False)
+    assert not (await session.redo()).is_error
+    size = grows.stat().st_size
+    await eventually(lambda: grows.stat().st_size > size)
 
 
 async def test_thread_goes_on_if_the_variables_are_kept(real_session: OpenSession) -> None:

@@ -440,6 +440,9 @@ async def test_a_classify_that_changes_its_arguments_changes_nothing_else(open_s
 
 # ---- what is declared
 
+DESTROYS: dict[str, Any] = {"effect": Effect.DESTRUCTIVE, "writes": ("out/a.txt",)}
+SENDS: dict[str, Any] = {"effect": Effect.REMOTE_ACTION, "writes": ("out/a.txt",)}
+
 
 @pytest.mark.parametrize(
     ("made", "auto"),
@@ -457,6 +460,8 @@ async def test_a_classify_that_changes_its_arguments_changes_nothing_else(open_s
         (lambda: function_tool(gather_facts=facts(writes=("a/../../b",))), "ask"),
         (lambda: function_tool(gather_facts=facts(writes=("~/b",))), "ask"),
         (lambda: function_tool(gather_facts=facts(commands=("make",))), "ask"),
+        (lambda: function_tool(effect=DESTROYS["effect"], gather_facts=facts(**DESTROYS)), "ask"),
+        (lambda: function_tool(effect=SENDS["effect"], gather_facts=facts(**SENDS)), "ask"),
         (lambda: function_tool(effect=Effect.REMOTE_ACTION), "ask"),
         (lambda: function_tool(effect=Effect.DESTRUCTIVE), "ask"),
         (lambda: langchain_tool({"effect": Effect.DESTRUCTIVE}), "ask"),

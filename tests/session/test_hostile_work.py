@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from aisotools.core.truncation import DEFAULT_RETAINED_BYTES
+from aisotools.core.retention import DEFAULT_RETAINED_BYTES
 from tests.session.hostile_work import SCENARIOS, report, run_alone
 
 pytestmark = pytest.mark.timeout(600)

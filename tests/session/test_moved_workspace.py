@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.machinery
 import os
 import shutil
 import subprocess
@@ -16,10 +17,14 @@ from aisotools.builtin import builtin_tools
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.core.types import Effect, ToolResult
 from aisotools.policy.approvers import AllowAll
+from aisotools.policy.rules import Policy
+from aisotools.sandbox.confinement import landlock
+from aisotools.sandbox.confinement.levels import LEVELS
 from aisotools.session.session import Session
 from aisotools.tools.function import tool
 from aisotools.tools.registry import ToolRegistry
 from tests.conftest import OpenSession
+from tests.session.test_path_rules import needs
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
@@ -224,3 +229,63 @@ async def test_call_during_which_the_workspace_is_moved_says_that_it_cannot_be_u
         assert "With force=True" in undone.content
         assert not (await session.undo(force=True)).is_error
         assert read(place).keys() == {"."}
+
+
+# ---- what is moved out of it
+
+WRITES_ON = """
+mkdir results && cd results && echo 0 > held && exec 3>> held && touch $WORKSPACE/ready
+while :; do
+    if (echo x > new.py) 2> /dev/null; then answer=yes; else answer=no; fi
+    echo held >&3
+    echo $answer > $WORKSPACE/answer.part && mv $WORKSPACE/answer.part $WORKSPACE/answer
+    sleep 0.02
+done
+"""
+
+
+async def start_writing(session: Session) -> Path:
+    """Start something that has `results` in the workspace open. Return the workspace."""
+    started = await session.call("sandbox_bash", {"command": WRITES_ON, "background": True})
+    assert not started.is_error, started.content
+    assert session.workspace is not None
+    await eventually((session.workspace / "ready").exists)
+    return session.workspace
+
+
+async def next_answer(workspace: Path) -> str:
+    """Return whether a file can be written, tried from now on."""
+    answer = workspace / "answer"
+    for _ in range(2):  # the first may be of a try before
+        answer.unlink(missing_ok=True)
+        await eventually(answer.exists)
+    return answer.read_text().strip()
+
+
+@pytest.mark.parametrize("level", ["isolated", "confined", "guarded"])
+async def test_folder_that_is_moved_out_while_something_runs_in_it_stays_in_reach_at_isolated_alone(
+    real_session: OpenSession, tmp_path: Path, level: str
+) -> None:
+    needs(level)
+    if level == "isolated" and 3 not in landlock.errata():
+        pytest.skip("an older kernel refuses it, or not, by where the folder has come from")
+    async with real_session(level=level, policy=Policy(mode="auto"), approver=AllowAll()) as session:
+        workspace = await start_writing(session)
+        assert await next_answer(workspace) == "yes"
+        (workspace / "results").rename(tmp_path / "results")
+        (tmp_path / "results" / "new.py").unlink()
+        assert await next_answer(workspace) == ("yes" if level == "isolated" else "no")
+        found = importlib.machinery.PathFinder.find_spec("new", [str(tmp_path / "results")])
+        assert (found is not None) is (level == "isolated"), "what your program would import"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_file_that_is_moved_out_while_something_has_it_open_is_written_on(
+    real_session: OpenSession, tmp_path: Path, level: str
+) -> None:
+    needs(level)
+    async with real_session(level=level, policy=Policy(mode="safe"), approver=AllowAll()) as session:
+        workspace = await start_writing(session)
+        (workspace / "results" / "held").rename(tmp_path / "held")
+        size = (tmp_path / "held").stat().st_size
+        await eventually(lambda: (tmp_path / "held").stat().st_size > size)

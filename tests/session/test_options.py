@@ -291,14 +291,30 @@ async def test_no_session_opens_in_or_around_the_workspace_of_another(
         pass
 
 
-@pytest.mark.parametrize("level", ["isolated", "confined", "guarded"])
+@pytest.mark.parametrize(
+    ("first", "level"),
+    [
+        *((level, level) for level in LEVELS),
+        *(
+            ("confined", "isolated"),
+            ("confined", "guarded"),
+            ("guarded", "confined"),
+            ("isolated", "confined"),
+        ),
+    ],
+)
 async def test_repository_that_a_session_has_made_lets_the_next_one_open(
-    tmp_path: Path, environ: Mapping[str, str], level: str
+    tmp_path: Path, environ: Mapping[str, str], first: str, level: str
 ) -> None:
+    """But for one that hides no such files, after one that does: that opens on any, and notes none."""
     workspace = tmp_path / "workspace"
     make = "mkdir -p deep/own && git init -q . && git init -q deep/own"
-    for command in (make, "git status", "git -C deep/own status"):
-        async with Session(workspace, level=level, approver=AllowAll(), environ=environ) as session:
+    for command, at in ((make, first), ("git status", level), ("git -C deep/own status", level)):
+        if (first, at) == ("isolated", "confined"):
+            with pytest.raises(WorkspaceRefused, match="it is a git checkout"):
+                await Session(workspace, level=at, approver=AllowAll(), environ=environ).start()
+            return
+        async with Session(workspace, level=at, approver=AllowAll(), environ=environ) as session:
             result = await session.call("sandbox_bash", {"command": command})
             assert not result.is_error, result.content
     (workspace / "mine" / ".git").mkdir(parents=True)

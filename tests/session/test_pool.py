@@ -16,13 +16,14 @@ import pytest
 from aisotools.core.events import SandboxLost
 from aisotools.core.exceptions import SessionClosed, WorkspaceRefused
 from aisotools.core.sandboxes import SupportsSnapshots
+from aisotools.core.types import Approval, ApprovalRequest
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.rules import Policy
 from aisotools.session.ledger import verify
 from aisotools.session.pool import SessionPool
 from aisotools.session.session import Session
 from aisotools.testing.fakes import FakeSandbox
-from tests.waiting import eventually
+from tests.waiting import HANG_S, eventually
 
 
 @pytest.fixture
@@ -67,6 +68,88 @@ async def test_keys_that_differ_only_in_case_share_nothing(options: dict[str, An
         await one.start()
         await other.start()
         assert str(one.workspace).lower() != str(other.workspace).lower()
+
+
+async def test_key_that_names_the_folder_of_another_one_gets_one_of_its_own(options: dict[str, Any]) -> None:
+    async with SessionPool(sandbox=FakeSandbox, **options) as pool:
+        first = await pool.get("ключ")
+        await first.start()
+        assert first.workspace is not None
+        other = await pool.get(first.workspace.name)
+        await other.start()
+        assert other.workspace != first.workspace
+
+
+async def test_branch_is_no_conversation_of_a_key(options: dict[str, Any]) -> None:
+    async with SessionPool(max_live=3, **options, approver=AllowAll()) as pool:
+        for key in ("k", "ключ"):
+            session = await pool.get(key)
+            await session.call("sandbox_write", {"path": "secret", "content": key})
+            branch = await session.branch()
+            for _ in range(2):
+                assert branch.workspace is not None
+                other = await pool.get(branch.workspace.name)
+                await other.start()
+                assert other.workspace != branch.workspace
+                assert other.workspace is not None
+                assert not (other.workspace / "secret").exists()
+                await pool.forget(branch.workspace.name)
+                await branch.close()
+
+
+async def test_branch_has_no_sandbox_of_a_pool_that_is_closed(options: dict[str, Any]) -> None:
+    async with SessionPool(max_live=2, **options, approver=AllowAll()) as pool:
+        session = await pool.get("k")
+        await session.call("sandbox_write", {"path": "a", "content": "1"})
+        branch = await session.branch()
+        assert not (await branch.call("python", {"code": "x = 1"}, origin="person")).is_error
+    assert pool.status().live == 0
+    result = await branch.call("python", {"code": "x = 1"}, origin="person")
+    assert "The pool of sandboxes is closed. Open a new one." in result.content
+    assert pool.status().live == 0
+    await branch.close()
+
+
+async def test_call_that_waits_for_a_place_is_ended_with_the_pool(options: dict[str, Any]) -> None:
+    pool = SessionPool(max_live=1, wait_s=600, **options, approver=AllowAll())
+    first, second = await pool.get("a"), await pool.get("b")
+    busy = asyncio.create_task(first.run_cell("import time; time.sleep(600)"))
+    await eventually(lambda: first.sandbox is not None and first.sandbox.status().alive)
+    waiting = asyncio.create_task(second.run_cell("1"))
+    await eventually(lambda: pool.status().waiting == 1)
+    await asyncio.wait_for(pool.close(), HANG_S)
+    assert (await busy).is_error
+    assert (await waiting).is_error
+
+
+@pytest.mark.parametrize("what", ["a call", "a question"])
+async def test_close_ends_calls_of_a_conversation_that_is_being_parked(
+    options: dict[str, Any], what: str
+) -> None:
+    class Silent:
+        def __init__(self) -> None:
+            self.asked = asyncio.Event()
+
+        async def ask(self, request: ApprovalRequest) -> Approval:
+            self.asked.set()
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError
+
+    approver = Silent()
+    pool = SessionPool(max_live=2, **options, approver=approver if what == "a question" else AllowAll())
+    session = await pool.get("k")
+    await session.call("sandbox_write", {"path": "a", "content": "1"})
+    if what == "a question":
+        call = asyncio.create_task(session.call("python", {"code": "1"}, ask=True))
+        await asyncio.wait_for(approver.asked.wait(), HANG_S)
+    else:
+        call = asyncio.create_task(session.run_cell("import time; time.sleep(600)"))
+        await eventually(lambda: session.sandbox is not None and session.sandbox.status().alive)
+    pool._park("k")
+    await asyncio.sleep(0)
+    assert pool._parking
+    await asyncio.wait_for(pool.close(), HANG_S)
+    assert (await call).is_error
 
 
 @pytest.mark.parametrize("wrong", [{"max_live": 0}, {"idle_s": -1}, {"wait_s": "x"}, {"max_live": True}])

@@ -196,6 +196,7 @@ async def test_more_folders_than_are_watched_fail_the_call_and_no_more(
         result = await protection.after(prepared, ToolResult.text("done"))
         assert result is not None
         assert "more than 10 folders" in result.content
+        assert result.error_kind == "environment", "the call ran, so it was not denied"
     for number in range(11):
         await asyncio.to_thread(os.rmdir, tmp_path / "workspace" / f"{number}")
     await protection.before(prepared)

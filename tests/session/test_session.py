@@ -1070,6 +1070,51 @@ async def test_session_is_closed_in_a_thread_while_a_question_is_open(
     await eventually(lambda: not processes_of(folder))
 
 
+async def test_session_that_is_closed_in_a_thread_is_ended_on_its_own_loop(
+    tmp_path: Path, environ: Mapping[str, str]
+) -> None:
+    """What it ends belongs to that loop: on two at once, records got lost and an end was never heard of."""
+    ended_on: list[asyncio.AbstractEventLoop] = []
+
+    class Noting(FakeSandbox):
+        async def close(self) -> None:
+            ended_on.append(asyncio.get_running_loop())
+            await super().close()
+
+    for _ in range(3):
+        session = Session(workspace=tmp_path / "workspace", environ=environ, sandbox=Noting)
+        await session.start()
+        closing = [asyncio.to_thread(asyncio.run, session.close()) for _ in range(3)]
+        await asyncio.gather(session.call("python", {"code": "1"}), *closing)
+    assert ended_on == [asyncio.get_running_loop()] * 3
+
+
+@pytest.mark.parametrize("moment", range(4))
+async def test_session_whose_own_loop_stops_while_it_is_closed_in_a_thread_is_ended_here(
+    tmp_path: Path, environ: Mapping[str, str], moment: int
+) -> None:
+    home = asyncio.new_event_loop()
+    running = threading.Thread(target=home.run_forever)
+    running.start()
+    folder = tmp_path / "workspace"
+    session = Session(workspace=folder, environ=environ, policy=Policy(mode="auto"), session_key="one")
+    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(session.start(), home))
+    closing = asyncio.create_task(session.close())
+    await asyncio.wait([closing], timeout=0.004 * moment)
+    home.call_soon_threadsafe(home.stop)
+    await asyncio.wait_for(closing, HANG_S)
+    await asyncio.to_thread(running.join)
+    await eventually(lambda: not processes_of(folder))
+    await asyncio.wait_for(session.close(), HANG_S)
+    again = Session(workspace=folder, environ=environ, policy=Policy(mode="auto"), session_key="one")
+    assert not (await again.call("sandbox_bash", {"command": "true"}, origin="person")).is_error
+    await again.close()
+    for task in asyncio.all_tasks(home):
+        task.cancel()
+    await asyncio.to_thread(home.run_until_complete, asyncio.sleep(0.01))
+    home.close()
+
+
 async def test_sandbox_is_ended_although_the_gate_cannot_be_closed(open_session: OpenSession) -> None:
     session = open_session()
     await session.start()
@@ -1082,3 +1127,22 @@ async def test_sandbox_is_ended_although_the_gate_cannot_be_closed(open_session:
         await session.close()
     assert session.sandbox is not None
     assert not session.sandbox.status().alive
+
+
+def test_session_is_closed_though_its_loop_has_ended_during_a_restart(
+    tmp_path: Path, environ: Mapping[str, str]
+) -> None:
+    """What ends the old worker was left on that loop, and was waited for without end."""
+    sessions: list[Session] = []
+
+    async def open_and_leave() -> None:
+        session = Session(tmp_path / "workspace", environ=environ, approver=AllowAll())
+        sessions.append(session)
+        await session.start()
+        restarting = asyncio.ensure_future(session.restart())
+        sandbox: Any = session.sandbox
+        await eventually(lambda: any(sandbox._connections.values()))
+        assert not restarting.done()
+
+    asyncio.run(open_and_leave())
+    asyncio.run(asyncio.wait_for(sessions[0].close(), HANG_S))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from hypothesis import given, strategies as st
@@ -157,9 +157,23 @@ def test_slots_are_never_exceeded_and_nobody_is_forgotten(
         cancelled = sum(isinstance(one, asyncio.CancelledError) for one in results)
         assert served + cancelled == len(steps)
         assert slots.waiting == 0
+        async with AsyncExitStack() as taken:
+            for guest in guests[:max_live]:  # no place was lost on the way
+                await taken.enter_async_context(slots.use(guest))
         await slots.close()
         assert slots.live == 0
-        async with slots.use(guests[0]):  # no place was lost on the way
-            pass
+        with pytest.raises(SandboxError, match="is closed"):
+            await slots.use(guests[0]).__aenter__()
 
     asyncio.run(run())
+
+
+async def test_waiting_for_a_slot_ends_when_the_pool_is_closed() -> None:
+    slots, _, (a, b) = rig(2, max_live=1)
+    async with a.using():
+        waiting = asyncio.ensure_future(b.using().__aenter__())
+        await eventually(lambda: slots.waiting == 1)
+        await slots.close()
+        with pytest.raises(SandboxError, match="was closed meanwhile"):
+            await waiting
+    assert (slots.live, slots.waiting) == (0, 0)

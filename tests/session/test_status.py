@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from aisotools.core.retention import Retained
 from aisotools.core.sandboxes import SandboxStatus
-from aisotools.core.truncation import Retained
 from aisotools.notebook.render.listing import status_bundle
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.confinement.detect import ENABLED_BY, Detection, Probe

@@ -186,6 +186,9 @@ def test_timeout_names_what_stays_changed() -> None:
     assert unclear.content.endswith("stays changed: a. An undo takes it back with force=True alone.]")
     left = explain_kept(late.with_metadata(threads_left=True), ["a"], everybody)
     assert left.content.endswith("a. Undo takes it back with force=True, and ends its threads.]")
+    beside = explain_kept(late, ["a", "b"], own, ["file (f)"]).content
+    assert beside.startswith("late\n[What had changed by then stays changed: a, b. file (f) ran at the same")
+    assert "Undo takes it back" not in beside
     partly = explain_kept(late.with_metadata(not_restorable=["a"]), ["a"], everybody)
     assert partly.content.endswith("a. Undo takes it back, but for what it will not restore.]")
 
@@ -198,7 +201,7 @@ def test_timeout_names_what_was_taken_back_or_why_not() -> None:
     assert result.metadata["taken_back"] is True
     refused = explain_taken_back(late, ["a"], ToolResult.error("Disk full."))
     assert refused.content == (
-        "late\n[What it had changed could not be taken back, and stays changed: a. Disk full.]"
+        "late\n[What had changed by then could not be taken back, and stays changed: a. Disk full.]"
     )
     assert refused.metadata["taken_back"] is False
 
@@ -229,13 +232,13 @@ def test_timeout_that_was_taken_back_says_nothing_that_was_true_before() -> None
 
 
 def test_conflict_with_a_call_that_ran_at_the_same_time_says_how_many_to_take() -> None:
-    conflicts = (("b", "it was also changed by python (c2), which ran at the same time"),)
+    conflicts = (("b", "it may also have been changed by python (c2), which ran at the same time"),)
     moved = UndoResult(direction="undo", conflicts=conflicts, done=False)
     result = conflict_result(moved, 2)
     assert result.content == (
         "Nothing was changed, since this undo would take only some of the calls that changed the same "
         "files:\n"
-        "- b: it was also changed by python (c2), which ran at the same time\n"
+        "- b: it may also have been changed by python (c2), which ran at the same time\n"
         "Take them together: undo(2), or undo with force=True."
     )
     both = UndoResult(direction="undo", conflicts=(*conflicts, ("a", "it was changed since")), done=False)

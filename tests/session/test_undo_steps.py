@@ -105,6 +105,20 @@ def bench() -> Bench:
 # ---- steps
 
 
+def test_call_that_did_not_run_leaves_the_state_as_it_was() -> None:
+    states = VariableStates()
+    first = states.now
+    states.begin("one", may_change=True)
+    states.withdraw("one")
+    assert (states.now, "one" in states) == (first, False)
+    states.begin("two", may_change=True)
+    states.begin("three", may_change=True)
+    now = states.now
+    states.withdraw("two")  # the other one runs
+    assert states.now == now
+    assert states.found_by("three") != first
+
+
 def test_calls_inside_a_call_are_one_step_with_it() -> None:
     calls = [file("a"), file("b/1", inside="b"), file("b/2", inside="b"), checkpoint("b"), file("c")]
     steps = group_steps(calls)

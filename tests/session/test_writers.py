@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -511,6 +512,49 @@ async def test_changes_of_a_person_while_a_command_waits_are_conflicts(
     assert not (await session.redo()).is_error
     assert is_theirs(folder)
     assert (folder / "own/made").exists()
+
+
+ATTRIBUTES: dict[str, Callable[[Path], object]] = {
+    "mode": lambda path: path.chmod(0o700),
+    "time": lambda path: os.utime(path, ns=(10**18, 10**18)),
+    "attribute": lambda path: os.setxattr(path, "user.mine", b"1"),
+    "same content": lambda path: path.write_text(path.read_text()),
+    "attribute of a folder": lambda path: os.setxattr(path.parent / "folder", "user.mine", b"1"),
+}
+
+
+@pytest.mark.parametrize("change", ATTRIBUTES.values(), ids=ATTRIBUTES)
+async def test_attributes_that_a_person_changes_while_a_command_waits_are_a_conflict(
+    real_session: OpenSession, change: Callable[[Path], object]
+) -> None:
+    session = real_session(policy=AUTO, approver=AllowAll())
+    await write(session, "a")
+    folder = here(session)
+    fill(folder)
+    (folder / "folder").mkdir()
+    command = f"mkdir own; mkfifo own/go; {WAIT}: > own/made; rm own/go"
+    call = asyncio.create_task(session.call("sandbox_bash", {"command": command}))
+    writers = await idle_spans(session, call)
+    before = {path.name: path.stat().st_ctime_ns for path in folder.iterdir()}
+    change(folder / "edited")
+    (changed,) = [name for name, ctime_ns in before.items() if (folder / name).stat().st_ctime_ns != ctime_ns]
+    theirs = (folder / changed).stat()
+    last = writers.idle_spans[-1]
+    await eventually(lambda: writers.idle_spans[-1] > last)
+    with (folder / "own/go").open("w") as fifo:
+        fifo.write("\n")
+    result = await call
+    assert f"Also changed during the call: {changed}. Somebody else did that" in result.content
+    refused = await session.undo()
+    assert [one["path"] for one in refused.value["conflicts"]] == [changed]
+    now = (folder / changed).stat()
+    assert (now.st_mode, now.st_mtime_ns, now.st_ctime_ns) == (
+        theirs.st_mode,
+        theirs.st_mtime_ns,
+        theirs.st_ctime_ns,
+    )
+    assert not (await session.undo(force=True)).is_error
+    assert not (folder / "own").exists()
 
 
 @pytest.mark.parametrize("overlaps", [False, True], ids=["by itself", "beside a command"])

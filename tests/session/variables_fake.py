@@ -69,11 +69,13 @@ class CopyHistory:
     Attributes:
         values: The present variables.
         failure: What the next restore fails with; empty for a success.
+        held: What each restore waits for.
     """
 
     def __init__(self, listener: SandboxListener) -> None:
         self.values: dict[str, Json] = {}
         self.failure = ""
+        self.held: asyncio.Event | None = None
         self.store = CopyStore(self.values, listener)
         self._frozen: dict[str, Json] | None = None
 
@@ -103,6 +105,8 @@ class CopyHistory:
         return self.store.eviction_reason(call_id) if found is None else found.drop_reason
 
     async def restore(self, call_id: str) -> VariablePoint:
+        if self.held is not None:
+            await self.held.wait()
         if self.failure:
             failure, self.failure = self.failure, ""
             raise SandboxError(failure)

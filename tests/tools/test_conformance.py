@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from aisotools.core.exceptions import ArgumentError
 from aisotools.tools.conformance import Checker, OverBudget
+from aisotools.tools.patterns import matcher
 from aisotools.tools.soundness import schema_flaw
 from aisotools.tools.validation import conforms, validate_against, validate_against_untrusted
 
@@ -241,6 +242,15 @@ def test_pattern_is_not_searched_for_in_a_text_that_is_too_long_for_it() -> None
     with pytest.raises(OverBudget):
         next(checker.violations("a" * 5_000), None)
     assert next(Checker({"pattern": "b$"}, max_steps=10**9).violations("a" * 500_000 + "b"), None) is None
+
+
+def test_each_pattern_is_compiled_once_for_any_number_of_values() -> None:
+    """Also when a schema has more patterns than compiled ones are remembered."""
+    patterns = [f"^once{number}" for number in range(300)]
+    checker = Checker({"items": {"not": {"anyOf": [{"pattern": one} for one in patterns]}}}, max_steps=STEPS)
+    compiled = matcher.cache_info().misses
+    assert next(checker.violations(["a"] * 20), None) is None
+    assert matcher.cache_info().misses - compiled <= len(patterns)
 
 
 def test_long_lists_of_values_and_items_are_bounded() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from aisotools.core.exceptions import RegistryError
 from aisotools.core.types import ToolResult
+from aisotools.tools.patterns import matcher
 from aisotools.tools.registry import ToolRegistry
 from aisotools.tools.soundness import (
     MAX_SCHEMA_DEPTH,
@@ -123,7 +124,29 @@ def test_references_know_their_schema_only() -> None:
 def test_patterns_that_are_not_searched_for_are_flaws() -> None:
     assert pattern_flaw("b+$") == ""
     assert "look-around" in pattern_flaw("(?=a)")
-    assert "3,000 characters" in pattern_flaw("a{0,30000}b")
+    assert "3,000 characters when all repetitions are written out" in pattern_flaw("a{0,30000}b")
+    assert "about a hundred \\w" in pattern_flaw(r"\w{900}")
+
+
+@pytest.mark.parametrize("pattern", [r"\w{{30}}{}", r"(?i)[\S]{}", "[ab]{{300}}{}", "a{}"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        lambda patterns: {"properties": {one: {"pattern": one} for one in patterns}},
+        lambda patterns: {"patternProperties": dict.fromkeys(patterns, True)},
+        lambda patterns: {
+            "anyOf": [{"patternProperties": {one: {"pattern": f"^{one}"}}} for one in patterns]
+        },
+    ],
+)
+def test_patterns_of_a_schema_have_a_bounded_work_in_all(pattern: str, schema: Any) -> None:
+    """Each may be as much as is accepted; the event loop waits for all of them."""
+    different = [pattern.format(number) for number in range(2_000)]
+    compiled = matcher.cache_info().misses
+    assert "take too long to compile" in schema_flaw(schema(different))
+    assert matcher.cache_info().misses - compiled < 1_000
+    assert schema_flaw(schema(different[:3])) == ""
+    assert schema_flaw({"anyOf": [schema(different[:3])] * 500}) == ""  # each is compiled once
 
 
 class Own:

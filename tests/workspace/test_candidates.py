@@ -169,6 +169,21 @@ def test_one_large_folder_takes_steps_too(tmp_path: Path) -> None:
         CandidateScanner(str(tmp_path)).scan(Steps(200))
 
 
+def test_folders_of_some_hundred_files_take_steps_by_their_files(tmp_path: Path) -> None:
+    for folder in range(20):
+        (tmp_path / f"{folder}").mkdir()
+        make(tmp_path / f"{folder}", *(f"{number}" for number in range(254)))
+    with pytest.raises(OutOfSteps):
+        CandidateScanner(str(tmp_path)).scan(Steps(1_000))
+
+
+@pytest.mark.parametrize("name", ["ä{}", "\ufdfa\ufdfa{}"])
+def test_short_names_that_are_not_ascii_take_a_step_each(tmp_path: Path, name: str) -> None:
+    make(tmp_path, *(name.format(number) for number in range(200)))
+    with pytest.raises(OutOfSteps):
+        CandidateScanner(str(tmp_path)).scan(Steps(200))
+
+
 @pytest.mark.parametrize("is_folder", [True, False])
 @pytest.mark.parametrize("char", ["\u0345", "\udcff", "A"])
 def test_long_names_take_steps_by_their_characters(tmp_path: Path, char: str, *, is_folder: bool) -> None:
@@ -181,7 +196,7 @@ def test_long_names_take_steps_by_their_characters(tmp_path: Path, char: str, *,
             (tmp_path / name).touch()
     with pytest.raises(OutOfSteps):
         CandidateScanner(str(tmp_path)).scan(Steps(600))
-    assert CandidateScanner(str(tmp_path)).scan(Steps(710 + 1_200 * is_folder)).complete
+    assert CandidateScanner(str(tmp_path)).scan(Steps(840 + 1_320 * is_folder)).complete
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -123,6 +123,7 @@ def test_largest_texts_have_diffs(store: Store) -> None:
 
 
 def test_number_of_diffs_is_limited(store: Store) -> None:
+    assert MAX_DIFFS == 50, "which README says"
     after = tree(store, **{f"f{number:03}": b"%d" % number for number in range(MAX_DIFFS + 1)})
     *first, last = changes_between(store, tree(store), after)
     assert all(change.diff and not change.note for change in first)

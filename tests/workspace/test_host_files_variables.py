@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,11 @@ import pytest
 from aisotools.core.exceptions import WorkspaceRefused
 from aisotools.session.guards import ImportRootWatch
 from aisotools.workspace.host_files import (
+    _HARMLESS_NAMES,
     HOST_VARIABLES,
     HostVariables,
+    _may_search,
+    _promises_code,
     chooses_code,
     why_variables_refuse,
 )
@@ -106,7 +110,17 @@ CASES = {
     "GIT_PAGER": Case("{workspace}/pager", program("pager"), ["git", "-p", "version"]),
     "GIT_EDITOR": Case("{workspace}/editor x", program("editor"), ["git", "config", "--global", "-e"]),
     "GIT_CONFIG_VALUE_0": Case("!{workspace}/evil", program("evil"), ["git", "evil"]),
+    "BASH_FUNC_ls%%": Case("() {{ . {workspace}/x; }}", program("x"), ["bash", "-c", "ls"]),
+    "LESS": Case(
+        "R --lesskey-src={workspace}/keys",
+        text("keys", "#env\nLESSOPEN=|echo '{planted}' %s\n"),
+        ["less", "/dev/null"],
+    ),
+    "LEX": Case(
+        "{workspace}/lex", program("lex"), ["make", "-f", "/dev/null", "--eval", "all:; @$(LEX)", "all"]
+    ),
 }
+CORPUS = tomllib.loads((Path(__file__).parents[1] / "data" / "host_variables.toml").read_text())
 MORE = {"GIT_CONFIG_VALUE_0": {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "alias.evil"}}
 
 
@@ -140,7 +154,6 @@ def test_every_variable_of_the_table_is_looked_at(place: Path, name: str) -> Non
     (row,) = (row for row in HOST_VARIABLES if name in row.names)
     workspace = folder(place / "work")
     assert chooses_code(name)
-    assert not chooses_code(f"{name}_OF_OURS")
     inside, outside = (SAMPLES[row.form].format(place / where / "x") for where in ("work", "other"))
     assert row.reason in why_variables_refuse(str(workspace), {name: inside})
     assert why_variables_refuse(str(workspace), {name: outside}) == ""
@@ -214,11 +227,9 @@ def test_variables_that_run_nothing_are_let_through(place: Path) -> None:
     names = (
         "MANPATH",
         "INFOPATH",
-        "TMPDIR",
         "PWD",
         "OLDPWD",
         "XDG_STATE_HOME",
-        "XDG_CACHE_HOME",
         "GIT_WORK_TREE",
     )
     assert why_variables_refuse(workspace, dict.fromkeys(names, workspace)) == ""
@@ -240,9 +251,10 @@ def test_an_activated_environment_is_refused_in_words_for_newcomers(place: Path,
 
 def test_odd_values_refuse_nothing(place: Path) -> None:
     workspace = folder(place / "work")
-    for value in ("\0", "a\0b:/x", "/" * 10_000, "'", "~", "$", "${", "\udcff"):
+    for value in ("\0", "a\0b:/x", "/" * 10_000, "'", "~", "$", "${", "\udcff", "%", "/%ff%00", "file://"):
         for row in HOST_VARIABLES:
             assert why_variables_refuse(str(workspace), {row.names[0]: value}) == ""
+        assert why_variables_refuse(str(workspace), {"ACME_CONFIG": value, "ACME_PATH": f"/x:{value}"}) == ""
 
 
 def test_a_watch_looks_again_when_a_variable_changes(place: Path) -> None:
@@ -287,8 +299,225 @@ def test_a_workspace_inside_of_an_installation_is_fine(place: Path, name: str) -
     assert why_variables_refuse(str(workspace), {name: str(place / "go")}) == ""
 
 
-@pytest.mark.parametrize("name", ["DATA_DIR", "MY_APP_CONFIG", "PLUGIN", "OUTPUT_PATH", "PWD", "OLDPWD"])
+@pytest.mark.parametrize("name", ["DATA_DIR", "PLUGIN", "OUTPUT_PATH", "PWD", "OLDPWD"])
 def test_variables_of_a_persons_own_may_lead_into_the_workspace(place: Path, name: str) -> None:
     workspace = folder(place / "work")
     assert not chooses_code(name)
     assert why_variables_refuse(str(workspace), {name: f"{workspace}/x"}) == ""
+
+
+@pytest.mark.parametrize("software", CORPUS["runs"])
+def test_a_variable_by_which_common_software_runs_a_file_is_refused(place: Path, software: str) -> None:
+    workspace = folder(place / "work")
+    for name in CORPUS["runs"][software].split():
+        assert chooses_code(name), name
+        assert name in refusal(workspace, {name: f"{workspace}/x"}), name
+        assert refusal(workspace, {name: f"{place}/other/x"}) == "", name
+
+
+@pytest.mark.parametrize("name", CORPUS["reads"])
+def test_a_variable_by_which_nothing_is_run_may_lead_into_the_workspace(place: Path, name: str) -> None:
+    workspace = folder(place / "work")
+    for value in (f"{workspace}/x", str(workspace)):
+        assert refusal(workspace, {name: value}) == "", CORPUS["reads"][name]
+
+
+def test_every_name_that_is_let_through_by_itself_would_be_refused_by_its_form() -> None:
+    for name in _HARMLESS_NAMES:
+        assert name in CORPUS["reads"]
+        assert _promises_code(f"X{name}") or _may_search(f"X{name}"), name
+
+
+@pytest.mark.parametrize("name", ["CFLAGS", "NODE_OPTIONS"])
+def test_a_long_list_of_options_is_no_path(place: Path, name: str) -> None:
+    workspace = folder(place / "work")
+    options = "-I/usr/include/x " * 3_000
+    assert why_variables_refuse(str(workspace), {name: options}) == ""
+    assert name in why_variables_refuse(str(workspace), {name: f"{options} -I{workspace}/x"})
+
+
+@pytest.mark.parametrize("name", ["ACME_PATH", "ACME_WIDGETS_PATH", "ACME_PATHS"])
+def test_a_list_of_places_is_searched_and_one_place_holds_data(place: Path, name: str) -> None:
+    workspace = folder(place / "work")
+    assert chooses_code(name), "else a later change of its value would not be noticed"
+    assert why_variables_refuse(str(workspace), {name: f"{workspace}/x"}) == ""
+    assert name in why_variables_refuse(str(workspace), {name: f"/usr/lib/x:{workspace}/x"})
+    assert name in why_variables_refuse(str(workspace), {name: f"~/x;{workspace}/x"})
+    assert why_variables_refuse(str(workspace), {f"DATA_{name}": f"/usr/lib/x:{workspace}/x"}) == ""
+
+
+OPTIONS = [
+    "{}/x",
+    "-I{}/x",
+    "-I {}/x",
+    "Rk{}/x",
+    "${{X:-{}/x}}",
+    "-isystem{}/x",
+    "-L{}",
+    "-Wl,-rpath,{}/x",
+    "-javaagent:{}/x.jar=verbose",
+    "-Xbootclasspath/a:{}/x.jar",
+    "-Djava.library.path={}",
+    "--require={}/x.js",
+    "--require {}/x.js",
+    "--require '{}/x.js'",
+    "--plugin=x,{}/x",
+    "@{}/args",
+    "!{}/x",
+    "|{}/x %s",
+    "x:{}/x",
+    "/usr/lib/x:{}/x",
+    "/usr/lib/x;{}/x",
+    "/usr/lib/x {}/x",
+    "x={}/x",
+    "file://{}/x",
+    "file://localhost{}/x",
+    "file:{}/x",
+    '["{}/x"]',
+    '{{"path": "{}/x"}}',
+    "[{}/x]",
+]
+
+
+@pytest.mark.parametrize(
+    "name", ["ACME_OPTIONS", "ACME_CONFIG", "NODE_OPTIONS", "CFLAGS", "GIT_CONFIG_VALUE_0"]
+)
+@pytest.mark.parametrize("value", OPTIONS)
+@pytest.mark.parametrize("workspace", ["work", "my work"])
+def test_a_path_inside_of_a_value_is_found(place: Path, name: str, value: str, workspace: str) -> None:
+    inside, outside = folder(place / workspace), place / f"{workspace}er"
+    variants = {value.format(inside)}
+    if " " in workspace:
+        variants |= {value.format(str(inside).replace(" ", mark)) for mark in ("%20", "\\ ")}
+    for variant in variants:
+        assert f"the variable {name} " in why_variables_refuse(str(inside), {name: variant}), variant
+    assert why_variables_refuse(str(inside), {name: value.format(outside)}) == ""
+
+
+FUNCTIONS = [
+    "() {{ . {}/x; }}",
+    "() {{  source '{}/x'\n}}",
+    '() {{  {}/x "$@"\n}}',
+    "() {{ {}/x&\n}}",
+    '() {{  eval "$(<{}/x)"\n}}',
+    "() {{  eval `{}/x bash $*`\n}}",
+    "() {{  PATH={}/bin:$PATH command ls\n}}",
+    "() {{  PATH+=:{}/bin\n command ls\n}}",
+    "() {{  cd {} && ./x\n}}",
+    '() {{  . "${{X:-{}/x}}"\n}}',
+    "() {{  [[ -r /etc/x ]] || {{ exec < {}/x; }}\n}}",
+    "() {{  python3 -c 'exec(open(\"{}/x\").read())'\n}}",
+    "() {{  . $HOME/work/x\n}}",
+    "() {{  . ${{HOME}}/work/x\n}}",
+    "() {{  . ~/work/x\n}}",
+    '() {{  . "${{X:-~/work/x}}"\n}}',
+]
+NAMES_OF_FUNCTIONS = ["BASH_FUNC_ls%%", "BASH_FUNC_my-config.x%%", "BASH_FUNC_ls()", "__BASH_FUNC<ls>()"]
+
+
+@pytest.mark.parametrize("name", NAMES_OF_FUNCTIONS)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_function_that_bash_inherits_is_refused_if_a_path_in_its_text_leads_there(
+    place: Path, name: str, function: str
+) -> None:
+    workspace = folder(place / "work")
+    assert chooses_code(name), "else a later change of its text would not be noticed"
+    environ = {"HOME": str(place), name: function.format(workspace)}
+    message = refusal(workspace, environ)
+    assert f"the variable {name} leads into it" in message
+    assert "`unset -f`" in message
+    assert len(message.splitlines()) == 1
+    assert refusal(folder(place / "other"), environ) == ""
+
+
+def test_a_dot_that_is_a_command_in_a_function_is_no_folder(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = folder(place / "work")
+    monkeypatch.chdir(folder(workspace / "deep"))
+    for name in NAMES_OF_FUNCTIONS:
+        for harmless in (". /etc/profile", "cd ..", "eval `/usr/bin/x $*`", "sed s/x/y/", "cd .; ls /"):
+            assert why_variables_refuse(str(workspace), {name: f"() {{  {harmless}\n}}"}) == "", harmless
+        assert name in why_variables_refuse(str(workspace), {name: "() {  . ./x\n}"})
+        assert name in why_variables_refuse(str(workspace), {name: "() {  ../x\n}"})
+
+
+@pytest.mark.parametrize("name", ["ls", "BASH_FUNC_ls", "BASH_FUNC", "MY_BASH_FUNC_ls%%"])
+def test_a_name_that_bash_takes_no_function_from_refuses_nothing(place: Path, name: str) -> None:
+    workspace = folder(place / "work")
+    function = f"() {{ . {workspace}/x; }}"
+    if shutil.which("bash") is not None:
+        program("x")(workspace)
+        assert PLANTED not in run(["bash", "-c", "ls"], place, {name: function})
+    assert why_variables_refuse(str(workspace), {name: function}) == ""
+
+
+def test_a_watch_looks_again_when_a_function_of_bash_changes(place: Path) -> None:
+    workspace = folder(place / "work")
+    environ = {"PATH": os.defpath, "BASH_FUNC_ls%%": "() {  command ls\n}"}
+    watch = ImportRootWatch(workspace, environ)
+    watch.check()
+    environ["BASH_FUNC_ls%%"] = f"() {{  . {workspace}/x\n}}"
+    with pytest.raises(WorkspaceRefused, match="the variable BASH_FUNC_ls%%"):
+        watch.check()
+
+
+def test_a_name_without_a_slash_is_a_path_if_something_is_there(place: Path) -> None:
+    workspace = folder(place / "work")
+    for value in ("work", "work/x", "-I work/x", "x:work"):
+        assert "ACME_CONFIG" in why_variables_refuse(str(workspace), {"ACME_CONFIG": value}), value
+    assert why_variables_refuse(str(workspace), {"ACME_CONFIG": "production"}) == ""
+    assert why_variables_refuse(str(workspace), {"EDITOR": "work"}) == "", "it is looked up in PATH"
+
+
+def test_the_current_folder_inside_the_workspace_makes_no_choice_a_path(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = folder(place / "work")
+    monkeypatch.chdir(workspace)
+    for value in ("production", "1", "debug,verbose", "", ":", "linux/amd64", "npm/10.2 node/v20 x/y"):
+        assert why_variables_refuse(str(workspace), {"ACME_CONFIG": value}) == ""
+    assert "ACME_CONFIG" in why_variables_refuse(str(workspace), {"ACME_CONFIG": "./production"})
+
+
+def test_a_refusal_by_the_form_of_a_name_says_what_leads_where_and_what_to_do(place: Path) -> None:
+    workspace = folder(place / "work")
+    message = refusal(workspace, {"ACME_MODULE_DIR": f"{workspace}/mods"})
+    assert f"the variable ACME_MODULE_DIR leads into it ({workspace}/mods)" in message
+    assert "by the form of its name a program runs, loads or obeys what lies there" in message
+    assert "Take that out of ACME_MODULE_DIR and start this program again, or use another folder" in message
+
+
+def test_a_watch_looks_again_when_a_variable_changes_that_only_its_form_tells_of(place: Path) -> None:
+    workspace = folder(place / "work")
+    environ = {"PATH": os.defpath, "ACME_PATH": f"{workspace}/x"}
+    watch = ImportRootWatch(workspace, environ)
+    watch.check()
+    environ["ACME_PATH"] = f"{workspace}/x:/usr/lib"
+    with pytest.raises(WorkspaceRefused, match="the variable ACME_PATH"):
+        watch.check()
+    environ["ACME_PATH"] = "/usr/lib"
+    watch.check()
+    environ["ACME_LIBDIR"] = f"{workspace}/x"
+    with pytest.raises(WorkspaceRefused, match="the variable ACME_LIBDIR"):
+        watch.check()
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles a library")
+def test_a_library_for_glib_in_the_workspace_is_loaded_by_programs_outside(place: Path) -> None:
+    workspace = folder(place / "work")
+    source = place / "x.c"
+    source.write_text(
+        f'#include <stdio.h>\n__attribute__((constructor)) void f(void) {{ puts("{PLANTED}"); }}\n'
+        "void g_io_module_load(void *p) {}\nvoid g_io_module_unload(void *p) {}\n"
+    )
+    run(["gcc", "-shared", "-fPIC", "-o", str(folder(workspace / "m") / "libx.so"), str(source)], place, {})
+    load = (
+        "import ctypes; g = ctypes.CDLL('libgio-2.0.so.0'); "
+        "g.g_vfs_get_default.restype = ctypes.c_void_p; g.g_vfs_get_default()"
+    )
+    environ = {"GIO_MODULE_DIR": f"{workspace}/m"}
+    output = run(["python3", "-c", load], place, environ)
+    if "libgio-2.0.so.0: cannot open" not in output:
+        assert PLANTED in output, "the control"
+    assert "the variable GIO_MODULE_DIR leads into it" in refusal(workspace, environ)

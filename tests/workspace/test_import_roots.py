@@ -8,9 +8,11 @@ import importlib
 import importlib.machinery
 import importlib.util
 import logging
+import os
 import subprocess
 import sys
 import textwrap
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import distributions
 from pathlib import Path
@@ -298,6 +300,110 @@ def test_no_way_to_the_workspace_leads_to_an_import(
     block(workspace)
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module(name)
+    forget()
+
+
+@pytest.mark.parametrize("moved", ["the workspace", "a folder above it", "twice", "below another"])
+@pytest.mark.parametrize("way", ["entry", "before", "chdir", "link", "below", "namespace", "archive", "open"])
+def test_a_workspace_that_a_person_renames_is_imported_from_by_no_way(
+    place: Path, monkeypatch: pytest.MonkeyPatch, block: Block, way: str, moved: str
+) -> None:
+    workspace = plant(folder(place / "above" / "open"))
+    plant(folder(workspace / "below"))
+    with zipfile.ZipFile(workspace / "a.zip", "w") as archive:
+        archive.writestr("planted_module.py", "value = 1")
+    now, steps = {
+        "the workspace": (place / "ws", [(workspace, place / "ws")]),
+        "a folder above it": (place / "ws" / "open", [(place / "above", place / "ws")]),
+        "twice": (place / "ws", [(workspace, place / "once"), (place / "once", place / "ws")]),
+        "below another": (folder(place / "ws") / "inner", [(workspace, place / "ws" / "inner")]),
+    }[moved]
+    opened = os.open(workspace, os.O_RDONLY)
+    entry, name = {
+        "entry": (str(now), "planted_module"),
+        "before": (str(now), "planted_module"),
+        "chdir": ("", "planted_module"),
+        "link": (str(place / "link" / "below"), "planted_module"),
+        "below": (str(now / "below"), "planted_module"),
+        "namespace": (str(place), f"{'.'.join(now.relative_to(place).parts)}.planted_module"),
+        "archive": (str(now / "a.zip"), "planted_module"),
+        "open": (f"/proc/self/fd/{opened}", "planted_module"),
+    }[way]
+    release = block(workspace)
+    if way == "before":  # what the import system has learned of it
+        sys.path.insert(0, entry)
+        assert importlib.util.find_spec("planted_other") is None
+    for source, target in steps:
+        source.rename(target)
+    (place / "link").symlink_to(now)
+    if way == "chdir":
+        monkeypatch.chdir(now)
+    sys.path.insert(0, entry)
+    importlib.invalidate_caches()
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module(name)
+    release()
+    forget()
+    sys.path_importer_cache.clear()
+    assert importlib.import_module(name).value == 1, "the control"
+    forget()
+    os.close(opened)
+
+
+@pytest.mark.parametrize("way", ["finder", "entry", "chdir", "dotted name", "none"])
+def test_closed_workspace_is_imported_from_only_where_the_person_leads_there(
+    place: Path, monkeypatch: pytest.MonkeyPatch, block: Block, finders: list[Any], way: str
+) -> None:
+    sys.path.insert(0, "")
+    workspace = plant_mapped(plant(folder(place / "ws" / "open")))
+    assert refusal(workspace) == ""
+    block(workspace)()
+    name = {"finder": "mapped_module", "dotted name": "ws.open.planted_module"}.get(way, "planted_module")
+    if way == "finder":
+        finders.append(make_mapping(workspace, "by hand"))
+    elif way == "entry":
+        sys.path.append(str(workspace))
+    elif way == "chdir":
+        monkeypatch.chdir(workspace)
+    importlib.invalidate_caches()
+    if way == "none":
+        for missing in (name, "open.planted_module", "mapped_module"):
+            with pytest.raises(ModuleNotFoundError):
+                importlib.import_module(missing)
+    else:
+        assert importlib.import_module(name).value == 1
+    forget()
+    forget_mapped()
+
+
+@pytest.mark.parametrize("way", ["by its path", "hard link"])
+def test_a_file_that_the_program_names_itself_is_loaded(place: Path, block: Block, way: str) -> None:
+    """An exception that README makes: no finder locates it, or it lies where the person has put it."""
+    workspace = plant(folder(place / "open"))
+    file = workspace / "planted_module.py"
+    block(workspace)
+    if way == "hard link":
+        sys.path.insert(0, str(folder(place / "mine")))
+        (place / "mine" / file.name).hardlink_to(file)
+        importlib.invalidate_caches()
+        assert importlib.import_module("planted_module").value == 1
+        forget()
+    else:
+        spec = importlib.util.spec_from_file_location("planted_module", file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        assert module.value == 1
+
+
+def test_modules_beside_a_renamed_workspace_are_imported(place: Path, block: Block) -> None:
+    workspace, elsewhere = plant(folder(place / "open")), plant(folder(place / "elsewhere"))
+    (workspace / "planted_module.py").write_text("raise SystemExit('sandboxed code ran on the host')")
+    block(workspace)
+    workspace.rename(place / "ws")
+    sys.path[:0] = [str(place / "ws"), str(elsewhere)]
+    assert importlib.import_module("planted_module").value == 1
     forget()
 
 
@@ -841,12 +947,17 @@ release = (lambda: None) if how == "free" else block_imports(Path(base, "ws"))
 import pack, pack.inner
 for missing in ("pack.planted", "planted", "pack.inner.planted"):  # what the finders have learned
     assert importlib.util.find_spec(missing) is None
+workspace = "ws"
+if how == "renamed":
+    workspace = "moved"
+    os.rename(base + "/ws", base + "/moved")
+    source = "moved"
 shown, point = os.fsencode(base + "/" + source), os.fsencode(base + "/" + target)
 layers = b"lowerdir=" + os.fsencode(base) + b"/lower:" + shown
 kind = (b"overlay", 0, layers) if how == "overlay" else (None, 4096, None)
 if libc.mount(b"overlay" if how == "overlay" else shown, point, *kind):
     sys.exit("no such mounts here")
-for folder in ("ws", "ws/lib"):  # a call writes what earlier ones could have written, too
+for folder in (workspace, workspace + "/lib"):  # a call writes what earlier ones could have written, too
     Path(base, folder, "planted.py").write_text("evil = True")
     code = marshal.dumps(compile("evil = True", "", "exec"))
     data = importlib.util.MAGIC_NUMBER + b"\\1" + bytes(11) + code
@@ -861,7 +972,7 @@ release()
 """
 
 
-@pytest.mark.parametrize("how", ["bind", "overlay", "free"])
+@pytest.mark.parametrize("how", ["bind", "overlay", "renamed", "free"])
 @pytest.mark.parametrize("case", SHOWN_LATER)
 def test_a_mount_that_shows_an_open_workspace_to_imports_is_seen_at_once(
     tmp_path: Path, case: str, how: str
@@ -870,6 +981,8 @@ def test_a_mount_that_shows_an_open_workspace_to_imports_is_seen_at_once(
     source, target, module = SHOWN_LATER[case]
     if how == "overlay" and (source.endswith(".py") or not source.startswith("ws")):
         pytest.skip("no layer of an overlay")
+    if how == "renamed" and source != "ws":
+        pytest.skip("not the workspace as a whole")
     for name in ("ws/lib", "site/pack/inner", "site/pack/__pycache__", "lower"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("pack/__init__", "pack/inner/__init__", "pack/module", "module"):

@@ -430,6 +430,15 @@ def test_a_link_in_a_former_workspace_is_not_followed(planted: Path, state: Path
     assert str(path.resolve()) in str(refusal.value)
 
 
+def test_former_workspace_is_known_by_its_path_and_from_its_state_folder(planted: Path, state: Path) -> None:
+    """What README leaves open."""
+    with pytest.raises(WorkspaceRefused, match="symbolic link"):
+        real_workspace(planted / "demo", state)
+    private = planted.parents[1] / "private"
+    assert real_workspace(planted / "demo", state.parent / "another") == private
+    assert real_workspace(planted.rename(planted.parent / "moved") / "demo", state) == private
+
+
 def test_links_of_a_person_are_followed(tmp_path: Path, planted: Path, state: Path) -> None:
     (tmp_path / "linked home").symlink_to("project")
     assert real_workspace(tmp_path / "linked home" / "workspace", state) == planted

@@ -228,6 +228,16 @@ def test_root_in_whose_place_something_else_is(tmp_path: Path, kind: str) -> Non
     assert read(workspace, "f") == b"ours"
 
 
+def test_root_that_cannot_be_looked_at(tmp_path: Path) -> None:
+    above = tmp_path / "above"
+    (above / "ws").mkdir(parents=True)
+    folder = paths.OpenedFolder.of(above / "ws")
+    above.rename(tmp_path / "moved")
+    above.symlink_to("above")
+    with pytest.raises(WorkspaceError, match=r"cannot be looked at: Too many levels of symbolic links\."):
+        folder.check()
+
+
 def test_folder_that_did_not_exist_is_not_compared(tmp_path: Path) -> None:
     folder = paths.OpenedFolder.of(tmp_path / "later")
     assert folder.is_in_place

@@ -37,6 +37,41 @@ def workspace(root: Path) -> Workspace:
     return Workspace(root)
 
 
+def test_a_file_that_a_rule_denies_is_read_by_no_name(root: Path, tmp_path: Path) -> None:
+    for name in ("secrets/in", "deep", "pub"):
+        (root / name).mkdir(parents=True)
+    for name in ("secrets/key", "secrets/in/a", "deep/key", "pub/p", "secrets-of-nobody"):
+        (root / name).write_bytes(b"content")
+    (root / "link").symlink_to("deep/key")
+    (root / "way").symlink_to("secrets")
+    denied = [f"{root.resolve()}/{name}" for name in ("secrets", "deep/key", "none")]
+    limited = Workspace(root, [*denied, str(tmp_path), "/etc"])
+    for name in ("secrets/key", "secrets/in/a", "deep/key", "link", "way/in/a", "pub/../way/key"):
+        assert read(Workspace(root), name) == b"content"
+        with pytest.raises(WorkspaceError, match="is not read: a rule of the policy denies it"):
+            read(limited, name)
+    for name in ("pub/p", "secrets-of-nobody"):
+        assert read(limited, name) == b"content"
+    assert [limited.is_denied(name) for name in ("secrets", "secrets/in/a", "deep", ".")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    found = {
+        name: limited.find_denied(name) for name in (".", "deep", "deep/key", "secrets/in", "pub", "none")
+    }
+    assert found == {
+        ".": "deep/key",
+        "deep": "deep/key",
+        "deep/key": "deep/key",
+        "secrets/in": "secrets/in",
+        "pub": "",
+        "none": "none",
+    }
+    assert Workspace(root).find_denied(".") == ""
+
+
 def read(workspace: Workspace, path: str) -> bytes:
     return workspace.read_bytes(path, max_bytes=1 << 20)
 

@@ -15,22 +15,30 @@ from mcp import Client, types
 from mcp.client.session import IncomingMessage
 from mcp.shared.exceptions import MCPError
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
+from aisotools.core.concurrency import in_steps
 from aisotools.core.exceptions import AisotoolsError, RegistryError, ToolError, UsageError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import HeadTailBuffer
 from aisotools.core.types import Effect, Json, ToolResult
 from aisotools.core.untrusted import UNTRUSTED, mark_untrusted
+from aisotools.integrations.mcp.logs import LogBudget
+from aisotools.integrations.mcp.messages import Inbox
 from aisotools.integrations.mcp.screening import Screen
 from aisotools.integrations.mcp.tools import MAX_TOOLS, Offers, RemoteTool, from_mcp_result, local_name
 from aisotools.integrations.mcp.transport import STDERR_TAIL_BYTES, ServerEndpoint, Streams, describe_error
 from aisotools.policy.prompts import visible
+from aisotools.sandbox.parsing import release_steps
 from aisotools.tools.registry import ToolRegistry
 
 _log = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_S = 30.0
+_CLOSE_TIMEOUT_S = 8.0
+"""How long a connection may take to end by itself: a program is given three seconds, and so is a server that
+is told so over HTTP."""
+_CANCEL_TIMEOUT_S = 2.0
 _MAX_PAGES = 32
 _MIN_RELIST_INTERVAL_S = 1.0
 """A server may announce changes of its list as often as it likes; it is not read more often."""
@@ -38,7 +46,6 @@ _MIN_PROGRESS_INTERVAL_S = 0.1
 _MAX_PROGRESS_REPORTS = 500
 _MAX_MESSAGE_CHARS = 2_000
 _UNKNOWN_EFFECT = "Whether it did anything is not known."
-_CALL_RESPONSE: TypeAdapter[Any] = TypeAdapter(types.CallToolResult | types.InputRequiredResult)
 
 
 class McpServer:
@@ -71,9 +78,11 @@ class McpServer:
         self._registry = registry
         self._effects = dict(effects or {})
         self._timeout_s = timeout_s
+        self._log_budget = LogBudget(name)
         self._declared_digests: dict[str, str] = {}
         self._tools: dict[str, RemoteTool] = {}
         self._client: Client | None = None
+        self._screen: Screen | None = None
         self._connection: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
         self._ended = asyncio.Event()
@@ -126,14 +135,15 @@ class McpServer:
                 return
             self._ended.clear()
             ready: asyncio.Future[None] = self._loop.create_future()
-            self._connection = self._loop.create_task(self._run_connection(ready))
+            with self._log_budget.apply():  # a task has the context in which it was made
+                self._connection = self._loop.create_task(self._run_connection(ready))
             try:
                 async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                     await ready
             except BaseException as error:
                 ready.cancel()
                 self._connection.cancel()
-                await asyncio.wait([self._connection])
+                await asyncio.wait([self._connection], timeout=_CLOSE_TIMEOUT_S)
                 if isinstance(error, AisotoolsError) or not isinstance(error, Exception):
                     raise
                 raise ToolError(self._connect_error(error), recoverable=False) from None
@@ -152,9 +162,10 @@ class McpServer:
         """Hold one connection. Set `ready` when the tools are registered, or to the error."""
         # A task of its own: the library's contexts must be entered and left in the same task.
         try:
-            screen = Screen()
+            inbox = Inbox()
+            screen = Screen(inbox, self._on_end)
             async with (
-                self.endpoint.open(self._stderr, self._on_end) as transport,
+                self.endpoint.open(self._stderr, self._on_end, inbox) as transport,
                 screen.between(transport) as streams,
             ):
                 connection: Any = _OpenStreams(streams)
@@ -165,7 +176,7 @@ class McpServer:
                     cache=None,
                 ) as client:
                     self._update_tools(await _list_tools(client, screen))
-                    self._client = client
+                    self._client, self._screen = client, screen
                     ready.set_result(None)
                     async with self._subscribe(client):
                         await self._follow_changes(client, screen)
@@ -175,7 +186,8 @@ class McpServer:
             else:
                 _log.info("The connection to the MCP server %s ended: %s", self.name, describe_error(error))
         finally:
-            self._client = None
+            self._client = self._screen = None
+            self._log_budget.report()
             if not ready.done():
                 ready.set_exception(ConnectionError(self._end_reason or "the connection ended"))
 
@@ -289,31 +301,45 @@ class McpServer:
             await self.connect()
         except (ToolError, UsageError) as error:
             return self._marked_error("", str(error), recoverable=False, error_kind="environment")
-        client = self._client
-        if client is None or self._tools.get(tool.name) is not tool:
+        client, screen = self._client, self._screen
+        if client is None or screen is None or self._tools.get(tool.name) is not tool:
             # Race: the list changed after the approval. What would run is not what was approved.
             message = f"{tool.name} was not run: its server changed or withdrew it after it was approved."
             return ToolResult.error(f"{message} Call it again.", recoverable=True, error_kind="denied")
-        params = types.CallToolRequestParams(name=tool.offer.name, arguments=dict(arguments))
+        params: dict[str, Any] = {"name": tool.offer.name, "arguments": dict(arguments)}
         try:
             # Not `call_tool`: it validates the result by the server's own schema, which may be hostile.
-            response = await client.session.send_request(
-                types.CallToolRequest(params=params),
-                _CALL_RESPONSE,
-                progress_callback=_ServerProgress(context),
-            )
+            with screen.awaiting() as awaited:
+                await client.session.send_request(
+                    types.CallToolRequest(
+                        params=types.CallToolRequestParams.model_validate({**params, "_meta": awaited.meta})
+                    ),
+                    types.CallToolResult,
+                    progress_callback=_ServerProgress(context),
+                )
+            if awaited.value is None:
+                raise ValueError("its result got lost")
+            return await self._result(tool.name, awaited.value)
         except MCPError as error:
             return self._error_result(tool.name, error)
         except (ValidationError, ValueError) as error:
             prefix = f"{tool.name}: the server's response is not an MCP result. {_UNKNOWN_EFFECT}\n"
             return self._marked_error(prefix, describe_error(error), recoverable=False)
-        if isinstance(response, types.InputRequiredResult):
-            message = f"{tool.name}: the server wants to ask a person or a model first. That is not allowed."
-            return ToolResult.error(message, recoverable=False)
-        return from_mcp_result(response, self.name)
+
+    async def _result(self, name: str, response: dict[str, Any]) -> ToolResult:
+        """Convert the result of a call on the server, and take the rest of it apart."""
+        if response.get("resultType") == "input_required":
+            message = f"{name}: the server wants to ask a person or a model first. That is not allowed."
+            result = ToolResult.error(message, recoverable=False)
+        else:
+            result = await in_steps(from_mcp_result(response, self.name))
+            response.pop("structuredContent", None)
+        await asyncio.sleep(0)  # a long text is copied in one go
+        await in_steps(release_steps([response]))
+        return result
 
     def _error_result(self, name: str, error: MCPError) -> ToolResult:
-        message = visible(error.message)[:_MAX_MESSAGE_CHARS]
+        message = visible(error.message[:_MAX_MESSAGE_CHARS])[:_MAX_MESSAGE_CHARS]
         # Servers use the same code for errors of their own.
         is_closed = bool(self.endpoint.url) or self._ended.is_set() or message == "Connection closed"
         is_lost = (error.code == types.CONNECTION_CLOSED and is_closed) or message == "Session terminated"
@@ -340,10 +366,17 @@ class McpServer:
         return ToolResult.error(prefix + marked, **details).with_metadata(**{UNTRUSTED: True})
 
     async def close(self) -> None:
-        """Disconnect, stop the server if it was started here, and unregister its tools."""
+        """Disconnect, stop the server if it was started here, and unregister its tools.
+
+        It ends within ten seconds, whatever the server does.
+        """
         self.begin_close()
-        if self._connection is not None:
-            await asyncio.wait([self._connection])
+        if self._connection is None:
+            return
+        _, pending = await asyncio.wait([self._connection], timeout=_CLOSE_TIMEOUT_S)
+        if pending:
+            self._connection.cancel()
+            await asyncio.wait([self._connection], timeout=_CANCEL_TIMEOUT_S)
 
     def begin_close(self) -> None:
         """Start closing without waiting. Call it on the event loop on which the server was added."""

@@ -8,9 +8,10 @@ which a name or a value has a character that nobody sees is refused.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ from aisotools.integrations.calls import clean_schema, clean_text, images
 from aisotools.policy.prompts import visible
 from aisotools.tools.adapter import declared_effect
 from aisotools.tools.soundness import References, size_flaw
-from aisotools.tools.validation import schema_error, validate_against_untrusted
+from aisotools.tools.validation import schema_error, short_repr, validate_against_untrusted
 
 MAX_TOOLS = 256
 """Tools of one server that are registered."""
@@ -34,6 +35,16 @@ META = "aisotools"
 WRAPPED = "result"
 """The key of a structured result that is not an object; clients of older revisions accept objects only."""
 
+MAX_CONTENT_PARTS = 20_000
+"""Parts of the content of one result."""
+
+MAX_MEDIA_PARTS = 1_000
+"""Images and sounds among them."""
+
+_BLOCKS_AT_ONCE = 500
+_PIECES_AT_ONCE = 1_000
+_MAX_LABEL_CHARS = 80
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _MAX_SCHEMA_BYTES = 64 << 10
 _MAX_OFFERS_BYTES = 1 << 20
 _MAX_DEPTH = 40
@@ -362,41 +373,52 @@ def _embedded_resources(result: ToolResult) -> list[types.ContentBlock]:
     ]
 
 
-def from_mcp_result(response: types.CallToolResult, server: str) -> ToolResult:
-    """Convert the result of a call on `server`, whose name is used in messages.
+def from_mcp_result(response: Mapping[str, Any], server: str) -> Generator[None, None, ToolResult]:
+    """Convert the result of a call on `server`, whose name is used in messages, in steps.
 
     All of it is untrusted. The text for a model is marked as such; the value for programs is as it came.
+
+    Args:
+        response: The result as it came, parsed. Nothing in it is changed.
+        server: The name.
+
+    Raises:
+        ValueError: If it is none of the protocol, or has too many parts.
     """
+    if response.get("resultType", "complete") != "complete":
+        raise ValueError(f"its resultType is {_label(response['resultType'])}, not 'complete'")
+    blocks = response.get("content")
+    if not isinstance(blocks, list):
+        raise ValueError(f"its content is {_label(blocks)}, not a list")  # noqa: TRY004 - a value of the server
+    if len(blocks) > MAX_CONTENT_PARTS:
+        raise ValueError(
+            f"its content has {len(blocks):,} parts, more than the {MAX_CONTENT_PARTS:,} that are read; ask "
+            "for fewer at a time, or for one text"
+        )
     texts: list[str] = []
-    data: dict[str, str] = {}
-    displays: list[dict[str, str]] = []
-    for block in response.content:
-        if isinstance(block, types.TextContent):
-            texts.append(block.text)
-        elif isinstance(block, types.ImageContent | types.AudioContent):
-            texts.append(f"[{block.mime_type[:80]}, {_decoded_bytes(block.data)} bytes]")
-            bundle = {block.mime_type[:80]: block.data}
-            if data:
-                displays.append(bundle)
-            else:
-                data = bundle
-        elif isinstance(block, types.ResourceLink):
-            texts.append(f"[resource {block.uri[:500]}: {(block.description or block.name)[:500]}]")
-        elif isinstance(block.resource, types.TextResourceContents):
-            texts.append(block.resource.text)
-        else:
-            texts.append(
-                f"[resource {block.resource.uri[:500]}, {_decoded_bytes(block.resource.blob)} bytes]"
-            )
-    value = response.structured_content
+    media: list[dict[str, str]] = []
+    for number, block in enumerate(blocks):
+        text, bundle = _convert_block(block, number)
+        texts.append(text)
+        if bundle:
+            media.append(bundle)
+            if len(media) > MAX_MEDIA_PARTS:
+                raise ValueError(
+                    f"it has more than {MAX_MEDIA_PARTS:,} images and sounds; ask for fewer at a time"
+                )
+        if not number % _BLOCKS_AT_ONCE:
+            yield
+    value = response.get("structuredContent")
     content = "\n".join(texts)
     if not content and value is not None:
-        content = ToolResult.json(value).content
+        content = yield from _json_text(value)
+    yield
+    data, displays = (media[0], media[1:]) if media else ({}, [])
     metadata: dict[str, Any] = {"server": server, UNTRUSTED: True}
     if displays:
         metadata["displays"] = tuple(displays)
     marked = mark_untrusted(content, f"result of the MCP server {server}")
-    if response.is_error:
+    if response.get("isError") is True:
         return ToolResult(
             content=marked if content else f"{server} reports that the call failed, without a reason.",
             is_error=True,
@@ -414,6 +436,46 @@ def from_mcp_result(response: types.CallToolResult, server: str) -> ToolResult:
     elif data and len(texts) == 1:
         kind = "binary"
     return ToolResult(content=marked, kind=kind, value=whole, data=data, metadata=metadata)
+
+
+def _convert_block(block: Any, number: int) -> tuple[str, dict[str, str]]:
+    """Return the text for one part of a result, and its MIME bundle, which is empty without a medium.
+
+    Raises:
+        ValueError: If it is none of the protocol. `number` is its place, for the message.
+    """
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return text, {}
+        case {"type": "image" | "audio", "data": str(data), "mimeType": str(mime)}:
+            return f"[{mime[:80]}, {_decoded_bytes(data)} bytes]", {mime[:80]: data}
+        case {"type": "resource_link", "uri": str(uri), "name": str(name)}:
+            description = block.get("description")
+            label = description if isinstance(description, str) and description else name
+            return f"[resource {uri[:500]}: {label[:500]}]", {}
+        case {"type": "resource", "resource": {"uri": str(), "text": str(text)}}:
+            return text, {}
+        case {"type": "resource", "resource": {"uri": str(uri), "blob": str(blob)}}:
+            return f"[resource {uri[:500]}, {_decoded_bytes(blob)} bytes]", {}
+    kind = _label(block.get("type") if isinstance(block, Mapping) else block)
+    raise ValueError(f"part {number + 1:,} of its content ({kind}) is unknown or malformed")
+
+
+def _label(value: object) -> str:
+    """Return a value in a few characters; of one with parts, which may be many, only what it is."""
+    if isinstance(value, Mapping):
+        return "an object"
+    return "a list" if isinstance(value, list) else short_repr(value)[:_MAX_LABEL_CHARS]
+
+
+def _json_text(value: Json) -> Generator[None, None, str]:
+    """Return the compact JSON of a value, in steps."""
+    text = io.StringIO()
+    for number, piece in enumerate(_JSON.iterencode(value)):
+        text.write(piece)
+        if not number % _PIECES_AT_ONCE:
+            yield
+    return text.getvalue()
 
 
 def _decoded_bytes(encoded: str) -> int:

@@ -10,23 +10,24 @@ import asyncio
 import contextlib
 import hmac
 import ipaddress
+import json
 import os
 import re
 import secrets
 import shlex
 import signal
 import socket
-from asyncio.subprocess import Process
+from asyncio.subprocess import Process, SubprocessStreamProtocol
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
 import httpx2
 import uvicorn
-from mcp import types
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecuritySettings
@@ -36,12 +37,10 @@ from aisotools.core.exceptions import UsageError
 from aisotools.core.threads import in_thread
 from aisotools.core.truncation import HeadTailBuffer
 from aisotools.integrations.addresses import is_loopback
+from aisotools.integrations.mcp.messages import MAX_MESSAGE_BYTES, MESSAGE_EVENTS, Inbox, kept_field
 from aisotools.policy.prompts import visible
 from aisotools.sandbox.process.tree import signal_group
 from aisotools.tools.validation import MAX_ARGUMENT_BYTES, short_repr
-
-MAX_MESSAGE_BYTES = 32 << 20
-"""The longest message of a server."""
 
 INHERITED = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
@@ -56,26 +55,27 @@ PATH = "/mcp"
 MIN_TOKEN_CHARS = 32
 
 _MAX_ERROR_CHARS = 2_000
-_MAX_MESSAGE_DEPTH = 120
-_MAX_QUICK_BYTES = 1 << 16
-_MAX_TOKENS = 1_000_000
-# A text without an end goes up to the end of all: looking for one from each quotation mark would take long.
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
-_ESCAPE = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
-    re.DOTALL,
-)
-_LONG_NUMBER = re.compile(
-    rb'"(?:[^"\\]|\\.)*"?|((?<![0-9.])[0-9]{4001,}(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)', re.DOTALL
-)
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
+_MAX_EVENT_LINES = 1_000
+_MAX_HEADER_CHARS = 2_000
+_READ_BYTES = 1 << 16
+_BLANK_LINE_BYTES = 64
+_BLANK_LINES_AT_ONCE = 100
 _MAX_LINE_END = 3  # bytes of the end of an event that may have come already
 _DATA_LINE = re.compile(rb"data(?::|$)")
 _EXIT_GRACE_S = 1.0
 """Wait before each stronger way to end a server's process."""
 _HTTP_TIMEOUT = httpx2.Timeout(30.0, read=3_600.0)
 """The read timeout is long: a call has a deadline of its own."""
+_DELETE_TIMEOUT_S = 3.0
+"""How long it may take to tell the server that its session ends."""
+_NOTICE_TIMEOUT_S = 30.0
+"""How long a server may take to accept what has no result. What is sent after it waits."""
+_MAX_NOTICE_BYTES = 1 << 16
+_MAX_FOLLOWED = 3
+_METHODS_WITH_BODY = frozenset({"GET", "POST"})
+_REDIRECTS = range(300, 400)
 _MAX_REQUESTS = 256
 _SHUTDOWN_GRACE_S = 1
 
@@ -120,19 +120,22 @@ class ServerEndpoint:
         return urlsplit(self.url).hostname or ""
 
     def open(
-        self, stderr: HeadTailBuffer, on_end: Callable[[str], object]
+        self, stderr: HeadTailBuffer, on_end: Callable[[str], object], inbox: Inbox
     ) -> AbstractAsyncContextManager[Streams]:
         """Return a context manager that connects; see `stdio_transport`."""
         if self.url:
-            return http_transport(self.url, token=self.token)
-        return stdio_transport(self.command, env=self.env, cwd=self.cwd, stderr=stderr, on_end=on_end)
+            return http_transport(self.url, token=self.token, inbox=inbox)
+        return stdio_transport(
+            self.command, env=self.env, cwd=self.cwd, stderr=stderr, on_end=on_end, inbox=inbox
+        )
 
 
 def describe_error(error: BaseException) -> str:
     """Return type and message of an error, without the exception groups that libraries wrap it in."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return f"{type(error).__name__}: {visible(str(error))[:_MAX_ERROR_CHARS].rstrip('.')}"
+    # Cut first: it may quote a stranger's megabytes.
+    return f"{type(error).__name__}: {visible(str(error)[:_MAX_ERROR_CHARS])[:_MAX_ERROR_CHARS].rstrip('.')}"
 
 
 def environment(environ: Mapping[str, str], extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -149,6 +152,7 @@ async def stdio_transport(
     cwd: str | os.PathLike[str] | None,
     stderr: HeadTailBuffer,
     on_end: Callable[[str], object],
+    inbox: Inbox,
 ) -> AsyncIterator[Streams]:
     """Start a server and connect to its standard input and output. It is stopped at the end of the context.
 
@@ -158,12 +162,16 @@ async def stdio_transport(
         cwd: Its working directory; None for the current one.
         stderr: Receives its standard error.
         on_end: Called with the reason when the connection ends, or a message is too long.
+        inbox: Reads the messages.
 
     Raises:
         UsageError: If it cannot be started.
     """
+    loop = asyncio.get_running_loop()
     try:
-        process = await asyncio.create_subprocess_exec(
+        # As `create_subprocess_exec` does, which keeps the transport to itself.
+        pipes, protocol = await loop.subprocess_exec(
+            lambda: SubprocessStreamProtocol(limit=_READ_BYTES, loop=loop),
             *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -171,40 +179,78 @@ async def stdio_transport(
             env=dict(env),
             cwd=cwd,
             start_new_session=True,
-            limit=MAX_MESSAGE_BYTES,
         )
     except (OSError, ValueError) as error:
         raise UsageError(f"{command[0]!r} cannot be started: {error}. Check the command.") from None
+    process = Process(pipes, protocol, loop)
     incoming, reading = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     writing, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     tasks = [
         asyncio.ensure_future(work)
-        for work in (_receive(process, incoming, on_end), _send(process, outgoing), _drain(process, stderr))
+        for work in (
+            _receive(process, incoming, on_end, inbox),
+            _send(process, outgoing),
+            _drain(process, stderr),
+        )
     ]
     try:
         yield reading, writing
     finally:
         # Shielded: a cancelled caller must not leave the process behind.
         with anyio.CancelScope(shield=True):
-            await _stop(process)
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            for stream in (incoming, reading, writing, outgoing):
-                stream.close()
+            try:
+                await _stop(process)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+                # What it has left in another process group may hold the other ends of its pipes.
+                pipes.close()
+                for stream in (incoming, reading, writing, outgoing):
+                    stream.close()
 
 
-async def _receive(process: Process, incoming: Any, on_end: Callable[[str], object]) -> None:
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Yield the lines of a stream. Each is copied once: `readline` copies several times, without a break.
+
+    Raises:
+        ValueError: If one is longer than `MAX_MESSAGE_BYTES`.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    while data := await stream.read(_READ_BYTES):
+        start = 0
+        while end := data.find(b"\n", start) + 1:
+            pieces.append(data[start:end])
+            line = b"".join(pieces)
+            pieces.clear()
+            yield line
+            del line
+            start, size = end, 0
+        if start < len(data):
+            pieces.append(data[start:])
+            size += len(pieces[-1])
+            if size > MAX_MESSAGE_BYTES:
+                raise ValueError("the line is too long")
+    if pieces:
+        yield b"".join(pieces)
+
+
+async def _receive(process: Process, incoming: Any, on_end: Callable[[str], object], inbox: Inbox) -> None:
     assert process.stdout is not None
     reason = "it ended"
+    blank_lines = 0
     try:
-        while line := await process.stdout.readline():
-            # In a thread if it is long: it may take a while to find what is nested too deep.
-            is_long = len(line) > _MAX_QUICK_BYTES
-            message = await in_thread(parse_message, line) if is_long else parse_message(line)
-            await incoming.send(message)
+        async for line in _lines(process.stdout):
+            if len(line) <= _BLANK_LINE_BYTES and line.isspace():
+                # What has come already is read without waiting, and there may be millions.
+                blank_lines += 1
+                if blank_lines % _BLANK_LINES_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                continue
+            await incoming.send(await inbox.read(line))
     except ValueError:
-        # From `readline`: the line is longer than the limit of the stream.
+        # From `_lines`.
         reason = f"it sent a message of more than {MAX_MESSAGE_BYTES >> 20} MiB"
     except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError) as error:
         reason = f"the connection broke ({type(error).__name__})"
@@ -214,70 +260,6 @@ async def _receive(process: Process, incoming: Any, on_end: Callable[[str], obje
     # After an error: a pipe with unread data is paused, never sees its end, and would stay open.
     while await process.stdout.read(1 << 16):
         pass
-
-
-class UnreadableMessage(ValueError):
-    """Passed on instead of a message that is none.
-
-    Attributes:
-        text: What came.
-    """
-
-    def __init__(self, text: bytes) -> None:
-        super().__init__("this is no message of MCP")
-        self.text = text
-
-
-def parse_message(line: bytes) -> SessionMessage | UnreadableMessage:
-    """Parse one message.
-
-    What the parser does not take, although it is JSON, is left out or replaced: the deepest parts of values,
-    half characters, and numbers of thousands of digits. One tool or result with such a thing must not make
-    the list of all tools unreadable.
-    """
-    with contextlib.suppress(ValueError):
-        return _parsed(line)
-    line = replace_unreadable(line)
-    with contextlib.suppress(ValueError):
-        return _parsed(line)
-    brackets = line.count(b"{") + line.count(b"[")
-    if brackets > _MAX_MESSAGE_DEPTH and brackets + line.count(b'"') < _MAX_TOKENS:
-        with contextlib.suppress(ValueError):
-            return _parsed(cut_depth(line))
-    return UnreadableMessage(line)
-
-
-def _parsed(text: bytes) -> SessionMessage:
-    parsed: Any = types.jsonrpc_message_adapter.validate_json(text, by_name=False)
-    return SessionMessage(parsed)
-
-
-def replace_unreadable(text: bytes) -> bytes:
-    """Return JSON with U+FFFD for each half of a character, and a remark instead of each very long number."""
-    text = text.decode("utf-8", "replace").encode()
-    if text.count(b"\\") < _MAX_TOKENS:
-        text = _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], text)
-    if text.count(b'"') < _MAX_TOKENS:
-        remark = b'"(a number of thousands of digits)"'
-        text = _LONG_NUMBER.sub(lambda token: remark if token[1] else token[0], text)
-    return text
-
-
-def cut_depth(text: bytes) -> bytes:
-    """Return JSON with a remark instead of each value that is nested more than `_MAX_MESSAGE_DEPTH` deep."""
-    pieces: list[bytes] = []
-    depth = start = 0
-    for token in _TOKEN.finditer(text):
-        if token[0] in {b"{", b"["}:
-            depth += 1
-            if depth == _MAX_MESSAGE_DEPTH + 1:
-                pieces.append(text[start : token.start()])
-        elif token[0] in {b"}", b"]"}:
-            if depth == _MAX_MESSAGE_DEPTH + 1:
-                pieces.append(b'"(nested too deep)"')
-                start = token.end()
-            depth -= 1
-    return b"".join([*pieces, text[start:]])
 
 
 async def _send(process: Process, outgoing: Any) -> None:
@@ -301,16 +283,24 @@ async def _stop(process: Process) -> None:
     # As the protocol asks: close its input, then SIGTERM, then SIGKILL, each after a grace period.
     assert process.stdin is not None
     process.stdin.close()
+    cancelled: asyncio.CancelledError | None = None
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             await asyncio.wait_for(process.wait(), _EXIT_GRACE_S)
             break
         except TimeoutError:
             signal_group(process.pid, number)
+        except asyncio.CancelledError as error:
+            # Case: the loop is about to end, and cancels what is left. Who is not waited for until then stays
+            # a zombie, and its transport complains of the closed loop.
+            cancelled = error
+            break
     # Whatever it started in its process group ends with it.
     signal_group(process.pid, signal.SIGKILL)
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(process.wait(), _EXIT_GRACE_S)
+    if cancelled is not None:
+        raise cancelled
 
 
 def checked_url(url: str, *, secret: bool) -> str:
@@ -336,20 +326,38 @@ def checked_url(url: str, *, secret: bool) -> str:
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """A response body that fails beyond `max_bytes`."""
+    """A response body that fails beyond `max_bytes`, if that is given, and lets the loop go on."""
 
-    def __init__(self, body: httpx2.AsyncByteStream, max_bytes: int) -> None:
+    def __init__(self, body: httpx2.AsyncByteStream, max_bytes: int | None) -> None:
         self._body = body
-        self._left = max_bytes
+        self._max_bytes = max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
         async for chunk in self._body:
-            self._left -= len(chunk)
-            if self._left < 0:
+            size += len(chunk)
+            if self._max_bytes is not None and size > self._max_bytes:
                 raise httpx2.ReadError(
                     f"The server sent more than {MAX_MESSAGE_BYTES >> 20} MiB in one response."
                 )
             yield chunk
+            # The server chooses how long the pieces are. Thousands of single bytes may come at once.
+            await asyncio.sleep(0)
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+class _NoBody(httpx2.AsyncByteStream):
+    """An empty body in the place of one that nobody needs."""
+
+    def __init__(self, body: httpx2.AsyncByteStream) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        nothing: tuple[bytes, ...] = ()
+        for piece in nothing:
+            yield piece
 
     async def aclose(self) -> None:
         await self._body.aclose()
@@ -358,21 +366,30 @@ class _BoundedStream(httpx2.AsyncByteStream):
 class _ReadableBody(httpx2.AsyncByteStream):
     """The body of a response that is one message, in a form that the library can parse if there is one."""
 
-    def __init__(self, body: httpx2.AsyncByteStream) -> None:
+    def __init__(self, body: httpx2.AsyncByteStream, inbox: Inbox) -> None:
         self._body = body
+        self._inbox = inbox
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield await _readable(b"".join([chunk async for chunk in self._body]))
+        body = bytearray()  # a list of pieces could take a hundred times as much
+        async for chunk in self._body:
+            body += chunk
+        yield await self._inbox.rewrite(bytes(body))
 
     async def aclose(self) -> None:
         await self._body.aclose()
 
 
 class _ReadableEvents(httpx2.AsyncByteStream):
-    """A stream of events, each with its message in a form that the library can parse if there is one."""
+    """A stream of events, each with its message in a form that the library can parse if there is one.
 
-    def __init__(self, body: httpx2.AsyncByteStream) -> None:
+    With `skip`, what is no message is left out: nothing was asked for that would end with it.
+    """
+
+    def __init__(self, body: httpx2.AsyncByteStream, inbox: Inbox, *, skip: bool = False) -> None:
         self._body = body
+        self._inbox = inbox
+        self._skip = skip
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         pending = bytearray()
@@ -380,74 +397,132 @@ class _ReadableEvents(httpx2.AsyncByteStream):
             searched = max(len(pending) - _MAX_LINE_END, 0)
             pending += chunk
             while found := _EVENT_END.search(pending, searched):
-                event = bytes(pending[: found.end()])
+                with memoryview(pending) as view:
+                    event = bytes(view[: found.end()])
                 del pending[: found.end()]
                 searched = 0
-                yield await _readable_event(event)
+                if len(event) > _READ_BYTES:
+                    await asyncio.sleep(0)  # to copy and to split what is long takes a while each
+                yield await self._readable(event)
+                # There may be thousands in what came at once.
+                await asyncio.sleep(0)
             if len(pending) > MAX_MESSAGE_BYTES:
-                yield bytes(pending)  # the library refuses it
-                pending.clear()
-        yield bytes(pending)
+                raise httpx2.ReadError(
+                    f"The server sent more than {MAX_MESSAGE_BYTES >> 20} MiB in one event."
+                )
+        if pending:
+            yield await self._readable(bytes(pending))
+
+    async def _readable(self, event: bytes) -> bytes:
+        """Return an event; if its message has to be changed for it, with that on one line."""
+        if event.count(b"\n") + event.count(b"\r") > 2 * _MAX_EVENT_LINES:
+            raise httpx2.ReadError(f"The server sent an event of more than {_MAX_EVENT_LINES:,} lines.")
+        plain = event.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in event else event
+        ends = [found.start() for found in re.finditer(b"\n", plain)]
+        spans = list(zip([0, *(end + 1 for end in ends)], [*ends, len(plain)], strict=True))
+        data = [
+            plain[start + (6 if plain.startswith(b"data: ", start) else 5) : end]
+            for start, end in spans
+            if _DATA_LINE.match(plain, start, end)
+        ]
+        others = [plain[start:end] for start, end in spans if not _DATA_LINE.match(plain, start, end)]
+        fields = list(filter(None, map(kept_field, filter(None, others))))
+        names = [line for line in fields if line.startswith(b"event")]
+        if is_foreign := not MESSAGE_EVENTS.issuperset(names):
+            # No message of the protocol. The library would log its name.
+            fields, data = [line for line in fields if line not in names], []
+        text = data[0] if len(data) == 1 else b"\n".join(data)
+        if len(event) > _READ_BYTES:
+            await asyncio.sleep(0)
+        changed = await self._inbox.rewrite(text, skip=self._skip) if text else text
+        if changed == text and fields == list(filter(None, others)) and not is_foreign:
+            return event
+        if not changed:
+            return b"\n".join([*fields, *([b"data:"] if data else []), b"", b""]) if fields else b""
+        # A text that is no message may have line ends of its own.
+        changed = b"\ndata: ".join(_LINE_END.split(changed))
+        return b"\n".join([*fields, b"data: " + changed, b"", b""])
 
     async def aclose(self) -> None:
         await self._body.aclose()
 
 
-async def _readable_event(event: bytes) -> bytes:
-    """Return an event; if its message has to be changed for it, with that on one line."""
-    lines = _LINE_END.split(event)
-    data = [line.partition(b":")[2].removeprefix(b" ") for line in lines if _DATA_LINE.match(line)]
-    text = b"\n".join(data)
-    changed = await _readable(text) if text else text
-    if changed == text:
-        return event
-    others = [line for line in lines if line and not _DATA_LINE.match(line)]
-    return b"\n".join([*others, b"data: " + changed, b"", b""])
-
-
-async def _readable(text: bytes) -> bytes:
-    """Return a message in a form that the library can parse; as it came, if there is none."""
-    return await in_thread(_reparsed, text) if len(text) > _MAX_QUICK_BYTES else _reparsed(text)
-
-
-def _reparsed(text: bytes) -> bytes:
-    with contextlib.suppress(ValueError):
-        _parsed(text)
-        return text
-    message = parse_message(text)
-    if isinstance(message, UnreadableMessage):
-        return text
-    return message.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-
-
-async def _bound_response(response: httpx2.Response) -> None:
+async def _bound_response(response: httpx2.Response, inbox: Inbox) -> None:
     # Called before the body is read. A compressed body could grow beyond any bound.
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.DecodingError("The server sent a compressed response, which was not requested.")
-    # The response to a GET is an endless stream of events, each bounded by `max_sse_event_size`.
+    for name in ("content-type", "location", "mcp-session-id"):
+        # The library logs them, and sends the last one with each request.
+        if len(response.headers.get(name, "")) > _MAX_HEADER_CHARS:
+            raise httpx2.RemoteProtocolError(
+                f"The server sent a header {name!r} of more than {_MAX_HEADER_CHARS:,} characters."
+            )
     if not isinstance(response.stream, httpx2.AsyncByteStream):
         return
-    if response.request.method == "POST":
-        response.stream = _BoundedStream(response.stream, MAX_MESSAGE_BYTES)
+    method = response.request.method
+    if method == "DELETE":
+        response.headers.pop("location", None)  # each step of a redirection would have a deadline of its own
+    if method not in _METHODS_WITH_BODY or response.status_code in _REDIRECTS:
+        # The library reads the whole of it, and uses nothing of it.
+        response.stream = _NoBody(response.stream)
+        return
     kind = response.headers.get("content-type", "").lower()
-    if kind.startswith("text/event-stream"):
-        response.stream = _ReadableEvents(response.stream)
+    is_stream = kind.startswith("text/event-stream")
+    # The response to a GET is an endless stream of events, each of which is bounded.
+    max_bytes = None if is_stream and method == "GET" else MAX_MESSAGE_BYTES
+    response.stream = _BoundedStream(response.stream, max_bytes)
+    if is_stream:
+        response.headers["content-type"] = (
+            "text/event-stream"  # a charset would make others of its characters
+        )
+        response.stream = _ReadableEvents(response.stream, inbox, skip=method == "GET")
     elif kind.startswith("application/json"):
-        response.stream = _ReadableBody(response.stream)
+        response.stream = _ReadableBody(response.stream, inbox)
+
+
+class _HttpClient(httpx2.AsyncClient):
+    """A client whose requests that are no calls have a deadline. A call has one of its own."""
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        deadline_s = _deadline_s(request)
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await super().send(request, **options)
+        except TimeoutError:
+            text = f"The server gave no answer to {request.method} within {deadline_s:g} s."
+            raise httpx2.ReadTimeout(text, request=request) from None
+
+
+def _deadline_s(request: httpx2.Request) -> float | None:
+    """Return for how long a server may keep a request waiting for the head of its response."""
+    if request.method == "DELETE":
+        return _DELETE_TIMEOUT_S
+    # A stream of events may begin when there is one. What is long is a call: nothing else of ours is.
+    if request.method != "POST" or len(request.content) > _MAX_NOTICE_BYTES:
+        return None
+    with contextlib.suppress(ValueError):
+        message = json.loads(request.content)
+        if isinstance(message, dict) and not {"id", "method"} <= message.keys():
+            return _NOTICE_TIMEOUT_S
+    return None
 
 
 @asynccontextmanager
-async def http_transport(url: str, *, token: str | None) -> AsyncIterator[Streams]:
-    """Connect to a server over HTTP."""
+async def http_transport(url: str, *, token: str | None, inbox: Inbox) -> AsyncIterator[Streams]:
+    """Connect to a server over HTTP. What it sends is read by `inbox`."""
     headers = {"Accept-Encoding": "identity"}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
+    # In a thread: to read the certificates of this machine takes 35 ms.
+    tls = await in_thread(httpx2.create_ssl_context)
     async with (
-        httpx2.AsyncClient(
+        _HttpClient(
             headers=headers,
+            verify=tls,
             timeout=_HTTP_TIMEOUT,
             follow_redirects=False,
-            event_hooks={"response": [_bound_response]},
+            max_redirects=_MAX_FOLLOWED,
+            event_hooks={"response": [partial(_bound_response, inbox=inbox)]},
         ) as client,
         streamable_http_client(url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
     ):

@@ -19,6 +19,8 @@ from aisotools.workspace.diff import Changes, PathChange
 if TYPE_CHECKING:
     from aisotools.session.undo_history import VariablesChoice
 
+_MAX_DIGITS = 9
+
 _USAGE = {
     "undo": "%undo [N | --to CALL] [--files] [--force]",
     "redo": "%redo [N] [--files] [--force]",
@@ -127,7 +129,8 @@ def _parse_options(magic: str, line: str) -> _Options:
 
 
 def _is_count(word: str) -> bool:
-    return word.isascii() and word.isdigit() and int(word) > 0
+    # Python makes no number of thousands of digits.
+    return word.isascii() and word.isdigit() and len(word) <= _MAX_DIGITS and int(word) > 0
 
 
 def changes_bundle(changes: Changes) -> dict[str, Any]:

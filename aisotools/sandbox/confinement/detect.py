@@ -105,7 +105,7 @@ ENABLED_BY: Mapping[str, str] = {
     ),
     "confined": "Linux 6.12 or newer with Landlock among its security modules (`lsm=` on its command line).",
     "guarded": "Linux 5.13 or newer with Landlock among its security modules (`lsm=` on its command line).",
-    "limited": "Linux on x86-64 or 64-bit ARM for a system call filter; resource limits are everywhere.",
+    "limited": "Linux on x86-64 or 64-bit ARM for a system call filter; resource limits on every Linux.",
 }
 """For each level, what a machine needs to hold it, in a sentence."""
 
@@ -116,36 +116,41 @@ PROTECTS: Mapping[str, tuple[str, str]] = {
     ),
     "guarded": (
         (
-            "Code reads only the workspace, the interpreter and folders you named, writes only the "
-            "workspace, and has no network and no privileges."
+            "Code reads only the workspace, folders you named, the interpreter and what is installed for all "
+            "users (/usr and the like), writes only the workspace and temporary folders of its own, and has "
+            "no network and no privileges."
         ),
         (
-            "Your other programs can be ended; names, sizes and times of files elsewhere can be seen; disk "
-            "space and the load of the machine are shared, and flaws of the kernel itself stay."
+            "Your other programs can be ended; names, sizes and times of files elsewhere can be seen, where "
+            "links lead, the machine's name, and which process numbers are in use, with their groups, "
+            "sessions and scheduling; disk space and the load of the machine are shared, and flaws of the "
+            "kernel itself stay."
         ),
     ),
     "confined": (
         (
-            "Code reads only the workspace, the interpreter and folders you named, writes only the "
-            "workspace, and can neither reach the network nor signal or inspect your other programs."
+            "Code reads only the workspace, folders you named, the interpreter and what is installed for all "
+            "users (/usr and the like), writes only the workspace and temporary folders of its own, and can "
+            "neither reach the network nor signal or inspect your other programs."
         ),
         (
-            "Names, sizes and times of files elsewhere can be seen, and which process numbers are in use, "
-            "with their groups, sessions and scheduling; disk space and the load of the machine are shared, "
-            "and flaws of the kernel itself stay."
+            "Names, sizes and times of files elsewhere can be seen, where links lead, the machine's name, "
+            "and which process numbers are in use, with their groups, sessions and scheduling; disk space "
+            "and the load of the machine are shared, and flaws of the kernel itself stay."
         ),
     ),
     "isolated": (
         (
-            "Code lives in a file system, process list and network of its own, with what you gave it; the "
-            "network is a loopback, which nothing leaves."
+            "Code lives in a file system, process list and network of its own, with what you gave it, the "
+            "interpreter and what is installed for all users (/usr and the like); the network is a "
+            "loopback, which nothing leaves."
         ),
         "Disk space and the load of the machine are shared, and flaws of the kernel itself stay.",
     ),
 }
 """For each level, what it protects and what it leaves open, in a sentence each."""
 
-_MACHINES_NEEDED = "only Linux on x86-64 or 64-bit ARM can confine, elsewhere there are resource limits alone"
+_MACHINES_NEEDED = "only Linux on x86-64 or 64-bit ARM can confine; other machines have resource limits alone"
 
 # ---------------------------------------------------------------- the self-test: victims
 

@@ -37,6 +37,9 @@ from aisotools.sandbox.confinement import landlock, seccomp, syscalls
 LEVELS = ("limited", "guarded", "confined", "isolated")
 """Every level, the weakest first."""
 
+PACKAGE_FOLDERS = frozenset({"site-packages", "dist-packages"})
+"""Names of folders that hold installed packages and nothing else."""
+
 LANDLOCK_NEEDED = {"limited": 0, "guarded": 1, "confined": 6, "isolated": 0}
 """The version of Landlock that each level takes; `isolated` stacks it, too, where there is one."""
 
@@ -192,11 +195,7 @@ def interpreter_paths() -> tuple[str, ...]:
                 f"This Python lives in {prefix!r}, which holds a home folder, so a sandbox could read "
                 "everything in there. Use a Python in a virtual environment."
             )
-    packages = [
-        entry
-        for entry in sys.path
-        if Path(entry).name in {"site-packages", "dist-packages"} and Path(entry).is_dir()
-    ]
+    packages = [entry for entry in sys.path if Path(entry).name in PACKAGE_FOLDERS and Path(entry).is_dir()]
     own = str(Path(__file__).resolve().parents[2])
     executables = [os.path.realpath(sys.executable)] if sys.executable else []
     found: list[str] = []

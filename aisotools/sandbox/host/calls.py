@@ -33,8 +33,8 @@ from pydantic_core import to_json
 from aisotools.core.concurrency import in_steps
 from aisotools.core.exceptions import ChannelError, WorkerDied
 from aisotools.core.protocols import OutputCaps, Programs
+from aisotools.core.retention import size_of
 from aisotools.core.sandboxes import SandboxCall, SandboxListener
-from aisotools.core.truncation import size_of
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import Frame, count_field, text_field
 from aisotools.sandbox.host.displays import DISPLAY_OPS, DisplayRouter, SendReply

@@ -33,7 +33,7 @@ from pydantic_core import to_json
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied, as_clause
 from aisotools.core.protocols import Programs
 from aisotools.core.sandboxes import SandboxListener
-from aisotools.sandbox.frames import BROKEN_STATUS, Frame, encode
+from aisotools.sandbox.frames import BROKEN_STATUS, Frame, encode, encode_pieces
 from aisotools.sandbox.host.calls import CallTable, PendingCall
 from aisotools.sandbox.host.displays import DisplayRouter
 from aisotools.sandbox.host.failures import describe_exit
@@ -243,6 +243,7 @@ class WorkerConnection:
             folders=(*folders, self.scratch),
             is_busy=is_busy,
             on_exceeded=on_exceeded,
+            exempt_pids=lambda: {self.pid, *self._exempt_pids()},
         )
 
     # ---- calls
@@ -286,7 +287,8 @@ class WorkerConnection:
             message = {**header, **call.header, "id": call.number, "call_id": call_id}
             if attachments:
                 message["attached"] = len(attachments)
-            self._worker.socket.write(encode("call", message, parts), attachments)
+            frame = encode_pieces("call", message, parts)
+            self._worker.socket.write(frame[0], attachments, frame[1:])
         except ChannelError:
             self.calls.finish(call)
             raise

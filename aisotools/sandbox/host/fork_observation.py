@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -68,7 +69,11 @@ _STEP_BYTES = 1 << 15
 # kernel writes a line break in a name as digits, and every other character as it is. Neither goes back over
 # what it has read, so that no name makes it slow.
 _SHARED = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) ([r-][w-][x-])s \S+ \S+ \d+ *(.*)$", re.MULTILINE)
+_DELETED_MAPPING = re.compile(
+    rb"^[0-9a-f]+-[0-9a-f]+ ([r-][w-][x-][ps]) \S+ \S+ \d+ *(/.*) \(deleted\)$", re.MULTILINE
+)
 _FILE_NAME = re.compile(rb"/([^/\n]++)$", re.MULTILINE)
+_DELETED = " (deleted)"
 _NUMBERED = re.compile(r":\[\d+\]$")
 
 # What a fork may say that the fork before took. It decides whether the next calls go without a snapshot.
@@ -236,21 +241,63 @@ def observe(
     )
 
 
-def find_detached_files(pid: int, names: Mapping[str, str]) -> list[str]:
-    """Return which files a process has open for writing that stand at their paths no longer.
+@dataclass(frozen=True, slots=True)
+class DetachedFiles:
+    """Files that a process has open or mapped, and that stand at their paths no longer.
+
+    Attributes:
+        written: Those that it may write to.
+        read: Those that it may only read.
+    """
+
+    written: frozenset[str] = frozenset()
+    read: frozenset[str] = frozenset()
+
+    def __or__(self, other: DetachedFiles) -> DetachedFiles:
+        """Return those of two processes together."""
+        written = self.written | other.written
+        return DetachedFiles(written, (self.read | other.read) - written)
+
+
+def find_detached_files(pid: int, names: Mapping[str, str]) -> DetachedFiles:
+    """Return which files a process has open or mapped that stand at their paths no longer.
 
     Args:
         pid: The process. One that has ended has none.
         names: What to return for a file, by its path as text that can be printed.
     """
-    found: set[str] = set()
+    written: set[str] = set()
+    read: set[str] = set()
     # Hostile code may close and open files meanwhile: what is returned are names of the caller alone.
     with contextlib.suppress(OSError, ValueError):
         for number, target in _descriptors(pid, is_quick=False):
-            name = names.get(printable(target.removesuffix(" (deleted)")))
-            if name is not None and target.endswith(" (deleted)") and _is_writable(pid, number):
-                found.add(name)
-    return sorted(found)
+            path, deleted, end = target.rpartition(_DELETED)
+            name = names.get(printable(path)) if deleted and not end else None
+            if name is not None:
+                (written if _is_writable(pid, number) else read).add(name)
+    with contextlib.suppress(OSError):
+        for target, is_writable in _mapped_and_deleted(pid):
+            name = names.get(printable(target))
+            if name is not None:
+                (written if is_writable else read).add(name)
+    return DetachedFiles(frozenset(written), frozenset(read - written))
+
+
+def _mapped_and_deleted(pid: int) -> Iterator[tuple[str, bool]]:
+    """Yield the former path of each mapped file that was deleted, and whether writing changes the file.
+
+    Raises:
+        OSError: The process may not be looked at.
+    """
+    rest, left = b"", _MAX_MAPS_BYTES
+    with open(f"/proc/{pid}/maps", "rb") as file:
+        while part := file.read(_STEP_BYTES):
+            left -= len(part)
+            if left < 0 or len(rest) > _MAX_LINE_BYTES:
+                return
+            lines, _, rest = (rest + part).rpartition(b"\n")
+            for rights, path in _DELETED_MAPPING.findall(lines):
+                yield path.decode("utf-8", "replace"), rights[1:2] == b"w" and rights[3:] == b"s"
 
 
 def _list_in(header: Mapping[str, Any], name: str) -> list[Any]:
@@ -348,15 +395,23 @@ def parse_memory_map(parts: Iterable[bytes], max_bytes: int = _MAX_MAPS_BYTES) -
 
 
 def _read_mappings(pid: int, *, is_quick: bool) -> MemoryMap:
-    max_bytes = _QUICK_MAPS_BYTES if is_quick else _MAX_MAPS_BYTES
     try:
         with open(f"/proc/{pid}/maps", "rb") as file:
-            found = parse_memory_map(iter(lambda: file.read(_STEP_BYTES), b""), max_bytes)
+            if not is_quick:
+                return parse_memory_map(iter(lambda: file.read(_STEP_BYTES), b""))
+            text = file.read(_QUICK_MAPS_BYTES + 1)
     except OSError:
         return MemoryMap()
-    if is_quick and not found.is_complete:
+    found = _parse_again(text)
+    if not found.is_complete:
         raise TooMuchToRead
     return found
+
+
+@functools.lru_cache(maxsize=8)
+def _parse_again(text: bytes) -> MemoryMap:
+    """Parse a short memory map. From one call to the next, that of a worker is often the same."""
+    return parse_memory_map((text,), _QUICK_MAPS_BYTES)
 
 
 def list_inherited(pid: int, *, is_quick: bool = False) -> dict[str, Any]:

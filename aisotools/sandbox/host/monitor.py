@@ -23,6 +23,12 @@ memory (PSS, which shares out what several processes map), open files, processes
   ends while it is looked at counts for nothing, one that may not be looked at counts at its most. What
   nobody can look at (see `aisotools.sandbox.host.open_files`) is common for a moment, so only what is there
   in four samples one after another, a tenth of a second apart, ends the tree.
+- Processors are shared by the kernel between sessions of the system, where they count as groups, and else
+  between threads: hundreds of either leave next to nothing for this process, which answers the person. There
+  is no limit for that without privileges, so whatever a tree has more than a few of is given the lowest
+  priority (`lower_priority`), which takes nothing from it while nobody else computes. It stays so: only root
+  may raise a priority again. Until the next sample new ones compete as equals, and of the sessions of a user
+  who is not root ten in a second are changed.
 - Failure: a look that fails is a sample without numbers, and the next one comes. Everything runs in a thread,
   so the event loop waits for none of it.
 """
@@ -35,7 +41,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -74,8 +80,14 @@ _MOST_UNSEEN_SAMPLES = 3
 # The kernel counts processor time in other grains than we do: a worker killed this near to its limit was
 # killed for it.
 _NEAR_LIMIT = 0.9
+_KEPT_CPU_SAMPLES = 8
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+_PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+# So many threads, and so many sessions of the system, for each processor keep the priority that they have.
+_FEW_THREADS = 4
+_FEW_SESSIONS = 2
+_LOWEST_PRIORITY = 19
 _RUNNING = b"\nState:\tR"
 _find_tables = re.compile(rb"^VmPTE:\s*(\d+) kB$", re.MULTILINE).search
 _find_counts = re.compile(rb"^(sockets|TCP6?): (?:used|inuse) (\d+)", re.MULTILINE).findall
@@ -136,21 +148,37 @@ def find_hidden(samples: Sequence[ResourceUsage], limits: Limits) -> LimitExceed
     return LimitExceeded(limit="open_files_total", used=used, allowed=limits.open_files_total)
 
 
+@dataclass(frozen=True, slots=True)
+class CpuSample:
+    """What a sample has found of processor time.
+
+    Attributes:
+        cpu_s: Processor time of the process that had used most.
+        began_s: When the sample began.
+        ended_s: When it had looked at all processes.
+    """
+
+    cpu_s: float
+    began_s: float
+    ended_s: float
+
+
 def find_cpu_kill(
-    samples: Iterable[tuple[float, float]], allowed_s: float | None, now_s: float
+    samples: Sequence[CpuSample], allowed_s: float | None, now_s: float
 ) -> LimitExceeded | None:
     """Return the limit on processor time if the kernel may just have killed a process for it.
 
     Args:
-        samples: Processor time of the busiest process, and when it was measured, of each recent sample.
+        samples: The recent samples, oldest first.
         allowed_s: The limit.
         now_s: The time, by the clock of the samples.
     """
-    if allowed_s is None:
+    if allowed_s is None or not samples:
         return None
-    for cpu_s, sampled_s in samples:
-        # The kernel's kill comes between two samples: assume that the process ran since this one.
-        used_s = cpu_s + now_s - sampled_s
+    ends = [*(sample.ended_s for sample in samples[1:]), now_s]
+    for sample, end_s in zip(samples, ends, strict=True):
+        # The kernel's kill comes between two samples: assume that the process ran until the next one.
+        cpu_s, used_s = sample.cpu_s, sample.cpu_s + end_s - sample.began_s
         if cpu_s and used_s >= _NEAR_LIMIT * allowed_s:
             return LimitExceeded(limit="cpu_s", used=max(used_s, allowed_s), allowed=allowed_s)
     return None
@@ -429,6 +457,42 @@ def measure_usage(supervisor: int, limits: Limits, shared_before: int | None = N
     )
 
 
+def lower_priority(supervisor: int, exempt: Collection[int], processors: int = _PROCESSORS) -> None:
+    """Give the lowest priority to what there is more than a few of; the oldest keep theirs.
+
+    Args:
+        supervisor: The process above all of them.
+        exempt: Processes that go on with the variables, now or after an undo. Their main threads keep theirs.
+        processors: How many processors the machine has.
+    """
+    table = processes.table()
+    tree = sorted(processes.below(supervisor, table), key=lambda pid: (table[pid].start_ticks, pid))
+    left = _FEW_THREADS * processors
+    for pid in tree:
+        count = processes.count_threads(pid) - (pid in exempt)
+        if count > left:
+            with suppress(OSError):  # it ended meanwhile
+                threads = sorted({*map(int, os.listdir(f"/proc/{pid}/task"))}.difference({pid} & {*exempt}))
+                for thread in threads[left:]:
+                    os.setpriority(os.PRIO_PROCESS, thread, _LOWEST_PRIORITY)
+        left = max(left - count, 0)
+    members: dict[int, int] = {}
+    for pid in tree:
+        members.setdefault(table[pid].session, pid)
+    for pid in exempt:
+        if pid in table:
+            members.pop(table[pid].session, None)
+    for pid in [*members.values()][_FEW_SESSIONS * processors :]:
+        try:
+            with open(f"/proc/{pid}/autogroup", "r+b", buffering=0) as file:
+                if int(file.read(64).split()[-1]) < _LOWEST_PRIORITY:
+                    file.write(b"%d" % _LOWEST_PRIORITY)
+        except BlockingIOError:
+            break  # no more of them in this tenth of a second
+        except (OSError, IndexError, ValueError):
+            continue  # it ended meanwhile, or sessions are no groups of this kernel
+
+
 def count_context_switches(
     supervisor: int, max_threads: float = _MOST_COMPARED, *, nested: bool = False
 ) -> dict[tuple[int, int], int] | None:
@@ -483,6 +547,7 @@ class ResourceMonitor:
         folders: Iterable[str],
         is_busy: Callable[[], bool],
         on_exceeded: Callable[[LimitExceeded], None],
+        exempt_pids: Callable[[], Collection[int]] = list,
     ) -> None:
         """Start sampling.
 
@@ -492,11 +557,13 @@ class ResourceMonitor:
             folders: Where the sandbox may write.
             is_busy: Returns whether calls run; an idle sandbox is sampled less often.
             on_exceeded: Called for each sample that exceeds a limit.
+            exempt_pids: Returns the worker and the processes that hold snapshots; see `lower_priority`.
         """
         self._supervisor = supervisor
         self._limits = limits
         self._is_busy = is_busy
         self._on_exceeded = on_exceeded
+        self._exempt_pids = exempt_pids
         self._disk = DiskUsage(folders, limits)
         self._shared_before = shared_memory_bytes()
         self._walk_task: asyncio.Task[None] | None = None
@@ -506,9 +573,9 @@ class ResourceMonitor:
         self._timer = self._loop.call_later(_BUSY_INTERVAL_S, self._begin_sample)
         self._rested_at_s = 0.0  # when the next sample may be, by what the last one has cost
         self._stopped = False
-        # Race: a sample may come between the kernel's kill and the news of it. It no longer shows the process
-        # that used the time, so the one before is kept too.
-        self._cpu_samples: deque[tuple[float, float]] = deque(maxlen=2)
+        # Race: samples may come between the kernel's kill and the news of it, on a busy machine several. They
+        # no longer show the process that used the time, so those before are kept too.
+        self._cpu_samples: deque[CpuSample] = deque(maxlen=_KEPT_CPU_SAMPLES)
         self._recent: deque[ResourceUsage] = deque(maxlen=_MOST_UNSEEN_SAMPLES + 1)
 
     def __repr__(self) -> str:
@@ -532,7 +599,7 @@ class ResourceMonitor:
 
     def post_mortem(self) -> LimitExceeded | None:
         """Return the limit for which the kernel has killed the worker, as far as samples can tell."""
-        return find_cpu_kill(self._cpu_samples, self._limits.cpu_s, time.monotonic())
+        return find_cpu_kill([*self._cpu_samples], self._limits.cpu_s, time.monotonic())
 
     def _begin_sample(self) -> None:
         self._sample_task = self._loop.create_task(self._sample())
@@ -541,13 +608,13 @@ class ResourceMonitor:
         cost_s = 0.0
         # On a busy machine the thread starts and answers late. What a process used meanwhile must count as
         # used after this sample, or the kernel's kill for processor time would go without its reason.
-        sampled_s = time.monotonic()
+        began_s = time.monotonic()
         try:
             # The processes are hostile: one look at sixty forks of a gigabyte takes seconds.
-            usage, cost_s = await in_thread(self._measure)
+            usage, cost_s = await in_thread(self._measure, self._exempt_pids())
             if self._stopped:
                 return
-            self._cpu_samples.append((usage.cpu_s, sampled_s))
+            self._cpu_samples.append(CpuSample(usage.cpu_s, began_s, time.monotonic()))
             self._recent.append(usage)
             exceeded = find_exceeded(usage, self._limits)
             if exceeded is None and len(self._recent) == self._recent.maxlen:
@@ -569,9 +636,12 @@ class ResourceMonitor:
             if not self._stopped:
                 self._timer = self._loop.call_later(wait_s, self._begin_sample)
 
-    def _measure(self) -> tuple[ResourceUsage, float]:
+    def _measure(self, exempt: Collection[int]) -> tuple[ResourceUsage, float]:
         began_s = time.thread_time()
-        usage = measure_usage(self._supervisor(), self._limits, self._shared_before)
+        supervisor = self._supervisor()
+        usage = measure_usage(supervisor, self._limits, self._shared_before)
+        if usage.processes > _FEW_THREADS * _PROCESSORS:
+            lower_priority(supervisor, exempt)
         return usage, time.thread_time() - began_s
 
     async def accept_disk(self) -> None:

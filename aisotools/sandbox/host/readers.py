@@ -32,7 +32,7 @@ from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.core.protocols import Programs
 from aisotools.core.sandboxes import SandboxCall, SandboxListener
 from aisotools.core.types import ToolResult
-from aisotools.sandbox.frames import encode
+from aisotools.sandbox.frames import encode, encode_pieces
 from aisotools.sandbox.host.calls import CallTable, PendingCall, send_call
 from aisotools.sandbox.host.connection import WorkerConnection
 from aisotools.sandbox.host.displays import DisplayRouter
@@ -165,7 +165,8 @@ class Reader:
         call = self.calls.start(call_id, stream_bytes=stream_bytes, holds_main_thread=holds_main_thread)
         try:
             message = {**header, **call.header, "id": call.number, "call_id": call_id}
-            self._channel.write(encode("call", message, parts), attachments)
+            frame = encode_pieces("call", message, parts)
+            self._channel.write(frame[0], attachments, frame[1:])
         except ChannelError:
             self.calls.finish(call)
             raise

@@ -19,8 +19,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from aisotools.core.concurrency import wait_for_tasks
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
-from aisotools.core.sandboxes import SandboxCall, SandboxListener, SandboxStatus
+from aisotools.core.sandboxes import CallDispatch, SandboxCall, SandboxListener, SandboxStatus
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.confinement import levels
 from aisotools.sandbox.host.calls import PendingCall, send_call
@@ -82,13 +83,13 @@ class _Caller:
     """A task that waits in `LocalSandbox.call`.
 
     Attributes:
+        dispatch: Whether its call was given to the worker, or to a reader.
         cancel_requests: How often it had been cancelled before.
-        is_queued: Whether its call has not been sent yet.
         is_interrupted: Whether `interrupt` cancelled it.
     """
 
+    dispatch: CallDispatch
     cancel_requests: int
-    is_queued: bool = True
     is_interrupted: bool = False
 
 
@@ -252,8 +253,9 @@ class LocalSandbox:
         """Run one call; see `aisotools.core.sandboxes.Sandbox.call`."""
         task = asyncio.current_task()
         assert task is not None
-        caller = self._callers[task] = _Caller(task.cancelling())
+        caller = self._callers[task] = _Caller(request.dispatch, task.cancelling())
         concurrency = request.shipment.concurrency
+        request.dispatch.is_given = False
         try:
             await self._scheduler.acquire(concurrency)
             try:
@@ -263,7 +265,9 @@ class LocalSandbox:
                     async with connection.sweep_lock:
                         pass
                     connection = await self._connect()  # its worker may have ended meanwhile
-                caller.is_queued = False
+                # One that needs a reader may have to wait until that is made. For any other, a restore point
+                # is taken now, which discards what variables could be redone.
+                request.dispatch.is_given = not (request.in_reader or request.is_trial)
                 if connection.monitor is not None:
                     connection.monitor.note_call()
                 # What starts no programs can leave none behind.
@@ -312,7 +316,12 @@ class LocalSandbox:
         if not self.has_readers:
             reason = f"level {self._spec.level} has no way to hold a tool to reading on this machine"
             return unreadable_result(request.call.name, reason)
-        result = await self._readers.run(connection, request, on_sent)
+
+        def note_sent() -> None:
+            request.dispatch.is_given = True
+            on_sent()
+
+        result = await self._readers.run(connection, request, note_sent)
         if self._unreported_end:
             result, self._unreported_end = explain_replaced(result, self._unreported_end), ""
         return result
@@ -464,7 +473,7 @@ class LocalSandbox:
     async def interrupt(self) -> None:
         """Stop whatever runs or waits to run, keeping the worker if its calls can be interrupted."""
         for task, caller in self._callers.items():
-            if caller.is_queued:
+            if not caller.dispatch.is_given:
                 caller.is_interrupted = True
                 task.cancel()
         await asyncio.gather(self._interrupt_worker(), self._readers.interrupt())
@@ -522,12 +531,16 @@ class LocalSandbox:
         self._starter.close()
         self._connection = None
         self._read_watch.close()
-        self.variables.clear("the session was closed")
+        reason = "the session was closed"
+        self.variables.clear(reason)
         for connection in tuple(self._connections):
-            connection.lose("the session was closed")
+            connection.lose(reason)
         # A worker that was just being started is added while we wait: ask again until none is left.
-        while terminations := [task for task in self._connections.values() if task is not None]:
-            await asyncio.wait(terminations)
+        while endings := {task: connection for connection, task in self._connections.items() if task}:
+            # Case: the loop on which it was ended has been stopped for good, as by the end of `asyncio.run`.
+            for task in await wait_for_tasks(endings, _OLD_TREE_S):
+                again = self._terminate(endings[task], reason)
+                self._connections[endings[task]] = asyncio.get_running_loop().create_task(again)
 
     async def _end_worker(self, connection: WorkerConnection, reason: str) -> Recovery | None:
         """End the worker and all it started; if that is slow, the rest happens in the background."""
@@ -564,7 +577,8 @@ class LocalSandbox:
             if self._announced is not None:
                 self._unreported_end = f"{reason}; its variables are lost, as no snapshot could be restored"
             return None
-        if self._announced is not None and self._announced.point.call_id != recovery.point.call_id:
+        announced = self._announced
+        if announced is not None and recovery and announced.point.call_id != recovery.point.call_id:
             self._unreported_end = f"{reason}. {describe_recovery(recovery)}"
         return recovery
 
@@ -619,8 +633,12 @@ class LocalSandbox:
     async def _terminate(self, connection: WorkerConnection, reason: str) -> None:
         try:
             await connection.terminate(reason)
-        finally:
-            del self._connections[connection]
+        except asyncio.CancelledError:
+            raise  # its loop ends, and `close` ends the tree on another one
+        except BaseException:
+            self._connections.pop(connection, None)
+            raise
+        self._connections.pop(connection, None)
 
     # ---- starting a worker
 

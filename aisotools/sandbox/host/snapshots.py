@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -42,6 +43,9 @@ from aisotools.sandbox.process.descriptors import close_apart
 _WAKE_S = 1.0
 # How long the supervisor may take to freeze, thaw or end the worker that is replaced.
 _SWITCH_S = 1.0
+# How long the replacement of a worker is waited for, and how often it is looked whether it has ended.
+_REPLACED_S = 3 * _WAKE_S
+_REPLACED_LOOK_S = 0.005
 # Recovery: how long to wait for forks that a hung worker was asked for. It will hardly make them any more.
 _HUNG_FORK_S = 0.05
 # How long writing all variables into a file may take, and reading them.
@@ -149,6 +153,7 @@ class SnapshotHistory:
         # Held while the worker is replaced. Undo holds a slot too; recovery starts whenever a worker dies,
         # also during an undo, and must not replace the worker a second time in between.
         self._replacing = asyncio.Lock()
+        self._replacements = 0  # under way, or about to be
         self._frozen: WorkerProcess | None = None
         self._waking_pid = 0
         self._holder: object = None
@@ -181,14 +186,29 @@ class SnapshotHistory:
     async def settled(self) -> None:
         """Wait until `pids` is complete: each requested fork is known, and each that was killed has ended.
 
-        For a second at most, each.
+        For a second at most, each; for a few seconds until another worker has taken the place of the present
+        one, if that is under way.
         """
+        # Race: a recovery has a fork woken, which is known once it has answered.
+        ends_s = time.monotonic() + _REPLACED_S
+        while self._replacements and time.monotonic() < ends_s:  # noqa: ASYNC110 - an event is of one loop
+            await asyncio.sleep(_REPLACED_LOOK_S)
         if self._store.unsettled:
             await asyncio.wait([one.settled for one in self._store.unsettled], timeout=_WAKE_S)
         if self._store.killed:
             killed = [*self._store.killed]
             self._store.killed.clear()
             await wait_until_ended(killed, within_s=_WAKE_S)
+
+    @asynccontextmanager
+    async def _replace(self) -> AsyncIterator[None]:
+        """Return a context in which the worker may be replaced, by one at a time."""
+        self._replacements += 1
+        try:
+            async with self._replacing:
+                yield
+        finally:
+            self._replacements -= 1
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
@@ -312,7 +332,7 @@ class SnapshotHistory:
             snapshot = await self._find(call_id)
             if snapshot.point.label == "data only":
                 return await self._restore_values(connection, snapshot)
-            async with self._replacing:
+            async with self._replace():
                 lost = await self._restore(connection, snapshot, source=snapshot)
             return _add_lost(snapshot.point, lost)
 
@@ -373,6 +393,7 @@ class SnapshotHistory:
             raise SandboxError(
                 f"The running worker did not stop within {_SWITCH_S:g} s. No variable was changed."
             )
+        _refuse_if_lost(connection, woken)
 
     async def _request_switch(self, connection: WorkerConnection, op: str, woken_pid: int = 0) -> bool:
         # The woken worker is a child of a snapshot, not yet the supervisor's worker: it must be exempt while
@@ -392,6 +413,7 @@ class SnapshotHistory:
         *,
         lossy: bool = False,
     ) -> WorkerProcess:
+        _refuse_if_lost(connection, sock)
         end, pid, pidfd = sock.detach()
         try:
             worker = connection.make_worker(end, pid=pid, pidfd=pidfd, known_tools=set(source.known_tools))
@@ -419,7 +441,7 @@ class SnapshotHistory:
                     snapshot.point.call_id, "there is no older snapshot that its values could be loaded into"
                 )
             former = self._store.current if self._store.undone else None
-            async with self._replacing:
+            async with self._replace():
                 await self._restore(connection, snapshot, source=source)
             try:
                 await self._load(connection, values)
@@ -445,7 +467,7 @@ class SnapshotHistory:
             SandboxError: If that fails as well: the message says what is there now.
         """
         try:
-            async with self._replacing:
+            async with self._replace():
                 if former is None:
                     await self._redo_to_frozen(connection)
                     self._store.redo_to(None)
@@ -467,7 +489,7 @@ class SnapshotHistory:
             connection = await self._connect()
             if not self._store.undone or connection is not self._connection:
                 return None
-            async with self._replacing:
+            async with self._replace():
                 point = self._store.undone[-1][0].point
                 await self._redo_to_frozen(connection)
                 self._store.redo_to(None)
@@ -492,8 +514,10 @@ class SnapshotHistory:
 
     async def recover(
         self, connection: WorkerConnection, reason: str, failed_calls: frozenset[str]
-    ) -> Recovery:
+    ) -> Recovery | None:
         """Restore the latest snapshot that can be woken, and in which cells run: the worker is gone.
+
+        Return None if another worker has taken its place meanwhile.
 
         Args:
             connection: The tree that it belonged to.
@@ -507,7 +531,11 @@ class SnapshotHistory:
             self._broken_calls = {point.call_id for point in self.points()} & failed_calls | (
                 self._broken_calls & {snapshot.point.call_id for snapshot in self._store.all()}
             )
-        async with self._replacing:
+        async with self._replace():
+            if connection.is_serving:
+                # Race: it ended within an undo or redo, which has replaced it. Recovery would end the worker
+                # that is there now, whose end would have to be recovered, and so on without an end.
+                return None
             if self._store.unsettled:
                 # The snapshot of the failed call may have been requested and not answered. If the worker is
                 # dead, the fork exists already or never will: it answers soon. If the worker lives and hangs
@@ -641,6 +669,20 @@ class SnapshotHistory:
         result = await self._run_call(connection, request, [copy.file])
         if result.is_error:
             raise SandboxError(f"The variables could not be loaded: {result.content}")
+
+
+def _refuse_if_lost(connection: WorkerConnection, woken: ForkSocket | None) -> None:
+    """End what was woken, and refuse, if a tree of processes is gone or about to go.
+
+    Race: a session was closed, or a sandbox restarted. Nothing may take the place of such a tree's worker.
+
+    Raises:
+        SandboxError: Saying why it is gone.
+    """
+    if connection.lost_reason is not None:
+        if woken is not None:
+            woken.close(kill=True)
+        raise SandboxError(f"The variables are gone: {connection.lost_reason}.")
 
 
 def _cannot_restore(call_id: str, reason: str) -> SandboxError:

@@ -118,21 +118,27 @@ class FrameSocket:
         except OSError:
             return b""
 
-    def write(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send `data`, with `descriptors` attached to its first byte; buffer what cannot go at once.
+    def write(self, data: bytes, descriptors: Sequence[int] = (), more: Sequence[bytes] = ()) -> None:
+        """Send `data` and then `more`; buffer what cannot go at once.
+
+        Args:
+            data: What is sent.
+            descriptors: Attached to its first byte.
+            more: Further pieces of the same message.
 
         Raises:
             ChannelError: If descriptors cannot go at once. Nothing was sent then.
         """
         if self._waiting and descriptors:
             raise ChannelError("The worker has not read earlier messages yet.")
-        rest = memoryview(data)
-        if not self._waiting:
+        rest: deque[memoryview] = deque(memoryview(piece) for piece in (data, *more))
+        while rest and not self._waiting:
+            first = rest.popleft()
             try:
                 if descriptors:
-                    sent = socket.send_fds(self._socket, [data], descriptors)
+                    sent = socket.send_fds(self._socket, [first], descriptors)
                 else:
-                    sent = self._socket.send(data)
+                    sent = self._socket.send(first)
             except BlockingIOError:
                 if descriptors:
                     # Buffered bytes go without descriptors: the worker would wait for one that never comes.
@@ -145,21 +151,24 @@ class FrameSocket:
                     ) from None
                 # The peer is gone. The reader reports that, after the frames that arrived before.
                 return
-            if sent == len(data):
-                return
+            descriptors = ()
+            if sent == len(first):
+                continue
             # Partial write: the kernel took the first `sent` bytes, and the descriptors with them.
-            rest = rest[sent:]
+            rest.appendleft(first[sent:])
             try:
                 watch_writing(self._loop, self._socket, self._flush)
             except SandboxError:
                 # Nothing would ever send the rest. The peer has got a piece of a message, so it must end.
                 self._on_overflow()
                 return
-        if self._waiting_bytes + len(rest) > MAX_BUFFERED_BYTES:
+            break
+        size = sum(map(len, rest))
+        if self._waiting_bytes + size > MAX_BUFFERED_BYTES:
             self._on_overflow()
             return
-        self._waiting.append(rest)
-        self._waiting_bytes += len(rest)
+        self._waiting.extend(rest)
+        self._waiting_bytes += size
 
     def _flush(self) -> None:
         first = self._waiting[0]
@@ -243,13 +252,13 @@ class FrameChannel:
         """True while frames that have been read wait for one that is being handled."""
         return self._work is not None or bool(self._frames)
 
-    def write(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send `data`; see `FrameSocket.write`.
+    def write(self, data: bytes, descriptors: Sequence[int] = (), more: Sequence[bytes] = ()) -> None:
+        """Send `data` and `more`; see `FrameSocket.write`.
 
         Raises:
             ChannelError: If descriptors cannot go at once. Nothing was sent then.
         """
-        self._socket.write(data, descriptors)
+        self._socket.write(data, descriptors, more)
 
     # ---- reading
 

@@ -6,8 +6,9 @@ limits are known, or would serve one session only, and would cost each session 8
 
 Threat: a stuck, killed or outdated fork server keeps sessions from starting; keys in the environment of the
 host reach a worker; descriptors that wait to be received are used up by another program of the user.
-Mechanism: the server is started by an interpreter of its own with an allow-listed environment, and asked by
-one packet with four descriptors. It is replaced when it does not answer, has ended, or packages have changed.
+Mechanism: the server is started by an interpreter of its own with an allow-listed environment, without
+PYTHONPATH: at most folders of packages that the host itself imports from are handed on. It is asked by one
+packet with four descriptors. It is replaced when it does not answer, has ended, or packages have changed.
 Race: it may die after a request was sent: then the worker's socket ends and the start fails, and the next one
 gets another server. Workers that it made go on below their supervisors.
 Failure: every error is a `SandboxError` that says what to do, and whatever was opened for the worker is
@@ -22,6 +23,7 @@ import errno
 import functools
 import io
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -38,7 +40,7 @@ from pydantic_core import from_json, to_json
 
 from aisotools.core.exceptions import SandboxError
 from aisotools.sandbox.confinement.detect import Detection, detection_from_json
-from aisotools.sandbox.confinement.levels import LEVELS
+from aisotools.sandbox.confinement.levels import LEVELS, PACKAGE_FOLDERS
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.descriptors import host_pair
@@ -53,6 +55,7 @@ _ANSWER_TIMEOUT_S = 30.0  # it answers only when everything is imported, which t
 _REAP_TIMEOUT_S = 0.2  # after SIGKILL
 _STDERR_READ_BYTES = 1 << 16
 _STDERR_TAIL_BYTES = 4096
+_MISSING_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([^'\n]+)'\Z", re.MULTILINE)
 
 # The fork server runs this very package, wherever it lies and whatever else is installed. It is found by its
 # place and not by `sys.path`: the folder around it may be a repository, which may hold anything.
@@ -60,7 +63,7 @@ _STDERR_TAIL_BYTES = 4096
 # The janitor forks off before anything is imported, so that it stays small.
 _BOOT = """
 import gc, sys
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 gc.disable()  # until everything is imported: it would only delay that
 place = sys.argv[2]
 spec = spec_from_file_location("aisotools", place + "/__init__.py", submodule_search_locations=[place])
@@ -68,9 +71,18 @@ sys.modules["aisotools"] = package = module_from_spec(spec)
 spec.loader.exec_module(package)
 from aisotools.sandbox.process.janitor import fork_janitor
 fork_janitor(sys.argv[3])
+if find_spec("pydantic_core") is None:
+    sys.path += filter(None, sys.argv[5].split(":"))
 from aisotools.sandbox.process.forkserver import main
-main(int(sys.argv[1]), tuple(filter(None, sys.argv[4].split(","))), tuple(sys.argv[5:]))
+main(int(sys.argv[1]), tuple(filter(None, sys.argv[4].split(","))), tuple(sys.argv[6:]))
 """
+
+# A host may have its packages from elsewhere than its interpreter: by PYTHONPATH, or from a launcher. Folders
+# of packages, and no others, from which it has itself imported what the fork server needs are handed on, and
+# count only if that is not installed. What is in them runs in the host already, and no workspace can be in
+# or around them, as they are on `sys.path` (`aisotools.workspace.import_roots`). A worker may read them, like
+# other folders of packages. A plain folder stays out: it may be a repository, with all that is in there.
+_NEEDED = ("pydantic_core", "pydantic", "pathspec", "cloudpickle", "IPython", "traitlets", "comm", "tornado")
 
 # What a program in the sandbox may learn from the host's environment. Everything else stays out: keys and
 # tokens are in the environment, and so are variables such as PYTHONPATH and LD_PRELOAD that run code.
@@ -237,7 +249,8 @@ class ForkServerHandle:
                 self._socket, server_socket = _socket_pair(socket.SOCK_SEQPACKET, ours, theirs)
                 self._stderr, server_stderr = _pipe(ours, theirs)
                 command = [sys.executable, "-P", "-c", _BOOT, str(server_socket.fileno()), _PACKAGE]
-                command += [tempfile.gettempdir(), ",".join(tool_modules), *self._libraries]
+                command += [tempfile.gettempdir(), ",".join(tool_modules), ":".join(_handed_on_folders())]
+                command += self._libraries
                 try:
                     # Executed, not forked: the host may have any number of threads, and locks held by them
                     # would stay held in a fork. It inherits its socket and the standard descriptors alone.
@@ -402,6 +415,12 @@ class ForkServerHandle:
         tail = (self._stderr.read(_STDERR_READ_BYTES) or b"")[-_STDERR_TAIL_BYTES:]
         last_words = tail.decode("utf-8", "replace").strip()
         output = f" Its last output:\n{last_words}" if last_words else ""
+        if missing := _MISSING_MODULE.search(last_words):
+            return SandboxError(
+                f"The fork server cannot import {missing[1]!r}. It is started without PYTHONPATH, so that it "
+                f"finds only what is installed for {sys.executable!r}. Install aisotools into an environment "
+                f"(python3 -m venv) and start your program with its Python.{output}"
+            )
         return SandboxError(f"The fork server is gone ({reason}).{output}")
 
 
@@ -524,6 +543,18 @@ def _package_folders() -> tuple[tuple[str, int], ...]:
 def _find_package_folders() -> tuple[str, ...]:
     # Each start of a worker asks for them, and `sysconfig` takes a quarter of a millisecond to tell.
     return tuple(sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
+
+
+def _handed_on_folders() -> tuple[str, ...]:
+    """Return the folders of packages on `sys.path` from which this process has what the fork server needs."""
+    files = [module.__file__ for module in map(sys.modules.get, _NEEDED) if module is not None]
+    # No set: an entry of `sys.path` may be anything, also what has no hash.
+    used = [os.path.dirname(os.path.dirname(file)) for file in files if file]
+    return tuple(
+        entry
+        for entry in sys.path
+        if entry in used and os.path.basename(entry) in PACKAGE_FOLDERS and ":" not in entry
+    )
 
 
 def search_path() -> str:

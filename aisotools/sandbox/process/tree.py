@@ -644,6 +644,11 @@ def may_run(pid: int) -> bool:
     return not states <= _NOT_RUNNING | _WAITING
 
 
+def has_ended(pid: int) -> bool:
+    """Return whether a process is gone, or is only there until its parent asks for its end."""
+    return all(fields[0] in _ENDED for fields in _thread_stats(pid))
+
+
 def is_ending(pid: int) -> bool:
     """Return whether a process has been killed, so that it will run no more of its program; see `_is_ending`.
 

@@ -29,6 +29,7 @@ Failure: a fork that cannot be mended answers `refused` with the reason and ends
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -234,14 +235,32 @@ def repair_fork(state: ForkState, *, had_helpers: bool, keep: frozenset[int]) ->
     return lost
 
 
-def _reopen(file: OpenFile) -> str:
-    """Give this process its own offset in an open file, where it was. Return what is lost if that fails."""
+def open_apart(files: Iterable[OpenFile]) -> None:
+    """Give this process its own offsets in open files, to read them only.
+
+    Pickling reads a file from its begin and writes what waits in its buffer. The worker goes on with the same
+    file: it would find its place moved, and what it writes there twice.
+    """
+    for file in files:
+        if _reopen(file, os.O_RDONLY):
+            with contextlib.suppress(OSError):
+                os.close(file.descriptor)  # pickling fails then, and the variable is named as not copied
+
+
+def _reopen(file: OpenFile, access: int | None = None) -> str:
+    """Give this process its own offset in an open file, where it was. Return what is lost if that fails.
+
+    Args:
+        file: The file.
+        access: How to open it, instead of how it was opened: `os.O_RDONLY`.
+    """
+    flags = file.flags & _REOPEN_FLAGS if access is None else access
     try:
         status = os.fstat(file.descriptor)
         if (status.st_dev, status.st_ino) != file.identity:
             return ""  # the number was closed, and reused for another file
         # dup() would share the offset again; only opening anew makes one of our own.
-        own = os.open(f"/proc/self/fd/{file.descriptor}", file.flags & _REOPEN_FLAGS | os.O_CLOEXEC)
+        own = os.open(f"/proc/self/fd/{file.descriptor}", flags | os.O_CLOEXEC)
     except OSError as error:
         if error.errno == errno.EBADF:
             # Race: another thread closed it between capture and fork. There is no offset to restore.
@@ -509,7 +528,7 @@ class ForkPoint:
                 sock.close()
                 woken = BlockingChannel(socket.socket(fileno=received[0]))
                 if frame.op == "copy":
-                    self._copy(woken, received[1])
+                    self._copy(woken, received[1], state)
                 if frame.op == "read":
                     self._fork_below_keeper(received)
                     return self._become_reader(woken, state, frame.header, received, former=header["ours"])
@@ -603,12 +622,13 @@ class ForkPoint:
         channel.send("woke", {"lost": lost})
         return WokenFork(channel, interrupts)
 
-    def _copy(self, channel: BlockingChannel, file: int) -> NoReturn:
+    def _copy(self, channel: BlockingChannel, file: int, state: ForkState) -> NoReturn:
         """Write the variables into a file, and end."""
         try:
             # Pickling runs user code, which may never return. The host kills the snapshot; this fork must go
             # with it.
             tree.die_with_parent()
+            open_apart(state.files)
             channel.send("copying")
             channel.send("copied", {"lost": write_variables(self.namespace, self.hidden, file)})
             # The host asks the kernel who sent this, which takes a living process. It ends us when it has

@@ -47,6 +47,7 @@ from aisotools.workspace.checkpoints.tree import (
     ContentStore,
     Node,
     TreePath,
+    are_like_folders,
     decode_folder,
     open_below,
 )
@@ -239,7 +240,7 @@ def _walk_changes(store: ContentStore, before: str, after: str) -> Iterator[tupl
             inner = [
                 node.content if node is not None and node.kind == "folder" else "" for node in (old, new)
             ]
-            if not all(inner) or (old and old.mode) != (new and new.mode):
+            if not are_like_folders(old, new):
                 yield below, new
             if inner[0] != inner[1]:
                 stack.append((below, _compare_listings(store, *inner)))

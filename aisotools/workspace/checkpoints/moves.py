@@ -43,6 +43,7 @@ from aisotools.workspace.checkpoints.steps import (
     Direction,
     Return,
     change_of_group,
+    find_overlapping,
     group_overlapping,
 )
 from aisotools.workspace.checkpoints.store import Store
@@ -256,14 +257,12 @@ def find_beside(
     found: dict[TreePath, str] = {}
     if all(step.authorship.named is not None for step in group):
         return found
-    for other in rest:
-        if other.inside or other.call_id in outermost or not other.began:
-            continue
-        if any(step.began and other.began < step.ended and step.began < other.ended for step in group):
-            before, after = other.before.get(WORKSPACE_KEY, ""), other.after.get(WORKSPACE_KEY, "")
-            if before and after:
-                changed = reader.differences(before, after)
-                found |= dict.fromkeys(changed, f"{other.name} ({other.call_id})")
+    ended = [one for one in rest if one.ended and not one.inside and one.call_id not in outermost]
+    overlapping = {other.call_id: other for step in group for other in find_overlapping(step, ended)}
+    for other in overlapping.values():
+        before, after = other.before.get(WORKSPACE_KEY, ""), other.after.get(WORKSPACE_KEY, "")
+        if before and after:
+            found |= dict.fromkeys(reader.differences(before, after), f"{other.name} ({other.call_id})")
     return found
 
 

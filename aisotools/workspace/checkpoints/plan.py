@@ -39,6 +39,7 @@ RAN_BESIDE = "which ran at the same time"
 _UNSEEN = Node("unkept")  # stands for what a plan has not looked at
 
 _CHANGED_SINCE = "it was changed by somebody else since"
+_NOT_COMPARED = "what is there cannot be compared"
 _REMOVED_SINCE = "it was removed by somebody else since"
 _ATTRIBUTES_SINCE = "its mode or its attributes were changed by somebody else since"
 _ADDED_SINCE = "it was put there by somebody else since"
@@ -315,7 +316,10 @@ class _Way:
             not _is_of_move(path, current, after, self._placed) or not others.keys().isdisjoint(_around(path))
         ):
             # Somebody else has put it there, or what stands in the place of a folder around it.
-            others[path] = _CHANGED_SINCE
+            unread = next(
+                (node for node in (current, before) if node is not None and node.is_unreadable), None
+            )
+            others[path] = _CHANGED_SINCE if unread is None else f"{_NOT_COMPARED}: {unread.why_unkept}"
             return
         # Race: a file tool of another call was writing when this state was kept. What it had not renamed
         # into place yet is no file of anybody's.
@@ -326,7 +330,10 @@ class _Way:
             hidden = self._find_hidden(start, path)
         known = [before, after, *([self._left[path]] if path in self._left else [])]
         is_known = hidden is None and any(is_same(current, node) for node in known)
-        author = "call" if is_same(current, after) else authorship.author_of(path)
+        # Where the content that is wanted is there again, only attributes would change. If nothing else has
+        # changed in the step, it counts whose these are.
+        is_undone = is_same(current, after) and not is_same(before, after)
+        author = "call" if is_undone else authorship.author_of(path)
         is_back = self._direction == "redo" and is_known
         if author == "others" and not (self._force or is_back):
             others[path] = _CHANGED_BY_OTHERS
@@ -335,7 +342,7 @@ class _Way:
         if not is_known and not (self._is_resumed and current is None):
             self._contested.setdefault(path, self._why_unknown(path, current, after, hidden))
         elif path in beside and not (self._is_resumed or is_same(current, after)):
-            why = f"it was also changed by {beside[path]}, {RAN_BESIDE}"
+            why = f"it may also have been changed by {beside[path]}, {RAN_BESIDE}"
             self._contested.setdefault(path, why)
         elif author != "call" and self._direction == "undo" and not self._is_resumed:
             why = _CHANGED_BY_OTHERS if author == "others" else _CHANGED_BY_ANYBODY
@@ -372,7 +379,7 @@ class _Way:
             return _CHANGED_SINCE
         if unread is hidden or (after is not None and after.kind == "folder"):
             self._unseen[path] = unread.why_unkept
-        return f"what is there cannot be compared: {unread.why_unkept}"
+        return f"{_NOT_COMPARED}: {unread.why_unkept}"
 
     def add_missing_folders(self) -> None:
         """Add the folders around targets that no hop has changed, and that are gone."""

@@ -41,6 +41,11 @@ UNCERTAIN = (
 def drop_lost(timeline: Timeline, store: Store) -> list[str]:
     """Drop the steps whose contents are not stored. Return what was dropped, in sentences."""
     notes = []
+    if store.is_journal_lost:
+        notes.append(
+            "The record of earlier calls is gone, though contents of theirs are stored: they can be neither "
+            "undone nor redone."
+        )
     if store.damage:
         notes.append(
             f"The record of earlier calls is damaged: {store.damage}, cannot be read. The calls in them can "

@@ -195,20 +195,34 @@ def restore(store: Store, root: int, targets: Mapping[TreePath, Node | None], to
     return _Restore(store, root, token, RestoreResult()).run(targets, links, times)
 
 
-def lock_again(store: Store, root: int, end: str, folders: Iterable[TreePath]) -> None:
-    """Give these folders the modes of a tree again, where a restore that was cut short has unlocked them."""
+_NOT_UNLOCKED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES})
+"""How the system refuses to open what is no folder, or one that has not been unlocked."""
+
+
+def lock_again(store: Store, root: int, end: str, folders: Iterable[TreePath]) -> list[tuple[TreePath, str]]:
+    """Give these folders the modes of a tree again, where a restore that was cut short has unlocked them.
+
+    Returns:
+        Those for which the system has refused that, each with the reason.
+    """
+    failed = []
     reader = TreeReader(store)
     for path in folders:
         node = reader.lookup(end, path)
         if path and node is not None and node.kind == "folder":
-            with suppress(OSError):  # it is not there; or it stays as it is, and may be used
+            try:
                 folder = open_below(root, path)
                 try:
                     mode = stat.S_IMODE(os.fstat(folder).st_mode)
                     if mode != node.mode and mode == node.mode | 0o700:
+                        # Race: somebody else gives it that very mode in this moment, and gets this one.
                         os.fchmod(folder, node.mode)
                 finally:
                     os.close(folder)
+            except OSError as error:
+                if error.errno not in _NOT_UNLOCKED:
+                    failed.append((path, error.strerror or type(error).__name__))
+    return failed
 
 
 class _Stopped(Exception):

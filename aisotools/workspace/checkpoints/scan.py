@@ -63,6 +63,18 @@ ProgressCallback = Callable[[int, int], None]
 """Called with the bytes that were read so far and the bytes that have to be read."""
 
 
+@dataclass(slots=True)
+class CopyProgress:
+    """Bytes that were read, and that have to be. Written by the scanning thread, read by the event loop."""
+
+    done: int = 0
+    total: int = 0
+
+    def update(self, done: int, total: int) -> None:
+        """Note both; see `ProgressCallback`."""
+        self.done, self.total = done, total
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanLimits:
     """Limits of what a snapshot covers. Whatever lies beyond is listed in `Snapshot.uncovered`.

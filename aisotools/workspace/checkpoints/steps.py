@@ -5,7 +5,8 @@ Nothing here looks at the workspace or at the store: `timeline` records and carr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -136,6 +137,23 @@ def group_overlapping(steps: Sequence[Checkpoint]) -> list[list[Checkpoint]]:
     return sorted(groups, key=lambda group: places[id(group[0])])
 
 
+def find_overlapping(step: Checkpoint, others: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Return those of other steps that ran while a step did, without those it is inside of or that are in it.
+
+    Those that have not ended run still.
+    """
+    outermost = step.inside or step.call_id
+    return [
+        other
+        for other in others
+        if other.began
+        and step.began
+        and outermost not in (other.call_id, other.inside)
+        and other.began < (step.ended or math.inf)
+        and step.began < (other.ended or math.inf)
+    ]
+
+
 def change_of_group(group: Sequence[Checkpoint], direction: Direction, key: str) -> tuple[str, str]:
     """Return the trees from and to which steps that overlap lead together, for one key.
 
@@ -237,6 +255,8 @@ class Timeline:
                         returns=returns,
                     )
                 )
+            case "withdrawn":
+                self.running.pop(record["id"], None)
             case "move":
                 self.moving = record
             case "moved" if self.moving is not None:

@@ -41,7 +41,7 @@ from typing import Any, Never
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from aisotools.core.exceptions import WorkspaceError
+from aisotools.core.exceptions import WorkspaceError, storage_remedy
 from aisotools.workspace.dirfd import (
     APPEND_FLAGS,
     CREATE_FLAGS,
@@ -113,6 +113,7 @@ class Store:
         size: Bytes of all contents.
         count: Number of all contents. Which there are is on disk only: there may be many small ones.
         damage: What of the journal could not be read, in a clause; empty if that is nothing.
+        is_journal_lost: Whether contents were there without a journal, which is always the older.
         damaged: Digests of contents that somebody wanted to read, and that are gone, another, or not given
             back by the disk; see `is_intact`.
     """
@@ -146,6 +147,7 @@ class Store:
                 needed.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._files = (os.open(folder / "objects", DIRECTORY_FLAGS), -1)
             self.size, self.count = self._clean_objects()
+            self.is_journal_lost = self.count > 0 and not (folder / _JOURNAL).exists()
             self._files = self._objects, os.open(folder / _JOURNAL, APPEND_FLAGS | os.O_CREAT, 0o600)
         except OSError as error:
             raise self._write_error(error) from error
@@ -554,7 +556,7 @@ class Store:
 
     def _write_error(self, error: OSError) -> WorkspaceError:
         problem = f"The checkpoint cannot be kept in {str(self.folder)!r}: {error.strerror}."
-        return WorkspaceError(f"{problem} Make room there, or set XDG_STATE_HOME to another disk.")
+        return WorkspaceError(f"{problem} {storage_remedy(error)}")
 
     # ---- the journal
 

@@ -232,8 +232,7 @@ class Switcher:
             with suppress(OSError):  # it is removed with the folder of the staging, or that failure is named
                 os.unlink(source, dir_fd=folder)
             return
-        _put_back(name, source, folder, parent, ours)
-        raise ChangedMeanwhile
+        raise ChangedMeanwhile(_put_back(name, source, folder, parent, ours))
 
     def take_tree(self, path: TreePath, aside: str, parent: int) -> None:
         """Rename what is removed with all that it holds to another name in its folder.
@@ -255,8 +254,7 @@ class Switcher:
         elif is_known:
             is_known = _is_same(before, _look(aside, parent))
         if not is_known:
-            _put_back(name, aside, parent, parent, None)
-            raise ChangedMeanwhile
+            raise ChangedMeanwhile(_put_back(name, aside, parent, parent, None))
 
     def _is_sure(self, status: os.stat_result, node: Node) -> bool:
         """Return whether a status is certainly that of what the plan has seen."""
@@ -365,7 +363,7 @@ def _put_new(name: str, source: str, folder: int, parent: int) -> None:
         os.rename(source, name, src_dir_fd=folder, dst_dir_fd=parent)
 
 
-def _put_back(name: str, source: str, folder: int, parent: int, ours: int | None) -> None:
+def _put_back(name: str, source: str, folder: int, parent: int, ours: int | None) -> str:
     """Put what came out of a path back to it. What then comes out is left under the name `source`.
 
     Race: a person may save again between the two exchanges. What comes out the second time is newer than what
@@ -377,29 +375,33 @@ def _put_back(name: str, source: str, folder: int, parent: int, ours: int | None
         folder: Descriptor of the folder in which that is.
         parent: Descriptor of the folder around the path.
         ours: Inode of what was put there; None for nothing.
+
+    Returns:
+        What to say about the path.
     """
     for attempt in range(_MOST_SAVES):
         try:
             held = _look(source, folder).st_ino
             if ours is None:
                 _put_new(name, source, folder, parent)
-                return
+                return CHANGING
             exchange(source, name, src_dir_fd=folder, dst_dir_fd=parent)
         except ChangedMeanwhile:
-            return  # it was saved again, and that is newer
+            return CHANGING  # it was saved again, and that is newer
         except FileNotFoundError:
             ours = None  # what was put there was removed
             continue
-        except OSError:
+        except OSError as error:
             if attempt < _MOST_SAVES - 1:
                 continue
             # Its place is refused to it: a person finds it beside that.
             aside = f"{name[:_SHORT_NAME]}.saved-{os.urandom(4).hex()}"
             os.rename(source, aside, src_dir_fd=folder, dst_dir_fd=parent)
-            return
+            return f"it could not be put back to its place ({error.strerror}), and is {aside!r} now"
         if _look(source, folder).st_ino == ours:
-            return
+            break
         ours = held
+    return CHANGING
 
 
 # ---- after a crash

@@ -45,7 +45,7 @@ from aisotools.workspace.checkpoints.recovery import (
     remove_partial,
 )
 from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Snapshot, TooSlow
-from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline
+from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline, find_overlapping
 from aisotools.workspace.checkpoints.store import RecordQueue, Store
 from aisotools.workspace.checkpoints.transactions import Mover
 from aisotools.workspace.checkpoints.tree import reachable_digests
@@ -122,7 +122,7 @@ class Checkpoints:
                 rescan=self._rescan,
                 note=self.notes.append,
             )
-            if records or self._store.damage:
+            if records or self._store.damage or self._store.is_journal_lost:
                 self._recover()
         except BaseException:
             self._store.close()
@@ -356,9 +356,23 @@ class Checkpoints:
             self._measure()
             return step
 
+    def withdraw(self, call_id: str) -> None:
+        """Forget a step whose call did not run after all, if it was begun. Its record may have to wait."""
+        with self._lock:
+            if self._timeline.running.pop(call_id, None) is None:
+                return
+            self._due.add(op="withdrawn", id=call_id)
+            with suppress(WorkspaceError):  # no room: it is written before the next step begins, or by `sync`
+                self._due.write()
+
     def changes_by_author(self, step: Checkpoint) -> dict[Author, list[str]]:
         """Return the paths in the workspace that a step has changed, by author; none of very many."""
         return changes_by_author(self._store, self._trees.workspace, step)
+
+    def list_overlapping(self, step: Checkpoint) -> list[str]:
+        """Return the calls that may have changed a file while a step ran, each by its name and id."""
+        found = find_overlapping(step, self._timeline.all_steps())
+        return [f"{one.name} ({one.call_id})" for one in found if one.changed or not one.ended]
 
     def list_changes(self, step: Checkpoint) -> list[str]:
         """Return the paths that a step has changed, sorted; those of very many may be shortened."""

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from aisotools.core.concurrency import sorted_in_runs
-from aisotools.core.exceptions import UsageError, WorkspaceError
+from aisotools.core.exceptions import UsageError, WorkspaceError, as_clause
 from aisotools.core.truncation import summarize_names
 from aisotools.workspace.checkpoints.moves import (
     PathList,
@@ -143,8 +143,12 @@ class Mover:
         """Take back a move that has failed. Return what became of that."""
         try:
             back = self.revert(moved)
-        except WorkspaceError:
-            return moved  # what was done stays done, and what was not is named; it is completed later
+        except WorkspaceError as error:
+            if not moved.changed:
+                return moved  # what was done stays done, and what was not is named; it is completed later
+            # It was stopped at what somebody else has changed, and what comes after that is not named.
+            why = f"not all of it was done, and what was done could not be taken back: {as_clause(error)}"
+            return replace(moved, missing=(*moved.missing, ("", why)))
         return replace(
             back,
             direction=moved.direction,
@@ -370,7 +374,7 @@ class Mover:
         Raises:
             WorkspaceError: If it still cannot be completed, or that cannot be recorded.
         """
-        moved = self.complete(moving)
+        moved = self.complete(moving, force=force)
         failed = moved.failed
         if failed and not force:
             names = summarize_names([f"{path or 'the workspace'} ({why})" for path, why in failed])
@@ -384,25 +388,39 @@ class Mover:
             self._note(describe_completed(moved))
         return failed
 
-    def complete(self, record: Mapping[str, Any]) -> UndoResult:
+    def complete(self, record: Mapping[str, Any], *, force: bool = False) -> UndoResult:
         """Complete an undo or redo that was cut short. Paths that were changed since are left alone.
 
         What a forced one had found it replaces all the same: else neither state would be there afterwards.
+        With `force`, a folder to which its mode cannot be given again keeps nothing from being completed.
+
+        Raises:
+            WorkspaceError: If what was taken out of its place cannot be looked at. Nothing is changed then.
         """
         direction: Direction = "undo" if record["way"] == "undo" else "redo"
         known = {step.call_id: step for step in [*self._timeline.done, *self._timeline.undone]}
         steps = [known[call_id] for call_id in record["ids"] if call_id in known]
         # Deleted or damaged: nobody can tell then what was changed since, and all of that is left alone.
         found = {key: root for key, root in record.get("found", {}).items() if is_whole(self._store, root)}
-        left = []
+        left, unlocked = [], []
         for tree, plan in self._plan(direction, steps, force=bool(found)):
             folders = {(), *(path[:-1] for path in plan.touched)}
             with tree.opened() as root:
                 # Crash: a person's save may have been taken out of its place, and not put back yet.
-                put_back_displaced(root, switch_name(record["token"]), plan.wanted)
+                try:
+                    put_back_displaced(root, switch_name(record["token"]), plan.wanted)
+                except OSError as error:
+                    # It may be that save which cannot be looked at: nothing is swept until it can.
+                    raise WorkspaceError(
+                        "An earlier undo or redo that was cut short cannot be completed: what it had taken "
+                        f"out of its place cannot be looked at ({error.strerror}). Try again when it can."
+                    ) from error
                 if not sweep(root, folders, record["token"]):
                     left.append(tree.key)
-                lock_again(self._store, root, plan.end, folders)
+                failed = lock_again(self._store, root, plan.end, folders)
+            unlocked += [(tree.display_path(path), why) for path, why in failed]
+        if unlocked and not force:  # nothing else would look at its mode again
+            return UndoResult(direction=direction, steps=tuple(steps), failed=tuple(unlocked), done=False)
         # Plan again: the partial files that were just removed would count as changes by somebody else.
         plans = self._plan(direction, steps, is_resumed=True, force=bool(found), found=found)
         moved = self._carry_out(
@@ -417,7 +435,8 @@ class Mover:
             found=found,
         )
         spared = [conflict for _, plan in plans for conflict in plan.conflicts]
-        return replace(moved, conflicts=tuple(sorted_in_runs([*spared, *moved.changed])))
+        conflicts = tuple(sorted_in_runs([*spared, *moved.changed]))
+        return replace(moved, conflicts=conflicts, failed=(*moved.failed, *unlocked))
 
     def sweep_left(self) -> None:
         """Remove partial files that could not be removed when they should have been, as far as possible."""

@@ -319,7 +319,7 @@ class TreeReader:
     def _compare(
         self, path: TreePath, before: Node | None, after: Node | None, comparison: _Comparison
     ) -> None:
-        if path and not _is_same_folder(before, after):
+        if path and not are_like_folders(before, after):
             comparison.found[path] = before, after
         elif path and before is not None and after is not None and before.mtime_ns != after.mtime_ns:
             comparison.folders.add(path)
@@ -357,7 +357,8 @@ class _Comparison:
         return True
 
 
-def _is_same_folder(before: Node | None, after: Node | None) -> bool:
+def are_like_folders(before: Node | None, after: Node | None) -> bool:
+    """Return whether both are folders, of the same mode, owner and extended attributes."""
     if before is None or after is None or not before.kind == after.kind == "folder":
         return False
     if before.mtime_ns is None or after.mtime_ns is None:

@@ -98,24 +98,32 @@ class TrackedTree:
             WorkspaceError: If it no longer exists, is another one, or cannot be read.
         """
         try:
-            self._folder.check()
-            mode = self._mode
-            if mode is not None and (os.lstat(self.path).st_mode ^ mode.value) & stat.S_IRWXU:
-                mode.put_back()
-            top = os.open("/", DIRECTORY_FLAGS)
-            try:
-                root = open_below(top, self.path.parts[1:])
-            finally:
-                os.close(top)
+            root = self._open()
         except OSError as error:
             raise WorkspaceError(
                 f"The folder {str(self.path)!r} cannot be used: {error.strerror}."
             ) from error
         try:
-            self._folder.check(root)
             yield root
         finally:
             os.close(root)
+
+    def _open(self) -> int:
+        self._folder.check()
+        mode = self._mode
+        if mode is not None and (os.lstat(self.path).st_mode ^ mode.value) & stat.S_IRWXU:
+            mode.put_back()
+        top = os.open("/", DIRECTORY_FLAGS)
+        try:
+            root = open_below(top, self.path.parts[1:])
+        finally:
+            os.close(top)
+        try:
+            self._folder.check(root)
+        except BaseException:
+            os.close(root)
+            raise
+        return root
 
     def scan(
         self,

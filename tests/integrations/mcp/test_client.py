@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +17,9 @@ import pytest
 
 pytest.importorskip("mcp")
 
-from aisotools.core.exceptions import UsageError
+from aisotools.core.exceptions import ToolError, UsageError
 from aisotools.core.types import Approval, Effect
+from aisotools.integrations.mcp import client, logs, transport
 from aisotools.integrations.mcp.api import add_mcp_server, serve_http
 from aisotools.integrations.mcp.client import McpServer
 from aisotools.integrations.mcp.tools import RemoteTool
@@ -310,6 +316,87 @@ async def test_values_nested_too_deep_are_left_out_of_an_answer(trusting: Sessio
     assert not result.is_error
     assert "(nested too deep)" in str(result.value)
     await server.close()
+
+
+# ---- servers that do not answer
+
+
+@contextmanager
+def silent(*what: str) -> Iterator[str]:
+    """Give the address of a server that never answers some of what it gets."""
+    command = [sys.executable, "-S", str(Path(__file__).with_name("silent_server.py")), *what]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}/mcp"
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("what", ["DELETE", "redirections", "nothing"])
+async def test_closing_ends_whatever_the_server_does(trusting: Session, what: str) -> None:
+    with silent(what) as url:
+        server = await add_mcp_server(trusting.registry, "s", url=url, session=trusting)
+        assert not (await trusting.call("s_t")).is_error
+        began_s = time.monotonic()
+        await asyncio.wait_for(server.close(), HANG_S)
+        assert time.monotonic() - began_s < 6
+        assert server.state == "closed"
+
+
+@pytest.mark.parametrize("what", ["DELETE", "redirections", "nothing"])
+async def test_a_server_that_refuses_to_list_is_reported_whatever_it_does_then(
+    trusting: Session, what: str
+) -> None:
+    with silent(what, "refusing") as url:
+        adding = add_mcp_server(trusting.registry, "s", url=url, session=trusting)
+        with pytest.raises(ToolError, match="there is no such method"):
+            await asyncio.wait_for(adding, 12)
+
+
+async def test_log_records_about_a_server_are_bounded_over_all_its_calls(
+    trusting: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    with silent("odd") as url:
+        server = await add_mcp_server(trusting.registry, "s", url=url, session=trusting)
+        for _ in range(40):
+            assert (await trusting.call("s_t")).is_error
+        await server.close()
+    records = [record for record in caplog.records if record.name.startswith("mcp")]
+    assert 0 < len(records) <= logs.MAX_RECORDS
+    assert max(len(record.getMessage()) for record in records) <= logs.MAX_CHARS + 100
+    assert "log records about the MCP server s were left out" in caplog.text
+
+
+async def test_a_connection_that_does_not_end_is_left_behind(
+    trusting: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_CLOSE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(client, "_CANCEL_TIMEOUT_S", 0.1)
+    server = McpServer(trusting.registry, "s", endpoint())
+    ended = asyncio.Event()
+
+    async def stay() -> None:
+        while not ended.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await ended.wait()
+
+    server._connection = asyncio.ensure_future(stay())
+    await asyncio.sleep(0)
+    await asyncio.wait_for(server.close(), HANG_S)
+    assert not server._connection.done()
+    ended.set()
+    await server._connection
+
+
+async def test_a_server_that_accepts_no_notices_ends_its_connection(
+    trusting: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "_NOTICE_TIMEOUT_S", 0.2)
+    with silent("notices") as url:
+        adding = add_mcp_server(trusting.registry, "s", url=url, session=trusting)
+        with pytest.raises(ToolError, match="cannot be used"):
+            await asyncio.wait_for(adding, 12)
 
 
 # ---- without a server

@@ -17,9 +17,10 @@ pytest.importorskip("mcp")
 from mcp import types
 from mcp.shared.message import SessionMessage
 
+from aisotools.integrations.mcp import screening
 from aisotools.integrations.mcp.api import add_mcp_server
-from aisotools.integrations.mcp.screening import Screen, find_id, looks_like_answer
-from aisotools.integrations.mcp.transport import UnreadableMessage
+from aisotools.integrations.mcp.messages import Inbox, UnreadableMessage
+from aisotools.integrations.mcp.screening import Screen
 from aisotools.policy.approvers import AllowAll
 from aisotools.testing.fakes import MockTool
 from tests.conftest import OpenSession
@@ -59,7 +60,7 @@ class Wire:
 
 @asynccontextmanager
 async def screened() -> AsyncIterator[tuple[Screen, Wire, Any, Any]]:
-    screen, wire = Screen(), Wire()
+    screen, wire = Screen(Inbox()), Wire()
     async with screen.between((wire, wire)) as (reading, writing):
         yield screen, wire, reading, writing
 
@@ -149,46 +150,82 @@ async def test_only_sound_tools_reach_the_library() -> None:
         assert screen.offers.sound == []
 
 
+async def call(screen: Screen, writing: Any, wire: Wire, number: int, meta: dict[str, Any]) -> Any:
+    params = {"name": "t", "_meta": {"progressToken": number, **meta}}
+    message = types.JSONRPCRequest(jsonrpc="2.0", id=number, method="tools/call", params=params)
+    await writing.send(SessionMessage(message))
+    return (await asyncio.wait_for(wire.sent.get(), HANG_S)).message
+
+
+async def test_the_result_of_a_call_goes_past_the_library() -> None:
+    async with screened() as (screen, wire, reading, writing):
+        with screen.awaiting() as first, screen.awaiting() as second:
+            sent = [await call(screen, writing, wire, n, one.meta) for n, one in ((1, first), (2, second))]
+            assert [message.params["_meta"] for message in sent] == [
+                {"progressToken": 1},
+                {"progressToken": 2},
+            ]
+            result = {"content": [{"type": "text", "text": "a"}] * 3, "resultType": "complete"}
+            await wire.came.put(response(2, result))
+            assert (await next_message(reading)).result == {"content": [], "resultType": "complete"}
+            assert (first.value, second.value) == (None, result)
+            await wire.came.put(UnreadableMessage(b'{"id":1,"result":', "it is too much"))
+            failed = await next_message(reading)
+            assert failed.error.message == "the answer to it cannot be read: it is too much"
+        assert (screen._awaited, screen._calls) == ({}, {})
+
+
+async def test_a_result_that_nobody_waits_for_is_not_kept() -> None:
+    async with screened() as (screen, wire, reading, writing):
+        with screen.awaiting() as awaited:
+            await call(screen, writing, wire, 1, awaited.meta)
+        await wire.came.put(response(1, {"content": [1]}))
+        assert (await next_message(reading)).result == {"content": []}
+        assert awaited.value is None
+        await call(screen, writing, wire, 2, {"aisotools/call": "forged"})
+        assert screen._calls == {}
+
+
+async def test_other_answers_with_many_parts_are_refused() -> None:
+    async with screened() as (_, wire, reading, writing):
+        for number, method in enumerate(("initialize", "server/discover", "ping")):
+            await request(writing, wire, number, method)
+            await wire.came.put(response(number, {"a": {str(n): [] for n in range(1_000)}}))
+            failed = await next_message(reading)
+            assert failed.error.message == f"the answer to {method} has more than 1,000 parts"
+        await request(writing, wire, 5, "subscriptions/listen")
+        await wire.came.put(response(5, {"a": {str(n): [] for n in range(1_000)}}))
+        assert (await next_message(reading)).result == {}
+
+
+async def test_of_a_list_the_library_sees_what_it_needs() -> None:
+    async with screened() as (screen, wire, reading, writing):
+        await request(writing, wire, 1, "tools/list")
+        sent = {"type": "string", "x-mcp-header": "a"}
+        tools = [
+            {"name": name, "inputSchema": {"type": "object", "properties": properties}}
+            for name, properties in (
+                ("plain", {"x": {"type": "string"}}),
+                ("small", {"x": sent}),
+                ("large", {"x": sent, **{f"p{n}": {"title": "a" * 800} for n in range(70)}}),
+                ("too much", {"x": sent, **{f"p{n}": {"title": "b" * 800} for n in range(70)}}),
+            )
+        ]
+        extra = {"_meta": {"a": []}, "extra": [1], "ttlMs": 5, "cacheScope": "public"}
+        await wire.came.put(response(1, {"tools": tools, **extra}))
+        result = (await next_message(reading)).result
+        assert result.keys() == {"tools", "ttlMs", "cacheScope"}
+        seen = {tool["name"]: tool["inputSchema"]["properties"] for tool in result["tools"]}
+        assert seen.keys() == {"plain", "small", "large"}
+        assert (seen["plain"], seen["small"]) == ({}, {"x": sent})
+        assert len(screen.offers.sound) == 4
+
+
 async def test_the_end_of_the_transport_is_the_end_for_the_library() -> None:
     async with screened() as (_, wire, reading, _writing):
         await wire.came.put(None)
         with pytest.raises(anyio.EndOfStream):
             await asyncio.wait_for(reading.receive(), HANG_S)
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        (b'{"id":5,"result":1}', 5),
-        (b'{"id":"5","error":1}', 5),
-        (b'{"id":5}', 5),
-        (b'{"jsonrpc":"2.0","id":5}', 5),
-        (b'{"jsonrpc":"2.0","id":5,', 5),
-        (b'{"jsonrpc":"2.0","id":5', 5),
-        (b'{"jsonrpc":"2.0","id":5,"resu', 5),
-        (b'{"jsonrpc":"2.0","id":5,"result"', 5),
-        (b'{"jsonrpc":"2.0","id":5,"method":"x"', -1),
-        (b'{"level":30,"id":5,"msg":"x"}', -1),
-        (b'{"level":30,"id":5,"msg":"x', -1),
-        (b'{"id":true,"result":1}', -1),
-        (b'{"id":5.5,"result":1}', -1),
-        (b'{"id":5,"result":{', 5),
-        (b'{"result":{' + b"x" * 5_000 + b',"id":6}', 6),
-        (b'{"result":{' + b"x" * 5_000 + b',"id":6' + b"x" * 5_000, -1),
-        (b'{"method":"a","id":5', -1),
-        (b'{"id":' + b"9" * 400 + b',"result":{', -1),
-        (b"", -1),
-    ],
-)
-def test_the_number_of_an_unreadable_answer(text: bytes, number: int) -> None:
-    assert find_id(text) == number
-
-
-def test_answers_are_told_from_noise() -> None:
-    assert looks_like_answer(b'{"id": 1, "result": {')
-    assert looks_like_answer(b'{"jsonrpc":"2.0","res')
-    assert not looks_like_answer(b'{"jsonrpc":"2.0","method":"ping"')
-    assert not looks_like_answer(b'{"level": 1, "msg": "x"}')
 
 
 # ---- over HTTP
@@ -328,3 +365,172 @@ async def test_one_bad_tool_over_http_leaves_the_others(
     assert "done" in result.content
     await server.close()
     http.close()
+
+
+# ---- requests of a server
+
+
+def question(number: Any, method: str, params: dict[str, Any] | None = None) -> SessionMessage:
+    return SessionMessage(
+        types.JSONRPCRequest.model_construct(jsonrpc="2.0", id=number, method=method, params=params)
+    )
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["ping", "roots/list", "sampling/createMessage", "elicitation/create", "tools/call", "x", "M" * 200],
+)
+async def test_requests_of_a_server_are_answered_and_the_library_sees_none(method: str) -> None:
+    async with screened() as (_, wire, reading, writing):
+        await request(writing, wire, 1)
+        for number in (1, "a", 10**15):
+            await wire.came.put(question(number, method, {"messages": [{"role": "x"}] * 300}))
+            answer = (await asyncio.wait_for(wire.sent.get(), HANG_S)).message
+            assert answer.id == number
+            assert isinstance(answer, types.JSONRPCResponse if method == "ping" else types.JSONRPCError)
+        await wire.came.put(response(1))
+        assert (await next_message(reading)).id == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "method"),
+    [("i" * 201, "ping"), (10**101, "ping"), (-(10**101), "x"), (7, "M" * 201), (None, "ping"), (1.5, "x")],
+)
+async def test_requests_with_long_names_are_dropped(number: Any, method: str) -> None:
+    async with screened() as (screen, wire, _, _):
+        await wire.came.put(question(number, method))
+        await wire.came.put(question(2, "ping"))
+        assert (await asyncio.wait_for(wire.sent.get(), HANG_S)).message.id == 2
+        assert screen.dropped == 1
+
+
+async def test_a_server_that_takes_no_answers_is_read_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screening, "ANSWER_TIMEOUT_S", 0.3)
+    reasons: list[str] = []
+    screen, wire = Screen(Inbox(), reasons.append), Wire()
+    wire.sent = asyncio.Queue(1)
+    for number in range(1_000):
+        wire.came.put_nowait(question(number, "ping"))
+    async with screen.between((wire, wire)) as (reading, _):
+        await asyncio.sleep(0.1)
+        # Those that wait, what the wire holds, the one that is being sent, and the one that finds no room.
+        assert 1_000 - wire.came.qsize() <= screening.MAX_UNANSWERED + 3
+        assert len(asyncio.all_tasks()) < 10
+        with pytest.raises(anyio.EndOfStream):
+            await asyncio.wait_for(reading.receive(), HANG_S)
+    assert reasons == ["it sent more than 32 requests and takes no answers"]
+
+
+async def test_a_server_that_takes_its_answers_slowly_may_ask_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screening, "ANSWER_TIMEOUT_S", 0.3)
+    async with screened() as (_, wire, _, _):
+        wire.sent = asyncio.Queue(1)
+        for number in range(100):
+            wire.came.put_nowait(question(number, "ping"))
+        for number in range(100):
+            await asyncio.sleep(0.01)
+            assert (await asyncio.wait_for(wire.sent.get(), HANG_S)).message.id == number
+
+
+# ---- notices of a server
+
+CHANGED = "notifications/tools/list_changed"
+KEY = "io.modelcontextprotocol/subscriptionId"
+
+
+def notice(method: str, **params: Any) -> SessionMessage:
+    return SessionMessage(types.JSONRPCNotification(jsonrpc="2.0", method=method, params=params))
+
+
+async def notices_after(screen_wire: tuple[Screen, Wire, Any, Any], *notices: SessionMessage) -> list[Any]:
+    """Return the notices that the library gets of some, while request 1 waits."""
+    _, wire, reading, writing = screen_wire
+    await request(writing, wire, 1)
+    for item in notices:
+        await wire.came.put(item)
+    await wire.came.put(response(1))
+    got = []
+    while isinstance(message := await next_message(reading), types.JSONRPCNotification):
+        got.append((message.method, message.params))
+    return got
+
+
+async def test_notices_that_are_needed_pass_with_what_is_needed_of_them() -> None:
+    progress = {"progressToken": 1, "progress": 0.5, "total": 2, "message": "m"}
+    mine = {"_meta": {KEY: 3}}
+    sent = [
+        notice("notifications/progress", **progress, x=[[]] * 9),
+        notice("notifications/progress", progressToken="1", progress=1, message="m" * 60_000),
+        notice(CHANGED, x=1),
+        notice(CHANGED, _meta={KEY: 3, "x": [[]]}),
+        notice("notifications/subscriptions/acknowledged", notifications={"toolsListChanged": True}, **mine),
+        notice("notifications/cancelled", requestId=3, reason="r"),
+    ]
+    async with screened() as opened:
+        got = await notices_after(opened, *sent)
+        assert opened[0].dropped == 0
+    assert got == [
+        ("notifications/progress", progress),
+        ("notifications/progress", {"progressToken": "1", "progress": 1, "message": "m" * 2_000}),
+        (CHANGED, {}),
+        (CHANGED, mine),
+        ("notifications/subscriptions/acknowledged", {"notifications": {"toolsListChanged": True}, **mine}),
+        ("notifications/cancelled", {"requestId": 3}),
+    ]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"progressToken": 1},
+        {"progress": 1},
+        {"progressToken": 1, "progress": "1"},
+        {"progressToken": 1, "progress": True},
+        {"progressToken": 1, "progress": 10**400},
+        {"progressToken": 1, "progress": float("nan")},
+        {"progressToken": 1, "progress": 1, "total": [1]},
+        {"progressToken": 1, "progress": 1, "total": 10**400},
+        {"progressToken": 1, "progress": 1, "message": {}},
+        {"progressToken": [1], "progress": 1},
+        {"progressToken": True, "progress": 1},
+        {"progressToken": "1" * 201, "progress": 1},
+    ],
+)
+async def test_malformed_progress_is_dropped_and_counted(params: dict[str, Any]) -> None:
+    async with screened() as opened:
+        assert await notices_after(opened, notice("notifications/progress", **params)) == []
+        assert opened[0].dropped == 1
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        notice("notifications/message", level="no"),
+        notice("notifications/message", level="info", data="x"),
+        notice("notifications/resources/updated", uri=[]),
+        notice("notifications/prompts/list_changed"),
+        notice("M" * 60_000),
+        notice("notifications/progress", progressToken=7, progress=1),
+    ],
+)
+async def test_notices_that_nothing_waits_for_are_left_out(sent: SessionMessage) -> None:
+    async with screened() as opened:
+        assert await notices_after(opened, sent) == []
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        notice("notifications/cancelled"),
+        notice("notifications/cancelled", requestId={}),
+        notice("notifications/subscriptions/acknowledged", notifications=[]),
+        notice(
+            "notifications/subscriptions/acknowledged", notifications=dict.fromkeys(map(str, range(99)), True)
+        ),
+    ],
+)
+async def test_other_malformed_notices_are_dropped_and_counted(sent: SessionMessage) -> None:
+    async with screened() as opened:
+        assert await notices_after(opened, sent) == []
+        assert opened[0].dropped == 1

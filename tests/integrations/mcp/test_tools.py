@@ -12,6 +12,7 @@ pytest.importorskip("mcp")
 
 from mcp import types
 
+from aisotools.core.concurrency import at_once
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Effect, ToolResult
@@ -256,7 +257,14 @@ def test_results_for_clients() -> None:
 
 
 def answer(*content: types.ContentBlock, **more: Any) -> ToolResult:
-    return from_mcp_result(types.CallToolResult(content=list(content), **more), "s")
+    return converted(types.CallToolResult(content=list(content), **more).model_dump(by_alias=True))
+
+
+IMAGE = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
+
+
+def converted(result: dict[str, Any]) -> ToolResult:
+    return at_once(from_mcp_result(result, "s"))
 
 
 def test_results_of_servers() -> None:
@@ -282,6 +290,46 @@ def test_errors_of_servers() -> None:
     failed = answer(is_error=True)
     assert (failed.is_error, failed.recoverable, failed.error_kind) == (True, True, "failed")
     assert failed.content == "s reports that the call failed, without a reason."
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ({}, "its content is None, not a list"),
+        ({"content": {"a": 1}}, "its content is an object, not a list"),
+        ({"content": [], "resultType": ["x"]}, "its resultType is a list, not 'complete'"),
+        (
+            {"content": [{"type": "text", "texx": 1}]},
+            r"part 1 of its content \('text'\) is unknown or mal",
+        ),
+        ({"content": [{"type": "text", "text": "a"}, 5]}, r"part 2 of its content \(5\) is unknown"),
+        ({"content": [{"type": "image", "data": "AAAA"}]}, r"part 1 of its content \('image'\)"),
+        ({"content": [{"type": "resource_link", "uri": "a"}]}, r"part 1 of its content \('resource_link'\)"),
+        ({"content": [{"type": "resource", "resource": {"uri": "a"}}]}, "malformed"),
+        ({"content": [{"type": "resource", "resource": [1]}]}, "malformed"),
+        ({"content": [{"type": {"a": 1}}]}, r"\(an object\)"),
+        ({"content": [1] * 20_001}, "has 20,001 parts, more than the 20,000 that are read; ask for fewer"),
+        ({"content": [IMAGE] * 1_001}, "more than 1,000 images and sounds; ask for fewer"),
+    ],
+    ids=range(12),
+)
+def test_results_that_are_none(result: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        converted(result)
+
+
+def test_resources_and_large_values_become_text() -> None:
+    text = {"type": "resource", "resource": {"uri": "a", "text": "inside"}}
+    blob = {"type": "resource", "resource": {"uri": "b", "blob": "AAAA"}}
+    audio = {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}
+    link = {"type": "resource_link", "uri": "c", "name": "n", "description": ["no text"]}
+    result = converted({"content": [text, blob, audio, link]})
+    for part in ("inside", "[resource b, 3 bytes]", "[audio/wav, 3 bytes]", "[resource c: n]"):
+        assert f"\n{part}\n" in result.content
+    rows = [[number, "\u00e9", None, 0.5] for number in range(3_000)]
+    result = converted({"content": [], "structuredContent": {"rows": rows}})
+    assert result.value == {"rows": rows}
+    assert '\n{"rows":[[0,"\u00e9",null,0.5],[1,' in result.content
 
 
 def test_a_tool_is_listed_with_its_effect() -> None:

@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
+import subprocess
 import sys
-import time
-from collections.abc import MutableMapping
+from collections.abc import AsyncIterator, Iterator, MutableMapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("mcp")
 
+import httpx2
 from mcp import types
 from mcp.shared.message import SessionMessage
 
 from aisotools.core.exceptions import UsageError
 from aisotools.core.truncation import HeadTailBuffer
 from aisotools.integrations.mcp import transport
+from aisotools.integrations.mcp.messages import Inbox
 from aisotools.integrations.mcp.transport import (
     MIN_TOKEN_CHARS,
     ServerEndpoint,
-    UnreadableMessage,
     checked_token,
     checked_url,
     describe_error,
     environment,
-    parse_message,
     require_token,
     stdio_transport,
 )
+from tests.waiting import eventually
 
 TOKEN = "t" * MIN_TOKEN_CHARS
 
@@ -154,7 +159,7 @@ ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)\nsys.
 
 def connect(code: str, stderr: HeadTailBuffer, ends: list[str]) -> Any:
     command = (sys.executable, "-S", "-c", code)
-    return stdio_transport(command, env={}, cwd=None, stderr=stderr, on_end=ends.append)
+    return stdio_transport(command, env={}, cwd=None, stderr=stderr, on_end=ends.append, inbox=Inbox())
 
 
 async def test_messages_pass_both_ways_and_stderr_is_stored() -> None:
@@ -184,7 +189,7 @@ async def test_a_message_that_is_too_long_ends_the_connection(monkeypatch: pytes
 
     command = (sys.executable, "-S", "-c", "print('x' * 100_000, flush=True); input()")
     stderr = HeadTailBuffer(0, 100)
-    async with stdio_transport(command, env={}, cwd=None, stderr=stderr, on_end=on_end):
+    async with stdio_transport(command, env={}, cwd=None, stderr=stderr, on_end=on_end, inbox=Inbox()):
         await ended.wait()
     assert reasons == ["it sent a message of more than 0 MiB"]
 
@@ -192,93 +197,265 @@ async def test_a_message_that_is_too_long_ends_the_connection(monkeypatch: pytes
 async def test_a_program_that_cannot_be_started() -> None:
     with pytest.raises(UsageError, match="'/no/such' cannot be started"):
         async with stdio_transport(
-            ("/no/such",), env={}, cwd=None, stderr=HeadTailBuffer(0, 1), on_end=lambda _reason: None
+            ("/no/such",),
+            env={},
+            cwd=None,
+            stderr=HeadTailBuffer(0, 1),
+            on_end=lambda _reason: None,
+            inbox=Inbox(),
         ):
             pytest.fail("it started")
 
 
-# ---- messages
+PARENT = """
+import subprocess, sys
+near = subprocess.Popen(["sleep", "1000"])
+far = subprocess.Popen(["setsid", "sleep", "1000"])
+print('{"jsonrpc":"2.0","id":1,"result":{"near":%d,"far":%d}}' % (near.pid, far.pid), flush=True)
+input()
+"""
 
 
-def test_values_nested_too_deep_are_cut_from_a_message() -> None:
-    deep = (
-        b'{"jsonrpc":"2.0","id":1,"result":{"a":"]}\\"[","b":' + b'{"x":[' * 400 + b"]}" * 400 + b',"c":1}}'
+def is_running(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+async def test_closing_ends_a_server_with_its_process_group_and_no_other() -> None:
+    async with connect(PARENT, HeadTailBuffer(0, 100), []) as (reading, _):
+        pids = (await reading.receive()).message.result
+        assert is_running(pids["near"])
+        # Until `setsid` has made its session, it is in the group of the server.
+        await eventually(lambda: os.getsid(pids["far"]) == pids["far"])
+    try:
+        await eventually(lambda: not is_running(pids["near"]))
+        assert is_running(pids["far"])
+    finally:
+        os.kill(pids["far"], signal.SIGKILL)
+
+
+@contextmanager
+def counted_turns() -> Iterator[list[None]]:
+    """Return a list that gets something in each turn of the loop within the context."""
+    turns: list[None] = []
+
+    async def count() -> None:
+        while True:
+            await asyncio.sleep(0)
+            turns.append(None)
+
+    counting = asyncio.ensure_future(count())
+    try:
+        yield turns
+    finally:
+        counting.cancel()
+
+
+async def test_blank_lines_are_skipped_and_the_loop_goes_on() -> None:
+    code = 'print(\'\\n\' * 100_000 + \'{"jsonrpc":"2.0","method":"x"}\', flush=True); input()'
+    with counted_turns() as turns:
+        async with connect(code, HeadTailBuffer(0, 100), []) as (reading, _):
+            assert (await reading.receive()).message.method == "x"
+    assert len(turns) > 100
+
+
+async def test_lines_come_whole_however_they_are_cut() -> None:
+    stream = asyncio.StreamReader()
+    for piece in (b"a", b"b\n", b"\n", b"c\nd\ne", b"", b"f"):
+        stream.feed_data(piece)
+        await asyncio.sleep(0)
+    stream.feed_eof()
+    assert [line async for line in transport._lines(stream)] == [b"ab\n", b"\n", b"c\n", b"d\n", b"ef"]
+
+
+END = """
+import asyncio, gc, sys, threading
+from aisotools.core.truncation import HeadTailBuffer
+from aisotools.integrations.mcp.messages import Inbox
+from aisotools.integrations.mcp.transport import stdio_transport
+
+async def hold(held):
+    command = (sys.executable, "-S", "-c", "input()")
+    options = {"env": {}, "cwd": None, "stderr": HeadTailBuffer(0, 100), "on_end": lambda _: None}
+    async with stdio_transport(command, inbox=Inbox(), **options):
+        held.set()
+        await ended.wait()
+
+async def main():
+    global ended, task
+    held, ended = asyncio.Event(), asyncio.Event()
+    task = asyncio.ensure_future(hold(held))
+    await held.wait()
+    ended.set()
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+asyncio.run(main())
+del task, ended
+gc.collect()
+for thread in threading.enumerate():  # one waits for the end of the process
+    if thread is not threading.current_thread() and thread.daemon:
+        thread.join()
+"""
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3])
+def test_a_loop_that_ends_while_a_server_is_stopped_leaves_nothing_behind(turns: int) -> None:
+    code = END.replace("TURNS", str(turns))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+# ---- over HTTP
+
+
+class Pieces(httpx2.AsyncByteStream):
+    """A body in pieces of a given length, which come at once."""
+
+    def __init__(self, data: bytes, size: int) -> None:
+        self.pieces = [data[at : at + size] for at in range(0, len(data), size)]
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self.pieces:
+            yield piece
+
+    async def aclose(self) -> None:
+        """There is nothing to close."""
+
+
+async def passed_on(kind: str, data: bytes, size: int, *, method: str = "POST", status: int = 200) -> bytes:
+    """Return what the library gets of the body of a response that comes in pieces."""
+    request = httpx2.Request(method, "http://a.example")
+    response = httpx2.Response(
+        status, headers={"content-type": kind}, stream=Pieces(data, size), request=request
     )
-    with pytest.raises(ValueError, match="recursion"):  # the attack, where nothing is cut
-        types.jsonrpc_message_adapter.validate_json(deep, by_name=False)
-    message = parse_message(deep)
-    assert isinstance(message, SessionMessage)
-    assert isinstance(message.message, types.JSONRPCResponse)
-    assert message.message.result["c"] == 1
-    assert "(nested too deep)" in str(message.message.result["b"])
+    await transport._bound_response(response, Inbox())
+    got: bytes = await response.aread()
+    return got
+
+
+MESSAGE = b'{"jsonrpc":"2.0","id":1,"result":{"a":1}}'
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+async def test_events_come_whole_however_they_are_cut(size: int) -> None:
+    for end in (b"\n", b"\r\n", b"\r"):
+        events = end.join([b": hi", b"id: 1", b"data:" + MESSAGE, b"", b"data: {", b"data: }", b"", b""])
+        got = await passed_on("text/event-stream", events, size)
+        assert got.splitlines() == events.splitlines()
+
+
+async def test_an_event_of_many_lines_is_refused() -> None:
+    for data in (b"data: 1\n" * 5_000 + b"\n", b"data: 1\n" * 5_000):
+        with pytest.raises(httpx2.ReadError, match="more than 1,000 lines"):
+            await passed_on("text/event-stream", data, 1 << 16)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream", "text/plain"])
+async def test_the_loop_goes_on_between_pieces_that_come_at_once(kind: str) -> None:
+    with counted_turns() as turns:
+        await passed_on(kind, b" " * 1_000, 1)
+    assert len(turns) >= 990
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("method", "status", "kind"),
     [
-        (rb'"a\ud800b"', "a\ufffdb"),
-        (rb'"\uDFFF"', "\ufffd"),
-        (rb'"\udc00\ud800x"', "\ufffd\ufffdx"),
-        (rb'"\ud83d\ude00 \\ud800 \\\ud800"', "\U0001f600 \\ud800 \\\ufffd"),
-        (rb'"\ud83d\ud83d\ude00"', "\ufffd\U0001f600"),
-        (b'"\xff\xc3"', "\ufffd\ufffd"),
-        (b"9" * 5_000, "(a number of thousands of digits)"),
-        (b"[1, " + b"9" * 5_000 + b", 2]", [1, "(a number of thousands of digits)", 2]),
-        (b'"' + b"9" * 5_000 + rb'\ud800"', "9" * 5_000 + "\ufffd"),
-        (
-            b'{"\\"' + b"9" * 5_000 + b'":' + b"9" * 5_000 + b"}",
-            {'"' + "9" * 5_000: "(a number of thousands of digits)"},
-        ),
-    ],
-    ids=range(10),
-)
-def test_half_characters_and_long_numbers_are_replaced_in_a_message(given: bytes, expected: object) -> None:
-    text = b'{"jsonrpc":"2.0","id":1,"result":{"a":%s,"b":"ok"}}' % given
-    with pytest.raises(ValueError, match="JSON"):  # the attack, where nothing is replaced
-        types.jsonrpc_message_adapter.validate_json(text, by_name=False)
-    message = parse_message(text)
-    assert isinstance(message, SessionMessage)
-    assert isinstance(message.message, types.JSONRPCResponse)
-    assert message.message.result == {"a": expected, "b": "ok"}
-
-
-def test_long_fraction_is_a_number() -> None:
-    """It has no more digits than a float takes, and is left when something else has to be replaced."""
-    text = rb'{"jsonrpc":"2.0","id":1,"result":{"a":0.%s,"b":"\ud800"}}' % (b"1" * 5_000)
-    message = parse_message(text)
-    assert isinstance(message, SessionMessage)
-    assert isinstance(message.message, types.JSONRPCResponse)
-    assert message.message.result == {"a": pytest.approx(1 / 9), "b": "\ufffd"}
-
-
-@pytest.mark.parametrize(
-    "unit", [rb"\ud800", rb"\\", b"9" * 4_001 + b",", b'"', b"\\", b"\xff"], ids=range(6)
-)
-def test_messages_that_cannot_be_read_take_time_in_proportion_to_their_size(unit: bytes) -> None:
-    times = []
-    for size in (1 << 18, 1 << 20):
-        text = b'{"a":"' + unit * (size // len(unit))
-        began_s = time.process_time()
-        parse_message(text)
-        times.append(time.process_time() - began_s)
-    assert times[1] < 40 * times[0] + 0.5
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"",
-        b"no json",
-        b"[" * 300,
-        b'{"a":' * 5_000,
-        b'"\\"' * 400_000,
-        b"[" * 2_000_000,
-        b'{"a":"' + b"\\" * 2_000_000,
+        ("DELETE", 200, "text/plain"),
+        ("DELETE", 500, "application/json"),
+        ("DELETE", 200, "text/event-stream"),
+        ("GET", 307, "text/event-stream"),
+        ("POST", 308, "application/json"),
+        ("OPTIONS", 200, "text/plain"),
     ],
 )
-def test_junk_is_found_out_in_bounded_time(text: bytes) -> None:
-    started_s = time.process_time()
-    message = parse_message(text)
-    assert isinstance(message, UnreadableMessage)
-    assert message.text == text
-    assert time.process_time() - started_s < 5
+async def test_a_body_that_nobody_needs_is_not_read(method: str, status: int, kind: str) -> None:
+    got = await passed_on(kind, b"x" * 1_000_000, 1 << 16, method=method, status=status)
+    assert got == b""
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/json", ""])
+@pytest.mark.parametrize("status", [200, 404])
+async def test_a_response_to_a_get_that_is_no_stream_is_bounded(
+    kind: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "MAX_MESSAGE_BYTES", 1 << 20)
+    with pytest.raises(httpx2.ReadError, match="in one response"):
+        await passed_on(kind, b" " * (2 << 20), 1 << 16, method="GET", status=status)
+
+
+FINE = b"data: " + MESSAGE + b"\n\n"
+
+
+@pytest.mark.parametrize(
+    ("event", "left"),
+    [
+        (b"event: " + b"A" * 2_000_000 + b"\ndata: x\n\n", b""),
+        (b"event: ping\ndata: {}\n\n", b""),
+        (b"event: message\nevent: other\ndata: x\n\n", b""),
+        (b"event:x\nid: 7\ndata: x\n\n", b"id: 7\n\n"),
+        (b"event: message" + b"A" * 2_000 + b"\ndata: x\n\n", b""),
+        (b"id: " + b"7" * 2_000 + b"\n\n", b""),
+        (b": " + b"7" * 2_000 + b"\n\n", b""),
+        (b"unknown: 1\nretry\n\n", b""),
+    ],
+)
+async def test_events_of_other_kinds_are_left_out(event: bytes, left: bytes) -> None:
+    got = await passed_on("text/event-stream", event + FINE, 1 << 16)
+    assert got == left + FINE
+
+
+async def test_a_stream_is_read_as_what_was_looked_at() -> None:
+    kind = {"content-type": "text/event-stream; charset=utf-7"}
+    request = httpx2.Request("GET", "http://a.example")
+    response = httpx2.Response(200, headers=kind, stream=Pieces(FINE, 1 << 16), request=request)
+    await transport._bound_response(response, Inbox())
+    assert response.encoding == "utf-8"
+
+
+@pytest.mark.parametrize("name", [b"event: message", b"event:message", b"event:", b"event"])
+async def test_events_that_are_messages_pass(name: bytes) -> None:
+    event = name + b"\nid: 1\n" + FINE
+    assert await passed_on("text/event-stream", event, 1 << 16) == event
+
+
+@pytest.mark.parametrize(
+    ("given", "pause_ms"),
+    [
+        (b"0", b"1000"),
+        (b"1", b"1000"),
+        (b"000", b"1000"),
+        (b"3000", b"3000"),
+        (b"9" * 9, b"60000"),
+        (b"9" * 5_000, b"60000"),
+    ],
+)
+async def test_there_is_a_pause_before_a_stream_is_asked_for_again(given: bytes, pause_ms: bytes) -> None:
+    for colon in (b":", b": "):
+        got = await passed_on("text/event-stream", b"id: 7\nretry" + colon + given + b"\ndata: \n\n", 1 << 16)
+        assert b"retry: " + pause_ms in got.splitlines()
+        assert b"id: 7" in got.splitlines()
+    for odd in (b"-1", b"1_0", b"+5", b" 7", b"x", b"\xd9\xa1"):
+        got = await passed_on("text/event-stream", b"id: 7\nretry: " + odd + b"\ndata: \n\n", 1 << 16)
+        assert b"retry" not in got
+
+
+@pytest.mark.parametrize("junk", [b'{"x":1}', b"x", b"[]", b'{"jsonrpc":"2.0"}', b"{" * 70_000])
+async def test_junk_is_left_out_of_a_stream_that_answers_nothing(junk: bytes) -> None:
+    events = b"data: " + junk + b"\n\n" + FINE
+    assert await passed_on("text/event-stream", events, 1 << 16, method="GET") == FINE
+    assert junk[:60_000] in await passed_on("text/event-stream", events, 1 << 16)
+
+
+@pytest.mark.parametrize("name", ["content-type", "location", "mcp-session-id"])
+async def test_long_headers_are_refused(name: str) -> None:
+    request = httpx2.Request("POST", "http://a.example")
+    for count in (2_000, 2_001):
+        response = httpx2.Response(200, headers={name: "A" * count}, content=b"", request=request)
+        if count > 2_000:
+            with pytest.raises(httpx2.RemoteProtocolError, match="of more than 2,000 characters"):
+                await transport._bound_response(response, Inbox())
+        else:
+            await transport._bound_response(response, Inbox())

@@ -60,6 +60,7 @@ def test_undo_to_a_call_and_by_force(notebook: Notebook) -> None:
     [
         ("%undo 0", "%undo does not take '0'. Use %undo [N | --to CALL] [--files] [--force]."),
         ("%undo all", "does not take 'all'"),
+        (f"%undo {'9' * 5_000}", "does not take '999"),
         ("%undo 2 --to x", "a number or a call, not both"),
         ("%undo --to nobody", "There is no call 'nobody' to undo."),
         ("%redo --to x", "Use %redo [N] [--files] [--force]."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import assume, example, given, settings, strategies as st
 
 from aisotools.core.types import Effect
 from aisotools.policy.shell.classify import MAX_COMMAND_BYTES, classify_shell, shell_facts
@@ -245,7 +245,10 @@ def test_blanks_and_comments_before_it_change_nothing(command: str, noise: str) 
 @example(command="echo a || rm b", place=0.5, count=2)
 def test_a_line_that_is_continued_anywhere_hides_nothing(command: str, place: float, count: int) -> None:
     position = int(len(command) * place)
-    assert not reads_only(command[:position] + "\\\n" * count + command[position:])
+    begin = command[:position]
+    # After a backslash it is no continuation: the two are one character.
+    assume((len(begin) - len(begin.rstrip("\\"))) % 2 == 0)
+    assert not reads_only(begin + "\\\n" * count + command[position:])
 
 
 @pytest.mark.parametrize(

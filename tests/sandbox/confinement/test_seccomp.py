@@ -242,6 +242,22 @@ def test_answer(arch: str, name: str, arguments: tuple[int, ...], action: int) -
     assert ask(name, *arguments, arch=arch) == action
 
 
+@pytest.mark.parametrize("arch", syscalls.NUMBERS)
+@pytest.mark.parametrize(("level", "abi"), [row for row in LEVELS if row[0] != "isolated"])
+def test_network_sockets_are_refused_at_each_level_on_either_machine(arch: str, level: str, abi: int) -> None:
+    """Of every family, and by calls that take no address; pairs that nobody else can reach are allowed."""
+    for family in range(50):
+        for kind in (1, 2, 3, 5):
+            for flags in (0, 0o2004000):
+                asked = [ask("socket", family, kind | flags, 0, arch=arch, level=level, abi=abi)]
+                if (family, kind) not in {(1, 1), (1, 5)}:
+                    asked.append(ask("socketpair", family, kind | flags, 0, arch=arch, level=level, abi=abi))
+                assert ALLOW not in asked, (family, kind, flags)
+    assert ask("socketpair", 1, 1, 0, arch=arch, level=level, abi=abi) == ALLOW, "the control"
+    for name in ("io_uring_setup", "io_uring_enter", "io_uring_register", "bind", "listen", "accept4"):
+        assert ask(name, arch=arch, level=level, abi=abi) != ALLOW, name
+
+
 @pytest.mark.parametrize("name", ["clone", "socket", "prlimit64", "fcntl", "ioctl", "sched_setaffinity"])
 def test_the_upper_half_of_an_int_changes_nothing(name: str) -> None:
     """The kernel reads 32 bits of these; a filter that compared 64 would be passed by a dirty upper half."""

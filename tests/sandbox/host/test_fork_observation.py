@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from pydantic_core import to_json
 from aisotools.core.exceptions import SandboxError
 from aisotools.sandbox.host import fork_observation
 from aisotools.sandbox.host.fork_observation import (
+    DetachedFiles,
     MemoryMap,
     ProcessCounts,
     ProcessObservation,
@@ -38,24 +39,69 @@ from tests.sandbox.rig import rig
 # ---- files that were replaced
 
 
-def test_files_are_named_that_are_open_for_writing_and_gone_from_their_paths(tmp_path: Path) -> None:
-    names = {str(tmp_path / name): name for name in ("replaced", "removed", "read", "there", "closed")}
+@contextlib.contextmanager
+def mapped(descriptor: int, protection: int, kind: int) -> Iterator[None]:
+    """Map a page of a file, without the further descriptor that Python's own mappings keep."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    address = libc.mmap(None, mmap.PAGESIZE, protection, kind, descriptor, 0)
+    assert address not in {None, ctypes.c_void_p(-1).value}, os.strerror(ctypes.get_errno())
+    try:
+        yield
+    finally:
+        libc.munmap(address, mmap.PAGESIZE)
+
+
+def test_files_are_named_that_are_open_and_gone_from_their_paths(tmp_path: Path) -> None:
+    files = (
+        "replaced",
+        "removed",
+        "read",
+        "there",
+        "closed",
+        "both",
+        "mapped",
+        "map for writing",
+        "own copy",
+    )
+    names = {str(tmp_path / name): name for name in files}
     for name in [*names.values(), "foreign"]:
         (tmp_path / name).write_text(name)
     with contextlib.ExitStack() as opened:
         for name in ("replaced", "removed", "there", "foreign"):
             opened.enter_context((tmp_path / name).open("a"))
-        opened.enter_context((tmp_path / "read").open())
-        for name in ("removed", "read", "foreign", "closed"):
+        for name in ("read", "both"):
+            opened.enter_context((tmp_path / name).open())
+        opened.enter_context((tmp_path / "both").open("a"))
+        for name, mode, protection, kind in (
+            ("mapped", "rb", mmap.PROT_READ, mmap.MAP_SHARED),
+            ("map for writing", "r+b", mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED),
+            ("own copy", "rb", mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE),
+        ):
+            with (tmp_path / name).open(mode) as file:
+                opened.enter_context(mapped(file.fileno(), protection, kind))
+        for name in ("removed", "read", "foreign", "closed", "both", "mapped", "map for writing", "own copy"):
             (tmp_path / name).unlink()
         (tmp_path / "new").write_text("new")
         (tmp_path / "new").rename(tmp_path / "replaced")
-        assert find_detached_files(os.getpid(), names) == ["removed", "replaced"]
-    assert find_detached_files(os.getpid(), names) == []
+        found = find_detached_files(os.getpid(), names)
+        assert found == DetachedFiles(
+            frozenset({"removed", "replaced", "both", "map for writing"}),
+            frozenset({"read", "mapped", "own copy"}),
+        )
+    assert find_detached_files(os.getpid(), names) == DetachedFiles()
     ended = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
     )
-    assert find_detached_files(int(ended.stdout), names) == []
+    assert find_detached_files(int(ended.stdout), names) == DetachedFiles()
+
+
+def test_files_of_two_processes_are_put_together() -> None:
+    one = DetachedFiles(frozenset({"a"}), frozenset({"b"}))
+    other = DetachedFiles(frozenset({"b"}), frozenset({"a", "c"}))
+    assert one | other == DetachedFiles(frozenset({"a", "b"}), frozenset({"c"}))
 
 
 # ---- labels

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from aisotools.sandbox.host.monitor import (
     count_context_switches,
     count_switches,
     find_exceeded,
+    lower_priority,
     measure_usage,
 )
 from aisotools.sandbox.host.open_files import SOCKET_BYTES, OpenFiles
@@ -521,7 +522,7 @@ async def test_a_sample_whose_thread_is_late_counts_from_before_it() -> None:
     finally:
         release.set()
         monitor.stop()
-    assert monitor._cpu_samples[0][1] <= late_s
+    assert monitor._cpu_samples[0].began_s <= late_s
 
 
 def test_the_memory_of_a_process_that_may_not_be_looked_at(tmp_path: Path) -> None:
@@ -1047,3 +1048,84 @@ def test_a_name_adds_nothing_to_the_context_switches() -> None:
             wait_until(is_exact)
         finally:
             child.kill()
+
+
+# ---- sharing processors
+
+START = """
+import os, subprocess, sys, threading, time
+for _ in range(2): threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+pids = [subprocess.Popen(["sleep", "600"], start_new_session=True).pid for _ in range(5)]
+print(os.getpid(), *pids, flush=True)
+sys.stdin.read()
+for pid in pids: subprocess.run(["kill", str(pid)])
+"""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A process `top` below `root`, with three threads, and five below that, each in a session of its own."""
+
+    root: int
+    top: int
+    pids: list[int]
+
+
+@pytest.fixture
+def started() -> Iterator[Started]:
+    command = ["sh", "-c", '"$0" "$@"; true', sys.executable, "-c", START]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as root:
+        assert root.stdout is not None
+        top, *pids = map(int, root.stdout.readline().split())
+        yield Started(root.pid, top, pids)
+        root.communicate()
+
+
+def priorities(pid: int) -> list[int]:
+    threads = sorted(int(path.name) for path in Path(f"/proc/{pid}/task").iterdir())
+    return [os.getpriority(os.PRIO_PROCESS, thread) for thread in threads]
+
+
+def test_threads_beyond_a_few_have_the_lowest_priority(started: Started) -> None:
+    root, top, pids = started.root, started.top, started.pids
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    lower_priority(root, [], processors=2)  # eight threads keep theirs, and there are as many
+    assert {priority for pid in (top, *pids) for priority in priorities(pid)} == {usual}
+    lower_priority(root, [top], processors=1)
+    assert [priorities(pid) for pid in (top, *pids)] == [[usual] * 3, [usual], [usual], [19], [19], [19]]
+    lower_priority(root, [], processors=1)
+    assert [priorities(pid) for pid in (top, *pids)] == [[usual] * 3, [usual], *[[19]] * 4]
+    lower_priority(root, [top, *pids], processors=0)
+    assert priorities(top) == [usual, 19, 19], "of those that hold variables, the main thread keeps it"
+    assert priorities(pids[0]) == [usual]
+    lower_priority(root, [], processors=0)
+    assert {priority for pid in (top, *pids) for priority in priorities(pid)} == {19}
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="sessions are no groups of this kernel")
+def test_sessions_beyond_a_few_have_the_lowest_priority(started: Started) -> None:
+    root, top, pids = started.root, started.top, started.pids
+
+    def found() -> list[int]:
+        return [int(Path(f"/proc/{pid}/autogroup").read_text().split()[-1]) for pid in (top, *pids)]
+
+    def lower(*exempt: int) -> bool:
+        lower_priority(root, exempt, processors=1)
+        return 19 in found()
+
+    lower_priority(root, [], processors=3)  # six sessions keep theirs, and there are as many
+    assert found() == [0] * 6
+    # A user who is not root may change ten a second.
+    wait_until(lambda: lower(pids[3]) and found() == [0, 0, 19, 19, 0, 19])
+    wait_until(lambda: lower() and found() == [0, 0, 19, 19, 19, 19])
+
+
+async def test_priority_of_what_a_sandbox_has_many_of_is_lowered_while_it_runs(tight: Rig) -> None:
+    count = 4 * len(os.sched_getaffinity(0)) + 1
+    code = f"import subprocess\n[subprocess.Popen(['sleep', '600']).pid for _ in range({count})]"
+    newest = (await tight.value(code))[-1]
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    await eventually(lambda: priorities(newest) == [19])
+    assert priorities(tight.kernel.status().pid)[0] == usual

@@ -355,6 +355,75 @@ async def test_a_crash_in_a_state_that_was_gone_back_to(r: Rig, number: signal.S
     assert r.reported.losses == []
 
 
+async def end_while_restored(r: Rig, call_id: str) -> asyncio.Task[object]:
+    """Kill the worker while a restore waits for the snapshot to answer, and let that go on afterwards."""
+    await settled(r)
+    (pid,) = (one.socket.pid for one in r.kernel.variables._store.all() if one.point.call_id == call_id)
+    os.kill(pid, signal.SIGSTOP)  # so that it answers only once the end of the worker is known
+    restoring = asyncio.create_task(r.kernel.variables.restore(call_id))
+    connection = r.kernel._connection
+    assert connection is not None
+    await eventually(lambda: r.kernel.variables._replacements == 1)
+    os.kill(r.kernel.worker_pid, signal.SIGKILL)
+    await eventually(lambda: not connection.is_serving)
+    os.kill(pid, signal.SIGCONT)
+    return restoring
+
+
+async def test_worker_that_ends_while_it_is_replaced_is_not_recovered_again_and_again(r: Rig) -> None:
+    await r.python("x = 1")
+    await r.python("x = 2", call_id="two")
+    restoring = await end_while_restored(r, "two")
+    await restoring
+    pid = r.kernel.worker_pid
+    await r.kernel.variables.settled()
+    assert (r.kernel.worker_pid, r.kernel.status().generation) == (pid, 2)
+    assert await r.value("x") == 1
+    assert (r.kernel.worker_pid, r.kernel.status().generation) == (pid, 2)
+    assert r.reported.losses == []
+
+
+async def test_successor_of_a_worker_is_no_background_process_once_all_is_settled(r: Rig) -> None:
+    for number in range(5):
+        await r.python(f"x = {number}", call_id=str(number))
+        await settled(r)
+        os.kill(r.kernel.worker_pid, signal.SIGKILL)
+        await eventually(lambda: r.kernel.variables._replacements > 0)
+        await r.kernel.variables.settled()
+        found = tree.find_background_processes(
+            r.kernel.supervisor, r.kernel.worker_pid, r.kernel.variables.pids()
+        )
+        assert {pid for pid in found if not tree.has_ended(pid)} == set(), number
+
+
+@pytest.mark.parametrize("end", ["restart", "close"])
+@pytest.mark.parametrize("move", ["restore", "redo"])
+async def test_tree_that_is_ended_while_its_worker_is_replaced_takes_no_other(
+    r: Rig, move: str, end: str
+) -> None:
+    """A redo put nothing in the place of the worker, and the loop did nothing but fail from then on."""
+    failures: list[dict[str, object]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: failures.append(context))
+    history: SnapshotHistory = r.kernel.variables
+    for number in range(4):
+        await r.python(f"x = {number}", call_id=str(number))
+    await history.restore("2")
+    connection = r.kernel._connection
+    assert connection is not None
+    moving = asyncio.create_task(history.redo() if move == "redo" else history.restore("1"))
+    while not connection._suspended:
+        assert not moving.done()
+        await asyncio.sleep(0)
+    await (r.kernel.restart() if end == "restart" else r.kernel.close())
+    with pytest.raises(SandboxError, match=r"No variable was changed|The variables are gone: the s"):
+        await moving
+    await loop_turns(20)
+    assert failures == []
+    if end == "restart":
+        assert await r.value("'x' in globals()") is False
+
+
 async def test_crash_after_crash(r: Rig) -> None:
     await r.python("x = 1")
     for _ in range(5):

@@ -153,8 +153,10 @@ def test_a_copy_of_the_host_that_holds_its_sockets_does_not_keep_the_tree(tmp_pa
         try:
             assert_gone(pids, facts)
             assert tree.exists(facts["copy"])
+            assert tree.exists(facts["server"])
         finally:
             os.kill(facts["copy"], signal.SIGKILL)
+        assert_gone({facts["server"], *all_below(facts)}, facts)
 
 
 ORDERS = [("server", "host"), ("supervisor", "host"), ("worker", "host"), ("host", "server")]

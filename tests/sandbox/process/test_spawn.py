@@ -1,20 +1,25 @@
 from __future__ import annotations
 
+import ast
 import functools
 import json
 import os
 import resource
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+import venv
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+import comm
+import pydantic_core
 import pytest
 
 from aisotools.builtin import WORKER_MODULES
@@ -331,3 +336,104 @@ server.close()
         check=False,
     )
     assert run.stdout.splitlines() == ["PermissionError", "{}"], run.stderr
+
+
+# ---- packages that come by PYTHONPATH
+
+_PROGRAM = """
+import asyncio, comm, json, os, sys
+from aisotools import AllowAll, Session
+
+CODE = '''
+import os, sys
+seen = {}
+for folder in %r:
+    try:
+        seen[folder] = len(os.listdir(folder))
+    except OSError:
+        seen[folder] = 0
+    try:
+        open(folder + "/planted.py", "x").close()
+    except OSError:
+        pass
+(sys.path, seen, os.environ.get("PYTHONPATH"))
+'''
+
+async def main():
+    workspace, folders = sys.argv[1], sys.argv[2:]
+    async with Session(workspace, approver=AllowAll()) as session:
+        result = await session.call("python", {"code": CODE % (folders,)})
+        print(json.dumps([session.level, result.content]))
+
+asyncio.run(main())
+"""
+
+
+def _run_with_packages(
+    python: Path, tmp_path: Path, packages: Path, shown: Sequence[Path]
+) -> subprocess.CompletedProcess[str]:
+    """Run a session in an interpreter that has packages by PYTHONPATH."""
+    (tmp_path / "w").mkdir()
+    return subprocess.run(
+        [python, "-c", _PROGRAM, tmp_path / "w", *shown],
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "XDG_STATE_HOME": str(tmp_path / "state"),
+            "PYTHONPATH": f"{packages}:{tmp_path / 'more'}:{Path(spawn.__file__).parents[3]}",
+        },
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
+
+
+@pytest.fixture
+def bare_python(tmp_path: Path) -> Path:
+    """An interpreter without packages."""
+    venv.create(tmp_path / "bare", symlinks=True)
+    return tmp_path / "bare" / "bin" / "python"
+
+
+def test_packages_that_the_host_has_by_pythonpath_are_handed_on(bare_python: Path, tmp_path: Path) -> None:
+    """The folder of packages, and nothing else that PYTHONPATH names or that lies around it."""
+    packages = Path(pydantic_core.__file__).parents[1]
+    for folder in (tmp_path / "more", tmp_path / "more" / "site-packages"):
+        folder.mkdir()
+        (folder / "beside.py").touch()
+    source = Path(spawn.__file__).parents[3]
+    program = _run_with_packages(bare_python, tmp_path, packages, [packages, tmp_path / "more", source])
+    assert program.returncode == 0, program.stderr
+    level, content = json.loads(program.stdout)
+    path, seen, passed_on = ast.literal_eval(content)
+    assert str(packages) in path
+    assert not [entry for entry in path if "/more" in entry or entry == str(source)]
+    assert passed_on is None
+    assert seen[str(packages)]
+    assert not (packages / "planted.py").exists()
+    if level != "limited":
+        assert not seen[str(tmp_path / "more")]
+        assert level == "isolated" or not seen[str(source)]
+
+
+def test_packages_in_a_plain_folder_are_not_handed_on_and_the_error_says_what_to_do(
+    bare_python: Path, tmp_path: Path
+) -> None:
+    packages = tmp_path / "libs"
+    packages.symlink_to(Path(pydantic_core.__file__).parents[1], target_is_directory=True)
+    program = _run_with_packages(bare_python, tmp_path, packages, [])
+    assert program.returncode != 0
+    assert "The fork server cannot import 'pydantic_core'. It is started without PYTHONPATH" in program.stderr
+    assert "Install aisotools into an environment (python3 -m venv)" in program.stderr
+
+
+def test_packages_by_pythonpath_that_are_installed_as_well_are_not_handed_on(tmp_path: Path) -> None:
+    packages = tmp_path / "site-packages"
+    shutil.copytree(Path(comm.__file__).parent, packages / "comm")
+    program = _run_with_packages(Path(sys.executable), tmp_path, packages, [packages])
+    assert program.returncode == 0, program.stderr
+    level, content = json.loads(program.stdout)
+    path, seen, _ = ast.literal_eval(content)
+    assert str(packages) not in path
+    assert level == "limited" or not seen[str(packages)]

@@ -18,6 +18,7 @@ from aisotools.sandbox.process.tree import (
     below,
     below_all,
     find_background_processes,
+    has_ended,
     is_below,
     is_ending,
     kill_all,
@@ -241,11 +242,15 @@ def test_a_process_ends_once_it_is_killed_whatever_its_name() -> None:
             os.kill(child.pid, signal.SIGSTOP)
             wait_until(lambda: process_state(child.pid) == "T")
             assert not is_ending(child.pid)
+            assert not has_ended(child.pid)
         finally:
             child.kill()
         # Whether the kernel still has the signal for it, it is on its way out, or a zombie.
         wait_until(lambda: is_ending(child.pid))
+        wait_until(lambda: has_ended(child.pid))
+        assert process_state(child.pid) == "Z"
     assert not is_ending(child.pid)
+    assert has_ended(child.pid), "it is gone"
 
 
 @pytest.mark.parametrize(

@@ -458,6 +458,7 @@ def test_attribute_that_is_not_covered_is_named(rig: Rig) -> None:
 
 
 def test_attributes_are_kept_up_to_their_limit(store: Store, tmp_path: Path) -> None:
+    assert MAX_XATTR_BYTES == 4 << 10, "which README says"
     flags = os.O_TMPFILE | os.O_RDWR
     try:
         file = os.open("/dev/shm", flags)  # where attributes have more room

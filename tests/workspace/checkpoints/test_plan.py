@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship
+from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship, changed_nodes
 from aisotools.workspace.checkpoints.plan import RestorePlan, find_changed_since, plan_restore
 from aisotools.workspace.checkpoints.restore import (
     RestoreResult,
@@ -326,6 +326,42 @@ def test_undo_that_is_forced_says_whose_change_it_replaces(
     assert plan_by(tracked, after, before, authorship, force=True, is_resumed=True).conflicts == ()
     redo = plan_by(tracked, before, after, Authorship(named=OURS), "redo")
     assert redo.conflicts == (), "what is there is what the call left"
+
+
+ATTRIBUTES: dict[str, Callable[[Path], object]] = {
+    "mode": lambda path: path.chmod(0o700),
+    "time": lambda path: os.utime(path, ns=(10**18, 10**18)),
+    "attribute": lambda path: os.setxattr(path, "user.mine", b"1"),
+    "mode of a folder": lambda path: (path.parent / "folder").chmod(0o700),
+    "attribute of a folder": lambda path: os.setxattr(path.parent / "folder", "user.mine", b"1"),
+}
+
+
+@pytest.mark.parametrize("change", ATTRIBUTES.values(), ids=ATTRIBUTES)
+def test_attributes_that_somebody_else_has_changed_during_a_call_are_a_conflict(
+    tracked: TrackedFolder, change: Callable[[Path], object]
+) -> None:
+    (tracked.root / "mine").write_text("1")
+    (tracked.root / "folder").mkdir()
+    before = tracked.scan()
+    change(tracked.root / "mine")
+    after = tracked.scan()
+    ((path, _),) = changed_nodes(tracked.store, before, after).items()
+    seen = plan_by(tracked, after, before, Authorship(seen=frozenset({path})))
+    assert [name for name, _ in seen.conflicts] == [path[0]]
+    others = plan_by(tracked, after, before, Authorship(named=OURS, is_certain=True))
+    assert ([name for name, _ in others.others], dict(others.targets)) == ([path], {})
+    own = plan_by(tracked, after, before, UNKNOWN)
+    assert (set(own.targets), own.conflicts) == ({path}, ())
+
+
+def test_content_that_a_person_has_put_back_is_no_conflict(tracked: TrackedFolder) -> None:
+    (tracked.root / "mine").write_text("1")
+    before = tracked.scan()
+    (tracked.root / "mine").write_text("2")
+    after = tracked.scan()
+    (tracked.root / "mine").write_text("1")
+    assert plan_by(tracked, after, before, Authorship(seen=frozenset({("mine",)}))).conflicts == ()
 
 
 def test_plan_of_an_undo_brings_back_bits_that_lend_rights_and_says_when_it_looked(

@@ -750,11 +750,29 @@ def test_folder_is_locked_again_unless_somebody_else_has_set_its_mode(
         path.chmod(now | 0o700 if path == tracked.root else now)
     before = descriptors()
     with tracked.tree.opened() as root:
-        lock_again(tracked.store, root, end, [(), ("gone",), ("file",), ("link",), ("d",)])
+        assert lock_again(tracked.store, root, end, [(), ("gone",), ("file",), ("link",), ("d",)]) == []
     assert (mode_of(folder), mode_of(outside)) == (then, now)
     assert mode_of(tracked.root) == now | 0o700, "no tree has a mode of its root"
     assert mode_of(tracked.root / "file") == 0o600
     assert descriptors() == before
+
+
+def test_folder_that_cannot_be_locked_again_is_named(
+    tracked: TrackedFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tracked.root / "d"
+    folder.mkdir(0o700)
+    end = tracked.store.put(encode_folder({"d": Node("folder", 0o500, tracked.store.put(b""))}))
+
+    def refuse(_file: int, _mode: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with tracked.tree.opened() as root, monkeypatch.context() as broken:
+        broken.setattr(os, "fchmod", refuse)
+        assert lock_again(tracked.store, root, end, [("d",)]) == [(("d",), "Input/output error")]
+    with tracked.tree.opened() as root:
+        assert lock_again(tracked.store, root, end, [("d",)]) == []
+    assert mode_of(folder) == 0o500
 
 
 # ---- tracked trees

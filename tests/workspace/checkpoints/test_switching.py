@@ -470,10 +470,12 @@ def test_save_that_its_place_is_refused_to_is_beside_it(
         exchange(names[0], names[1], **folders)
 
     monkeypatch.setattr(switching, "exchange", refuse)
-    with pytest.raises(ChangedMeanwhile):
+    with pytest.raises(ChangedMeanwhile) as raised:
         bench.put()
     (saved,) = bench.root.glob("f.saved-*")
     assert saved.read_text() == "mine"
+    reason = f"it could not be put back to its place (Input/output error), and is {saved.name!r} now"
+    assert str(raised.value) == reason
 
 
 @pytest.mark.parametrize("is_edited", [False, True])

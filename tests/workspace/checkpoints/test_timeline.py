@@ -421,6 +421,35 @@ def test_a_step_that_was_running_ends_with_what_is_there(rig: Rig) -> None:
     assert rig.move().removed == ("a",)
 
 
+def test_step_whose_call_did_not_run_is_none_and_leaves_what_can_be_redone(rig: Rig) -> None:
+    rig.step(lambda: (rig.root / "a").write_text("1"))
+    rig.step(lambda: (rig.root / "a").write_text("2"))
+    rig.move()
+    rig.chain.begin("not run", "python", "s", changes_variables=True)
+    rig.chain.withdraw("not run")
+    for _ in range(2):
+        assert [step.call_id for step in rig.chain.steps] == ["c1"]
+        assert [step.call_id for step in rig.chain.undone] == ["c2"]
+        rig.again()
+    assert not rig.chain.take_notes()
+    rig.move("redo")
+    assert (rig.root / "a").read_text() == "2"
+
+
+def test_record_of_a_call_that_did_not_run_waits_for_room(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.chain.begin("not run", "tool", "s")
+
+    def refuse(**_fields: object) -> None:
+        raise WorkspaceError("No room.")
+
+    with monkeypatch.context() as full:
+        full.setattr(rig.chain.store, "record", refuse)
+        rig.chain.withdraw("not run")
+    rig.chain.sync()
+    rig.again()
+    assert not rig.chain.steps
+
+
 def test_a_torn_line_and_a_lost_content_cost_no_more_than_what_they_tell(rig: Rig) -> None:
     rig.step(lambda: (rig.root / "a").write_text("1"))
     rig.step(lambda: (rig.root / "a").write_text("2"))
@@ -434,6 +463,20 @@ def test_a_torn_line_and_a_lost_content_cost_no_more_than_what_they_tell(rig: Ri
     (rig.store / "objects" / root).unlink()
     rig.again()
     assert [step.call_id for step in rig.chain.steps] == ["c2"]
+
+
+def test_journal_that_was_deleted_is_named_once(rig: Rig) -> None:
+    rig.again()
+    assert not rig.chain.take_notes(), "nothing was stored yet"
+    rig.step(lambda: (rig.root / "a").write_text("1"))
+    rig.chain.close()
+    (rig.store / "chain").unlink()
+    rig.again()
+    (note,) = rig.chain.take_notes()
+    assert note.startswith("The record of earlier calls is gone, though contents of theirs are stored: they")
+    assert not rig.chain.steps
+    rig.again()
+    assert not rig.chain.take_notes()
 
 
 def test_a_damaged_content_is_not_used(rig: Rig) -> None:

@@ -334,10 +334,17 @@ def check_answer(case: Case, answer: UndoResult | str, calls: Calls = "changes")
         assert not case.paths_unlike(start), "an error says that nothing was changed"
     elif answer.done:
         named = {path for path, _ in answer.missing}
+        named |= {
+            why.split("'")[1] for _, why in answer.missing if "could not be put back to its place" in why
+        }
+        unread = {path for path, why in answer.others if why.startswith("what is there cannot be compared: ")}
+        named |= unread
         named |= {path.rpartition("/")[0] for path, why in answer.missing if "the folder around it" in why}
         # A file that could not be put to its place is no other name of the ones that could.
         named |= {path for path, entry in end.items() if entry.first_name in named}
-        unlike = case.paths_unlike(end)
+        # A folder in which something had to stay has another time.
+        held = named if calls == "looks" else unread
+        unlike = case.paths_unlike(end) - {folder for path in held for folder in folders_around(path)}
         if calls == "looks":
             unlike = {path for path in unlike if named.isdisjoint({"", *folders_around(path)})}
         assert unlike <= named, "whatever is not as it should be is named"
@@ -358,6 +365,11 @@ def folders_around(path: str) -> list[str]:
 
 def check_history(case: Case) -> None:
     """Check that the next process finds one of the two states, and can move between them."""
+    # What could not be put back to its place is a file of a person's from then on, which a move would spare.
+    touched = set()
+    for saved in [*case.root.rglob("*.saved-*")]:
+        saved.unlink()
+        touched.add(str(saved.parent.relative_to(case.root)))
     with case.opened() as chain:
         assert not list(case.root.rglob(".aisotools-*"))
         ids = [step.call_id for step in [*chain.steps, *chain.undone[::-1]]]
@@ -372,7 +384,7 @@ def check_history(case: Case) -> None:
             source = chain.steps if way == "undo" else chain.undone
             moved = chain.move("undo" if way == "undo" else "redo", source[-1:])
             assert (moved.done, moved.conflicts, moved.missing) == (True, (), ()), way
-            assert not case.paths_unlike(before if way == "undo" else after), way
+            assert not case.paths_unlike(before if way == "undo" else after) - touched, way
 
 
 def remove(folder: Path) -> None:
@@ -554,6 +566,22 @@ def test_a_fault_while_an_undo_is_completed_leaves_that_to_the_next_process(
     """It loses nothing of the history, whether this process was opened or refused."""
     outcomes = check_row(tmp_path, Row("open", kind, code, calls))
     assert len(outcomes) > 1
+
+
+def test_undo_is_not_completed_while_what_it_had_taken_out_cannot_be_looked_at(tmp_path: Path) -> None:
+    case = Case(tmp_path / "case", "open")
+    (staging,) = (path for path in case.root.iterdir() if path.name.startswith(TEMPORARY) and path.is_dir())
+    aside = tmp_path / "aside"
+    staging.rename(aside)
+    staging.write_text("no folder")
+    before = state_of(case.root)
+    with pytest.raises(WorkspaceError, match=r"cannot be looked at \(Not a directory\)\. Try again"):
+        Checkpoints(case.root, case.store)
+    assert state_of(case.root) == before
+    staging.unlink()
+    aside.rename(staging)
+    with case.opened():
+        assert not case.paths_unlike(case.new)
 
 
 @pytest.mark.parametrize("act", ["undo", "redo"])

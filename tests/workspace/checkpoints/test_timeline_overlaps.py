@@ -292,15 +292,35 @@ def test_calls_that_overlapped_on_one_file_are_undone_together(overlap: Overlap)
     assert read_texts(overlap.root) == {"a": "2", "b": "of B", "d/c": "alone"}
 
 
+def test_overlapping_calls_are_listed_while_they_run_and_after_they_have_changed_something(
+    overlap: Overlap,
+) -> None:
+    for call_id in ("before", "A", "A/inside", "idle", "runs"):
+        overlap.begin(call_id)
+        if call_id == "before":
+            overlap.end(call_id)
+    overlap.end("A/inside")
+    overlap.end("idle")
+    overlap.write("a", "of A")
+    overlap.end("A")
+    overlap.begin("after")
+    (step,) = [one for one in overlap.chain.steps if one.call_id == "A"]
+    assert overlap.chain.list_overlapping(step) == ["tool (runs)"]
+
+
 def test_one_of_calls_that_overlapped_is_not_undone_or_redone_without_the_other(overlap: Overlap) -> None:
     call_around_another(overlap)
     texts = read_texts(overlap.root)
     moved = overlap.chain.move("undo", overlap.chain.steps[-1:])
-    assert moved.conflicts == (("b", "it was also changed by tool (B), which ran at the same time"),)
+    assert moved.conflicts == (
+        ("b", "it may also have been changed by tool (B), which ran at the same time"),
+    )
     assert (moved.done, set(moved.together), read_texts(overlap.root)) == (False, {"A", "B"}, texts)
     assert overlap.chain.move("undo", overlap.chain.steps[::-1]).done
     moved = overlap.chain.move("redo", overlap.chain.undone[-1:])
-    assert moved.conflicts == (("b", "it was also changed by tool (A), which ran at the same time"),)
+    assert moved.conflicts == (
+        ("b", "it may also have been changed by tool (A), which ran at the same time"),
+    )
     assert read_texts(overlap.root) == {"a": "before"}
     assert overlap.chain.move("redo", overlap.chain.undone[::-1]).done
     assert read_texts(overlap.root) == texts

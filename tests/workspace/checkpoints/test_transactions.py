@@ -5,13 +5,16 @@ How a whole timeline behaves when a call fails, a process ends or the power does
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aisotools.core.exceptions import UsageError, WorkspaceError
+from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.plan import RestorePlan, find_changed_since
 from aisotools.workspace.checkpoints.restore import discard_stage, stage_plan
 from aisotools.workspace.checkpoints.scan import ScanLimits
@@ -121,6 +124,27 @@ def test_move_that_was_made_is_reverted(bench: Bench) -> None:
     assert (bench.root / "a").read_text() == "second"
     assert [one.call_id for one in bench.timeline.done] == ["c1", "c2"]
     assert bench.operations() == ["move", "moved", "move", "moved"]
+
+
+def test_move_that_is_stopped_and_cannot_be_taken_back_says_that_not_all_was_done(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.step("c1", "first")
+    step = bench.step("c2", "second")
+    carry_out = bench.mover._carry_out
+
+    def stopped(*arguments: Any, **options: Any) -> UndoResult:
+        return dataclasses.replace(
+            carry_out(*arguments, **options), changed=(("a", "saved"),), missing=(("a", "saved"),)
+        )
+
+    def refuse(_moved: UndoResult) -> UndoResult:
+        raise WorkspaceError("The folder cannot be read.")
+
+    monkeypatch.setattr(bench.mover, "_carry_out", stopped)
+    monkeypatch.setattr(bench.mover, "revert", refuse)
+    why = "not all of it was done, and what was done could not be taken back: The folder cannot be read"
+    assert bench.mover.move("undo", [step]).missing == (("a", "saved"), ("", why))
 
 
 def test_move_that_cannot_be_completed_keeps_all_others_from_being_made(bench: Bench) -> None:

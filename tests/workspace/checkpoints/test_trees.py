@@ -56,6 +56,26 @@ def test_tree_of_one_entry_covers_nothing_else(tmp_path: Path) -> None:
     store.close()
 
 
+def test_folder_that_cannot_be_looked_at_once_it_is_open_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "store")
+    tree = TrackedTree(store, tmp_path, ScanLimits(), only="a")
+    opened: list[int] = []
+
+    def refuse(folder: int) -> os.stat_result:
+        opened.append(folder)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("aisotools.workspace.paths.os.fstat", refuse)
+        with pytest.raises(WorkspaceError, match="cannot be looked at: Input/output error"), tree.opened():
+            pass
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[-1])
+    store.close()
+
+
 def test_tree_fits_up_to_its_limits(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     folder = tmp_path / "tracked"

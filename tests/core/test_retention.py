@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from aisotools.core.truncation import RetentionBudget, size_of
+from aisotools.core.retention import RetentionBudget, size_of
 from aisotools.core.types import Decision, ToolCall
 from tests.waiting import HANG_S
 
@@ -16,7 +16,7 @@ from tests.waiting import HANG_S
 GROWTH = """
 import gc, os, sys
 from pydantic_core import from_json
-from aisotools.core.truncation import size_of
+from aisotools.core.retention import size_of
 def resident():
     gc.collect()
     return int(open('/proc/self/statm').read().split()[1]) * os.sysconf('SC_PAGE_SIZE')
@@ -95,8 +95,27 @@ def test_the_walk_stops_above_its_limits() -> None:
     values: list[object] = [[n] for n in range(1000)]
     assert size_of(values) > 60_000
     assert 1000 < size_of(values, 1000) < 20_000
-    assert size_of(values, 1 << 30, max_containers=100) == (1 << 30) + 1
-    assert size_of(values, 1 << 30, max_containers=1001) < 1 << 30
+    assert size_of(values, 1 << 30, max_steps=3_000) == (1 << 30) + 1
+    assert size_of(values, 1 << 30, max_steps=40_000) < 1 << 30
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["x"] * 300_000,
+        [1] * 300_000,
+        [None] * 300_000,
+        [[], *[1] * 150_000],
+        dict.fromkeys(map(str, range(50_000))),
+        [["x"] * 30] * 2 + [["x"] * 30 for _ in range(3_000)],
+        [{"a": 1} for _ in range(6_000)],
+    ],
+    ids=["texts", "numbers", "nothing", "mixed", "keys", "lists", "objects"],
+)
+def test_the_walk_stops_before_it_takes_long(value: object) -> None:
+    """Values that take little memory each can be so many that looking at them takes a tenth of a second."""
+    assert size_of(value) < 30 << 20
+    assert size_of(value, 30 << 20, max_steps=200_000) == (30 << 20) + 1
 
 
 def test_beyond_the_limit_holders_are_asked_in_turn_until_it_is_enough() -> None:
@@ -149,7 +168,7 @@ def test_memory_that_is_freed_goes_back_to_the_system_in_steps() -> None:
 
 
 HOLES = """
-from aisotools.core.truncation import return_free_memory
+from aisotools.core.retention import return_free_memory
 def resident():
     return int(open('/proc/self/statm').read().split()[1]) * 4096
 texts = ['x' * 100_000 for n in range(400)]
