@@ -495,7 +495,7 @@ class ForkServer:
                 description["readable"] = [
                     *(*self._interpreter.paths, *request.readable, request.workspace, scratch)
                 ]
-            Worker(channel, self._shell, description, nudges=interrupts).serve(new_loop())
+            Worker(channel, self._shell, description, interrupts=interrupts).serve(new_loop())
         except BaseException:
             # `serve` ends the process itself. What gets here is an error of ours, or one that user code has
             # raised outside its calls, from the handler of a timer. The host sees it as last words.

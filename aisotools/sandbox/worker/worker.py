@@ -32,11 +32,12 @@ from aisotools.core.exceptions import WorkerBroken
 from aisotools.core.protocols import Cancellation, OutputCaps, Tool, ToolContext
 from aisotools.core.types import Json, ToolResult
 from aisotools.sandbox.frames import BROKEN_STATUS, BlockingChannel, Frame, encode
-from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD, unread_bytes
+from aisotools.sandbox.process.supervisor import unread_bytes
 from aisotools.sandbox.results import STREAMS_TAKEN, ResultPieces, encode_result
 from aisotools.sandbox.worker.children import hide_snapshots_from_wait
 from aisotools.sandbox.worker.event_loop import ForkableEventLoop
 from aisotools.sandbox.worker.fork import ForkPoint
+from aisotools.sandbox.worker.interrupts import DroppedInterrupts, InterruptCount, InterruptRecords
 from aisotools.sandbox.worker.ipython import ZMQInteractiveShell, flush, strip_own_frames
 from aisotools.sandbox.worker.output import (
     CallRecord,
@@ -58,8 +59,7 @@ from aisotools.sandbox.worker.self_check import (
 )
 from aisotools.tools.adapter import exception_result, format_tool_frames
 
-# Nudges that are read at once, and the size of a progress report.
-_NUDGE_BYTES = 1 << 16
+# The size of a progress report.
 _MAX_EMIT_BYTES = 1 << 16
 _STREAM_DESCRIPTORS = {"stdout": 1, "stderr": 2}
 # Threads that a result names, and the length of a name.
@@ -168,8 +168,7 @@ class _Call:
         record: What it prints and displays.
         cancellation: The flag that its tool can check.
         attached: A descriptor that came with it.
-        interrupts: How often the host has asked for an interrupt by signal.
-        cancels: How often the host has asked for cancellation by the channel.
+        interrupts: What the host has asked to end it.
         threads_before: Numbers of the threads that ran when it began.
         is_answered: Whether its result was sent.
     """
@@ -180,9 +179,8 @@ class _Call:
     holds_main_thread: bool
     record: CallRecord
     cancellation: Cancellation
+    interrupts: InterruptCount
     attached: int | None = None
-    interrupts: int = 0
-    cancels: int = 0
     threads_before: frozenset[int | None] = frozenset()
     is_answered: bool = False
 
@@ -200,7 +198,7 @@ class Worker:
         shell: ZMQInteractiveShell,
         sandbox: Mapping[str, Json],
         *,
-        nudges: int,
+        interrupts: int,
     ) -> None:
         """Serve `channel` with `shell`.
 
@@ -208,7 +206,7 @@ class Worker:
             channel: The call channel.
             shell: Holds the user's namespace.
             sandbox: Describes the confinement to tools.
-            nudges: Read end of the pipe that says which call an interrupt is for.
+            interrupts: Read end of the pipe that says which call an interrupt is for.
         """
         self._channel = channel
         self._shell = shell
@@ -216,7 +214,8 @@ class Worker:
         self._recorder.connect(self._send_text)
         self._sandbox = sandbox
         self._workspace = Path(str(sandbox["workspace"]))
-        self._nudges = nudges
+        self._records = InterruptRecords(interrupts)
+        self._dropped = DroppedInterrupts(self._interrupted)
         self._tools: dict[str, Tool] = {}
         self._last_cell: _Call | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -244,7 +243,7 @@ class Worker:
             shell.user_ns, shell.user_ns_hidden, detach, self._sandbox, self._check_fork
         )
         hide_snapshots_from_wait()
-        os.set_blocking(self._nudges, False)
+        self._dropped.install()
         # Before the host learns that this worker is ready, and so before it may interrupt anything.
         signal.signal(signal.SIGINT, self._on_interrupt)
         # Fork by user code: buffered output would be sent twice, and two would write to one channel.
@@ -259,7 +258,9 @@ class Worker:
                 # Fork outside the loop: inside, the child would wake up in the middle of a loop iteration
                 # that its parent is going to finish.
                 descriptor = self._channel.descriptors.popleft()
-                woken = forks.take_snapshot(descriptor, own=(*loop.own_descriptors(), self._nudges))
+                woken = forks.take_snapshot(
+                    descriptor, own=(*loop.own_descriptors(), self._records.descriptor)
+                )
                 if woken is not None:
                     # In a fork that was woken. The frames behind the request are the other worker's.
                     if woken.interrupts is not None:
@@ -288,9 +289,8 @@ class Worker:
         Its timers, tasks and background programs would otherwise run, and be announced, here too.
         """
         loop.drop_pending()
-        os.close(self._nudges)
-        os.set_blocking(interrupts, False)
-        self._nudges = interrupts
+        os.close(self._records.descriptor)
+        self._records = InterruptRecords(interrupts)
         _announcers.clear()
         self._holder = self._running = self._recorder.main = None
         # Tasks that are collected while they wait complain about it.
@@ -312,7 +312,7 @@ class Worker:
             return
         self._owns_channel = False
         self._close_channel(loop)
-        os.close(self._nudges)
+        os.close(self._records.descriptor)
         # Our handler reads from the socket that was closed above. The user's process ends by SIGINT, as
         # programs do.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -378,52 +378,54 @@ class Worker:
         A signal handler runs between any two instructions of the main thread, which may hold any lock: take
         none here, not even that of a `Cancellation`.
         """
-        targets = self._read_nudges()
-        for number in targets & self._calls.keys():
-            self._calls[number].interrupts += 1
+        targets = self._records.read()
+        for number in targets:
+            if number in self._calls:
+                self._calls[number].interrupts.signals += 1
+            else:
+                self._records.keep(number)
+        repeated = self._dropped.take_repeated()
         running = self._calls.get(self._running or 0)
         if running is not None:
-            # Between user code and the coroutine that drives it an exception would be lost; the code is about
-            # to yield there anyway, and the cancellation follows.
+            # Between user code and the coroutine that drives it an exception would be lost. The code is about
+            # to yield there, and the cancellation follows, or it is about to go on, and `_drive` throws.
             is_driver = frame is not None and frame.f_code is Worker._drive.__code__
             # Race: the host asks twice, by signal and by frame. If the frame came first and was carried out,
             # this signal is its echo and must not strike what the call does to clean up.
-            is_target = running.number in targets and running.interrupts > running.cancels
-            if not is_driver and (is_target or not targets):
+            is_target = running.number in targets and running.interrupts.is_due
+            if not is_driver and (is_target or (not targets and repeated in (None, running.number))):
+                running.interrupts.raised = running.interrupts.signals
                 raise KeyboardInterrupt
-        elif not targets and self._holder is not None:
+        elif not targets and self._holder is not None and repeated is None:
             # Not the host's: user code has sent it, as threads do with `_thread.interrupt_main`. The call
             # awaits. Signal: a handler runs between any two instructions, so it only asks the loop to cancel.
             asyncio.get_running_loop().call_soon_threadsafe(self._cancel, self._holder)
 
-    def _read_nudges(self) -> set[int]:
-        """Return the calls that the host wants interrupted; none for a SIGINT of user code's own."""
-        # User code may have made the pipe one that blocks: read only what is there.
-        if not unread_bytes(self._nudges):
-            return set()
-        try:
-            data = os.read(self._nudges, _NUDGE_BYTES)
-        except OSError:
-            return set()
-        whole = len(data) // INTERRUPT_RECORD.size * INTERRUPT_RECORD.size
-        return {number for (number,) in INTERRUPT_RECORD.iter_unpack(data[:whole])}
+    def _interrupted(self) -> int | None:
+        """Return the number of the call whose code runs, if the host has asked that it end."""
+        running = self._calls.get(self._running or 0)
+        return running.number if running is not None and running.interrupts.is_asked else None
 
     def _cancel(self, number: int) -> None:
         if number in self._tasks:
-            self._calls[number].cancels += 1
             self._calls[number].cancellation.cancel()
-            self._tasks[number].cancel()
-            self._inputs.cancel(number)
+            if self._calls[number].interrupts.note_frame():
+                self._tasks[number].cancel()
+                self._inputs.cancel(number)
 
     @types.coroutine
     def _drive(
-        self, coroutine: Coroutine[Any, Any, ResultPieces], number: int
+        self, coroutine: Coroutine[Any, Any, ResultPieces], call: _Call
     ) -> Generator[Any, Any, ResultPieces]:
         """Drive user code step by step, so that it is known when it runs and an interrupt can reach it."""
         value: Any = None
         error: BaseException | None = None
         while True:
-            self._running = number
+            self._running = call.number
+            if call.interrupts.is_due:
+                # Race: the signal came while none of the code ran, which may never yield for the frame.
+                call.interrupts.note_thrown()
+                error = asyncio.CancelledError()
             try:
                 step = coroutine.send(value) if error is None else coroutine.throw(error)
             except StopIteration as stop:
@@ -459,6 +461,7 @@ class Worker:
                 listener=listener,
             ),
             cancellation=Cancellation(),
+            interrupts=InterruptCount(signals=self._records.take(number)),
             attached=self._channel.descriptors.popleft() if header.get("attached") else None,
         )
         task = self._tasks[number] = asyncio.get_running_loop().create_task(self._run(call))
@@ -575,7 +578,7 @@ class Worker:
             # Signal: an earlier call may have ignored it. Then Stop could only end the whole worker.
             _signal.signal(signal.SIGINT, self._on_interrupt)
         try:
-            pieces = await self._drive(self._execute(call), call.number)
+            pieces = await self._drive(self._execute(call), call)
         except WorkerBroken as error:
             self._give_up(error)
         except BaseException as error:  # SystemExit as well: a tool's failure is its result, never our end
@@ -607,7 +610,7 @@ class Worker:
                 "correct its execute()."
             )
             result = ToolResult.error(message, recoverable=False)
-        if call.interrupts or call.cancels:
+        if call.interrupts.is_asked:
             result = name_threads(mark_stopped(result), _new_threads(call))
         elif result.is_error and self._runs_cells(call.frame):
             # Most often the cell is wrong; but what runs cells may be broken, and fail each of them.
