@@ -38,7 +38,7 @@ PACKAGE = str(Path(aisotools.__file__).parent) + os.sep
 FIRST = {"read-only call": (40, 184, 118), "asked write": (61, 369, 284), "undo": (34, 221, 220)}
 """Modules, functions and crossings of the first version, whose modules lay in one folder."""
 
-ROUNDS = 7
+ROUNDS = 20
 PAUSE_S = 0.05
 """Longer than a tick of the kernel's clock."""
 

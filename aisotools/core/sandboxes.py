@@ -14,17 +14,23 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from aisotools.core.protocols import OutputCaps, ToolPayload
 from aisotools.core.types import Json, ToolCall, ToolResult
 
+INTERRUPTED_BEFORE = ToolResult.error("The call was interrupted before it ran.").with_metadata(stopped=True)
+"""The result of a call that was interrupted before it was given to what runs it."""
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class CallDispatch:
-    """Whether a call was given to what runs it.
+    """Whether a call was given to what runs it, and whether it was interrupted before or after that.
 
     Attributes:
         is_given: False while it certainly was not. A sandbox in which calls may wait sets this to False when
             it gets one, and to True before it does anything for it that a later call could notice.
+        is_interrupted: True once somebody has asked to stop the call. A sandbox that gets such a call returns
+            `INTERRUPTED_BEFORE`.
     """
 
     is_given: bool = True
+    is_interrupted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import ParamSpec, Protocol
 
+from aisotools.core.exceptions import ArgumentError
 from aisotools.core.protocols import Tool, ToolPayload
+from aisotools.core.sandboxes import CallDispatch
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Decision, Effect, Facts, Json, RunsIn, ToolCall, ToolResult, with_changes
 from aisotools.policy.quoted import quoted_texts
@@ -80,6 +82,27 @@ class CodeDigester(Protocol):
 
 SourcesFinder = Callable[[Facts, Facts], Facts]
 """Returns facts with digests of what the call reads: gets the declared facts, and the resolved ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRequest:
+    """A call whose request is recorded.
+
+    Attributes:
+        call: The call, with arguments that its caller cannot change any more; as it came if they have a flaw.
+        tool: The tool of that name when the call was made; None if there was none.
+        size: How large the arguments are, as `check_size` says.
+        flaw: Why the arguments are too large to be read; None if they are not too large.
+        started_s: When the call was made, in seconds of the monotonic clock.
+        dispatch: Whether it was given to what runs it, and whether it was interrupted.
+    """
+
+    call: ToolCall
+    tool: Tool | None
+    size: int = 0
+    flaw: ArgumentError | None = None
+    started_s: float
+    dispatch: CallDispatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

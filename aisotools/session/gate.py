@@ -16,8 +16,8 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast, get_args
+from weakref import WeakSet
 
 from aisotools.core.concurrency import LoopTurns, OrderedTurns, run_to_completion
 from aisotools.core.events import CallDecided, CallEmitted, CallFinished, CallRequested, CallStarted
@@ -31,12 +31,13 @@ from aisotools.core.exceptions import (
 )
 from aisotools.core.protocols import Approver, OutputCaps, Tool, ToolContext
 from aisotools.core.retention import RetentionBudget
-from aisotools.core.sandboxes import CallDispatch, SandboxCall
+from aisotools.core.sandboxes import INTERRUPTED_BEFORE, CallDispatch, SandboxCall
 from aisotools.core.truncation import ResultStore, truncate_result
 from aisotools.core.types import Decision, Effect, Facts, Json, Origin, ToolCall, ToolResult, with_changes
 from aisotools.policy.grants import Grants, names_to_allow
 from aisotools.policy.prepared import (
     CallDecision,
+    CallRequest,
     PreparedCall,
     call_digest,
     changes_something,
@@ -103,25 +104,6 @@ def make_call(name: object, arguments: object = None, *, origin: str, call_id: o
     return ToolCall(call_id, name, checked, origin=cast("Origin", origin))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
-    """A call whose request is recorded.
-
-    Attributes:
-        call: The call, with arguments that its caller cannot change any more; as it came if they have a flaw.
-        tool: The tool of that name when the call was made; None if there was none.
-        size: How large the arguments are, as `check_size` says.
-        flaw: Why the arguments are too large to be read; None if they are not too large.
-        started_s: When the call was made, in seconds of the monotonic clock.
-    """
-
-    call: ToolCall
-    tool: Tool | None
-    size: int = 0
-    flaw: ArgumentError | None = None
-    started_s: float
-
-
 class Gate:
     """Decides about calls, runs them and records them. A session has one.
 
@@ -160,6 +142,7 @@ class Gate:
         self._session_key = session_key
         self._used_ids: set[str] = set()
         self._host_calls = HostCalls()
+        self._unfinished: WeakSet[CallDispatch] = WeakSet()
         self._closed_reason = self._block_reason = ""
         self._turns = LoopTurns()
         self._preparing = OrderedTurns()
@@ -216,7 +199,9 @@ class Gate:
         self._block_reason = reason and (self._block_reason or reason)
 
     def interrupt(self) -> None:
-        """Withdraw open questions and stop what runs on the host."""
+        """Withdraw open questions, stop what runs on the host, and let no call begin that was made before."""
+        for dispatch in tuple(self._unfinished):
+            dispatch.is_interrupted = True
         self._approvals.interrupt()
         self._host_calls.interrupt()
 
@@ -256,12 +241,12 @@ class Gate:
 
     async def run_many(self, calls: Sequence[ToolCall], env: CallEnvironment) -> list[ToolResult]:
         """Run several calls with one question for all that need one; see `Session.call_many`."""
-        unfinished: dict[int, _Request] = {}
+        unfinished: dict[int, CallRequest] = {}
         results: dict[int, ToolResult] = {}
 
         async def run(index: int, decision: CallDecision | ToolResult) -> None:
             request = unfinished.pop(index)
-            results[index] = await self._finish(request, self._confirm_and_run(decision, env))
+            results[index] = await self._finish(request, self._confirm_and_run(request, decision, env))
 
         try:
             for index, call in enumerate(calls):
@@ -279,8 +264,10 @@ class Gate:
                 self._record_end(request, _CANCELLED)
         return [results[index] for index in range(len(calls))]
 
-    async def _record_request(self, call: ToolCall) -> _Request:
+    async def _record_request(self, call: ToolCall) -> CallRequest:
         """Find the tool, copy the arguments if they are not too large, and record the request."""
+        dispatch = CallDispatch(is_given=False)
+        self._unfinished.add(dispatch)
         call = bounded_call(call)
         tool = self.registry.get(call.name)
         await load_analysis(tool)
@@ -291,7 +278,7 @@ class Gate:
         except ArgumentError as flaw:
             # Neither copied nor recorded.
             self._event_log.add(CallRequested, call.id, call=with_changes(call, arguments={}))
-            return _Request(call=call, tool=tool, flaw=flaw, started_s=time.monotonic())
+            return CallRequest(call=call, tool=tool, flaw=flaw, started_s=time.monotonic(), dispatch=dispatch)
         if size >= _LARGE_ARGUMENTS:
             self._turns.spend()
         try:
@@ -305,7 +292,7 @@ class Gate:
                 await self._take_turn(size)
         call = with_changes(call, arguments=arguments)
         self._event_log.add(CallRequested, call.id, call=call)
-        return _Request(call=call, tool=tool, size=size, started_s=time.monotonic())
+        return CallRequest(call=call, tool=tool, size=size, started_s=time.monotonic(), dispatch=dispatch)
 
     async def _take_turn(self, size: int) -> None:
         """Wait for a turn of the loop in which no other large arguments are read, if these are large."""
@@ -316,7 +303,7 @@ class Gate:
         await self.results.write_waiting(call_id)
         await self._event_log.prepare(call_id, shown)
 
-    async def _finish(self, request: _Request, work: Awaitable[ToolResult]) -> ToolResult:
+    async def _finish(self, request: CallRequest, work: Awaitable[ToolResult]) -> ToolResult:
         """Await `work`, cap its result and record it, whatever happens."""
         call, result = request.call, _CANCELLED
         try:
@@ -349,7 +336,7 @@ class Gate:
             self._record_end(request, result)
         return result
 
-    def _record_end(self, request: _Request, result: ToolResult) -> None:
+    def _record_end(self, request: CallRequest, result: ToolResult) -> None:
         call, duration_s = request.call, time.monotonic() - request.started_s
         self._event_log.add(CallFinished, call.id, name=call.name, result=result, duration_s=duration_s)
 
@@ -391,7 +378,7 @@ class Gate:
 
     async def _decide(
         self,
-        request: _Request,
+        request: CallRequest,
         env: CallEnvironment,
         tool: Tool | None = None,
         *,
@@ -430,7 +417,7 @@ class Gate:
 
     async def _decide_and_run(
         self,
-        request: _Request,
+        request: CallRequest,
         env: CallEnvironment,
         tool: TransferTool | None,
         timeout_s: float | None,
@@ -446,9 +433,11 @@ class Gate:
             if flaw := foresee_refusal(decision, env):
                 return exception_result(flaw)
             await self._take_turn(request.size)
+            if request.dispatch.is_interrupted:
+                return INTERRUPTED_BEFORE
             (decision,) = await self._ask([decision], env, approver)
             decision = await self._confirm(decision, env, tool, approver)
-        return await self._run_decided(decision, env, timeout_s, tool)
+        return await self._run_decided(request, decision, env, timeout_s, tool)
 
     async def _ask_where_needed(
         self, decisions: list[CallDecision | ToolResult], env: CallEnvironment
@@ -491,10 +480,12 @@ class Gate:
         tried = await self._trials.run(decision, env, timeout_s)
         return validated_result(decision.prepared.tool, tried) if isinstance(tried, ToolResult) else tried
 
-    async def _confirm_and_run(self, decision: CallDecision | ToolResult, env: CallEnvironment) -> ToolResult:
+    async def _confirm_and_run(
+        self, request: CallRequest, decision: CallDecision | ToolResult, env: CallEnvironment
+    ) -> ToolResult:
         if isinstance(decision, CallDecision):
             decision = await self._confirm(decision, env)
-        return await self._run_decided(decision, env, None)
+        return await self._run_decided(request, decision, env, None)
 
     async def _confirm(
         self,
@@ -542,6 +533,7 @@ class Gate:
 
     async def _run_decided(
         self,
+        request: CallRequest,
         decision: CallDecision | ToolResult,
         env: CallEnvironment,
         timeout_s: float | None,
@@ -579,11 +571,11 @@ class Gate:
         self._event_log.add(CallStarted, call.id, runs_in=prepared.facts.runs_in, level=env.level)
         try:
             if prepared.effect is not Effect.READ_ONLY:
-                return await self._run_guarded(decision, env, timeout_s, session_tool)
+                return await self._run_guarded(request.dispatch, decision, env, timeout_s, session_tool)
             if env.before_read is not None:
                 await env.before_read()
             result = await self._find_refusal(prepared) or await self._run_unguarded(
-                prepared, env, timeout_s, session_tool, CallDispatch()
+                request.dispatch, prepared, env, timeout_s, session_tool
             )
             return result if env.on_read is None else env.on_read(prepared, result)
         except ToolError as error:  # a guard demands that something is done first
@@ -601,6 +593,7 @@ class Gate:
 
     async def _run_guarded(
         self,
+        dispatch: CallDispatch,
         decision: CallDecision,
         env: CallEnvironment,
         timeout_s: float,
@@ -610,7 +603,6 @@ class Gate:
         prepared = decision.prepared
         entered: list[Guard] = []
         result: ToolResult | None = None
-        dispatch = CallDispatch(is_given=False)
         try:
             for guard in env.guards:
                 await guard.before(prepared)
@@ -620,8 +612,7 @@ class Gate:
             if is_shown and (differences := await env.find_differences(prepared)):
                 result = denial_result(prepared.original.name, (*differences, _MEANWHILE))
             elif (result := await self._find_refusal(prepared)) is None:
-                dispatch.is_given = True
-                result = await self._run_unguarded(prepared, env, timeout_s, session_tool, dispatch)
+                result = await self._run_unguarded(dispatch, prepared, env, timeout_s, session_tool)
         finally:
             # A cancelled call may have changed something too. All guards that were entered run to their end,
             # however often the caller is cancelled meanwhile: the outermost holds the workspace's lock.
@@ -643,14 +634,17 @@ class Gate:
 
     async def _run_unguarded(
         self,
+        dispatch: CallDispatch,
         prepared: PreparedCall,
         env: CallEnvironment,
         timeout_s: float,
         session_tool: TransferTool | None,
-        dispatch: CallDispatch,
     ) -> ToolResult:
         """Have the sandbox or the host run a call, and check the value that comes back."""
         call, only_reads = prepared.call, prepared.effect is Effect.READ_ONLY
+        if dispatch.is_interrupted:
+            return INTERRUPTED_BEFORE
+        dispatch.is_given = True
         if prepared.payload is None:
             context, on_left = self._context(call, env), None if only_reads else env.on_work_left
             result = await self._host_calls.run(prepared.tool, call, context, timeout_s, on_left)

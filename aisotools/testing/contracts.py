@@ -478,6 +478,18 @@ class SandboxContract:
         assert not fine.is_error, fine.content
         assert "lost" not in self.listener.kinds()
 
+    def test_runs_no_call_that_was_interrupted_before(self) -> None:
+        """A call that somebody has asked to stop on its way here is not run."""
+
+        async def scenario(sandbox: Sandbox) -> tuple[SandboxCall, ToolResult]:
+            stopped = _call(_spin, {})
+            stopped.dispatch.is_interrupted = True
+            return stopped, await sandbox.call(stopped)
+
+        stopped, result = self.run(scenario)
+        assert result.metadata["stopped"] is True
+        assert not stopped.dispatch.is_given
+
     def test_takes_turns(self) -> None:
         """Sync tools run one at a time; async ones overlap."""
 

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from aisotools.core.exceptions import SandboxError, ToolError
 from aisotools.core.protocols import Cancellation, Declaration, Tool, ToolContext, ToolPayload
-from aisotools.core.sandboxes import SandboxCall, SandboxListener, SandboxStatus
+from aisotools.core.sandboxes import INTERRUPTED_BEFORE, SandboxCall, SandboxListener, SandboxStatus
 from aisotools.core.types import Effect, Facts, Json, RunsIn, ToolResult
 from aisotools.sandbox.confinement.detect import Detection
 from aisotools.sandbox.confinement.levels import at_least
@@ -222,6 +222,9 @@ class FakeSandbox:
                 error_kind="environment",
             )
         async with self._scheduler.slot(request.shipment.concurrency):
+            if request.dispatch.is_interrupted:
+                request.dispatch.is_given = False
+                return INTERRUPTED_BEFORE
             worker = self._ensure_worker()
             work = worker.begin(request)
             try:

@@ -14,7 +14,8 @@ from aisotools.builtin import WORKER_MODULES
 from aisotools.core.protocols import OutputCaps, ToolPayload
 from aisotools.core.sandboxes import SandboxCall, SandboxStatus
 from aisotools.core.types import Json, ToolCall, ToolResult
-from aisotools.sandbox.host.sandbox import LocalSandbox, StopTimeouts
+from aisotools.sandbox.host.calls import StopTimeouts
+from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import spawn
 from aisotools.tools.function import FunctionTool

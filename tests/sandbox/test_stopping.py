@@ -13,7 +13,7 @@ import pytest
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.confinement.levels import LEVELS
-from aisotools.sandbox.host.sandbox import StopTimeouts
+from aisotools.sandbox.host.calls import StopTimeouts
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import spawn, tree
 from aisotools.tools.function import tool

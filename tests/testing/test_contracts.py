@@ -290,6 +290,13 @@ class LosesItsWorker(FakeSandbox):
         self.lose()
 
 
+@breaks(SandboxContract, "test_runs_no_call_that_was_interrupted_before")
+class RunsWhatWasInterrupted(FakeSandbox):
+    async def call(self, request: SandboxCall) -> ToolResult:
+        request.dispatch.is_interrupted = False
+        return await super().call(dataclasses.replace(request, timeout_s=0.1))
+
+
 @breaks(SandboxContract, "test_takes_turns")
 class RunsEverythingAtOnce(FakeSandbox):
     async def call(self, request: SandboxCall) -> ToolResult:

@@ -18,7 +18,7 @@ import time
 from typing import Any
 
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied, as_clause
-from aisotools.core.sandboxes import SandboxCall, SandboxListener, SandboxStatus
+from aisotools.core.sandboxes import INTERRUPTED_BEFORE, SandboxCall, SandboxListener, SandboxStatus
 from aisotools.core.types import ToolResult
 from aisotools.integrations.jupyter_gateway.calls import (
     KernelReply,
@@ -182,6 +182,9 @@ class RemoteSandbox:
 
     async def call(self, request: SandboxCall) -> ToolResult:
         """Run one call; see `aisotools.core.sandboxes.Sandbox.call`. A kernel runs one at a time."""
+        if request.dispatch.is_interrupted:
+            request.dispatch.is_given = False
+            return INTERRUPTED_BEFORE
         task = asyncio.current_task()
         assert task is not None
         self._queued[task] = task.cancelling()
@@ -194,7 +197,7 @@ class RemoteSandbox:
             # `interrupt` cancels queued calls. If nobody else cancelled the task too, that is a result, no
             # cancellation: uncancel() restores the count from before.
             if task in self._stopped and task.uncancel() <= self._queued[task]:
-                return ToolResult.error("The call was interrupted before it ran.").with_metadata(stopped=True)
+                return INTERRUPTED_BEFORE
             raise
         finally:
             self._queued.pop(task, None)

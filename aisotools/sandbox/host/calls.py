@@ -69,6 +69,21 @@ _MAX_PID = 1 << 22  # the kernel's own limit
 _MAX_NAME_CHARS = 200
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopTimeouts:
+    """Seconds that each step of stopping a call may take. Together they bound when control comes back.
+
+    Attributes:
+        interrupt_s: For the call to end after it was cancelled and interrupted.
+        kill_s: For its processes to end.
+        recover_s: For a snapshot to take the place of the worker that was killed.
+    """
+
+    interrupt_s: float = 0.35
+    kill_s: float = 0.08
+    recover_s: float = 0.13
+
+
 class ProgramListener(Protocol):
     """Receives what a worker says about the programs of its calls; see `sandbox.process.ownership`."""
 

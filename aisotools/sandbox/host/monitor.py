@@ -633,7 +633,8 @@ class ResourceMonitor:
             is_unclear = bool(self._recent and self._recent[-1].unseen_files)
             wait_s = pause_after(cost_s, is_busy=is_unclear or self._is_busy())
             self._rested_at_s = self._loop.time() + pause_after(cost_s, is_busy=True)
-            if not self._stopped:
+            # Case: the loop was closed under this task, which ends when it is collected.
+            if not self._stopped and not self._loop.is_closed():
                 self._timer = self._loop.call_later(wait_s, self._begin_sample)
 
     def _measure(self, exempt: Collection[int]) -> tuple[ResourceUsage, float]:

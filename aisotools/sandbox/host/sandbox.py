@@ -21,10 +21,16 @@ from typing import Any
 
 from aisotools.core.concurrency import wait_for_tasks
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
-from aisotools.core.sandboxes import CallDispatch, SandboxCall, SandboxListener, SandboxStatus
+from aisotools.core.sandboxes import (
+    INTERRUPTED_BEFORE,
+    CallDispatch,
+    SandboxCall,
+    SandboxListener,
+    SandboxStatus,
+)
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.confinement import levels
-from aisotools.sandbox.host.calls import PendingCall, send_call
+from aisotools.sandbox.host.calls import PendingCall, StopTimeouts, send_call
 from aisotools.sandbox.host.connection import WorkerConnection
 from aisotools.sandbox.host.displays import DisplayRouter
 from aisotools.sandbox.host.failures import (
@@ -61,21 +67,6 @@ _MOST_BROKEN = 2
 # nobody has asked to stop.
 _BROKEN_RECOVERY_S = 3.0
 _NO_SWEEP = contextlib.nullcontext()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopTimeouts:
-    """Seconds that each step of stopping a call may take. Together they bound when control comes back.
-
-    Attributes:
-        interrupt_s: For the call to end after it was cancelled and interrupted.
-        kill_s: For its processes to end.
-        recover_s: For a snapshot to take the place of the worker that was killed.
-    """
-
-    interrupt_s: float = 0.35
-    kill_s: float = 0.08
-    recover_s: float = 0.13
 
 
 @dataclass(slots=True)
@@ -251,6 +242,9 @@ class LocalSandbox:
 
     async def call(self, request: SandboxCall) -> ToolResult:
         """Run one call; see `aisotools.core.sandboxes.Sandbox.call`."""
+        if request.dispatch.is_interrupted:
+            request.dispatch.is_given = False
+            return INTERRUPTED_BEFORE
         task = asyncio.current_task()
         assert task is not None
         caller = self._callers[task] = _Caller(request.dispatch, task.cancelling())
@@ -305,7 +299,7 @@ class LocalSandbox:
             # Two meanings of cancellation: `interrupt` cancels a queued caller to stop its call, which is a
             # result. If somebody else has cancelled the task as well, that wins.
             if caller.is_interrupted and task.uncancel() <= caller.cancel_requests:
-                return ToolResult.error("The call was interrupted before it ran.").with_metadata(stopped=True)
+                return INTERRUPTED_BEFORE
             raise
         finally:
             del self._callers[task]
@@ -343,6 +337,10 @@ class LocalSandbox:
             content = f"{request.call.name} was not run: it could not be sent to the sandbox. {error}"
             return ToolResult.error(content, error_kind="invalid")
         try:
+            if request.dispatch.is_interrupted:
+                # Race: that was while the call was about to be sent, and could not be found among those sent.
+                pending.is_interrupted = True
+                await self._stop(connection, request, pending, "interrupted")
             done, _ = await asyncio.wait([pending.future], timeout=request.timeout_s)
             if not done:
                 result = await self._on_timeout(connection, request, pending)
@@ -473,6 +471,7 @@ class LocalSandbox:
     async def interrupt(self) -> None:
         """Stop whatever runs or waits to run, keeping the worker if its calls can be interrupted."""
         for task, caller in self._callers.items():
+            caller.dispatch.is_interrupted = True
             if not caller.dispatch.is_given:
                 caller.is_interrupted = True
                 task.cancel()
