@@ -27,6 +27,8 @@ CAP = "cap"
 """Metadata key of a result that selects its caps: `shell`, `search`, `list` or `web`."""
 
 _LONG_CHARS = 1 << 20
+_FEEDS_LOOKED_FOR = 1_000
+_ENCODED_CHARS = 1 << 18
 
 MEMORY_BYTES = 2 << 20
 """Bytes of text that a `ResultStore` holds in memory before it uses files."""
@@ -99,7 +101,8 @@ def truncate_text(text: str, max_chars: int, max_lines: int | None = None, hint:
         hint: Appended to the note; how to read the rest.
     """
     total = len(text)
-    lines = text.count("\n") + (not text.endswith("\n") and text != "")
+    feeds = _count_feeds(text)
+    lines = feeds + (not text.endswith("\n") and text != "")
     if total <= max(max_chars, 0) and (max_lines is None or lines <= max_lines):
         return None
     # The numbers in the note are known only after the cut; reserve room for the longest ones.
@@ -120,13 +123,25 @@ def truncate_text(text: str, max_chars: int, max_lines: int | None = None, hint:
     if (start := text.find("\n", tail_start - 1, tail_start + (total - tail_start) // 2) + 1) > 0:
         tail_start = start
     first = text.count("\n", 0, head_end) + 1
-    # A line of which only the end is shown counts as left out; the line feed after one begins no other.
-    last = first + text.count("\n", head_end, tail_start - text.endswith("\n", head_end, tail_start))
+    # A line of which only the end is shown counts as left out; the line feed after one begins no other. What
+    # is left out may be megabytes, and what is shown is short.
+    left_out = feeds - (first - 1) - text.count("\n", tail_start)
+    last = first + left_out - text.endswith("\n", head_end, tail_start)
     where = f"lines {first} to {last} of {lines}" if lines > 1 else "of one line"
     note = f"[{tail_start - head_end} of {total} characters left out here: {where}{hint}]"
     gap = "" if not head_end or text[head_end - 1] == "\n" else "\n"
     shown = head_end + total - tail_start
     return Excerpt(f"{text[:head_end]}{gap}{note}\n{text[tail_start:]}", shown, total, note)
+
+
+def _count_feeds(text: str) -> int:
+    """Count line feeds, of which megabytes may have few: to find one takes a tenth of what to count takes."""
+    position = -1
+    for count in range(_FEEDS_LOOKED_FOR):
+        position = text.find("\n", position + 1)
+        if position < 0:
+            return count
+    return _FEEDS_LOOKED_FOR + text.count("\n", position + 1)
 
 
 def _end_of_first_lines(text: str, count: int) -> int:
@@ -445,7 +460,9 @@ class ResultStore(Mapping[str, StoredText]):
 
 
 def _put(spill: SpillFile, text: str) -> Extent:
-    return spill.put(text.encode("utf-8", "surrogatepass"))
+    # In pieces, between which other threads run.
+    starts = range(0, len(text), _ENCODED_CHARS)
+    return spill.put(*[text[at : at + _ENCODED_CHARS].encode("utf-8", "surrogatepass") for at in starts])
 
 
 def truncate_result(

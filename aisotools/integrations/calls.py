@@ -33,6 +33,7 @@ _DATA_KEYS = frozenset({"enum", "const", "default"})
 _NAMING_KEYS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _LINE_CHARS = "\n\r\t"
 _MAX_QUOTED_CHARS = 60
+_CHECKED_CHARS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,13 +186,16 @@ def clean_text(text: str, max_chars: int | None) -> str:
 
 def _check_visible(text: str, what: str, keep: str) -> None:
     """Raise a `ValueError` if a text has a character that nobody sees; blanks of any width are seen."""
-    shown = visible(text, keep)
-    if shown == text:
-        return
-    hidden = [char for char in text if char not in keep and unicodedata.category(char) != "Zs"]
-    found = next((char for char in hidden if visible(char, keep) != char), None)
-    if found is not None:
-        quoted = visible(text, "")[:_MAX_QUOTED_CHARS]
+    # In pieces, between which other threads run.
+    for at in range(0, len(text), _CHECKED_CHARS):
+        piece = text[at : at + _CHECKED_CHARS]
+        if visible(piece, keep) == piece:
+            continue
+        hidden = [char for char in set(piece) if char not in keep and unicodedata.category(char) != "Zs"]
+        found = next((char for char in hidden if visible(char, keep) != char), None)
+        if found is None:
+            continue
+        quoted = visible(text[:_MAX_QUOTED_CHARS], "")[:_MAX_QUOTED_CHARS]
         raise ValueError(
             f"its schema has U+{ord(found):04X}, which nobody sees, in {what} '{quoted}'; a model would have "
             "to send what no card can show"

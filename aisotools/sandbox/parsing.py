@@ -48,7 +48,7 @@ MAX_TEXT_BYTES = 64 << 20
 go: to become so large takes 30 ms."""
 
 _TEXT_STEP_BYTES = 1 << 20
-_COUNT_STEP_BYTES = 4 << 20
+_COUNT_STEP_BYTES = 1 << 20
 
 # How many items are freed at once.
 _RELEASED_ITEMS = 2_000
@@ -247,31 +247,31 @@ class _SteppedParser:
         self._looks_left = _MAX_LOOKS * len(data)
 
     def steps(self, built: list[Any]) -> Generator[None, None, Any]:
-        self._skip_space()
+        yield from self._skip_space()
         value = yield from self._open_item(None)
         built.append(value)
         while self._stack:
             container = self._stack[-1]
             end = min(self._at + STEP_BYTES, len(self._data))
-            if self._take_guessed(container, end) or self._take_exact(container, end):
+            if self._take_guessed(container, end) or (yield from self._take_exact(container, end)):
                 yield
                 continue
             # No item ends within the part: the first one is larger.
             began = self._at
-            self._skip_space()
+            yield from self._skip_space()
             if self._at > began:
                 continue
             key = None
             if container.opening == b"{":
                 key = yield from self._text()
-                self._skip_space()
+                yield from self._skip_space()
                 if self._next() != b":":
                     raise ValueError("expected a colon")
                 self._at += 1
-                self._skip_space()
+                yield from self._skip_space()
             yield from self._open_item(key)
             yield
-        self._skip_space()
+        yield from self._skip_space()
         if self._at < len(self._data):
             raise ValueError("trailing characters")
         return value
@@ -279,10 +279,16 @@ class _SteppedParser:
     def _next(self) -> bytes:
         return self._data[self._at : self._at + 1]
 
-    def _skip_space(self) -> None:
-        found = _match_space(self._data, self._at)
-        assert found is not None  # it may be empty
-        self._at = found.end()
+    def _skip_space(self) -> Generator[None, None, None]:
+        """Go on to what follows a space of any length."""
+        while True:
+            end = self._at + STEP_BYTES
+            found = _match_space(self._data, self._at, end)
+            assert found is not None  # it may be empty
+            self._at = found.end()
+            if self._at < end:
+                return
+            yield
 
     # ---- small items, many at once
 
@@ -300,7 +306,7 @@ class _SteppedParser:
         self._at, self._needs_item = cut + 1, True
         return True
 
-    def _take_exact(self, container: _Container, end: int) -> bool:
+    def _take_exact(self, container: _Container, end: int) -> Generator[None, None, bool]:
         """Take the items up to the last comma that stands between two, or up to the end of the container."""
         self._looks_left -= end - self._at
         if self._looks_left < 0:
@@ -318,7 +324,7 @@ class _SteppedParser:
                 if depth < 0:
                     if sign != container.closing:
                         raise ValueError("a bracket of another kind")
-                    self._close(container, token.start())
+                    yield from self._close(container, token.start())
                     return True
         if cut < 0:
             return False
@@ -342,16 +348,16 @@ class _SteppedParser:
         else:
             container.items.extend(items)
 
-    def _close(self, container: _Container, end: int) -> None:
+    def _close(self, container: _Container, end: int) -> Generator[None, None, None]:
         if self._needs_item or self._data[self._at : end].strip():
             self._add(container, end)
         self._stack.pop()
         self._at = end + 1
-        self._end_item()
+        yield from self._end_item()
 
-    def _end_item(self) -> None:
+    def _end_item(self) -> Generator[None, None, None]:
         """Expect that another item follows the one that has just ended, or the end of the container."""
-        self._skip_space()
+        yield from self._skip_space()
         self._needs_item = False
         if not self._stack:
             return
@@ -382,7 +388,7 @@ class _SteppedParser:
             else:
                 parent[key] = value
         if closing is None:
-            self._end_item()
+            yield from self._end_item()
             return value
         if len(self._stack) >= _MAX_DEPTH:
             raise ValueError("too deeply nested")

@@ -25,11 +25,12 @@ MAX_SCHEMA_VALUES = 20_000
 """Values in a schema, at any depth."""
 
 MAX_SCHEMA_CHARS = 1 << 20
-"""Characters of all names and texts in a schema."""
+"""Characters of all names and texts in a schema, with the digits of its integers."""
 
 _MAX_PATTERNS_WORK = 2 * MAX_COMPILE_WORK  # of all patterns of a schema; the event loop waits meanwhile
 _MAX_SHOWN_CHARS = 80
 _WHOLE = "as a whole"
+_BITS_PER_DIGIT = 3
 _MAX_INDEX_DIGITS = 6
 
 
@@ -118,6 +119,9 @@ def size_flaw(schema: object) -> str:
         for node in level:
             if isinstance(node, str):
                 chars += len(node)
+            elif isinstance(node, int):
+                # About that many digits. To write them down takes time with the square of their number.
+                chars += node.bit_length() // _BITS_PER_DIGIT
             elif isinstance(node, Mapping | list | tuple):
                 values += len(node)
                 if values > MAX_SCHEMA_VALUES:
