@@ -18,6 +18,7 @@ from tests.sites import PACKAGE
 FOLDERS = ("sandbox.confinement.", "sandbox.process.", "sandbox.host.", "sandbox.worker.")
 MODULES = frozenset(
     {
+        "integrations.mcp.heads",
         "integrations.mcp.messages",
         "sandbox.arrow",
         "sandbox.data",

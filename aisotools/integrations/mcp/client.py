@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from mcp import Client, types
 from mcp.client.session import IncomingMessage
@@ -24,21 +24,23 @@ from aisotools.core.truncation import HeadTailBuffer
 from aisotools.core.types import Effect, Json, ToolResult
 from aisotools.core.untrusted import UNTRUSTED, mark_untrusted
 from aisotools.integrations.mcp.logs import LogBudget
-from aisotools.integrations.mcp.messages import Inbox
+from aisotools.integrations.mcp.messages import Inbox, Streams
 from aisotools.integrations.mcp.screening import Screen
 from aisotools.integrations.mcp.tools import MAX_TOOLS, Offers, RemoteTool, from_mcp_result, local_name
-from aisotools.integrations.mcp.transport import STDERR_TAIL_BYTES, ServerEndpoint, Streams, describe_error
+from aisotools.integrations.mcp.transport import STDERR_TAIL_BYTES, ServerEndpoint, describe_error
 from aisotools.policy.prompts import visible
 from aisotools.sandbox.parsing import release_steps
 from aisotools.tools.registry import ToolRegistry
 
+Result = TypeVar("Result")
+
 _log = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_S = 30.0
-_CLOSE_TIMEOUT_S = 8.0
+_CLOSE_TIMEOUT_S = 7.0
 """How long a connection may take to end by itself: a program is given three seconds, and so is a server that
 is told so over HTTP."""
-_CANCEL_TIMEOUT_S = 2.0
+_CANCEL_TIMEOUT_S = 1.5
 _MAX_PAGES = 32
 _MIN_RELIST_INTERVAL_S = 1.0
 """A server may announce changes of its list as often as it likes; it is not read more often."""
@@ -133,7 +135,9 @@ class McpServer:
                 raise UsageError(f"The MCP server {self.name!r} was removed; add it again.")
             if self._client is not None:
                 return
+            await self._wait_for_end()  # of the last connection, which notes its end where this one begins
             self._ended.clear()
+            self._end_reason = ""
             ready: asyncio.Future[None] = self._loop.create_future()
             with self._log_budget.apply():  # a task has the context in which it was made
                 self._connection = self._loop.create_task(self._run_connection(ready))
@@ -154,6 +158,8 @@ class McpServer:
             if isinstance(error, TimeoutError)
             else describe_error(error)
         )
+        if self._end_reason and self._end_reason not in reason:
+            reason = f"{reason}; {self._end_reason}"
         stderr = self._stderr.tail_text().strip()
         stderr = f" It said: {visible(stderr)}" if stderr else ""
         return f"The MCP server {self.name!r} ({self.endpoint.description}) cannot be used: {reason}.{stderr}"
@@ -177,16 +183,18 @@ class McpServer:
                 ) as client:
                     self._update_tools(await _list_tools(client, screen))
                     self._client, self._screen = client, screen
-                    ready.set_result(None)
-                    async with self._subscribe(client):
-                        await self._follow_changes(client, screen)
+                    try:
+                        ready.set_result(None)
+                        async with self._subscribe(client):
+                            await self._follow_changes(client, screen)
+                    finally:
+                        self._client = self._screen = None  # from now on no call can be made
         except Exception as error:
             if not ready.done():
                 ready.set_exception(error)
             else:
                 _log.info("The connection to the MCP server %s ended: %s", self.name, describe_error(error))
         finally:
-            self._client = self._screen = None
             self._log_budget.report()
             if not ready.done():
                 ready.set_exception(ConnectionError(self._end_reason or "the connection ended"))
@@ -229,13 +237,14 @@ class McpServer:
         ended = asyncio.ensure_future(self._ended.wait())
         try:
             while not ended.done():
-                changed = asyncio.ensure_future(self._list_changed.wait())
-                await asyncio.wait([ended, changed], return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
-                if ended.done():
+                if await _before(ended, self._list_changed.wait()) is None:
                     return
                 self._list_changed.clear()
-                self._update_tools(await _list_tools(client, screen))
+                # A long list is read no further once the connection ends.
+                offers = await _before(ended, _list_tools(client, screen))
+                if offers is None:
+                    return
+                self._update_tools(offers)
                 await asyncio.wait([ended], timeout=_MIN_RELIST_INTERVAL_S)
         finally:
             ended.cancel()
@@ -371,6 +380,10 @@ class McpServer:
         It ends within ten seconds, whatever the server does.
         """
         self.begin_close()
+        await self._wait_for_end()
+
+    async def _wait_for_end(self) -> None:
+        """Wait until the connection has ended, of which it knows that it is to."""
         if self._connection is None:
             return
         _, pending = await asyncio.wait([self._connection], timeout=_CLOSE_TIMEOUT_S)
@@ -407,6 +420,21 @@ class _ServerProgress:
         self._count += 1
         text = visible((message or "")[:_MAX_MESSAGE_CHARS])
         self._context.emit("progress", progress=progress, total=total, message=text)
+
+
+async def _before(ended: asyncio.Future[Any], work: Coroutine[Any, Any, Result]) -> Result | None:
+    """Return the result of `work`, which is cancelled when `ended` is done; None then."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait([ended, task], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if task.cancel():
+            await asyncio.wait([task], timeout=_CANCEL_TIMEOUT_S)
+    if not ended.done():
+        return task.result()
+    if task.done() and not task.cancelled():
+        task.exception()  # of no interest any more; asyncio would log that nobody has looked at it
+    return None
 
 
 async def _list_tools(client: Client, screen: Screen) -> Offers:

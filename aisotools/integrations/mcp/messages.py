@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
+import io
 import re
 import secrets
 from collections.abc import Iterator, Mapping
@@ -54,8 +55,14 @@ MAX_SMALL_PARTS = 1_000
 """How many lists, objects and commas a message may have that the library validates. It takes a few
 milliseconds for so many."""
 
+MAX_SMALL_CHARS = 1 << 18
+"""How many characters such a message may have when it is longer than what is parsed at once."""
+
 MESSAGE_EVENTS = frozenset({b"event", b"event:", b"event: ", b"event:message", b"event: message"})
 """Lines of events over HTTP that name the kind of which messages are."""
+
+Streams = tuple[Any, Any]
+"""The memory streams that the library reads messages from and writes them to."""
 
 _TOO_MANY = (
     f"it has more than {MAX_CONTAINERS:,} lists and objects, {MAX_NESTED:,} of them with others inside, or "
@@ -67,13 +74,14 @@ _MAX_MESSAGE_DEPTH = 120
 _MAX_TOKENS = 1_000_000
 # To look for the end of a text that long takes up to 30 ms, in which no other thread runs.
 _MAX_SEARCHED_BYTES = 1 << 20
-_DECODED_BYTES = 1 << 20
+_DECODED_BYTES = 1 << 17
 _MAX_METHOD_CHARS = 200
 _MAX_ID_CHARS = 200
 _MAX_PARAMS = 32
 _MAX_PARAM_CHARS = 2_000
 _END_CHARS = 300
 _MAX_DIGITS = 15
+_BITS_PER_DIGIT = 3
 _MAX_NUMBER = 1e100
 
 _MAX_FIELD_BYTES = 1_000
@@ -84,10 +92,10 @@ _MAX_RETRY_DIGITS = 9
 _find_outside = re.compile(rb'["\[\]{}]').search
 _find_in_text = re.compile(rb'["\\]').search
 _SEARCHED_AT_ONCE = 1 << 18
-_ESCAPE = re.compile(
+_match_escape = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
-)
+).match
 _LONG_NUMBER = re.compile(
     # A text without an end goes up to the end of all: looking for one from each quotation mark would take
     # long. Possessive (`*+`): to be able to go back, the search would note each character, in 100 bytes.
@@ -209,7 +217,7 @@ async def _parse(text: bytes, built: list[Any]) -> Any:
         with contextlib.suppress(ValueError):
             return await in_steps(parse_steps(mended, built))
         await in_steps(release_steps(built))
-    if not _may_be_deep(mended):
+    if not await in_thread(_may_be_deep, mended):
         raise ValueError("this is no JSON")
     return await in_steps(parse_steps(await in_thread(cut_depth, mended), built))
 
@@ -230,6 +238,20 @@ def has_few_parts(value: Any) -> bool:
                 return False
             pending += item.values() if type(item) is dict else item
     return True
+
+
+def has_few_chars(value: Any) -> bool:
+    """Return whether a value with few parts has at most `MAX_SMALL_CHARS` characters and digits."""
+    pending, left = [value], MAX_SMALL_CHARS
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            left -= len(item)
+        elif isinstance(item, int):
+            left -= item.bit_length() // _BITS_PER_DIGIT
+        elif type(item) in {dict, list}:
+            pending += [*item, *item.values()] if type(item) is dict else item
+    return left >= 0
 
 
 def _short_params(params: Any) -> dict[str, Any]:
@@ -265,8 +287,19 @@ def parse_message(line: bytes) -> SessionMessage | UnreadableMessage:
 
 def _may_be_deep(text: bytes) -> bool:
     """Return whether `cut_depth` may help, within a second."""
-    brackets = text.count(b"{") + text.count(b"[")
-    return brackets > _MAX_MESSAGE_DEPTH and brackets + sum(map(text.count, (b'"', b"\\"))) < _MAX_TOKENS
+    brackets = _count(text, b"{", b"[")
+    return _MAX_MESSAGE_DEPTH < brackets < _MAX_TOKENS - _count(text, b'"', b"\\")
+
+
+def _count(text: bytes, *signs: bytes) -> int:
+    """Count signs, at least up to `_MAX_TOKENS`. Other threads run in between."""
+    count = 0
+    for at in range(0, len(text), _SEARCHED_AT_ONCE):
+        for sign in signs:
+            count += text.count(sign, at, at + _SEARCHED_AT_ONCE)
+        if count > _MAX_TOKENS:
+            break
+    return count
 
 
 def _parsed(text: bytes) -> SessionMessage:
@@ -278,20 +311,48 @@ def replace_unreadable(text: bytes) -> bytes:
     """Return JSON with U+FFFD for each half of a character, and a remark instead of each very long number.
 
     In a long message numbers are left as they are.
+
+    Raises:
+        ValueError: If that makes it longer than a message may be.
     """
     if not text.isascii():
-        # In pieces, between which other threads run.
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        ends = range(_DECODED_BYTES, len(text) + _DECODED_BYTES, _DECODED_BYTES)
-        text = b"".join(
-            decoder.decode(text[end - _DECODED_BYTES : end], final=end >= len(text)).encode() for end in ends
-        )
-    if text.count(b"\\") < _MAX_TOKENS:
-        text = _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], text)
-    if text.count(b'"') < _MAX_TOKENS and len(text) <= _MAX_SEARCHED_BYTES:
+        text = _replace_bytes(text)
+    if _count(text, b"\\") < _MAX_TOKENS:
+        text = _replace_halves(text)
+    if len(text) <= _MAX_SEARCHED_BYTES and _count(text, b'"') < _MAX_TOKENS:
         remark = b'"(a number of thousands of digits)"'
         text = _LONG_NUMBER.sub(lambda token: remark if token[1] else token[0], text)
     return text
+
+
+def _replace_bytes(text: bytes) -> bytes:
+    """Return UTF-8 with U+FFFD for what is none. Other threads run in between."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    replaced = io.BytesIO()  # its value is no copy
+    for at in range(0, len(text), _DECODED_BYTES):
+        end = at + _DECODED_BYTES
+        replaced.write(decoder.decode(text[at:end], final=end >= len(text)).encode())
+        if replaced.tell() > MAX_MESSAGE_BYTES:
+            raise ValueError("this is no UTF-8")
+    return replaced.getvalue()
+
+
+def _replace_halves(text: bytes) -> bytes:
+    """Return JSON with U+FFFD for each escape of half a character. Other threads run in between."""
+    replaced = io.BytesIO()
+    start, at = 0, text.find(b"\\")
+    while at >= 0:
+        escape = _match_escape(text, at)
+        end = escape.end() if escape else at + 1
+        if escape and escape[1]:
+            replaced.write(text[start:at])
+            replaced.write(rb"\ufffd")
+            start = end
+        at = text.find(b"\\", end)
+    if not start:
+        return text
+    replaced.write(text[start:])
+    return replaced.getvalue()
 
 
 def cut_depth(text: bytes) -> bytes:

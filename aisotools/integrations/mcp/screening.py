@@ -29,16 +29,18 @@ from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from aisotools.core.concurrency import in_steps
 from aisotools.core.threads import in_thread
 from aisotools.integrations.mcp.messages import (
+    MAX_SMALL_CHARS,
     MAX_SMALL_PARTS,
     Inbox,
+    Streams,
     UnreadableMessage,
     find_id,
+    has_few_chars,
     has_few_parts,
     looks_like_answer,
     request_number,
 )
 from aisotools.integrations.mcp.tools import Offers, check_offers
-from aisotools.integrations.mcp.transport import Streams
 from aisotools.sandbox.parsing import release_steps
 
 _log = logging.getLogger(__name__)
@@ -62,6 +64,7 @@ _CALL_KEY = "aisotools/call"
 """Key in `_meta` of a call, by which its request is recognized. It is taken out before the call is sent."""
 _PAGE_KEYS = ("nextCursor", "ttlMs", "cacheScope", "resultType")
 """What the library needs to know of a list besides the tools."""
+_MAX_PAGE_VALUE_CHARS = 8_192
 _HEADER_KEY = "x-mcp-header"
 _MAX_HEADER_SCHEMA_CHARS = 1 << 16
 """Characters of the schemas with arguments that are sent in headers, in one list. The library looks through
@@ -213,6 +216,7 @@ class Screen:
                 async for item in transport_reading:
                     for screened in await self._screen(item):
                         await self._incoming.send(screened)
+                    del item  # it may be megabytes, and the next one may be long in coming
             except TimeoutError:
                 self._on_end(f"it sent more than {MAX_UNANSWERED} requests and takes no answers")
             finally:
@@ -237,13 +241,12 @@ class Screen:
                 message.result = await self._screen_call(number, result)
             elif method == _LIST_METHOD:
                 message.result = await self._screen_list(result)
-            elif has_few_parts(result):
+            elif not (excess := _excess(result)):
                 message.result = result
             else:
                 await in_steps(release_steps([result]))
                 if method is not None:
-                    reason = f"the answer to {method} has more than {MAX_SMALL_PARTS:,} parts"
-                    return [self._failure(number, reason)]
+                    return [self._failure(number, f"the answer to {method} has more than {excess}")]
         if method is None and (number > self._last_id or number < 0):
             self._doubt("it answered a request that was never made")
             return []
@@ -273,6 +276,12 @@ class Screen:
 
     async def _screen_list(self, result: dict[str, Any]) -> dict[str, Any]:
         page = {key: result[key] for key in _PAGE_KEYS if isinstance(result.get(key), str | int)}
+        for key in [key for key, value in page.items() if not _is_short(value)]:
+            # A cursor is sent back to the server, and these have a form that the library checks.
+            del page[key]
+            self.offers.refused[f"(with a long {key})"] = (
+                f"{key} has more than {_MAX_PAGE_VALUE_CHARS:,} characters, and is not used"
+            )
         listed = result.pop("tools", None)
         await in_steps(release_steps([result]))
         if isinstance(listed, list):
@@ -345,6 +354,17 @@ def needed_params(method: str, params: Mapping[str, Any]) -> dict[str, Any] | No
         # Only changes of tools are ever asked for.
         needed["notifications"] = {key: value for key, value in filters.items() if isinstance(value, bool)}
     return needed
+
+
+def _excess(result: dict[str, Any]) -> str:
+    """Return what the library may not see so much of as `result` has; empty if it may."""
+    if not has_few_parts(result):
+        return f"{MAX_SMALL_PARTS:,} parts"
+    return "" if has_few_chars(result) else f"{MAX_SMALL_CHARS:,} characters"
+
+
+def _is_short(value: str | int) -> bool:
+    return len(value) <= _MAX_PAGE_VALUE_CHARS if isinstance(value, str) else abs(value) < _MAX_NUMBER
 
 
 def _is_plain_number(value: object) -> bool:

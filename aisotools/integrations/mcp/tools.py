@@ -8,10 +8,9 @@ which a name or a value has a character that nobody sees is refused.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import re
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -41,6 +40,12 @@ MAX_CONTENT_PARTS = 20_000
 MAX_MEDIA_PARTS = 1_000
 """Images and sounds among them."""
 
+MAX_LONG_NUMBERS = 100
+"""Integers of more than 300 digits in the structured content of one result."""
+
+_LONG_NUMBER_BITS = 1_000
+_ITEMS_AT_ONCE = 5_000
+_CHARS_AT_ONCE = 1 << 17
 _BLOCKS_AT_ONCE = 500
 _PIECES_AT_ONCE = 1_000
 _MAX_LABEL_CHARS = 80
@@ -117,7 +122,10 @@ def check_offers(listed: Sequence[object], offers: Offers) -> list[OfferedTool]:
             )
             break
         name = listing.get("name") if isinstance(listing, Mapping) else None
-        label = visible(name, "")[:_MAX_SERVER_NAME_CHARS] if isinstance(name, str) else "(without a name)"
+        # Cut first: to make megabytes visible takes a second.
+        label = "(without a name)"
+        if isinstance(name, str):
+            label = visible(name[:_MAX_SERVER_NAME_CHARS], "")[:_MAX_SERVER_NAME_CHARS]
         try:
             offer = check_offer(listing)
             if any(other.name == offer.name for other in offers.sound):
@@ -410,6 +418,8 @@ def from_mcp_result(response: Mapping[str, Any], server: str) -> Generator[None,
             yield
     value = response.get("structuredContent")
     content = "\n".join(texts)
+    if value is not None:
+        yield from _check_numbers(value)
     if not content and value is not None:
         content = yield from _json_text(value)
     yield
@@ -468,14 +478,77 @@ def _label(value: object) -> str:
     return "a list" if isinstance(value, list) else short_repr(value)[:_MAX_LABEL_CHARS]
 
 
+def _check_numbers(value: Json) -> Generator[None, None, None]:
+    """Look at the integers of a value, in steps: to write one down takes time with the square of its digits.
+
+    Raises:
+        ValueError: If there are more than `MAX_LONG_NUMBERS` long ones.
+    """
+    pending: list[Iterator[Any]] = [iter((value,))]
+    long = looked_at = 0
+    while pending:
+        for item in pending[-1]:
+            looked_at += 1
+            if not looked_at % _ITEMS_AT_ONCE:
+                yield
+            if isinstance(item, int):
+                long += item.bit_length() > _LONG_NUMBER_BITS
+            elif isinstance(item, list | Mapping):
+                pending.append(iter(item.values() if isinstance(item, Mapping) else item))
+                break
+        else:
+            pending.pop()
+        if long > MAX_LONG_NUMBERS:
+            raise ValueError(
+                f"its structuredContent has more than {MAX_LONG_NUMBERS} integers of hundreds of digits; ask "
+                "for fewer at a time, or for them as texts"
+            )
+
+
 def _json_text(value: Json) -> Generator[None, None, str]:
     """Return the compact JSON of a value, in steps."""
-    text = io.StringIO()
-    for number, piece in enumerate(_JSON.iterencode(value)):
-        text.write(piece)
-        if not number % _PIECES_AT_ONCE:
+    parts: list[str] = []
+    pieces: list[str] = []
+    chars = 0
+    for piece in _json_pieces(value):
+        pieces.append(piece)
+        chars += len(piece)
+        if len(pieces) >= _PIECES_AT_ONCE or chars >= _CHARS_AT_ONCE:
+            parts.append("".join(pieces))
+            pieces.clear()
+            chars = 0
             yield
-    return text.getvalue()
+    return "".join([*parts, *pieces])
+
+
+def _json_pieces(value: Json) -> Iterator[str]:
+    """Yield the compact JSON of a value in pieces, also of a long text."""
+    if isinstance(value, str):
+        if len(value) <= _CHARS_AT_ONCE:
+            yield _JSON.encode(value)
+            return
+        yield '"'
+        for at in range(0, len(value), _CHARS_AT_ONCE):
+            yield _JSON.encode(value[at : at + _CHARS_AT_ONCE])[1:-1]
+        yield '"'
+    elif isinstance(value, Mapping):
+        sign = "{"
+        for key, item in value.items():
+            yield sign
+            yield from _json_pieces(key)
+            yield ":"
+            yield from _json_pieces(item)
+            sign = ","
+        yield "}" if sign == "," else "{}"
+    elif isinstance(value, list):
+        sign = "["
+        for item in value:
+            yield sign
+            yield from _json_pieces(item)
+            sign = ","
+        yield "]" if sign == "," else "[]"
+    else:
+        yield _JSON.encode(value)
 
 
 def _decoded_bytes(encoded: str) -> int:

@@ -1,4 +1,4 @@
-"""Transports of the Model Context Protocol: bounded connections to servers, and a local HTTP server.
+"""Transports of the Model Context Protocol: bounded connections to programs, and a local HTTP server.
 
 The library's own stdio client reads lines of any length, passes on more of the environment than a server
 needs, and wants a standard error with a file descriptor, which a notebook does not have.
@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import io
 import ipaddress
-import json
 import os
-import re
 import secrets
 import shlex
 import signal
@@ -21,23 +20,20 @@ from asyncio.subprocess import Process, SubprocessStreamProtocol
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
-import httpx2
 import uvicorn
-from mcp.client.streamable_http import streamable_http_client
 from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.message import SessionMessage
 
 from aisotools.core.exceptions import UsageError
-from aisotools.core.threads import in_thread
 from aisotools.core.truncation import HeadTailBuffer
 from aisotools.integrations.addresses import is_loopback
-from aisotools.integrations.mcp.messages import MAX_MESSAGE_BYTES, MESSAGE_EVENTS, Inbox, kept_field
+from aisotools.integrations.mcp.http_client import http_transport
+from aisotools.integrations.mcp.messages import MAX_MESSAGE_BYTES, Inbox, Streams
 from aisotools.policy.prompts import visible
 from aisotools.sandbox.process.tree import signal_group
 from aisotools.tools.validation import MAX_ARGUMENT_BYTES, short_repr
@@ -55,32 +51,13 @@ PATH = "/mcp"
 MIN_TOKEN_CHARS = 32
 
 _MAX_ERROR_CHARS = 2_000
-_LINE_END = re.compile(rb"\r\n|\n|\r")
-_EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
-_MAX_EVENT_LINES = 1_000
-_MAX_HEADER_CHARS = 2_000
 _READ_BYTES = 1 << 16
 _BLANK_LINE_BYTES = 64
 _BLANK_LINES_AT_ONCE = 100
-_MAX_LINE_END = 3  # bytes of the end of an event that may have come already
-_DATA_LINE = re.compile(rb"data(?::|$)")
 _EXIT_GRACE_S = 1.0
 """Wait before each stronger way to end a server's process."""
-_HTTP_TIMEOUT = httpx2.Timeout(30.0, read=3_600.0)
-"""The read timeout is long: a call has a deadline of its own."""
-_DELETE_TIMEOUT_S = 3.0
-"""How long it may take to tell the server that its session ends."""
-_NOTICE_TIMEOUT_S = 30.0
-"""How long a server may take to accept what has no result. What is sent after it waits."""
-_MAX_NOTICE_BYTES = 1 << 16
-_MAX_FOLLOWED = 3
-_METHODS_WITH_BODY = frozenset({"GET", "POST"})
-_REDIRECTS = range(300, 400)
 _MAX_REQUESTS = 256
 _SHUTDOWN_GRACE_S = 1
-
-Streams = tuple[Any, Any]
-"""The memory streams that the library reads messages from and writes them to."""
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -124,7 +101,7 @@ class ServerEndpoint:
     ) -> AbstractAsyncContextManager[Streams]:
         """Return a context manager that connects; see `stdio_transport`."""
         if self.url:
-            return http_transport(self.url, token=self.token, inbox=inbox)
+            return http_transport(self.url, token=self.token, inbox=inbox, on_end=on_end)
         return stdio_transport(
             self.command, env=self.env, cwd=self.cwd, stderr=stderr, on_end=on_end, inbox=inbox
         )
@@ -171,7 +148,7 @@ async def stdio_transport(
     try:
         # As `create_subprocess_exec` does, which keeps the transport to itself.
         pipes, protocol = await loop.subprocess_exec(
-            lambda: SubprocessStreamProtocol(limit=_READ_BYTES, loop=loop),
+            lambda: _Pipes(limit=_READ_BYTES, loop=loop),
             *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -210,30 +187,34 @@ async def stdio_transport(
                     stream.close()
 
 
+class _Pipes(SubprocessStreamProtocol):
+    """The pipes of a process, of which the input may break: `_receive` reports the end of the process."""
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        """Note that a pipe is closed. Nobody waits for that of the input, and an error would be logged."""
+        super().pipe_connection_lost(fd, exc if fd else None)
+
+
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Yield the lines of a stream. Each is copied once: `readline` copies several times, without a break.
+    """Yield the lines of a stream, put together as they come: `readline` copies each several times, at once.
 
     Raises:
         ValueError: If one is longer than `MAX_MESSAGE_BYTES`.
     """
-    pieces: list[bytes] = []
-    size = 0
+    pending = io.BytesIO()  # its value is no copy
     while data := await stream.read(_READ_BYTES):
         start = 0
         while end := data.find(b"\n", start) + 1:
-            pieces.append(data[start:end])
-            line = b"".join(pieces)
-            pieces.clear()
+            pending.write(data[start:end])
+            line = pending.getvalue()
+            pending = io.BytesIO()
             yield line
             del line
-            start, size = end, 0
-        if start < len(data):
-            pieces.append(data[start:])
-            size += len(pieces[-1])
-            if size > MAX_MESSAGE_BYTES:
-                raise ValueError("the line is too long")
-    if pieces:
-        yield b"".join(pieces)
+            start = end
+        if pending.write(data[start:]) and pending.tell() > MAX_MESSAGE_BYTES:
+            raise ValueError("the line is too long")
+    if pending.tell():
+        yield pending.getvalue()
 
 
 async def _receive(process: Process, incoming: Any, on_end: Callable[[str], object], inbox: Inbox) -> None:
@@ -248,7 +229,10 @@ async def _receive(process: Process, incoming: Any, on_end: Callable[[str], obje
                 if blank_lines % _BLANK_LINES_AT_ONCE == 0:
                     await asyncio.sleep(0)
                 continue
-            await incoming.send(await inbox.read(line))
+            message = await inbox.read(line)
+            del line  # it may be megabytes, and the next one may be long in coming
+            await incoming.send(message)
+            del message
     except ValueError:
         # From `_lines`.
         reason = f"it sent a message of more than {MAX_MESSAGE_BYTES >> 20} MiB"
@@ -323,210 +307,6 @@ def checked_url(url: str, *, secret: bool) -> str:
     if secret and parts.scheme == "http" and not is_loopback(parts.hostname):
         raise UsageError(f"The token would be sent to {parts.hostname} unencrypted. Use https.")
     return url
-
-
-class _BoundedStream(httpx2.AsyncByteStream):
-    """A response body that fails beyond `max_bytes`, if that is given, and lets the loop go on."""
-
-    def __init__(self, body: httpx2.AsyncByteStream, max_bytes: int | None) -> None:
-        self._body = body
-        self._max_bytes = max_bytes
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        async for chunk in self._body:
-            size += len(chunk)
-            if self._max_bytes is not None and size > self._max_bytes:
-                raise httpx2.ReadError(
-                    f"The server sent more than {MAX_MESSAGE_BYTES >> 20} MiB in one response."
-                )
-            yield chunk
-            # The server chooses how long the pieces are. Thousands of single bytes may come at once.
-            await asyncio.sleep(0)
-
-    async def aclose(self) -> None:
-        await self._body.aclose()
-
-
-class _NoBody(httpx2.AsyncByteStream):
-    """An empty body in the place of one that nobody needs."""
-
-    def __init__(self, body: httpx2.AsyncByteStream) -> None:
-        self._body = body
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        nothing: tuple[bytes, ...] = ()
-        for piece in nothing:
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._body.aclose()
-
-
-class _ReadableBody(httpx2.AsyncByteStream):
-    """The body of a response that is one message, in a form that the library can parse if there is one."""
-
-    def __init__(self, body: httpx2.AsyncByteStream, inbox: Inbox) -> None:
-        self._body = body
-        self._inbox = inbox
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        body = bytearray()  # a list of pieces could take a hundred times as much
-        async for chunk in self._body:
-            body += chunk
-        yield await self._inbox.rewrite(bytes(body))
-
-    async def aclose(self) -> None:
-        await self._body.aclose()
-
-
-class _ReadableEvents(httpx2.AsyncByteStream):
-    """A stream of events, each with its message in a form that the library can parse if there is one.
-
-    With `skip`, what is no message is left out: nothing was asked for that would end with it.
-    """
-
-    def __init__(self, body: httpx2.AsyncByteStream, inbox: Inbox, *, skip: bool = False) -> None:
-        self._body = body
-        self._inbox = inbox
-        self._skip = skip
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        pending = bytearray()
-        async for chunk in self._body:
-            searched = max(len(pending) - _MAX_LINE_END, 0)
-            pending += chunk
-            while found := _EVENT_END.search(pending, searched):
-                with memoryview(pending) as view:
-                    event = bytes(view[: found.end()])
-                del pending[: found.end()]
-                searched = 0
-                if len(event) > _READ_BYTES:
-                    await asyncio.sleep(0)  # to copy and to split what is long takes a while each
-                yield await self._readable(event)
-                # There may be thousands in what came at once.
-                await asyncio.sleep(0)
-            if len(pending) > MAX_MESSAGE_BYTES:
-                raise httpx2.ReadError(
-                    f"The server sent more than {MAX_MESSAGE_BYTES >> 20} MiB in one event."
-                )
-        if pending:
-            yield await self._readable(bytes(pending))
-
-    async def _readable(self, event: bytes) -> bytes:
-        """Return an event; if its message has to be changed for it, with that on one line."""
-        if event.count(b"\n") + event.count(b"\r") > 2 * _MAX_EVENT_LINES:
-            raise httpx2.ReadError(f"The server sent an event of more than {_MAX_EVENT_LINES:,} lines.")
-        plain = event.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in event else event
-        ends = [found.start() for found in re.finditer(b"\n", plain)]
-        spans = list(zip([0, *(end + 1 for end in ends)], [*ends, len(plain)], strict=True))
-        data = [
-            plain[start + (6 if plain.startswith(b"data: ", start) else 5) : end]
-            for start, end in spans
-            if _DATA_LINE.match(plain, start, end)
-        ]
-        others = [plain[start:end] for start, end in spans if not _DATA_LINE.match(plain, start, end)]
-        fields = list(filter(None, map(kept_field, filter(None, others))))
-        names = [line for line in fields if line.startswith(b"event")]
-        if is_foreign := not MESSAGE_EVENTS.issuperset(names):
-            # No message of the protocol. The library would log its name.
-            fields, data = [line for line in fields if line not in names], []
-        text = data[0] if len(data) == 1 else b"\n".join(data)
-        if len(event) > _READ_BYTES:
-            await asyncio.sleep(0)
-        changed = await self._inbox.rewrite(text, skip=self._skip) if text else text
-        if changed == text and fields == list(filter(None, others)) and not is_foreign:
-            return event
-        if not changed:
-            return b"\n".join([*fields, *([b"data:"] if data else []), b"", b""]) if fields else b""
-        # A text that is no message may have line ends of its own.
-        changed = b"\ndata: ".join(_LINE_END.split(changed))
-        return b"\n".join([*fields, b"data: " + changed, b"", b""])
-
-    async def aclose(self) -> None:
-        await self._body.aclose()
-
-
-async def _bound_response(response: httpx2.Response, inbox: Inbox) -> None:
-    # Called before the body is read. A compressed body could grow beyond any bound.
-    if response.headers.get("content-encoding", "identity") != "identity":
-        raise httpx2.DecodingError("The server sent a compressed response, which was not requested.")
-    for name in ("content-type", "location", "mcp-session-id"):
-        # The library logs them, and sends the last one with each request.
-        if len(response.headers.get(name, "")) > _MAX_HEADER_CHARS:
-            raise httpx2.RemoteProtocolError(
-                f"The server sent a header {name!r} of more than {_MAX_HEADER_CHARS:,} characters."
-            )
-    if not isinstance(response.stream, httpx2.AsyncByteStream):
-        return
-    method = response.request.method
-    if method == "DELETE":
-        response.headers.pop("location", None)  # each step of a redirection would have a deadline of its own
-    if method not in _METHODS_WITH_BODY or response.status_code in _REDIRECTS:
-        # The library reads the whole of it, and uses nothing of it.
-        response.stream = _NoBody(response.stream)
-        return
-    kind = response.headers.get("content-type", "").lower()
-    is_stream = kind.startswith("text/event-stream")
-    # The response to a GET is an endless stream of events, each of which is bounded.
-    max_bytes = None if is_stream and method == "GET" else MAX_MESSAGE_BYTES
-    response.stream = _BoundedStream(response.stream, max_bytes)
-    if is_stream:
-        response.headers["content-type"] = (
-            "text/event-stream"  # a charset would make others of its characters
-        )
-        response.stream = _ReadableEvents(response.stream, inbox, skip=method == "GET")
-    elif kind.startswith("application/json"):
-        response.stream = _ReadableBody(response.stream, inbox)
-
-
-class _HttpClient(httpx2.AsyncClient):
-    """A client whose requests that are no calls have a deadline. A call has one of its own."""
-
-    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        deadline_s = _deadline_s(request)
-        try:
-            async with asyncio.timeout(deadline_s):
-                return await super().send(request, **options)
-        except TimeoutError:
-            text = f"The server gave no answer to {request.method} within {deadline_s:g} s."
-            raise httpx2.ReadTimeout(text, request=request) from None
-
-
-def _deadline_s(request: httpx2.Request) -> float | None:
-    """Return for how long a server may keep a request waiting for the head of its response."""
-    if request.method == "DELETE":
-        return _DELETE_TIMEOUT_S
-    # A stream of events may begin when there is one. What is long is a call: nothing else of ours is.
-    if request.method != "POST" or len(request.content) > _MAX_NOTICE_BYTES:
-        return None
-    with contextlib.suppress(ValueError):
-        message = json.loads(request.content)
-        if isinstance(message, dict) and not {"id", "method"} <= message.keys():
-            return _NOTICE_TIMEOUT_S
-    return None
-
-
-@asynccontextmanager
-async def http_transport(url: str, *, token: str | None, inbox: Inbox) -> AsyncIterator[Streams]:
-    """Connect to a server over HTTP. What it sends is read by `inbox`."""
-    headers = {"Accept-Encoding": "identity"}
-    if token is not None:
-        headers["Authorization"] = f"Bearer {token}"
-    # In a thread: to read the certificates of this machine takes 35 ms.
-    tls = await in_thread(httpx2.create_ssl_context)
-    async with (
-        _HttpClient(
-            headers=headers,
-            verify=tls,
-            timeout=_HTTP_TIMEOUT,
-            follow_redirects=False,
-            max_redirects=_MAX_FOLLOWED,
-            event_hooks={"response": [partial(_bound_response, inbox=inbox)]},
-        ) as client,
-        streamable_http_client(url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
-    ):
-        yield streams
 
 
 # ---- serving over HTTP

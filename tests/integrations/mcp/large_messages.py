@@ -33,7 +33,10 @@ from tests.integrations.mcp.large_server import SHAPES
 from tests.sandbox.rig import rss_bytes
 
 SERVER = [sys.executable, "-S", str(Path(__file__).with_name("large_server.py"))]
+HEAD_SERVER = [sys.executable, "-S", str(Path(__file__).with_name("head_server.py"))]
 WAYS = ("stdio", "json", "events")
+HEADS = "heads"
+"""The way of a server whose shape is one of heads; see `head_server`."""
 _SAMPLE_S = 0.002
 
 
@@ -56,7 +59,8 @@ def serving(shape: str, way: str) -> Iterator[dict[str, Any]]:
     if way == "stdio":
         yield {"command": [*SERVER, shape, way]}
         return
-    with subprocess.Popen([*SERVER, shape, way], stdout=subprocess.PIPE) as process:
+    server = HEAD_SERVER if way == HEADS else SERVER
+    with subprocess.Popen([*server, shape, way], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:
             yield {"url": f"http://127.0.0.1:{int(process.stdout.readline())}/mcp"}

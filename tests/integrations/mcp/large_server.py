@@ -41,6 +41,15 @@ def header_tools() -> list[dict[str, Any]]:
     ]
 
 
+def schema(values: list[Any]) -> dict[str, Any]:
+    return {"inputSchema": {"type": "object", "properties": {"x": {"enum": values}}}}
+
+
+def begin(number: int) -> bytes:
+    """Return an answer up to a value in its structured content."""
+    return b'{"jsonrpc":"2.0","id":%d,"result":{"content":[],"structuredContent":{"a":' % number
+
+
 RESULTS: dict[str, Callable[[], dict[str, Any]]] = {
     # What honest servers send.
     "a table": lambda: {"content": [], "structuredContent": {"rows": ROWS}},
@@ -94,6 +103,17 @@ WHOLE: dict[str, Callable[[Any], bytes]] = {
         % (number, b"[" * 300 + b"1," * 9_000 + b"1" + b"]" * 300)
     ),
     "no JSON": lambda number: b'{"jsonrpc":"2.0","id":%d,"result":{"a":"%s' % (number, b"\\n" * 4_000_000),
+    "no message": lambda _: b"x" * 30_000_000,
+    "quotes": lambda number: begin(number) + b'"' + rb"\"" * 15_000_000,
+    "one number": lambda number: begin(number) + b"1" * 30_000_000 + b"}}}",
+    "no UTF-8": lambda number: begin(number) + b'"' + b"\xff" * 30_000_000 + b'"}}}',
+    "halves of characters": lambda number: begin(number) + b'"' + rb"\ud800" * 5_000_000 + b'"}}}',
+    "spaces": lambda number: b" " * 30_000_000 + begin(number) + b"1}}}",
+    "long numbers": lambda number: begin(number) + b"[" + b",".join([b"9" * 4_200] * 7_000) + b"]}}}",
+    "a long value": lambda number: begin(number) + b'"' + "\xe9".encode() * 15_000_000 + b'"}}}',
+    "many lines": lambda number: (
+        begin(number) + b"[" + b",\n".join([b'"%s"' % (b"x" * 30_000)] * 990) + b"]}}}"
+    ),
     "brackets": lambda number: b'{"jsonrpc":"2.0","id":%d,"result":%s' % (number, b"[" * 8_000_000),
 }
 LISTS: dict[str, Callable[[], dict[str, Any]]] = {
@@ -103,6 +123,13 @@ LISTS: dict[str, Callable[[], dict[str, Any]]] = {
         "tools": [{"name": "b", "inputSchema": {"type": "object", "properties": keys(100_000)}}, TOOL]
     },
     "malformed tools": lambda: {"tools": [{}] * 100_000 + [TOOL]},
+    "a long name": lambda: {"tools": [TOOL, {**TOOL, "name": "b" * 28_000_000}]},
+    "a long cursor": lambda: {"tools": [TOOL], "nextCursor": "c" * 20_000_000},
+    "a long description": lambda: {"tools": [TOOL, {**TOOL, "name": "b", "description": "\x1b" * 4_000_000}]},
+    "long numbers in a schema": lambda: {"tools": [TOOL, {**schema([10**4_199] * 7_000), "name": "b"}]},
+    "long texts in schemas": lambda: {
+        "tools": [TOOL, *[{**schema(["\xe9" * 500_000]), "name": f"b{number}"} for number in range(9)]]
+    },
     "tools with headers": lambda: {"tools": [TOOL, *header_tools()]},
 }
 BEGINNINGS: dict[str, Callable[[], dict[str, Any]]] = {
@@ -113,6 +140,7 @@ BEGINNINGS: dict[str, Callable[[], dict[str, Any]]] = {
 ICONS = {"icons": [{"src": "a"}] * 100_000}
 INFORMATION: dict[str, Callable[[], dict[str, Any]]] = {
     "icons": lambda: ICONS,
+    "a long title": lambda: {"title": "\x1b" * 5_000_000},
     "a few malformed icons": lambda: {"icons": [{"sizes": 5}] * 480},
 }
 NOTICES: dict[str, Callable[[], bytes]] = {
@@ -175,7 +203,8 @@ class Handler(BaseHTTPRequestHandler):
         if not sent:
             body, kind = b"", "text/plain"
         elif self.as_events:
-            body = b"".join(b"data: " + part + b"\n\n" for part in sent)
+            lines = (part.replace(b"\n", b"\ndata: ") for part in sent)
+            body = b"".join(b"data: " + part + b"\n\n" for part in lines)
             kind = "text/event-stream"
         else:
             body, kind = sent[-1], "application/json"
@@ -207,7 +236,7 @@ def main(shape: str, way: str) -> None:
         server.serve_forever()
     for line in sys.stdin:
         for part in answer(shape, json.loads(line)):
-            sys.stdout.buffer.write(part + b"\n")
+            sys.stdout.buffer.write(part.replace(b",\n", b",") + b"\n")
         sys.stdout.buffer.flush()
 
 

@@ -19,7 +19,7 @@ pytest.importorskip("mcp")
 
 from aisotools.core.exceptions import ToolError, UsageError
 from aisotools.core.types import Approval, Effect
-from aisotools.integrations.mcp import client, logs, transport
+from aisotools.integrations.mcp import client, http_client, logs
 from aisotools.integrations.mcp.api import add_mcp_server, serve_http
 from aisotools.integrations.mcp.client import McpServer
 from aisotools.integrations.mcp.tools import RemoteTool
@@ -389,10 +389,56 @@ async def test_a_connection_that_does_not_end_is_left_behind(
     await server._connection
 
 
+async def test_a_call_while_a_connection_ends_is_made_on_the_next(trusting: Session) -> None:
+    with silent("DELETE") as url:
+        server = await add_mcp_server(trusting.registry, "s", url=url, session=trusting)
+        server._on_end("it was given up")
+        await asyncio.sleep(0.1)  # the end takes three seconds
+        result = await asyncio.wait_for(trusting.call("s_t", timeout_s=100), HANG_S)
+        assert not result.is_error
+        assert server.state == "connected"
+        await server.close()
+
+
+LISTS_ONCE = """
+import json, sys
+listed = False
+for line in sys.stdin:
+    message = json.loads(line)
+    answer = {"error": {"code": -32601, "message": "no"}}
+    match message.get("method"):
+        case "initialize":
+            capabilities = {"tools": {"listChanged": True}}
+            answer = {"result": {"protocolVersion": "2025-06-18", "capabilities": capabilities}}
+            answer["result"]["serverInfo"] = {"name": "s", "version": "0"}
+        case "tools/list" if not listed:
+            listed = True
+            answer = {"result": {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}}
+        case "tools/list":
+            print("asked again", file=sys.stderr, flush=True)
+            continue
+        case "tools/call":
+            print('{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}', flush=True)
+            answer = {"result": {"content": []}}
+    if "id" in message:
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **answer}), flush=True)
+"""
+
+
+async def test_closing_does_not_wait_for_a_list(trusting: Session) -> None:
+    command = [sys.executable, "-S", "-c", LISTS_ONCE]
+    server = await add_mcp_server(trusting.registry, "s", command=command, session=trusting)
+    await trusting.call("s_t")
+    await eventually(lambda: "asked again" in server._stderr.tail_text())
+    began_s = time.monotonic()
+    await asyncio.wait_for(server.close(), HANG_S)
+    assert time.monotonic() - began_s < 5
+
+
 async def test_a_server_that_accepts_no_notices_ends_its_connection(
     trusting: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "_NOTICE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(http_client, "_NOTICE_TIMEOUT_S", 0.2)
     with silent("notices") as url:
         adding = add_mcp_server(trusting.registry, "s", url=url, session=trusting)
         with pytest.raises(ToolError, match="cannot be used"):

@@ -16,11 +16,13 @@ from mcp.shared.message import SessionMessage
 from aisotools.integrations.mcp.messages import (
     MAX_COMMAS,
     MAX_CONTAINERS,
+    MAX_SMALL_CHARS,
     MAX_SMALL_PARTS,
     Inbox,
     UnreadableMessage,
     cut_depth,
     find_id,
+    has_few_chars,
     has_few_parts,
     is_quickly_read,
     looks_like_answer,
@@ -194,6 +196,13 @@ def test_few_parts() -> None:
     assert not is_quickly_read(b"x" * 70_000)
 
 
+def test_few_characters() -> None:
+    assert has_few_chars({"a": "x" * (MAX_SMALL_CHARS - 1)})
+    assert not has_few_chars({"a": ["x" * MAX_SMALL_CHARS]})
+    assert not has_few_chars([{"x" * MAX_SMALL_CHARS: "x"}])
+    assert not has_few_chars([1 << 4 * MAX_SMALL_CHARS])
+
+
 async def test_messages_are_rewritten_for_a_library_that_parses_them_itself() -> None:
     inbox = Inbox()
     small = written(id=1, result={"content": []})
@@ -211,6 +220,19 @@ async def test_messages_are_rewritten_for_a_library_that_parses_them_itself() ->
 
 
 # ---- messages
+
+
+async def test_a_message_that_would_grow_beyond_all_bounds_is_not_read() -> None:
+    for text in (b'{"a":"' + b"\xff" * 12_000_000 + b'"}', b'{"a":"' + b"\xff" * 1_000_000):
+        message = await Inbox().read(text)
+        assert isinstance(message, UnreadableMessage)
+        assert message.text is text
+
+
+async def test_spaces_of_any_length_are_none() -> None:
+    for text in (b" " * 300_000 + b"%s", b"%s" + b"\n" * 300_000):
+        answer = await read(text % written(id=1, result={"a": "x" * 70_000}))
+        assert answer.id == 1
 
 
 def test_values_nested_too_deep_are_cut_from_a_message() -> None:

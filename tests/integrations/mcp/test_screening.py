@@ -367,6 +367,34 @@ async def test_one_bad_tool_over_http_leaves_the_others(
     http.close()
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("nextCursor", "c" * 8_193),
+        ("resultType", "r" * 8_193),
+        ("cacheScope", "s" * 8_193),
+        ("ttlMs", 10**200),
+    ],
+)
+async def test_long_words_about_a_list_are_not_passed_on(key: str, value: str | int) -> None:
+    async with screened() as (screen, wire, reading, writing):
+        await request(writing, wire, 1, "tools/list")
+        await wire.came.put(response(1, {"tools": [{"name": "a", "inputSchema": {}}], key: value}))
+        result = (await asyncio.wait_for(reading.receive(), HANG_S)).message.result
+        assert key not in result
+        assert [tool["name"] for tool in result["tools"]] == ["a"]
+        assert "more than 8,192 characters" in screen.offers.refused[f"(with a long {key})"]
+
+
+async def test_an_answer_of_many_characters_is_refused() -> None:
+    for value in ("x" * 300_000, 10**300_000, {"x" * 300_000: 1}):
+        async with screened() as (_, wire, reading, writing):
+            await request(writing, wire, 1, "initialize")
+            await wire.came.put(response(1, {"a": value}))
+            answer = (await asyncio.wait_for(reading.receive(), HANG_S)).message
+            assert "the answer to initialize has more than" in answer.error.message
+
+
 # ---- requests of a server
 
 

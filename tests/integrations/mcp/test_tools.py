@@ -19,9 +19,11 @@ from aisotools.core.types import Effect, ToolResult
 from aisotools.integrations.mcp.tools import (
     META,
     OfferedTool,
+    Offers,
     RemoteTool,
     ToolRejected,
     check_offer,
+    check_offers,
     from_mcp_result,
     local_name,
     to_mcp_result,
@@ -330,6 +332,41 @@ def test_resources_and_large_values_become_text() -> None:
     result = converted({"content": [], "structuredContent": {"rows": rows}})
     assert result.value == {"rows": rows}
     assert '\n{"rows":[[0,"\u00e9",null,0.5],[1,' in result.content
+
+
+VALUES: list[Any] = [
+    {},
+    [],
+    {"a": [], "b": {}, "c": [{}, [[]]]},
+    {"a": [1, -2.5, 1e300, True, False, None, ""], 'k"\n\u00e9': {"\u0001": "\u202e\U0001f600"}},
+    [10**299, 10**4_000],
+    {"t": 'a"\\\n\u00e9' * 100_000, "k" * 300_000: ["x" * 131_072, "y" * 131_073]},
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
+def test_a_result_without_content_is_the_json_of_its_value(value: Any) -> None:
+    result = converted({"content": [], "structuredContent": value})
+    text = result.content.partition("]\n")[2].rpartition("\n[")[0]
+    assert text == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    assert result.value == value
+
+
+def test_integers_of_a_value_have_a_limit() -> None:
+    for value in ([10**400] * 100, {"a": [10**299] * 5_000}, {"a": [{"b": -(10**4_000)}] * 100}):
+        assert converted({"content": [], "structuredContent": value}).value == value
+    for value in ([10**400] * 101, {"a": [{"b": -(10**4_000)}] * 101}):
+        for content in ([], [{"type": "text", "text": "a"}]):
+            with pytest.raises(ValueError, match="more than 100 integers of hundreds of digits"):
+                converted({"content": content, "structuredContent": value})
+
+
+def test_names_of_refused_tools_are_cut() -> None:
+    offers = Offers()
+    assert check_offers([{"name": "\u202e" * 5_000}], offers) == []
+    (label,) = offers.refused
+    assert len(label) <= 128
+    assert "5,000 characters" in offers.refused[label]
 
 
 def test_a_tool_is_listed_with_its_effect() -> None:

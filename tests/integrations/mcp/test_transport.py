@@ -8,8 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import pytest
 
 pytest.importorskip("mcp")
 
-import httpx2
 from mcp import types
 from mcp.shared.message import SessionMessage
 
@@ -35,6 +33,7 @@ from aisotools.integrations.mcp.transport import (
     require_token,
     stdio_transport,
 )
+from tests.integrations.mcp.turns import counted_turns
 from tests.waiting import eventually
 
 TOKEN = "t" * MIN_TOKEN_CHARS
@@ -236,23 +235,6 @@ async def test_closing_ends_a_server_with_its_process_group_and_no_other() -> No
         os.kill(pids["far"], signal.SIGKILL)
 
 
-@contextmanager
-def counted_turns() -> Iterator[list[None]]:
-    """Return a list that gets something in each turn of the loop within the context."""
-    turns: list[None] = []
-
-    async def count() -> None:
-        while True:
-            await asyncio.sleep(0)
-            turns.append(None)
-
-    counting = asyncio.ensure_future(count())
-    try:
-        yield turns
-    finally:
-        counting.cancel()
-
-
 async def test_blank_lines_are_skipped_and_the_loop_goes_on() -> None:
     code = 'print(\'\\n\' * 100_000 + \'{"jsonrpc":"2.0","method":"x"}\', flush=True); input()'
     with counted_turns() as turns:
@@ -308,154 +290,30 @@ def test_a_loop_that_ends_while_a_server_is_stopped_leaves_nothing_behind(turns:
     assert done.stderr == ""
 
 
-# ---- over HTTP
+BREAK = """
+import asyncio, gc, sys
+from mcp import types
+from mcp.shared.message import SessionMessage
+from aisotools.core.truncation import HeadTailBuffer
+from aisotools.integrations.mcp.messages import Inbox
+from aisotools.integrations.mcp.transport import stdio_transport
+
+MESSAGE = types.JSONRPCNotification(jsonrpc="2.0", method="x", params={"a": "a" * 1_000_000})
+
+async def main():
+    ended = asyncio.Event()
+    # The first message is longer than a pipe holds: it is being written when the process ends.
+    command = (sys.executable, "-S", "-c", "import sys; sys.stdin.read(5)")
+    options = {"env": {}, "cwd": None, "stderr": HeadTailBuffer(0, 100), "on_end": lambda _: ended.set()}
+    async with stdio_transport(command, inbox=Inbox(), **options) as (_, writing):
+        await writing.send(SessionMessage(MESSAGE))
+        await ended.wait()
+
+asyncio.run(main())
+gc.collect()
+"""
 
 
-class Pieces(httpx2.AsyncByteStream):
-    """A body in pieces of a given length, which come at once."""
-
-    def __init__(self, data: bytes, size: int) -> None:
-        self.pieces = [data[at : at + size] for at in range(0, len(data), size)]
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for piece in self.pieces:
-            yield piece
-
-    async def aclose(self) -> None:
-        """There is nothing to close."""
-
-
-async def passed_on(kind: str, data: bytes, size: int, *, method: str = "POST", status: int = 200) -> bytes:
-    """Return what the library gets of the body of a response that comes in pieces."""
-    request = httpx2.Request(method, "http://a.example")
-    response = httpx2.Response(
-        status, headers={"content-type": kind}, stream=Pieces(data, size), request=request
-    )
-    await transport._bound_response(response, Inbox())
-    got: bytes = await response.aread()
-    return got
-
-
-MESSAGE = b'{"jsonrpc":"2.0","id":1,"result":{"a":1}}'
-
-
-@pytest.mark.parametrize("size", [1, 7, 10_000])
-async def test_events_come_whole_however_they_are_cut(size: int) -> None:
-    for end in (b"\n", b"\r\n", b"\r"):
-        events = end.join([b": hi", b"id: 1", b"data:" + MESSAGE, b"", b"data: {", b"data: }", b"", b""])
-        got = await passed_on("text/event-stream", events, size)
-        assert got.splitlines() == events.splitlines()
-
-
-async def test_an_event_of_many_lines_is_refused() -> None:
-    for data in (b"data: 1\n" * 5_000 + b"\n", b"data: 1\n" * 5_000):
-        with pytest.raises(httpx2.ReadError, match="more than 1,000 lines"):
-            await passed_on("text/event-stream", data, 1 << 16)
-
-
-@pytest.mark.parametrize("kind", ["application/json", "text/event-stream", "text/plain"])
-async def test_the_loop_goes_on_between_pieces_that_come_at_once(kind: str) -> None:
-    with counted_turns() as turns:
-        await passed_on(kind, b" " * 1_000, 1)
-    assert len(turns) >= 990
-
-
-@pytest.mark.parametrize(
-    ("method", "status", "kind"),
-    [
-        ("DELETE", 200, "text/plain"),
-        ("DELETE", 500, "application/json"),
-        ("DELETE", 200, "text/event-stream"),
-        ("GET", 307, "text/event-stream"),
-        ("POST", 308, "application/json"),
-        ("OPTIONS", 200, "text/plain"),
-    ],
-)
-async def test_a_body_that_nobody_needs_is_not_read(method: str, status: int, kind: str) -> None:
-    got = await passed_on(kind, b"x" * 1_000_000, 1 << 16, method=method, status=status)
-    assert got == b""
-
-
-@pytest.mark.parametrize("kind", ["text/plain", "application/json", ""])
-@pytest.mark.parametrize("status", [200, 404])
-async def test_a_response_to_a_get_that_is_no_stream_is_bounded(
-    kind: str, status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transport, "MAX_MESSAGE_BYTES", 1 << 20)
-    with pytest.raises(httpx2.ReadError, match="in one response"):
-        await passed_on(kind, b" " * (2 << 20), 1 << 16, method="GET", status=status)
-
-
-FINE = b"data: " + MESSAGE + b"\n\n"
-
-
-@pytest.mark.parametrize(
-    ("event", "left"),
-    [
-        (b"event: " + b"A" * 2_000_000 + b"\ndata: x\n\n", b""),
-        (b"event: ping\ndata: {}\n\n", b""),
-        (b"event: message\nevent: other\ndata: x\n\n", b""),
-        (b"event:x\nid: 7\ndata: x\n\n", b"id: 7\n\n"),
-        (b"event: message" + b"A" * 2_000 + b"\ndata: x\n\n", b""),
-        (b"id: " + b"7" * 2_000 + b"\n\n", b""),
-        (b": " + b"7" * 2_000 + b"\n\n", b""),
-        (b"unknown: 1\nretry\n\n", b""),
-    ],
-)
-async def test_events_of_other_kinds_are_left_out(event: bytes, left: bytes) -> None:
-    got = await passed_on("text/event-stream", event + FINE, 1 << 16)
-    assert got == left + FINE
-
-
-async def test_a_stream_is_read_as_what_was_looked_at() -> None:
-    kind = {"content-type": "text/event-stream; charset=utf-7"}
-    request = httpx2.Request("GET", "http://a.example")
-    response = httpx2.Response(200, headers=kind, stream=Pieces(FINE, 1 << 16), request=request)
-    await transport._bound_response(response, Inbox())
-    assert response.encoding == "utf-8"
-
-
-@pytest.mark.parametrize("name", [b"event: message", b"event:message", b"event:", b"event"])
-async def test_events_that_are_messages_pass(name: bytes) -> None:
-    event = name + b"\nid: 1\n" + FINE
-    assert await passed_on("text/event-stream", event, 1 << 16) == event
-
-
-@pytest.mark.parametrize(
-    ("given", "pause_ms"),
-    [
-        (b"0", b"1000"),
-        (b"1", b"1000"),
-        (b"000", b"1000"),
-        (b"3000", b"3000"),
-        (b"9" * 9, b"60000"),
-        (b"9" * 5_000, b"60000"),
-    ],
-)
-async def test_there_is_a_pause_before_a_stream_is_asked_for_again(given: bytes, pause_ms: bytes) -> None:
-    for colon in (b":", b": "):
-        got = await passed_on("text/event-stream", b"id: 7\nretry" + colon + given + b"\ndata: \n\n", 1 << 16)
-        assert b"retry: " + pause_ms in got.splitlines()
-        assert b"id: 7" in got.splitlines()
-    for odd in (b"-1", b"1_0", b"+5", b" 7", b"x", b"\xd9\xa1"):
-        got = await passed_on("text/event-stream", b"id: 7\nretry: " + odd + b"\ndata: \n\n", 1 << 16)
-        assert b"retry" not in got
-
-
-@pytest.mark.parametrize("junk", [b'{"x":1}', b"x", b"[]", b'{"jsonrpc":"2.0"}', b"{" * 70_000])
-async def test_junk_is_left_out_of_a_stream_that_answers_nothing(junk: bytes) -> None:
-    events = b"data: " + junk + b"\n\n" + FINE
-    assert await passed_on("text/event-stream", events, 1 << 16, method="GET") == FINE
-    assert junk[:60_000] in await passed_on("text/event-stream", events, 1 << 16)
-
-
-@pytest.mark.parametrize("name", ["content-type", "location", "mcp-session-id"])
-async def test_long_headers_are_refused(name: str) -> None:
-    request = httpx2.Request("POST", "http://a.example")
-    for count in (2_000, 2_001):
-        response = httpx2.Response(200, headers={name: "A" * count}, content=b"", request=request)
-        if count > 2_000:
-            with pytest.raises(httpx2.RemoteProtocolError, match="of more than 2,000 characters"):
-                await transport._bound_response(response, Inbox())
-        else:
-            await transport._bound_response(response, Inbox())
+def test_an_input_that_breaks_while_a_message_is_written_is_no_error() -> None:
+    done = subprocess.run([sys.executable, "-c", BREAK], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
