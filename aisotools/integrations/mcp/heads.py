@@ -43,7 +43,7 @@ _CHUNK_END_BYTES = 2
 _is_interim = re.compile(rb"HTTP/[0-9]\.[0-9] 1(?!01)").match
 _match_chunk_size = re.compile(rb"[0-9a-fA-F]{1,20}").match
 
-_Part = Literal["head", "body", "chunk size", "chunk", "trailer"]
+_ResponsePart = Literal["head", "body", "chunk size", "chunk", "trailer"]
 
 
 class ResponseForm:
@@ -59,7 +59,7 @@ class ResponseForm:
 
     def start(self) -> None:
         """Expect the head of a response: a request was sent."""
-        self._part: _Part = "head"
+        self._part: _ResponsePart = "head"
         self._line = bytearray()
         self._bytes = self._lines = self._interim = self._chunk_left = 0
         self._is_first_line = True
@@ -91,7 +91,7 @@ class ResponseForm:
                 self._line.clear()
                 self._take_line(line)
 
-    def _begin(self, part: _Part) -> None:
+    def _begin(self, part: _ResponsePart) -> None:
         self._part = part
         self._bytes = self._lines = 0
 
@@ -153,7 +153,7 @@ class BoundedNetwork(httpcore2.AsyncNetworkBackend):
         return BoundedConnection(stream, self._on_end)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for so many seconds, as the other network does."""
         await self._network.sleep(seconds)
 
 

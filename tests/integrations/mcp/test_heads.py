@@ -124,7 +124,9 @@ def test_responses_within_the_limits_pass_however_they_are_cut(data: bytes, size
     ],
     ids=range(10),
 )
-def test_what_is_beyond_a_limit_is_refused_however_it_is_cut(data: bytes, words: str, size: int) -> None:
+def test_responses_beyond_a_limit_are_refused_however_they_are_cut(
+    data: bytes, words: str, size: int
+) -> None:
     with pytest.raises(httpcore2.RemoteProtocolError, match=words):
         check(*in_pieces(data, size))
 
