@@ -220,8 +220,9 @@ class ProgramTransport(asyncio.SubprocessTransport):
             self._loop.call_soon_threadsafe(self._note_end)
 
     def _reap(self) -> None:
-        self._loop.remove_reader(self._pidfd)
-        os.close(self._pidfd)
+        pidfd, self._pidfd = self._pidfd, -1
+        self._loop.remove_reader(pidfd)
+        os.close(pidfd)
         self._process.wait()
         self._note_end()
 
@@ -341,9 +342,9 @@ class KeptProgram(asyncio.SubprocessTransport):
         except BlockingIOError:
             return
         if not data:
-            self._loop.remove_reader(self._report)
-            os.close(self._report)
-            self._report = -1
+            report, self._report = self._report, -1
+            self._loop.remove_reader(report)
+            os.close(report)
         *lines, self._lines = (self._lines + data).split(b"\n")
         for line in lines:
             if not self._pid:
@@ -373,9 +374,9 @@ class KeptProgram(asyncio.SubprocessTransport):
 
     def _forget_command(self) -> None:
         if self._pidfd >= 0:
-            self._loop.remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = -1
+            pidfd, self._pidfd = self._pidfd, -1
+            self._loop.remove_reader(pidfd)
+            os.close(pidfd)
 
     def _note_started(self, has_started: bool) -> None:
         if not self._has_started.done():

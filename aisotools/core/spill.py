@@ -136,8 +136,8 @@ class SpillFile:
     def _give_back(self, offset: int, size: int) -> None:
         self._used_bytes -= size
         if not self._used_bytes:
-            os.close(self._file)
-            self._file = -1
+            file, self._file = self._file, -1
+            os.close(file)
             return
         insort(self._free, (offset, size))
         joined: list[tuple[int, int]] = []

@@ -12,22 +12,58 @@ import asyncio
 import contextvars
 import functools
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class _Work(Generic[R]):
+    """A function that is run once, by whichever thread comes first, and its end."""
+
+    __slots__ = ("_left", "end")
+
+    def __init__(self, function: Callable[[], R]) -> None:
+        self._left = [function]
+        self.end: Future[R] = Future()
+
+    def __call__(self) -> None:
+        # Race: two threads may come here. To take it out is one step of the interpreter.
+        try:
+            function = self._left.pop()
+        except IndexError:
+            return
+        if not self.end.set_running_or_notify_cancel():
+            return
+        try:
+            result = function()
+        except BaseException as error:
+            self.end.set_exception(error)
+            # Else the exception, with this frame, and its future would hold each other.
+            del self
+        else:
+            self.end.set_result(result)
+
+
 class LoopThreads:
     """Threads in which an event loop has functions run. None is started before it is needed."""
 
-    def __init__(self, name: str, most: int) -> None:
-        """Start at most `most` threads, whose names begin with `name`; further functions wait for one."""
+    def __init__(self, name: str, most: int, *, may_block: bool = False) -> None:
+        """Have none yet.
+
+        Args:
+            name: How the names of the threads begin.
+            most: How many there may be; further functions wait for one.
+            may_block: Whether a function runs in the thread that asks where no other can be started. It must
+                not wait for anything that this thread does.
+        """
         self._name = name
         self._most = most
+        self._may_block = may_block
         self._executor = self._make()
         # A fork has none of these threads, and an executor that counts on them would wait for them.
         os.register_at_fork(after_in_child=self._forget)
@@ -43,14 +79,30 @@ class LoopThreads:
 
     def start(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
         """Have a function run in a thread, with the present context; return a future of the running loop."""
-        run = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
-        return asyncio.get_running_loop().run_in_executor(self._executor, run)
+        return asyncio.wrap_future(self.submit(function, *args, **kwargs))
 
     def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Have a function run in a thread, with the present context; return its end, for any thread."""
-        return self._executor.submit(
-            functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
-        )
+        work = _Work(functools.partial(contextvars.copy_context().run, function, *args, **kwargs))
+        try:
+            self._executor.submit(work)
+        except RuntimeError as refused:
+            self._run_apart(work, refused)
+        return work.end
+
+    def _run_apart(self, work: _Work[Any], refused: RuntimeError) -> None:
+        """Have done what the executor has refused.
+
+        Case: the interpreter ends, and no executor takes work any more. What is closed only then, by
+        `atexit` or by a thread that outlives the main one, is closed all the same. Race: an executor that
+        could start no further thread has kept the work, and one of its threads may do it meanwhile.
+        """
+        try:
+            threading.Thread(target=work, name=f"{self._name}_apart").start()
+        except RuntimeError:  # at the very end, and where the system allows no more of them
+            if not self._may_block:
+                raise refused from None
+            work()
 
     def wait_for(self, function: Callable[[], R], within_s: float) -> R | None:
         """Return what a function returns that runs in a thread; None if it takes longer, and goes on.
@@ -58,12 +110,12 @@ class LoopThreads:
         For the event loop, which stands still meanwhile.
         """
         try:
-            return self._executor.submit(function).result(within_s)
+            return self.submit(function).result(within_s)
         except TimeoutError:
             return None
 
 
-OWN = LoopThreads("aisotools", 256)
+OWN = LoopThreads("aisotools", 256, may_block=True)
 """For work of this package. It ends by itself, and waits for nothing that needs another of these threads."""
 
 TOOLS = LoopThreads("aisotools-tool", 1_000)

@@ -94,7 +94,7 @@ class Ledger:
         self._anchored_s = float("-inf")
         # Both together, so that another thread never sees the one without the other.
         self._position = (0, "")
-        self._sealing = threading.Lock()
+        self._sealing = threading.RLock()  # held while the file is sealed or closed, by one thread
         self._process = os.getpid()
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._opened = os.fstat(self._descriptor)
@@ -134,8 +134,7 @@ class Ledger:
         """
         checked = _check(self.path, self._key)
         if checked.problems:
-            os.close(self._descriptor)
-            self._descriptor = -1
+            self._close_file()
             problems = "; ".join(checked.problems)
             raise LedgerError(
                 f"The ledger {self.path} is damaged: {problems}. To go on without it, move it away and run "
@@ -255,6 +254,9 @@ class Ledger:
         if self._is_parked:
             self._reopen()
         with self._sealing:
+            # Race: another thread has closed it meanwhile, and sealed all records before.
+            if self._descriptor < 0:
+                return
             head = _head_text(self._key, *self._position, name=self.path.stem)
             is_synced = False
             try:
@@ -292,8 +294,7 @@ class Ledger:
         with self._sealing:
             if self._descriptor >= 0 and not self._torn_bytes:
                 self._is_parked = True
-                os.close(self._descriptor)
-                self._descriptor = -1
+                self._close_file()
 
     def _reopen(self) -> None:
         """Open the file again, as it was left.
@@ -322,17 +323,28 @@ class Ledger:
         self._descriptor, self._is_parked = descriptor, False
 
     def close(self) -> None:
-        """Seal and close. Closing again does nothing."""
-        if self._is_parked and self._process == os.getpid():
-            self._reopen()
-        if self._descriptor >= 0:
+        """Seal and close. Closing again waits for the end of that, in whichever thread it was begun."""
+        if self._process != os.getpid():
+            # Fork: the lock may be held by a thread that this process has not.
+            self._close_file()
+            return
+        # Race: the thread of an event loop that was stopped goes on with it while it is closed once more.
+        with self._sealing:
+            if self._is_parked:
+                self._reopen()
+            if self._descriptor < 0:
+                return
             self._anchored_s = float("-inf")
             try:
-                if self._process == os.getpid():
-                    self.seal()
+                self.seal()
             finally:
-                os.close(self._descriptor)
-                self._descriptor = -1
+                self._close_file()
+
+    def _close_file(self) -> None:
+        # First forgotten: a number that was closed is soon that of another file.
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def ledger_name(session_key: str) -> str:

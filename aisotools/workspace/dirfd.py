@@ -275,9 +275,9 @@ class _HeldFolder:
 
     def close(self) -> None:
         """Close its descriptor, if it is open."""
-        if self.folder >= 0:
-            os.close(self.folder)
-            self.folder = -1
+        folder, self.folder = self.folder, -1
+        if folder >= 0:
+            os.close(folder)
 
 
 def change_mode(place: int, mode: int) -> None:

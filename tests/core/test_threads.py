@@ -7,6 +7,8 @@ import asyncio
 import contextvars
 import functools
 import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -101,6 +103,48 @@ def test_a_fork_starts_threads_of_its_own() -> None:
     assert asyncio.run(in_thread(int)) == 0  # so that there is one that waits for work
     assert in_one_thread(lambda: {"result": asyncio.run(in_thread(int))}) == {"result": 0}
     assert asyncio.run(in_thread(int)) == 0
+
+
+_AT_THE_END = """
+import asyncio, atexit, threading
+from aisotools.core.threads import TOOLS, in_thread
+
+def name():
+    return threading.current_thread().name.partition("_")[0]
+
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+async def of_a_tool():
+    try:
+        return await TOOLS.start(name)
+    except RuntimeError as error:
+        return str(error)
+
+def end():
+    print(asyncio.run(in_thread(name)), asyncio.run(of_a_tool()))
+    threading.Thread.start = refuse
+    print(asyncio.run(in_thread(name)), asyncio.run(of_a_tool()))
+
+def outlive():
+    threading.main_thread().join()
+    print(asyncio.run(in_thread(name)))
+
+assert asyncio.run(in_thread(name)) == "aisotools"
+atexit.register(end)
+threading.Thread(target=outlive).start()
+"""
+
+
+def test_functions_run_while_the_interpreter_ends() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _AT_THE_END], capture_output=True, text=True, timeout=HANG_S, check=False
+    )
+    assert done.stderr == ""
+    outlived, with_threads, without = done.stdout.splitlines()
+    assert (outlived, with_threads) == ("aisotools", "aisotools aisotools-tool")
+    # A function of a tool may wait for the loop, which waits for it then.
+    assert without.startswith("MainThread cannot schedule new futures")
 
 
 def test_nothing_here_uses_the_threads_of_a_program() -> None:

@@ -7,6 +7,7 @@ import random
 import shutil
 import stat
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,7 +20,9 @@ from aisotools.core.exceptions import LedgerError
 from aisotools.policy.approvers import AllowAll
 from aisotools.session import ledger as ledger_module
 from aisotools.session.ledger import Ledger, ledger_name, open_ledger, prepare_folder, read, verify
+from aisotools.session.ledger_index import IndexEntry, LedgerIndex
 from tests.conftest import OpenSession
+from tests.waiting import HANG_S
 from tests.workspace.checkpoints.power import Disk, Loss
 
 
@@ -156,6 +159,39 @@ def test_two_at_once_write_two_ledgers(tmp_path: Path) -> None:
         assert (one.path.name, two.path.name) == ("log.jsonl", "log-2.jsonl")
     assert verify(one.path).ok
     assert verify(two.path).ok
+
+
+class _SlowIndex(LedgerIndex):
+    """Takes as long as it is told to."""
+
+    def __init__(self, folder: Path, key: bytes) -> None:
+        super().__init__(folder, key)
+        self.began, self.goes_on = threading.Event(), threading.Event()
+
+    def update(self, name: str, entry: IndexEntry) -> None:
+        self.began.set()
+        assert self.goes_on.wait(HANG_S)
+        super().update(name, entry)
+
+
+def test_ledger_that_two_threads_close_is_closed_once(tmp_path: Path) -> None:
+    """As after the loop on which a session was being closed was stopped: its thread goes on."""
+    key = prepare_folder(tmp_path)
+    index = _SlowIndex(tmp_path, key)
+    ledger = Ledger(tmp_path / "log.jsonl", key, index)
+    index.goes_on.set()
+    ledger.resume()
+    ledger.append("step", {"number": 1})
+    index.began.clear()
+    index.goes_on.clear()
+    with ThreadPoolExecutor(3) as threads:
+        closings = [threads.submit(ledger.close)]
+        assert index.began.wait(HANG_S)
+        closings += [threads.submit(ledger.close), threads.submit(ledger.seal)]
+        index.goes_on.set()
+        for closing in closings:
+            closing.result(HANG_S)
+    assert verify(ledger.path).ok
 
 
 @pytest.mark.parametrize(

@@ -505,9 +505,9 @@ class AttachedSession:
             asyncio.get_running_loop().remove_reader(self._pidfds)
             return
         for worker in descriptors:
-            if self._worker is not None:
-                os.close(self._worker)
-            self._worker = worker
+            former, self._worker = self._worker, worker
+            if former is not None:
+                os.close(former)
 
 
 async def open_remote(

@@ -93,15 +93,17 @@ class WorkerProcess:
     known_tools: set[str] = field(default_factory=set)
 
     def __del__(self) -> None:
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
+        self._close_pidfd()
 
     def close(self) -> None:
         """Close the socket and the process descriptor; the process itself is not touched."""
         self.socket.close()
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
-            self.pidfd = -1
+        self._close_pidfd()
+
+    def _close_pidfd(self) -> None:
+        pidfd, self.pidfd = self.pidfd, -1
+        if pidfd >= 0:
+            os.close(pidfd)
 
 
 class WorkerConnection:

@@ -206,8 +206,9 @@ class ForkSocket:
         return self.sock, self.pid, pidfd
 
     def __del__(self) -> None:
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
+        pidfd, self.pidfd = self.pidfd, -1
+        if pidfd >= 0:
+            os.close(pidfd)
 
     def _unwatch(self) -> None:
         # Race: `close` may come while `receive` waits, which ends one step of the loop later. By then the
@@ -221,14 +222,14 @@ class ForkSocket:
         self._unwatch()
         self.peer.close()
         discard_socket(self.sock)
-        if self.pidfd >= 0:
+        pidfd, self.pidfd = self.pidfd, -1
+        if pidfd >= 0:
             if kill:
                 # Race: it may just have ended. The signal reaches nobody then: a pidfd is never another's.
                 with contextlib.suppress(OSError):
-                    signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                     self.killed.append(self.pid)
-            os.close(self.pidfd)
-            self.pidfd = -1
+            os.close(pidfd)
 
 
 def _is_alive(pidfd: int) -> bool:

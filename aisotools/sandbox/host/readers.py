@@ -219,11 +219,12 @@ class Reader:
         self._raw.drain_all()
         self._reason = reason
         self.ended.set_result(None)
+        pidfd, self._pidfd = self._pidfd, -1
         # Race: it may just have ended. Then the signal reaches nobody: the pidfd means no other process.
         with contextlib.suppress(OSError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-        self._loop.remove_reader(self._pidfd)
-        os.close(self._pidfd)
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        self._loop.remove_reader(pidfd)
+        os.close(pidfd)
         if self._stop_timer is not None:
             self._stop_timer.cancel()
         self._raw.stop()

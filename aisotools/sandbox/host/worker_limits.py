@@ -194,9 +194,9 @@ class LimitsFile:
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._pid, self._descriptor = 0, -1
+        descriptor, self._descriptor, self._pid = self._descriptor, -1, 0
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def _read_file(pid: int) -> dict[str, Limit]:

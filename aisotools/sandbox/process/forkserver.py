@@ -223,9 +223,9 @@ class ForkServer:
             os._exit(0)
 
     def _drop_waiting(self) -> None:
-        if self._waiting is not None:
-            self._waiting.close()
-            self._waiting = None
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.close()
 
     def _start_waiting(self) -> _WaitingFork:
         """Have a fork take the request, and return it.

@@ -369,9 +369,9 @@ class Stage:
 
     def close(self) -> None:
         """Let go of the folder, whether it is there or not. Idempotent."""
-        if self._folder >= 0:
-            os.close(self._folder)
-            self._folder = -1
+        folder, self._folder = self._folder, -1
+        if folder >= 0:
+            os.close(folder)
 
 
 # ---- making one entry

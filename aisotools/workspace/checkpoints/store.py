@@ -174,18 +174,18 @@ class Store:
     def close(self) -> None:
         """Close the store. Idempotent."""
         self._parked = None
-        for file in self._files:
+        files, self._files = self._files, (-1, -1)
+        for file in files:
             if file >= 0:
                 os.close(file)
-        self._files = (-1, -1)
 
     def park(self) -> None:
         """Close what is open until it is needed again. Call it while nobody uses the store."""
         if self._parked is None and self._files[0] >= 0:
             self._parked = tuple(map(_identity, self._files))
-            for file in self._files:
+            files, self._files = self._files, (-1, -1)
+            for file in files:
                 os.close(file)
-            self._files = (-1, -1)
 
     @property
     def _objects(self) -> int:
@@ -636,8 +636,9 @@ class Store:
             except BaseException:
                 os.close(journal)
                 raise
-            os.close(self._journal)
+            former = self._journal
             self._files, self._torn, self._last_bytes = (self._objects, journal), 0, 0
+            os.close(former)
             self._has_unsynced_records = False
             sync_folder(self.folder)
         except OSError as error:

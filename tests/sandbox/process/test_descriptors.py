@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
+import re
 import socket
 import struct
 import threading
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.exceptions import ChannelError
+from aisotools.sandbox.process import descriptors
 from aisotools.sandbox.process.descriptors import (
     SO_PASSRIGHTS,
     close_apart,
@@ -195,3 +198,31 @@ def test_a_descriptor_that_is_not_open_harms_nothing() -> None:
     os.close(reading)
     close_apart([reading, writing])
     wait_until(lambda: not is_closing())
+
+
+PACKAGE = Path(descriptors.__file__).parents[2]
+
+CLOSED_ONCE = {
+    "forkserver.py: close",  # of a value, which whoever has it forgets first
+    "namespaces.py: bind_to_supervisor",
+    "supervisor.py: close",
+    "worker.py: _forget_worker",
+    "worker.py: _on_user_fork",
+}
+"""The others: a fork closes what belongs to its parent. It has one thread, and comes there once."""
+
+
+def test_descriptor_of_an_object_is_forgotten_before_it_is_closed() -> None:
+    """Else who is cut off in between closes the number again, when it is that of another file."""
+    closes = re.compile(r"os\.close\(self(\.\w+)+\)")
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        text = path.read_text()
+        if closes.search(text) is None:
+            continue
+        for function in ast.walk(ast.parse(text)):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and function.name != "__init__":
+                calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+                if any(closes.fullmatch(ast.unparse(call)) for call in calls):
+                    found.add(f"{path.name}: {function.name}")
+    assert found == CLOSED_ONCE
