@@ -12,6 +12,7 @@ import concurrent.futures
 import gc
 import heapq
 import inspect
+import math
 import threading
 import time
 from collections import deque
@@ -42,7 +43,9 @@ class LoopTicker:
     waits for a person or a worker may not wake for minutes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_left: Callable[[], None] = lambda: None) -> None:
+        """Be called with `on_left` each time when the last one has left."""
+        self._on_left = on_left
         self._depth = 0
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: list[asyncio.Future[None]] = []
@@ -73,6 +76,7 @@ class LoopTicker:
             for left in waiting:
                 if not left.done():
                     left.set_result(None)
+            self._on_left()
 
     def _schedule(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._schedule)
@@ -230,6 +234,38 @@ async def run_to_completion(work: Coroutine[Any, Any, Result]) -> Result:
     return task.result()
 
 
+def end_future(future: asyncio.Future[Any], error: BaseException | None = None) -> None:
+    """End a future of whichever event loop, with an error if there is one; nothing if it has ended.
+
+    Nobody needs to ask for the error.
+    """
+    if future.done():
+        return
+    # Case: whoever waits for it waited on a loop that was closed for good, and is never told.
+    with _unless_closed(future):
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+    if error is not None:
+        future.exception()  # asyncio would complain if nobody asks for it
+
+
+def cancel_future(future: asyncio.Future[Any]) -> None:
+    """Cancel a future or a task of whichever event loop, also of one that was closed for good."""
+    with _unless_closed(future):
+        future.cancel()
+
+
+@contextmanager
+def _unless_closed(future: asyncio.Future[Any]) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError:
+        if not future.get_loop().is_closed():
+            raise
+
+
 _LOOP_LOOK_S = 0.2
 """How often who waits for another event loop looks whether that still runs."""
 
@@ -384,7 +420,7 @@ class RunOnce:
 
 
 class LoopActivity:
-    """Work of which one event loop does some at a time. Others wait for its end, on whichever event loop.
+    """Work that one event loop does, several pieces at a time. Others wait for its end, on whichever loop.
 
     Nobody waits for a loop that has been stopped or closed, as for `RunOnce`.
     """
@@ -392,25 +428,38 @@ class LoopActivity:
     def __init__(self) -> None:
         """Have nothing begun."""
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._count = 0
         self._end = concurrent.futures.Future[None]()
 
     def __repr__(self) -> str:
-        return f"<LoopActivity: {'none' if self._loop is None or self._end.done() else 'under way'}>"
+        return f"<LoopActivity: {'under way' if self._count else 'none'}>"
+
+    def begin(self) -> None:
+        """Begin a piece of it; `end` ends it."""
+        if not self._count:
+            self._end = concurrent.futures.Future[None]()
+        self._count += 1
+        self._loop = asyncio.get_running_loop()
+
+    def end(self) -> None:
+        """End a piece of it."""
+        self._count -= 1
+        if not self._count:
+            self._end.set_result(None)
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
         """Inside the `with` block some of it is done."""
-        self._end = end = concurrent.futures.Future[None]()
-        self._loop = asyncio.get_running_loop()
+        self.begin()
         try:
             yield
         finally:
-            end.set_result(None)
+            self.end()
 
-    async def wait(self) -> None:
-        """Wait until what is under way now has ended."""
+    async def wait(self, within_s: float | None = None) -> None:
+        """Wait until nothing of it is under way, at most so many seconds."""
         if self._loop is not None:
-            await _wait_for(self._end, self._loop)
+            await _wait_for(self._end, self._loop, within_s)
 
 
 async def _answers(loop: asyncio.AbstractEventLoop) -> bool:
@@ -433,10 +482,13 @@ async def _answers(loop: asyncio.AbstractEventLoop) -> bool:
     return not end.cancel()
 
 
-async def _wait_for(done: concurrent.futures.Future[Any], loop: asyncio.AbstractEventLoop) -> None:
+async def _wait_for(
+    done: concurrent.futures.Future[Any], loop: asyncio.AbstractEventLoop, within_s: float | None = None
+) -> None:
+    ends_s = math.inf if within_s is None else time.monotonic() + within_s
     end = asyncio.wrap_future(done)
-    while not end.done() and loop.is_running():
-        await asyncio.wait([end], timeout=_LOOP_LOOK_S)
+    while not end.done() and loop.is_running() and (left_s := ends_s - time.monotonic()) > 0:
+        await asyncio.wait([end], timeout=min(left_s, _LOOP_LOOK_S))
 
 
 async def in_steps(work: Generator[None, None, Result], step_s: float = STEP_S) -> Result:

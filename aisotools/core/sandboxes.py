@@ -6,7 +6,7 @@ other extension points.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -142,6 +142,14 @@ class Sandbox(Protocol):
 
     def status(self) -> SandboxStatus:
         """Return the current state without blocking."""
+
+
+@runtime_checkable
+class SupportsAdoption(Protocol):
+    """A factory of sandboxes whose owner looks after the sessions that use it, their branches included."""
+
+    def adopt(self, session: Any) -> tuple[Any, Callable[[], None]]:
+        """Return the factory for a new session, and what is called whenever nothing of that is under way."""
 
 
 @runtime_checkable

@@ -12,6 +12,7 @@ import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 
+from aisotools.core.concurrency import cancel_future
 from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked, ProtectedNamesAllowed
 from aisotools.core.path_texts import is_within
 from aisotools.core.protocols import Approver, UserQuestion
@@ -77,7 +78,7 @@ class ApprovalManager:
     def interrupt(self) -> None:
         """Withdraw every open question."""
         for question in self._open:
-            question.cancel()
+            cancel_future(question)
 
     async def close(self) -> None:
         """Withdraw every open question, and cancel what was started meanwhile."""

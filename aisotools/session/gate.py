@@ -642,6 +642,8 @@ class Gate:
     ) -> ToolResult:
         """Have the sandbox or the host run a call, and check the value that comes back."""
         call, only_reads = prepared.call, prepared.effect is Effect.READ_ONLY
+        rules = None if prepared.payload is None else env.path_rules
+        done = await rules.enforce(call.name) if rules is not None and rules.has_any else ""
         if dispatch.is_interrupted:
             return INTERRUPTED_BEFORE
         dispatch.is_given = True
@@ -661,8 +663,6 @@ class Gate:
                 starts_task=prepared.facts.background,
                 dispatch=dispatch,
             )
-            rules = env.path_rules
-            done = await rules.enforce(call.name) if rules is not None and rules.has_any else ""
             result = await env.sandbox.call(request)
             if done:
                 result = with_changes(result, content=f"{result.content}\n{done}".lstrip("\n"))

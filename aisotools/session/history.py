@@ -34,6 +34,7 @@ from aisotools.core.events import (
     Undone,
 )
 from aisotools.core.exceptions import SandboxError, SessionClosed, UsageError, WorkspaceError, as_clause
+from aisotools.core.retention import SteppedCharge
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableHistory, VariablePoint
 from aisotools.core.threads import in_thread
 from aisotools.core.truncation import summarize_names
@@ -72,7 +73,13 @@ from aisotools.session.undo_steps import UndoChoice, UndoPlan, VariableStates, c
 from aisotools.session.writers import WriterWatch
 from aisotools.tools.adapter import undo_path
 from aisotools.workspace.checkpoints.moves import UndoResult
-from aisotools.workspace.checkpoints.scan import CopyProgress, ProgressCallback, Snapshot, TooSlow
+from aisotools.workspace.checkpoints.scan import (
+    CopyProgress,
+    ProgressCallback,
+    Snapshot,
+    TooSlow,
+    refuse_large,
+)
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.trees import WORKSPACE_KEY
@@ -89,9 +96,6 @@ _SYNC_DELAY_S = 0.05
 _MOST_NOTES = 20
 """Sentences of `recovered` that are kept."""
 
-_CHARGED_STEP_BYTES = 64 << 10
-"""Changes in the memory that checkpoints take are charged when they come to more than this."""
-
 _CHECKPOINTS_SHARE = 4
 """What a scan remembers of the workspace has at most this part of the session's budget. More is in a file."""
 
@@ -99,8 +103,8 @@ _INLINE_ENTRIES = 1_500
 """Up to so many files a checkpoint is taken on the event loop: a thread would take longer than the scan. One
 that is new or changed counts as 20."""
 
-_INLINE_BYTES = 1 << 20
-"""If more than this has to be copied, the scan moves to a thread."""
+_CALLS_END_S = 2.0
+"""How long the end of calls is waited for that the sandbox runs no more: a tool on the host may go on."""
 
 _PROGRESS_INTERVAL_S = 1.0
 """How often a slow checkpoint reports its progress."""
@@ -146,10 +150,11 @@ class WorkspaceHistory:
         self._fits_at_first = False
         self._states = VariableStates()
         event_log.subscribe(self._on_worker_started, (SandboxStarted,))
-        self._charged_bytes = 0
+        self._charge = SteppedCharge(event_log.budget)
         self.recovered: tuple[str, ...] = ()
         self._syncing = DelayedRun(self._sync, _SYNC_DELAY_S)
         self._moving = LoopActivity()  # an undo or redo that is carried out
+        self._guarded = LoopActivity()  # calls with a step that has not ended
         self._is_closed = False
         self._checkpoints.limit_memory(event_log.budget.limit_bytes // _CHECKPOINTS_SHARE)
 
@@ -165,6 +170,9 @@ class WorkspaceHistory:
         """Write through to the disk what waits for that; see `UndoHistory.finish`."""
         self._syncing.cancel()
         await self._moving.wait()  # Race: while the session closes. It ends, or takes itself back.
+        if not self._shared.lock.is_inside():  # else it is one of them that closes the session
+            # Race: the end of a step, or that its call did not run, is recorded before the journal is closed.
+            await self._guarded.wait(_CALLS_END_S)
         if not self._checkpoints.is_synced:
             await in_thread(self._sync)
 
@@ -178,8 +186,7 @@ class WorkspaceHistory:
         self._syncing.cancel()
         self._checkpoints.unpin(self._first_root)
         self._shared.release(self._sandbox)
-        self._event_log.budget.release(self._charged_bytes)
-        self._charged_bytes = 0
+        self._charge.release()
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
@@ -215,6 +222,7 @@ class WorkspaceHistory:
         if prepared.facts.runs_in == "host":
             outside = await in_thread(self._path_outside, prepared)
         token = await self._shared.lock.enter(self)
+        self._guarded.begin()
         # Before its checkpoint: another call may end while that is taken, and what this one changes be seen.
         self._writers.begin(prepared)
         try:
@@ -232,6 +240,7 @@ class WorkspaceHistory:
             # Cancelled, the scan has gone on to its end, and has begun a step.
             await run_to_completion(in_thread(self._checkpoints.withdraw, call.id))
             self._writers.end(call.id)
+            self._guarded.end()
             self._shared.lock.leave(token)
             if isinstance(error, WorkspaceError):
                 raise SandboxError(f"{call.name} was not run: {error}") from error
@@ -296,6 +305,7 @@ class WorkspaceHistory:
                 result = explain_unrecorded(result, str(error), is_kept=not unkept, is_recorded=is_recorded)
         finally:
             self._limited.discard(call.id)
+            self._guarded.end()
             self._shared.lock.leave(self._tokens.pop(call.id))
         mode = self._checkpoints.root_mode
         if mode is not None and mode.notes and result is not None:
@@ -311,6 +321,7 @@ class WorkspaceHistory:
         finally:
             self._writers.end(call_id)
             self._limited.discard(call_id)
+            self._guarded.end()
             self._shared.lock.leave(self._tokens.pop(call_id))
 
     @asynccontextmanager
@@ -392,7 +403,7 @@ class WorkspaceHistory:
             if inline and self._is_small and not self._checkpoints.is_busy:
                 try:
                     with self._shared.freeze(on_loop=True) if frozen else nullcontext():
-                        return scan(progress=_refuse_large, max_work=_INLINE_ENTRIES, may_wait=False)
+                        return scan(progress=refuse_large, max_work=_INLINE_ENTRIES, may_wait=False)
                 except (TooSlow, TooManyProcesses):
                     pass  # what was copied of a large new file so far is kept; a thread does the rest
             progress = CopyProgress()
@@ -413,10 +424,7 @@ class WorkspaceHistory:
             return scanning.result()
         finally:
             # All sessions on this workspace share the checkpoints, and each is charged for them.
-            memory_bytes = self._checkpoints.memory_bytes
-            if abs(memory_bytes - self._charged_bytes) > _CHARGED_STEP_BYTES:
-                self._event_log.budget.charge(memory_bytes - self._charged_bytes)
-                self._charged_bytes = memory_bytes
+            self._charge.set(self._checkpoints.memory_bytes)
 
     def _path_outside(self, prepared: PreparedCall) -> Path | None:
         """Return the path outside the workspace that a host tool says it changes, if it can be covered."""
@@ -654,12 +662,9 @@ class WorkspaceHistory:
         return result
 
     async def _revert(self, moved: UndoResult, problem: str) -> ToolResult:
-        def revert(progress: ProgressCallback) -> UndoResult:  # noqa: ARG001 - a move does not report any
-            return self._checkpoints.revert(moved)
-
         back: UndoResult | str
         try:
-            back = await self._scan(revert, "", inline=False)
+            back = await self._scan(lambda **_: self._checkpoints.revert(moved), "", inline=False)
         except WorkspaceError as error:
             back = str(error)
         return await in_thread(reverted_result, moved, problem, back)
@@ -693,8 +698,3 @@ class WorkspaceHistory:
             self._states.now = target.state
             sentences.insert(0, describe_restored(plan, point))
         return " ".join(sentences)
-
-
-def _refuse_large(done: int, total: int) -> None:
-    if total - done > _INLINE_BYTES:
-        raise TooSlow

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequen
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
-from aisotools.core.concurrency import run_to_completion
+from aisotools.core.concurrency import end_future, run_to_completion
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import StoredText, Tool, ToolContext, UserQuestion
 from aisotools.core.threads import tool_functions
@@ -92,8 +92,7 @@ class HostCalls:
     def interrupt(self) -> None:
         """Stop every call that is running."""
         for stop in self._stop_requests.values():
-            if not stop.done():
-                stop.set_result(None)
+            end_future(stop)
 
 
 async def _wait_for_end(work: asyncio.Future[ToolResult], functions: Sequence[Future[Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from aisotools.core.concurrency import RunOnce
+from aisotools.core.concurrency import FinalSteps, RunOnce
 from aisotools.core.exceptions import SandboxError, SessionClosed, UsageError, as_clause
 from aisotools.core.sandboxes import (
     Sandbox,
@@ -54,6 +55,12 @@ _TAKEN_NAME = re.compile(r"key-|.*-branch-[0-9]+\Z", re.DOTALL)
 
 _PARKING_S = 5.0
 """How long `close` waits for what closes files of a conversation whose calls were stopped."""
+
+_PARK_DELAY_S = 0.05
+"""Time from the end of what a conversation without a live sandbox does until its files are closed."""
+
+_FEW_SESSIONS = 100
+"""So many more sessions than twice those of conversations are remembered before closed ones are forgotten."""
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 
@@ -127,10 +134,13 @@ class SessionPool:
         self._make_sandbox = sandbox
         self._options = session
         self._sessions: dict[str, Session] = {}
-        self._parking: set[asyncio.Task[None]] = set()
+        self._adopted: set[Session] = set()  # conversations and branches of them, until they are closed
+        self._park_timers: dict[Session, asyncio.TimerHandle] = {}
+        self._parking: dict[Session, asyncio.Task[None]] = {}
+        self._parked_too_early: set[Session] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
-        self._closing = RunOnce()
+        self._closing = RunOnce(resumes=True)
 
     def __repr__(self) -> str:
         return f"<SessionPool of {len(self._sessions)} sessions, {self._slots!r}>"
@@ -179,9 +189,7 @@ class SessionPool:
             session = self._sessions[session_key] = Session(
                 workspace=real_workspace(folder, state_place(environ), below=self._root),
                 session_key=session_key,
-                sandbox=_pooled_factory(
-                    self._make_sandbox, self._slots, functools.partial(self._park, session_key)
-                ),
+                sandbox=_pooled_factory(self._make_sandbox, self._slots, self._adopt),
                 **self._options,
             )
         return session
@@ -198,13 +206,43 @@ class SessionPool:
                 "pool.forget(key)`, take a smaller max_live, or raise the limit (`ulimit -n`)."
             )
 
-    def _park(self, session_key: str) -> None:
-        """Make a session close the files that it holds open between calls, once none of its calls runs."""
-        session = self._sessions.get(session_key)
-        if session is not None and not self._closed:
-            parking = asyncio.get_running_loop().create_task(session.park())
-            self._parking.add(parking)
-            parking.add_done_callback(self._parking.discard)
+    def _adopt(self, session: Session) -> Callable[[], None]:
+        """Look after a session that uses sandboxes of this pool: park it, and close it with the pool."""
+        if len(self._adopted) > 2 * len(self._sessions) + _FEW_SESSIONS:
+            self._adopted = {one for one in self._adopted if not one.closed}
+        self._adopted.add(session)
+        on_idle = functools.partial(self._park_soon, session)
+        # What is recorded while nothing is under way opens files, too, as the turn of an agent does.
+        session.subscribe(lambda _: on_idle())
+        return on_idle
+
+    def _park_soon(self, session: Session) -> None:
+        """Have a session close the files that it holds open between calls, if it has no live sandbox."""
+        if self._closed or session.closed or session in self._park_timers or not _is_vacant(session):
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # as after the loop has ended: nothing can be parked any more
+        # Not at once: a few operations may follow each other, and the ledger is sealed then in any case.
+        self._park_timers[session] = loop.call_later(_PARK_DELAY_S, self._park_if_vacant, session)
+
+    def _park_if_vacant(self, session: Session) -> None:
+        self._park_timers.pop(session, None)
+        if session in self._parking:
+            self._parked_too_early.add(session)  # Race: what is open again may have come too late for it
+        elif _is_vacant(session) and not self._closed:
+            self._park(session)
+
+    def _park(self, session: Session) -> None:
+        parking = self._parking[session] = asyncio.get_running_loop().create_task(session.park())
+        parking.add_done_callback(lambda _: self._on_parked(session))
+
+    def _on_parked(self, session: Session) -> None:
+        self._parking.pop(session, None)
+        if session in self._parked_too_early:
+            self._parked_too_early.discard(session)
+            self._park_soon(session)
 
     async def stop(self, session_key: str) -> None:
         """Stop a conversation's sandbox and the calls that run in it. The session stays.
@@ -220,6 +258,7 @@ class SessionPool:
         session = self._sessions.pop(session_key, None)
         if session is not None:
             await session.close()
+            self._adopted.discard(session)
 
     def status(self) -> PoolStatus:
         """Return the present state."""
@@ -232,21 +271,35 @@ class SessionPool:
         """
         self._closed = True
         # Cancelled, any number of times: no sandbox is left.
-        await self._closing.run(self._end, self._loop)
+        steps = FinalSteps((self._end_parking, self._close_sessions, self._slots.close))
+        await self._closing.run(steps.take, self._loop)
 
-    async def _end(self) -> None:
-        sessions, self._sessions = tuple(self._sessions.values()), {}
-        if self._parking:
+    async def _end_parking(self) -> None:
+        while self._park_timers:
+            self._park_timers.popitem()[1].cancel()
+        here = asyncio.get_running_loop()
+        # Case: the pool is closed on another loop, as its own has ended. What it has begun does not go on.
+        if parking := [task for task in self._parking.values() if task.get_loop() is here]:
             # Whatever parks a conversation waits until none of its calls runs.
-            await asyncio.gather(*(session.interrupt() for session in sessions), return_exceptions=True)
-            _, late = await asyncio.wait(self._parking, timeout=_PARKING_S)
-            for parking in late:
-                parking.cancel()
-        closed = await asyncio.gather(*(session.close() for session in sessions), return_exceptions=True)
-        await self._slots.close()
+            await asyncio.gather(*(one.interrupt() for one in self._adopted), return_exceptions=True)
+            _, late = await asyncio.wait(parking, timeout=_PARKING_S)
+            for task in late:
+                task.cancel()
+
+    async def _close_sessions(self) -> None:
+        # Case: this is cut off where its event loop is stopped, and taken once more. A session that is closed
+        # again is waited for, or goes on where it was left.
+        closed = await asyncio.gather(*(session.close() for session in self._adopted), return_exceptions=True)
+        self._sessions.clear()
+        self._adopted.clear()
         errors = [error for error in closed if isinstance(error, Exception)]
         if errors:
             raise ExceptionGroup("some sessions could not be closed", errors)
+
+
+def _is_vacant(session: Session) -> bool:
+    sandbox = session.sandbox
+    return isinstance(sandbox, PooledSandbox) and sandbox.live is None
 
 
 def _folder_name(session_key: str) -> str:
@@ -260,6 +313,9 @@ def _folder_name(session_key: str) -> str:
     return f"key-{hashlib.sha256(session_key.encode(errors='surrogatepass')).hexdigest()[:32]}"
 
 
+Adopt = Callable[[Session], Callable[[], None]]
+"""Looks after a session; returns what is called whenever it may have nothing under way any more."""
+
 MakeSandbox = Callable[[Sequence[str], Sequence[str]], Sandbox]
 """Makes a sandbox that must not read or write some paths, and not write others."""
 
@@ -267,10 +323,17 @@ MakeSandbox = Callable[[Sequence[str], Sequence[str]], Sandbox]
 class _PooledFactory:
     """Makes the `PooledSandbox` of one session. It supports the levels of the wrapped factory."""
 
-    def __init__(self, make_sandbox: SandboxFactory, slots: SlotPool, on_vacated: Callable[[], None]) -> None:
+    def __init__(self, make_sandbox: SandboxFactory, slots: SlotPool, adopt: Adopt) -> None:
         self._make_sandbox = make_sandbox
         self._slots = slots
-        self._on_vacated = on_vacated
+        self._adopt = adopt
+        self.on_idle: Callable[[], None] = lambda: None
+
+    def adopt(self, session: Session) -> tuple[_PooledFactory, Callable[[], None]]:
+        """Return the factory for a session; see `aisotools.core.sandboxes.SupportsAdoption`."""
+        factory = copy.copy(self)
+        factory.on_idle = self._adopt(session)
+        return factory, factory.on_idle
 
     def detect(self) -> Detection:
         """Return which levels the sandboxes support."""
@@ -281,7 +344,7 @@ class _PooledFactory:
             present = dataclasses.replace(spec, unreadable=tuple(unreadable), unwritable=tuple(unwritable))
             return self._make_sandbox(present, listener)
 
-        sandbox = PooledSandbox(make, listener, self._slots, spec.level, on_vacated=self._on_vacated)
+        sandbox = PooledSandbox(make, listener, self._slots, spec.level, on_vacated=self.on_idle)
         # Of others it is known when the first is live.
         sandbox.keeps_variables = self._make_sandbox is LocalSandbox
         sandbox.denied = spec.unreadable, spec.unwritable
@@ -295,24 +358,22 @@ class _RemotePooledFactory(_PooledFactory):
         self,
         make_sandbox: SandboxFactory,
         slots: SlotPool,
-        on_vacated: Callable[[], None],
+        adopt: Adopt,
         *,
         elsewhere: str,
         least: str | None,
     ) -> None:
-        super().__init__(make_sandbox, slots, on_vacated)
+        super().__init__(make_sandbox, slots, adopt)
         self.elsewhere = elsewhere
         self.least = least
 
 
-def _pooled_factory(
-    make_sandbox: SandboxFactory, slots: SlotPool, on_vacated: Callable[[], None]
-) -> SandboxFactory:
+def _pooled_factory(make_sandbox: SandboxFactory, slots: SlotPool, adopt: Adopt) -> SandboxFactory:
     if isinstance(make_sandbox, SupportsRemoteLocation):
         least = make_sandbox.least if isinstance(make_sandbox, SupportsLeastLevel) else None
         elsewhere = make_sandbox.elsewhere
-        return _RemotePooledFactory(make_sandbox, slots, on_vacated, elsewhere=elsewhere, least=least)
-    return _PooledFactory(make_sandbox, slots, on_vacated)
+        return _RemotePooledFactory(make_sandbox, slots, adopt, elsewhere=elsewhere, least=least)
+    return _PooledFactory(make_sandbox, slots, adopt)
 
 
 class PooledVariables:
@@ -461,6 +522,7 @@ class PooledSandbox:
         self._variables = PooledVariables(self)
         self._stop_reason = ""
         self._generations = 0
+        self._ending: list[Sandbox] = []  # those that have been live, until nothing of them is left
         self._closed = False
 
     def __repr__(self) -> str:
@@ -506,8 +568,10 @@ class PooledSandbox:
 
     async def call(self, request: SandboxCall) -> ToolResult:
         """Run one call once a slot is free; see `aisotools.core.sandboxes.Sandbox.call`."""
+        request.dispatch.is_given = False  # Race: the pool may be closed while it waits for its slot
         async with self._slots.use(self):
             sandbox = self._sandbox()
+            request.dispatch.is_given = True
             self._variables.note_call(request.call.id)
             reason, self._stop_reason = self._stop_reason, ""
             try:
@@ -558,15 +622,19 @@ class PooledSandbox:
         if self.live is not None:
             self._variables.note_stop(reason)
         live, self.live = self.live, None
-        if live is None:
-            return
-        status = live.status()
-        self._generations += status.generation
-        self._stop_reason = reason if status.alive else self._stop_reason
-        await live.close()
-        if status.alive and not self._closed:
-            self._listener.lost(status.generation, reason)
-        if not self._closed:
+        if live is not None:
+            self._ending.append(live)
+            status = live.status()
+            self._generations += status.generation
+            self._stop_reason = reason if status.alive else self._stop_reason
+        # Case: the event loop on which one was ended has been stopped meanwhile. Whoever asks next ends it.
+        for sandbox in tuple(self._ending):
+            await sandbox.close()
+            if sandbox in self._ending:
+                self._ending.remove(sandbox)
+        if live is not None and not self._closed:
+            if status.alive:
+                self._listener.lost(status.generation, reason)
             self._on_vacated()
 
     def status(self) -> SandboxStatus:

@@ -49,6 +49,7 @@ from aisotools.session.setup import (
     SandboxFactory,
     SessionParts,
     announce_opened,
+    attach,
     build_environment,
     check_factory,
     claim_beside,
@@ -167,10 +168,10 @@ class Session:
         self._environ = os.environ if environ is None else environ
         self._read_only = existing_paths(read_only, self._environ)
         check_factory(sandbox, self._read_only)
-        self._make_sandbox = sandbox
+        self._make_sandbox, on_left = attach(sandbox, self)
         self._options = setup_options(protect_notebooks, try_unknown_commands, on_timeout)
         self._approval_timeout_s = approval_timeout_s
-        self._ticker = LoopTicker()
+        self._ticker = LoopTicker(on_left)
         self._opening = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = 0  # that opened it

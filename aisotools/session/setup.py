@@ -22,6 +22,7 @@ from aisotools.core.exceptions import UsageError
 from aisotools.core.sandboxes import (
     Sandbox,
     SandboxListener,
+    SupportsAdoption,
     SupportsDetection,
     SupportsEarlyStart,
     SupportsHome,
@@ -60,8 +61,8 @@ from aisotools.workspace.workspace import Workspace
 class SandboxFactory(Protocol):
     """Makes the sandbox of a session; tests and other programs may bring their own.
 
-    A factory may have the attributes of `SupportsDetection`, `SupportsLeastLevel` and
-    `SupportsRemoteLocation`, all in `aisotools.core.protocols`.
+    A factory may have the attributes of `SupportsAdoption`, `SupportsDetection`, `SupportsLeastLevel` and
+    `SupportsRemoteLocation`, all in `aisotools.core.sandboxes`.
     """
 
     def __call__(self, spec: WorkerSpec, listener: SandboxListener, /) -> Sandbox:
@@ -77,6 +78,13 @@ def check_factory(make_sandbox: SandboxFactory, read_only: Sequence[str]) -> Non
     if read_only and isinstance(make_sandbox, SupportsRemoteLocation):
         place = make_sandbox.elsewhere
         raise UsageError(f"read_only: calls run in {place}, where folders of this machine are not.")
+
+
+def attach(make_sandbox: SandboxFactory, session: object) -> tuple[SandboxFactory, Callable[[], None]]:
+    """Return the factory for a session, and what to call whenever it has nothing under way any more."""
+    if isinstance(make_sandbox, SupportsAdoption):
+        return make_sandbox.adopt(session)
+    return make_sandbox, lambda: None
 
 
 _LEAST_OPEN_FILES = 68

@@ -7,13 +7,18 @@ the longest time is asked to give it up; those who wait get slots in the order i
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from aisotools.core.concurrency import end_future, wait_for_tasks
 from aisotools.core.exceptions import SandboxError
+
+_EVICTION_S = 5.0
+"""How long an eviction on another event loop is waited for that still runs."""
 
 
 class SlotHolder(Protocol):
@@ -179,30 +184,41 @@ class SlotPool:
             self._start_eviction(holder, f"it was not used for {self._idle_s:g} s")
 
     def _start_eviction(self, holder: SlotHolder, reason: str) -> None:
-        slot = self._held.pop(holder)
-        if slot.idle_timer is not None:
+        slot = self._held.pop(holder, None)
+        if slot is not None and slot.idle_timer is not None:
             slot.idle_timer.cancel()
         task = self._evictions[holder] = asyncio.get_running_loop().create_task(holder.vacate(reason))
-        task.add_done_callback(lambda _: self._on_evicted(holder))
+        task.add_done_callback(functools.partial(self._on_evicted, holder))
 
-    def _on_evicted(self, holder: SlotHolder) -> None:
-        del self._evictions[holder]
-        self._grant_slots()
+    def _on_evicted(self, holder: SlotHolder, eviction: asyncio.Task[None]) -> None:
+        if self._evictions.get(holder) is eviction:
+            del self._evictions[holder]
+            self._grant_slots()
+
+    async def _finish_evictions(self, holders: Collection[SlotHolder], reason: str) -> None:
+        """Wait until those of `holders` that are being evicted have given up what their slots stand for."""
+        while evictions := {task: one for one, task in self._evictions.items() if one in holders}:
+            left = await wait_for_tasks(evictions, _EVICTION_S)
+            for eviction, holder in evictions.items():
+                if eviction not in left:
+                    self._on_evicted(holder, eviction)  # Race: its loop may have stopped before it did that
+                elif self._evictions.get(holder, eviction) is eviction:
+                    # Case: the loop on which it was begun has been stopped or has cancelled it, as by the end
+                    # of `asyncio.run`. It is begun once more here.
+                    self._start_eviction(holder, reason)
 
     async def evict(self, holder: SlotHolder, reason: str) -> None:
         """Free the slot of `holder`, also during a use. Without one nothing happens."""
         if holder in self._held:
             self._start_eviction(holder, reason)
-        if (eviction := self._evictions.get(holder)) is not None:
-            await asyncio.wait([eviction])
+        await self._finish_evictions((holder,), reason)
 
     async def close(self) -> None:
         """Evict all holders. Nobody is given a slot after this."""
         self._closed = True
         for grant in self._waiting:
-            if not grant.done():
-                grant.set_exception(SandboxError("The pool of sandboxes was closed meanwhile."))
+            end_future(grant, SandboxError("The pool of sandboxes was closed meanwhile."))
+        reason = "the pool was closed"
         for holder in tuple(self._held):
-            self._start_eviction(holder, "the pool was closed")
-        while self._evictions:
-            await asyncio.wait(list(self._evictions.values()))
+            self._start_eviction(holder, reason)
+        await self._finish_evictions(tuple(self._evictions), reason)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aisotools.core.events import SandboxLost
-from aisotools.core.exceptions import SessionClosed, WorkspaceRefused
+from aisotools.core.events import AgentStarted, SandboxLost
+from aisotools.core.exceptions import SandboxError, SessionClosed, WorkspaceRefused
 from aisotools.core.sandboxes import SupportsSnapshots
 from aisotools.core.types import Approval, ApprovalRequest
 from aisotools.policy.approvers import AllowAll
@@ -23,6 +24,7 @@ from aisotools.session.ledger import verify
 from aisotools.session.pool import SessionPool
 from aisotools.session.session import Session
 from aisotools.testing.fakes import FakeSandbox
+from tests.sandbox.rig import processes_of
 from tests.waiting import HANG_S, eventually
 
 
@@ -97,29 +99,125 @@ async def test_branch_is_no_conversation_of_a_key(options: dict[str, Any]) -> No
                 await branch.close()
 
 
-async def test_branch_has_no_sandbox_of_a_pool_that_is_closed(options: dict[str, Any]) -> None:
+async def test_branch_is_closed_with_the_pool(options: dict[str, Any]) -> None:
+    state = options["environ"]["XDG_STATE_HOME"]
     async with SessionPool(max_live=2, **options, approver=AllowAll()) as pool:
         session = await pool.get("k")
         await session.call("sandbox_write", {"path": "a", "content": "1"})
         branch = await session.branch()
+        inner = await branch.branch()
         assert not (await branch.call("python", {"code": "x = 1"}, origin="person")).is_error
     assert pool.status().live == 0
-    result = await branch.call("python", {"code": "x = 1"}, origin="person")
-    assert "The pool of sandboxes is closed. Open a new one." in result.content
+    assert branch.closed
+    assert inner.closed
+    assert [name for name in open_names() if name.startswith(state)] == []
+    with pytest.raises(SessionClosed):
+        await branch.call("python", {"code": "x = 1"}, origin="person")
+    with pytest.raises((SessionClosed, SandboxError)):
+        await session.branch()
     assert pool.status().live == 0
-    await branch.close()
+
+
+# Of a loop that is closed with work on it, tasks and coroutines are left that never end.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("is_loop_closed", [False, True])
+@pytest.mark.parametrize("moment_s", [0, 0.01, 0.02, 0.05, 0.1])
+def test_pool_whose_loop_ends_while_it_is_closed_is_closed_on_another_one(
+    options: dict[str, Any], moment_s: float, is_loop_closed: bool
+) -> None:
+    pool = SessionPool(max_live=2, **options, approver=AllowAll())
+    state = options["environ"]["XDG_STATE_HOME"]
+    closing: list[asyncio.Task[None]] = []
+    folders: list[Path] = []
+
+    async def begin() -> None:
+        for key in ("a", "b", "c"):
+            session = await pool.get(key)
+            assert not (await session.call("sandbox_write", {"path": "f", "content": "1"})).is_error
+            assert session.workspace is not None
+            folders.append(session.workspace)
+        closing.append(asyncio.ensure_future(pool.close()))
+        await asyncio.sleep(moment_s)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(begin())
+    if is_loop_closed:
+        loop.close()
+    asyncio.run(asyncio.wait_for(pool.close(), HANG_S))
+    assert [name for folder in folders for name in processes_of(folder)] == []
+    assert [name for name in open_names() if name.startswith(state)] == []
+    assert (pool.status().live, len(pool)) == (0, 0)
+    if not is_loop_closed:
+        loop.run_until_complete(asyncio.wait_for(closing[0], HANG_S))
+        _end_loop(loop)
+
+    async def open_again() -> None:
+        async with SessionPool(**options, approver=AllowAll()) as again:
+            session = await again.get("a")
+            assert (await session.undo(variables="keep")).content.startswith("Undid 1 call")
+
+    asyncio.run(open_again())
+
+
+def test_pool_is_closed_though_the_loop_ends_that_stopped_a_sandbox(options: dict[str, Any]) -> None:
+    """`stop` had taken the sandbox out of its place, and nobody else knew of it."""
+    pool = SessionPool(max_live=2, **options, approver=AllowAll())
+    folders: list[Path] = []
+
+    async def begin() -> None:
+        session = await pool.get("a")
+        assert not (await session.call("sandbox_write", {"path": "f", "content": "1"})).is_error
+        assert session.workspace is not None
+        folders.append(session.workspace)
+        stopping = asyncio.ensure_future(pool.stop("a"))
+        await asyncio.sleep(0.001)
+        assert not stopping.done()
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(begin())
+    asyncio.run(asyncio.wait_for(pool.close(), HANG_S))
+    assert processes_of(folders[0]) == []
+    _end_loop(loop)
+
+
+def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks, timeout=HANG_S))
+    loop.close()
 
 
 async def test_call_that_waits_for_a_place_is_ended_with_the_pool(options: dict[str, Any]) -> None:
+    assert await _end_waiting_calls(options, "1", 1) == set()
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+async def test_call_that_the_pool_has_not_run_any_more_is_no_step(
+    options: dict[str, Any], calls: int
+) -> None:
+    run = await _end_waiting_calls(options, "open('f', 'w')", calls)
+    async with SessionPool(**options, approver=AllowAll()) as again:
+        session = await again.get("b")
+        await session.start()
+        history: Any = session.history
+        assert history.recovered == ()
+        assert {step.call_id for step in history._checkpoints.steps} == run
+
+
+async def _end_waiting_calls(options: dict[str, Any], code: str, calls: int) -> set[str]:
+    """Close a pool in which so many calls wait. Return those that got the place and have run all the same."""
     pool = SessionPool(max_live=1, wait_s=600, **options, approver=AllowAll())
     first, second = await pool.get("a"), await pool.get("b")
     busy = asyncio.create_task(first.run_cell("import time; time.sleep(600)"))
     await eventually(lambda: first.sandbox is not None and first.sandbox.status().alive)
-    waiting = asyncio.create_task(second.run_cell("1"))
-    await eventually(lambda: pool.status().waiting == 1)
+    waiting = [asyncio.create_task(second.run_cell(code)) for _ in range(calls)]
+    await eventually(lambda: pool.status().waiting == calls)
     await asyncio.wait_for(pool.close(), HANG_S)
     assert (await busy).is_error
-    assert (await waiting).is_error
+    return {call.result().metadata["call_id"] for call in waiting if not (await call).is_error}
 
 
 @pytest.mark.parametrize("what", ["a call", "a question"])
@@ -145,7 +243,7 @@ async def test_close_ends_calls_of_a_conversation_that_is_being_parked(
     else:
         call = asyncio.create_task(session.run_cell("import time; time.sleep(600)"))
         await eventually(lambda: session.sandbox is not None and session.sandbox.status().alive)
-    pool._park("k")
+    pool._park(session)
     await asyncio.sleep(0)
     assert pool._parking
     await asyncio.wait_for(pool.close(), HANG_S)
@@ -453,6 +551,48 @@ async def test_parked_conversation_has_one_file_open_and_wakes_up_as_it_was(opti
             logs = session.log_path
             await pool.forget(f"c{number}")
             assert verify(logs).ok
+
+
+def _record_on(session: Session, loop: asyncio.AbstractEventLoop) -> None:
+    loop.call_soon_threadsafe(functools.partial(session.record, AgentStarted, agent_id="1", model="m"))
+
+
+_OPERATIONS: dict[str, Callable[[Session], Awaitable[object]]] = {
+    "undo": lambda session: session.undo(variables="keep"),
+    "redo": lambda session: session.redo(variables="keep"),
+    "refused undo": lambda session: session.undo(),
+    "changes": lambda session: session.changes(),
+    "unknown tool": lambda session: session.call("no_such_tool"),
+    "denied call": lambda session: session.call("web_fetch", {"url": "ftp://x"}),
+    "record": lambda session: asyncio.to_thread(_record_on, session, asyncio.get_running_loop()),
+    "branch": lambda session: session.branch(),
+}
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("operation", _OPERATIONS)
+async def test_parked_conversation_has_one_file_open_after_whatever_it_does(
+    options: dict[str, Any], operation: str
+) -> None:
+    state = options["environ"]["XDG_STATE_HOME"]
+
+    def held() -> list[str]:
+        return [name for name in open_names() if name.startswith(state) and not name.endswith(".lock")]
+
+    async with SessionPool(max_live=3, idle_s=0.2, **options) as pool:
+        session = await pool.get("k")
+        for content in ("one", "two"):
+            assert not (await session.run_cell(f"_ = open('f', 'w').write('{content}')")).is_error
+        if operation == "redo":
+            assert not (await session.undo(variables="keep")).is_error
+        await pool.stop("k")
+        await eventually(lambda: held() == [] and pool.status().live == 0)
+        await _OPERATIONS[operation](session)
+        await eventually(lambda: held() == [] and pool.status().live == 0)
+        assert not (await session.run_cell("_ = open('f', 'w').write('three')")).is_error
+        assert held() != []
+        assert session.log_path is not None
+    assert verify(session.log_path).ok
 
 
 async def test_calls_that_run_while_their_sandbox_is_stopped_are_waited_for(options: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ from typing import Any, Protocol
 
 from pydantic_core import to_json
 
-from aisotools.core.concurrency import in_steps
+from aisotools.core.concurrency import end_future, in_steps
 from aisotools.core.exceptions import ChannelError, WorkerDied
 from aisotools.core.protocols import OutputCaps, Programs
 from aisotools.core.retention import size_of
@@ -240,8 +240,8 @@ class CallTable:
 
     def finish(self, call: PendingCall) -> None:
         """Remove a call and withdraw its questions. What it left running may still print."""
-        if call.on_named is not None and not call.on_named.done():
-            call.on_named.set_result(None)
+        if call.on_named is not None:
+            end_future(call.on_named)
         if call.header:
             self._displays.withdraw_questions(call.call_id)
         if self._pending.pop(call.number, None) is not None:
@@ -256,10 +256,7 @@ class CallTable:
     def fail(self, error: WorkerDied) -> None:
         """Fail every call in progress: the worker is gone."""
         for call in self:
-            if not call.future.done():
-                call.future.set_exception(error)
-                # Mark it as retrieved: the caller may have been cancelled, and asyncio would complain.
-                call.future.exception()
+            end_future(call.future, error)  # the caller may have been cancelled, or be on a closed loop
 
     # ---- frames of the worker
 

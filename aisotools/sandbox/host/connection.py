@@ -30,6 +30,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from aisotools.core.concurrency import end_future
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied, as_clause
 from aisotools.core.protocols import Programs
 from aisotools.core.sandboxes import SandboxListener
@@ -595,9 +596,8 @@ class WorkerConnection:
                 self._set_cleaned_up()
 
     def _set_cleaned_up(self) -> None:
-        for future in (self.processes_ended, self.cleaned_up):
-            if not future.done():
-                future.set_result(None)
+        end_future(self.processes_ended)
+        end_future(self.cleaned_up)
 
     # ---- the end
 
@@ -615,12 +615,7 @@ class WorkerConnection:
             self.monitor.stop()
         error = WorkerDied(reason, last_words=self.last_words, is_broken=self.is_broken)
         self.calls.fail(error)
-        if not self.ready.done():
-            self.ready.set_exception(
-                SandboxError(f"The worker did not start: {reason}.{_quote_last_words(error)}")
-            )
-            # Mark it as retrieved: asyncio would complain if nobody waits for the start any more.
-            self.ready.exception()
+        end_future(self.ready, SandboxError(f"The worker did not start: {reason}.{_quote_last_words(error)}"))
         self._send_control({"op": "kill"})
         self._on_lost(self, reason)
 

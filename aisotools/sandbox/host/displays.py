@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from pydantic_core import from_json
 
-from aisotools.core.concurrency import gc_paused, in_steps
+from aisotools.core.concurrency import cancel_future, gc_paused, in_steps
 from aisotools.core.exceptions import ChannelError
 from aisotools.sandbox.frames import Frame, count_field, text_field
 from aisotools.sandbox.parsing import TooManyKeys, has_more_parts, parse_steps, release_steps
@@ -149,7 +149,7 @@ class DisplayRouter:
         watched = self.watched.get(call_id)
         if watched is not None:
             for task in tuple(watched.questions):
-                task.cancel()
+                cancel_future(task)
 
     def keep_parts(self, call_id: str, sizes: Sequence[int]) -> Sequence[bool]:
         """Return which parts of a display are of use; a `KeepParts` for the frames of one call."""

@@ -45,6 +45,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from aisotools.core.concurrency import cancel_future
 from aisotools.core.threads import OWN, in_thread
 from aisotools.sandbox.host.disk_usage import DiskUsage
 from aisotools.sandbox.host.open_files import SOCKET_BYTES, OpenFiles, measure_files
@@ -587,7 +588,7 @@ class ResourceMonitor:
         self._timer.cancel()
         for task in (self._walk_task, self._sample_task):
             if task is not None:
-                task.cancel()
+                cancel_future(task)
 
     def note_call(self) -> None:
         """Sample soon: a call begins, and the next sample may be as far away as that of an idle sandbox."""

@@ -28,6 +28,7 @@ import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from aisotools.core.concurrency import end_future
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.core.protocols import Programs
 from aisotools.core.sandboxes import SandboxCall, SandboxListener
@@ -218,7 +219,7 @@ class Reader:
             return
         self._raw.drain_all()
         self._reason = reason
-        self.ended.set_result(None)
+        end_future(self.ended)
         pidfd, self._pidfd = self._pidfd, -1
         # Race: it may just have ended. Then the signal reaches nobody: the pidfd means no other process.
         with contextlib.suppress(OSError):
@@ -243,7 +244,7 @@ class Reader:
             # Last: until this pipe is closed the keeper stays, and so does the meaning of its number.
             self._pipes.close()
             self._on_cleared(self)
-            self.cleared.set_result(None)
+            end_future(self.cleared)
 
     # ---- what it sends
 

@@ -160,7 +160,6 @@ class LocalSandbox:
             interrupt_s=self._stop_timeouts.interrupt_s,
             kill_s=self._stop_timeouts.kill_s,
         )
-
         self._readers.unreadable = _absolute(spec.workspace, spec.unreadable)
 
     def __repr__(self) -> str:
@@ -534,12 +533,17 @@ class LocalSandbox:
         self.variables.clear(reason)
         for connection in tuple(self._connections):
             connection.lose(reason)
+        failures: list[BaseException] = []
         # A worker that was just being started is added while we wait: ask again until none is left.
         while endings := {task: connection for connection, task in self._connections.items() if task}:
             # Case: the loop on which it was ended has been stopped for good, as by the end of `asyncio.run`.
             for task in await wait_for_tasks(endings, _OLD_TREE_S):
                 again = self._terminate(endings[task], reason)
                 self._connections[endings[task]] = asyncio.get_running_loop().create_task(again)
+            ended = [task for task in endings if task.done() and not task.cancelled()]
+            failures += filter(None, (task.exception() for task in ended))
+        if failures:
+            raise failures[0]
 
     async def _end_worker(self, connection: WorkerConnection, reason: str) -> Recovery | None:
         """End the worker and all it started; if that is slow, the rest happens in the background."""

@@ -36,7 +36,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 
-from aisotools.core.concurrency import STEP_S, gc_paused
+from aisotools.core.concurrency import STEP_S, cancel_future, gc_paused
 from aisotools.core.exceptions import ChannelError, SandboxError
 from aisotools.sandbox.frames import LARGE_BYTES, Frame, FrameReader, KeepParts, keep_all
 from aisotools.sandbox.host.watches import watch, watch_writing
@@ -408,7 +408,7 @@ class FrameChannel:
         self._socket.pause_reading()
         work, self._work = self._work, None
         if work is not None:
-            work.cancel()
+            cancel_future(work)
 
     def close(self) -> None:
         """Stop, and close the socket; closing twice is fine."""

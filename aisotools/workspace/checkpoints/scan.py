@@ -120,6 +120,19 @@ class TooSlow(Exception):
     """A walk was aborted, also by its `ProgressCallback`; what is stored by then is not read again."""
 
 
+_INLINE_BYTES = 1 << 20
+
+
+def refuse_large(done: int, total: int) -> None:
+    """Abort a walk on the event loop if much is left to be copied: the `ProgressCallback` of such a walk.
+
+    Raises:
+        TooSlow: If it is more than 1 MiB.
+    """
+    if total - done > _INLINE_BYTES:
+        raise TooSlow
+
+
 class _TooManyEntries(Exception):
     """A folder holds more than `ScanLimits` covers."""
 
