@@ -23,6 +23,8 @@ from aisotools.core.concurrency import (
     OrderedTurns,
     RunOnce,
     at_once,
+    cancel_future,
+    end_future,
     gc_paused,
     in_steps,
     run_to_completion,
@@ -414,6 +416,64 @@ async def test_activity_is_waited_for_on_its_loop_and_on_another_one() -> None:
         await asyncio.gather(here, return_exceptions=True)
     await asyncio.wait_for(there, HANG_S)
     await asyncio.wait_for(activity.wait(), HANG_S)
+
+
+async def test_activity_of_several_pieces_is_waited_for_until_the_last_has_ended() -> None:
+    activity = LoopActivity()
+    activity.begin()
+    activity.begin()
+    waiting = asyncio.create_task(activity.wait())
+    activity.end()
+    await loop_turns(20)
+    assert not waiting.done()
+    await asyncio.wait_for(activity.wait(0.01), HANG_S)  # no longer than that
+    assert repr(activity) == "<LoopActivity: under way>"
+    activity.end()
+    await asyncio.wait_for(waiting, HANG_S)
+    assert repr(activity) == "<LoopActivity: none>"
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_futures_of_a_loop_that_was_closed_can_be_ended(is_closed: bool) -> None:
+    loop = asyncio.new_event_loop()
+    futures = [loop.create_future() for _ in range(3)]
+
+    async def wait() -> None:
+        await asyncio.wait(futures)
+
+    waiting = [loop.create_task(wait()) for _ in range(2)]
+    loop.run_until_complete(asyncio.sleep(0))
+    if is_closed:
+        loop.close()
+    end_future(futures[0])
+    end_future(futures[1], OSError("ended"))
+    end_future(futures[1])  # it has ended
+    cancel_future(futures[2])
+    cancel_future(waiting[0])
+    assert [future.done() for future in futures] == [True, True, True]
+    assert isinstance(futures[1].exception(), OSError)
+    if not is_closed:
+        loop.run_until_complete(asyncio.wait(waiting))
+        loop.close()
+
+
+async def test_error_of_a_future_that_is_no_end_of_its_loop_is_raised() -> None:
+    class Faulty(asyncio.Future[None]):
+        def set_result(self, result: None) -> None:
+            raise RuntimeError("another error")
+
+    with pytest.raises(RuntimeError, match="another error"):
+        end_future(Faulty())
+
+
+async def test_ticker_says_each_time_that_nobody_is_inside_any_more() -> None:
+    left: list[bool] = []
+    ticker = LoopTicker(lambda: left.append(ticker.is_inside))
+    with ticker, ticker:
+        pass
+    with ticker:
+        assert left == [False]
+    assert left == [False, False]
 
 
 def test_activity_of_a_loop_that_was_stopped_is_not_waited_for() -> None:
