@@ -43,8 +43,8 @@ class LoopTicker:
     waits for a person or a worker may not wake for minutes.
     """
 
-    def __init__(self, on_left: Callable[[], None] = lambda: None) -> None:
-        """Be called with `on_left` each time when the last one has left."""
+    def __init__(self, on_left: Callable[[], None] | None = None) -> None:
+        """Call `on_left`, if there is one, each time when the last one has left."""
         self._on_left = on_left
         self._depth = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -76,7 +76,8 @@ class LoopTicker:
             for left in waiting:
                 if not left.done():
                     left.set_result(None)
-            self._on_left()
+            if self._on_left is not None:
+                self._on_left()
 
     def _schedule(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._schedule)

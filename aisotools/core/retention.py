@@ -277,29 +277,3 @@ class RetentionBudget:
                 reclaim(self.used_bytes - target)
         finally:
             self._is_reclaiming = False
-
-
-_CHARGED_STEP_BYTES = 64 << 10
-
-
-class SteppedCharge:
-    """Memory that one part of a session takes from its budget. Small changes of it are not charged."""
-
-    def __init__(self, budget: RetentionBudget) -> None:
-        """Charge nothing yet."""
-        self._budget = budget
-        self._charged_bytes = 0
-
-    def __repr__(self) -> str:
-        return f"<SteppedCharge of {self._charged_bytes:,} bytes>"
-
-    def set(self, size_bytes: int) -> None:
-        """Charge so much in all, if that is 64 KiB more or less than is charged now."""
-        if abs(size_bytes - self._charged_bytes) > _CHARGED_STEP_BYTES:
-            self._budget.charge(size_bytes - self._charged_bytes)
-            self._charged_bytes = size_bytes
-
-    def release(self) -> None:
-        """Give all of it back."""
-        charged_bytes, self._charged_bytes = self._charged_bytes, 0
-        self._budget.release(charged_bytes)

@@ -34,7 +34,6 @@ from aisotools.core.events import (
     Undone,
 )
 from aisotools.core.exceptions import SandboxError, SessionClosed, UsageError, WorkspaceError, as_clause
-from aisotools.core.retention import SteppedCharge
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableHistory, VariablePoint
 from aisotools.core.threads import in_thread
 from aisotools.core.truncation import summarize_names
@@ -42,7 +41,7 @@ from aisotools.core.types import Facts, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.sandbox.process.tree import TooManyProcesses
 from aisotools.session.event_log import EventLog
-from aisotools.session.sharing import BackgroundProcesses, LockToken, SharedWorkspace
+from aisotools.session.sharing import BackgroundProcesses, CheckpointCharge, LockToken, SharedWorkspace
 from aisotools.session.undo_history import TimeoutChoice, VariablesChoice
 from aisotools.session.undo_results import (
     VARIABLES_LEFT,
@@ -150,7 +149,7 @@ class WorkspaceHistory:
         self._fits_at_first = False
         self._states = VariableStates()
         event_log.subscribe(self._on_worker_started, (SandboxStarted,))
-        self._charge = SteppedCharge(event_log.budget)
+        self._charge = CheckpointCharge(shared.checkpoints, event_log.budget)
         self.recovered: tuple[str, ...] = ()
         self._syncing = DelayedRun(self._sync, _SYNC_DELAY_S)
         self._moving = LoopActivity()  # an undo or redo that is carried out
@@ -424,7 +423,7 @@ class WorkspaceHistory:
             return scanning.result()
         finally:
             # All sessions on this workspace share the checkpoints, and each is charged for them.
-            self._charge.set(self._checkpoints.memory_bytes)
+            self._charge.update()
 
     def _path_outside(self, prepared: PreparedCall) -> Path | None:
         """Return the path outside the workspace that a host tool says it changes, if it can be covered."""

@@ -49,11 +49,11 @@ from aisotools.session.setup import (
     SandboxFactory,
     SessionParts,
     announce_opened,
-    attach,
     build_environment,
     check_factory,
     claim_beside,
     detect_levels,
+    factory_for,
     final_steps,
     give_back,
     park,
@@ -168,7 +168,7 @@ class Session:
         self._environ = os.environ if environ is None else environ
         self._read_only = existing_paths(read_only, self._environ)
         check_factory(sandbox, self._read_only)
-        self._make_sandbox, on_left = attach(sandbox, self)
+        self._make_sandbox, on_left = factory_for(sandbox, self)
         self._options = setup_options(protect_notebooks, try_unknown_commands, on_timeout)
         self._approval_timeout_s = approval_timeout_s
         self._ticker = LoopTicker(on_left)

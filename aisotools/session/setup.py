@@ -80,11 +80,11 @@ def check_factory(make_sandbox: SandboxFactory, read_only: Sequence[str]) -> Non
         raise UsageError(f"read_only: calls run in {place}, where folders of this machine are not.")
 
 
-def attach(make_sandbox: SandboxFactory, session: object) -> tuple[SandboxFactory, Callable[[], None]]:
-    """Return the factory for a session, and what to call whenever it has nothing under way any more."""
-    if isinstance(make_sandbox, SupportsAdoption):
-        return make_sandbox.adopt(session)
-    return make_sandbox, lambda: None
+def factory_for(
+    make_sandbox: SandboxFactory, session: object
+) -> tuple[SandboxFactory, Callable[[], None] | None]:
+    """Return the factory for a session, and what to call whenever nothing of it is under way any more."""
+    return make_sandbox.adopt(session) if isinstance(make_sandbox, SupportsAdoption) else (make_sandbox, None)
 
 
 _LEAST_OPEN_FILES = 68

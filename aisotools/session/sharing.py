@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from aisotools.core.exceptions import SandboxError, UsageError
+from aisotools.core.retention import RetentionBudget
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshotProcesses, SupportsSnapshots, SupportsSupervisor
 from aisotools.core.threads import in_thread
 from aisotools.core.types import ToolCall
@@ -365,6 +366,34 @@ class SharedWorkspace:
                 for path in [path for path, shared in _SHARED.items() if shared is self]:
                     del _SHARED[path]
                 self.checkpoints.close()
+
+
+_CHARGED_STEP_BYTES = 64 << 10
+
+
+class CheckpointCharge:
+    """Memory that checkpoints take from the budget of one session. Small changes of it are not charged."""
+
+    def __init__(self, checkpoints: Checkpoints, budget: RetentionBudget) -> None:
+        """Charge nothing yet."""
+        self._checkpoints = checkpoints
+        self._budget = budget
+        self._charged_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<CheckpointCharge of {self._charged_bytes:,} bytes>"
+
+    def update(self) -> None:
+        """Charge what they take now, if that is 64 KiB more or less than is charged."""
+        change_bytes = self._checkpoints.memory_bytes - self._charged_bytes
+        if abs(change_bytes) > _CHARGED_STEP_BYTES:
+            self._budget.charge(change_bytes)
+            self._charged_bytes += change_bytes
+
+    def release(self) -> None:
+        """Give all of it back."""
+        charged_bytes, self._charged_bytes = self._charged_bytes, 0
+        self._budget.release(charged_bytes)
 
 
 def _find_running(

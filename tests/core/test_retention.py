@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from aisotools.core.retention import RetentionBudget, SteppedCharge, size_of
+from aisotools.core.retention import RetentionBudget, size_of
 from aisotools.core.types import Decision, ToolCall
 from tests.waiting import HANG_S
 
@@ -199,16 +199,3 @@ def test_long_texts_of_one_container_are_measured_together_and_shared_ones_once(
     assert size_of((texts, [*texts])) - size < 9_000, "pointers"
     assert size_of((texts, [*texts, "y" * 5_000])) - size > 5_000
     assert size_of([None, 1.5, "x" * 5_000]) > 5_000
-
-
-def test_small_changes_of_a_stepped_charge_are_not_charged() -> None:
-    budget = RetentionBudget(1 << 30)
-    charge = SteppedCharge(budget)
-    charge.set(1 << 20)
-    charge.set((1 << 20) + 1_000)
-    assert (repr(charge), budget.used_bytes) == ("<SteppedCharge of 1,048,576 bytes>", 1 << 20)
-    charge.set(3 << 20)
-    assert budget.used_bytes == 3 << 20
-    charge.release()
-    charge.release()
-    assert budget.used_bytes == 0

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from aisotools.core.exceptions import SandboxError
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Remember, ToolResult
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.rules import Policy, Rule
@@ -255,3 +256,22 @@ async def test_move_out_of_a_folder_with_hidden_files_says_what_to_do_instead(
         assert not done.is_error, done.content
     assert (tmp_path / "workspace" / "other").read_text() == "other"
     assert not (tmp_path / "workspace" / "deep" / "er" / "other").exists()
+
+
+async def test_call_before_which_the_sandbox_cannot_follow_a_rule_is_no_step(
+    real_session: OpenSession,
+) -> None:
+    session = real_session(policy=Policy(mode="auto"))
+    assert not (await session.run_cell("import os; os.mkdir('secrets'); open('secrets/key', 'w')")).is_error
+    sandbox: Any = session.sandbox
+
+    async def fail(unreadable: Sequence[str], unwritable: Sequence[str]) -> Sequence[str]:
+        raise SandboxError("the kernel refused.")
+
+    sandbox.deny_paths = fail
+    denied = Rule(when={"reads": ["secrets/*"]}, decision=Decision.DENY)
+    session.policy = Policy(mode="auto", rules=[denied])
+    result = await session.run_cell("x = 1")
+    assert "the kernel refused" in result.content
+    history: Any = session.history
+    assert len(history._checkpoints.steps) == 1

@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.exceptions import UsageError
+from aisotools.core.retention import RetentionBudget
 from aisotools.core.sandboxes import SandboxListener
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.event_log import EventLog
-from aisotools.session.sharing import SharedWorkspace, WorkspaceLock, share, share_in_thread
+from aisotools.session.sharing import CheckpointCharge, SharedWorkspace, WorkspaceLock, share, share_in_thread
 from aisotools.testing.fakes import FakeSandbox
+from aisotools.workspace.checkpoints.timeline import Checkpoints
 from tests.waiting import eventually, process_state
 
 
@@ -251,3 +253,19 @@ async def test_share_that_is_cancelled_is_given_back(workspace: Path, tmp_path: 
         await eventually(lambda: shared.sandboxes == [other])
     finally:
         shared.release(other)
+
+
+def test_small_changes_of_what_checkpoints_take_are_not_charged(tmp_path: Path) -> None:
+    workspace = tmp_path / "charged"
+    workspace.mkdir()
+    checkpoints, budget = Checkpoints(workspace, tmp_path / "kept"), RetentionBudget(1 << 30)
+    charge = CheckpointCharge(checkpoints, budget)
+    for taken, charged in ((1 << 20, 1 << 20), ((1 << 20) + 1_000, 1 << 20), (3 << 20, 3 << 20)):
+        checkpoints.memory_bytes = taken
+        charge.update()
+        assert budget.used_bytes == charged
+    assert repr(charge) == "<CheckpointCharge of 3,145,728 bytes>"
+    charge.release()
+    charge.release()
+    assert budget.used_bytes == 0
+    checkpoints.close()
