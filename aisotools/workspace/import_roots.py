@@ -14,19 +14,19 @@ the finders, the current folder, the places of loaded packages, the files or the
 `refuse_host_files` as well. Besides, `block_imports` keeps this process from importing modules out of an open
 workspace: a hook of `sys.path_hooks` passes over the entries of `sys.path` that lie there, so that the same
 name is found elsewhere, and a finder, first on `sys.meta_path`, refuses what any other finder locates there.
-Both ask the kernel at each import whether mounts have changed, and then look anew where they show it; both
-know the folder by its device and inode, whatever name a person has given it or a folder above it meanwhile.
+Both ask `aisotools.workspace.open_places` at each import where it is: by its device and inode, whatever name
+a person has given it or a folder above it meanwhile, and wherever mounts show it or a part of it now.
 
 Race window: a file that is written after one look and imported before the next is stopped only by the block,
-and by none if a mount comes between the block and reading or shows a part of a renamed workspace, or if an
-overlay has layers without a path here. The block does not see what a finder locates that other code has put
-before it, until the next call or the next session puts it first again; what a finder without `find_spec`
-locates; nor a module whose spec names no file. A module that becomes a package after it was loaded
-(`__path__`) is seen by the next look for another reason. If a finder finds nothing when
-`importlib.util.find_spec` asks, Python asks it once more, past the block, and may be given a spec; the import
-of that name is blocked all the same. Code that loads a file by its path asks no finder, and a hard link lies
-where it was put. Other processes see no block at all. The hook and the finder stay after the last session,
-when they find nothing: taking them out could make an import in another thread pass over the finder behind.
+and by none if a mount comes between the block and reading, or if an overlay has layers without a path here.
+The block does not see what a finder locates that other code has put before it, until the next call or the
+next session puts it first again; what a finder without `find_spec` locates; nor a module whose spec names no
+file. A module that becomes a package after it was loaded (`__path__`) is seen by the next look for another
+reason. If a finder finds nothing when `importlib.util.find_spec` asks, Python asks it once more, past the
+block, and may be given a spec; the import of that name is blocked all the same. Code that loads a file by its
+path asks no finder, and a hard link lies where it was put. Other processes see no block at all. The hook and
+the finder stay after the last session, when they find nothing: taking them out could make an import in
+another thread pass over the finder behind.
 
 When a look fails, the call or the worker that needed it does not start. Files that are there stay. A blocked
 import raises ModuleNotFoundError, and a warning names it once. An exception of another finder goes through.
@@ -41,7 +41,6 @@ import operator
 import os
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -49,6 +48,7 @@ from typing import Any, NamedTuple
 
 from aisotools.core.exceptions import WorkspaceRefused
 from aisotools.workspace.host_files import refuse_host_files
+from aisotools.workspace.open_places import OpenPlaces
 from aisotools.workspace.paths import OpenedFolder
 from aisotools.workspace.real_paths import (
     RealPaths,
@@ -56,7 +56,6 @@ from aisotools.workspace.real_paths import (
     leads_into,
     lies_to,
     list_links,
-    mount_watch,
     parents,
     resolve_links,
 )
@@ -551,7 +550,7 @@ class _WorkspaceGuard:
 
     def _refuse(self, name: str, spec: importlib.machinery.ModuleSpec) -> None:
         """Raise ModuleNotFoundError if anything that the spec names is in an open workspace."""
-        places, identities = _list_places()  # after it was found: what was mounted before that counts
+        places, identities = _blocked.find()  # after it was found: what was mounted before that counts
         for location in _list_locations(spec):
             if not leads_into(location, places, identities):
                 continue
@@ -637,24 +636,17 @@ def _put_first() -> None:
     sys.meta_path[:] = [_guard, *list_finders()]
 
 
-_blocked: Counter[OpenedFolder] = Counter()
+def _forget_finders(folder: str) -> None:
+    """Drop the finders that are cached for this folder and those below."""
+    paths, inside = RealPaths(), f"{folder.rstrip('/')}/"
+    entries: tuple[Any, ...] = tuple(sys.path_importer_cache)
+    for entry in entries:
+        if isinstance(entry, str) and f"{paths.resolve(entry).rstrip('/')}/".startswith(inside):
+            sys.path_importer_cache.pop(entry, None)
+
+
+_blocked = OpenPlaces(_forget_finders)
 _lock = threading.Lock()
-_last_places: tuple[int, tuple[OpenedFolder, ...], frozenset[str]] = (0, (), frozenset())
-
-
-def _list_places() -> tuple[frozenset[str], frozenset[tuple[int, int]]]:
-    """Return where this process finds what is in open workspaces now, and their devices and inodes."""
-    global _last_places  # noqa: PLW0603 - one value for this process, replaced as a whole
-    # Race: counted before the places are looked for, so that a mount made meanwhile is found the next time.
-    last, now = _last_places, (mount_watch.count(), tuple(_blocked))
-    identities = frozenset(one.identity for one in now[1] if one.identity)
-    if now == last[:2]:
-        return last[2], identities
-    places = {one.path for one in now[1]}.union(*(find_other_places(one.path) for one in now[1]))
-    _last_places = *now, frozenset(places)
-    for place in places ^ last[2]:
-        _forget_finders(place)
-    return frozenset(places), identities
 
 
 def _find_nothing_in_workspaces(entry: str) -> _EmptyFinder:
@@ -663,7 +655,7 @@ def _find_nothing_in_workspaces(entry: str) -> _EmptyFinder:
     Raises:
         ImportError: For every other entry, which the next hook takes.
     """
-    if _blocked and leads_into(entry, *_list_places()):
+    if _blocked and leads_into(entry, *_blocked.find()):
         return _EmptyFinder(Path(entry).resolve())
     raise ImportError(f"{entry!r} is in no open workspace")
 
@@ -673,28 +665,14 @@ def block_imports(workspace: Path) -> Callable[[], None]:
     with _lock:
         if _find_nothing_in_workspaces not in sys.path_hooks:
             sys.path_hooks.insert(0, _find_nothing_in_workspaces)
-        real = OpenedFolder.of(workspace.resolve())
-        _blocked[real] += 1
-        _list_places()
+        folder = _blocked.add(workspace)
         _put_first()
-    return functools.partial(_unblock, [real])
+    return functools.partial(_unblock, [folder])
 
 
 def _unblock(blocks: list[OpenedFolder]) -> None:
     with _lock:
         while blocks:  # empty at the second call
-            _blocked.subtract([real := blocks.pop()])
-            if not _blocked[real]:
-                del _blocked[real]
-                _list_places()
+            _blocked.remove(blocks.pop())
         if not _blocked:
             _guard.forget()
-
-
-def _forget_finders(folder: str) -> None:
-    """Drop the finders that are cached for this folder and those below."""
-    paths, inside = RealPaths(), f"{folder.rstrip('/')}/"
-    entries: tuple[Any, ...] = tuple(sys.path_importer_cache)
-    for entry in entries:
-        if isinstance(entry, str) and f"{paths.resolve(entry).rstrip('/')}/".startswith(inside):
-            sys.path_importer_cache.pop(entry, None)

@@ -86,6 +86,20 @@ class OpenedFolder:
             return False
         return self.identity == (status.st_dev, status.st_ino)
 
+    def find_path(self, folder: int) -> str:
+        """Return its real path now, whatever name it or a folder above it has been given meanwhile.
+
+        Args:
+            folder: Descriptor of it. Where the kernel knows no path of that here, the first one is returned.
+        """
+        try:
+            path = os.readlink(f"/proc/self/fd/{folder}")  # noqa: PTH115 - a text, as everything here
+            status = os.lstat(path)
+        except OSError:
+            return self.path
+        # Race: somebody may have closed all descriptors, and this be the number of another file.
+        return path if self.identity == (status.st_dev, status.st_ino) else self.path
+
     def open(self) -> int:
         """Return a descriptor of it, for reading, also if its mode does not let its owner read it.
 

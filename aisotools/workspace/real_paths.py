@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import io
 import itertools
+import logging
 import os
 import re
 import select
@@ -30,9 +31,12 @@ _MAX_SEARCHED = 20_000  # for further names of denied files, and only if there a
 _MAX_COPIED = 2_000  # files and folders: each costs a look around every call
 _MAX_COPIED_BYTES = 16 << 20
 _MOUNTS = "/proc/self/mountinfo"
+_MOST_READ_ALWAYS = 1 << 16
+_PAUSE = 20  # times as long as it took to read a list that is longer
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 _LAYERS = re.compile(r"(?:[^:\\]|\\.)+")
 _BACKSLASH = re.compile(r"\\(.)")
+_log = logging.getLogger(__name__)
 
 
 def lies_to(workspace: str, folder: str) -> str:
@@ -389,32 +393,67 @@ def parents(path: str) -> list[str]:
     return above
 
 
-class MountWatch:
-    """Counts how often the mounts of this process have changed. It costs a microsecond to ask."""
+def _read_mounts() -> bytes:
+    # Not by the file that is watched: a process may have entered another namespace since that was opened.
+    return Path(_MOUNTS).read_bytes()
 
-    def __init__(self) -> None:
-        """Open nothing yet."""
+
+class MountWatch:
+    """Counts how often the mounts of this process have changed, or where they and what they show lie.
+
+    Somebody who moves a folder changes no mount. But a mount may show a part of that folder, or lie in it,
+    and the kernel names both by their paths now. So the list is read each time, which takes some ten
+    microseconds; one of more than 64 KiB (some 500 mounts) for at most a twentieth of the time, unless the
+    kernel reports a change.
+    """
+
+    def __init__(
+        self, read: Callable[[], bytes] = _read_mounts, now_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        """Open nothing yet.
+
+        Args:
+            read: Returns the list.
+            now_ns: Returns a time that only grows.
+        """
+        self._read = read
+        self._now_ns = now_ns
         self._lock = threading.Lock()
         self._file: io.FileIO | None = None
         self._changes = 0
+        self._has_changed = False
+        self._text = b""
+        self._due_ns = 0
         # A fork shares the open file, and with it which changes were seen.
         os.register_at_fork(after_in_child=self._forget)
 
     def count(self) -> int:
         """Return a number that changes with every change of the mounts; 0 where the system has no list."""
+        return self.read()[0]
+
+    def read(self) -> tuple[int, bytes]:
+        """Return that number and the list; nothing where the system has none."""
         # Race: the kernel reports a change once. Whoever asks at the same time must not miss it.
         with self._lock:
-            if self._file is None:
-                try:
+            try:
+                if self._file is None:
                     self._file = Path(_MOUNTS).open("rb", buffering=0)  # noqa: SIM115 - it stays open
-                except OSError:
-                    return 0
-                self._poll = select.poll()
-                self._poll.register(self._file, select.POLLPRI)
-                self._changes += 1
-            if self._poll.poll(0):
-                self._changes += 1
-            return self._changes
+                    self._poll = select.poll()
+                    self._poll.register(self._file, select.POLLPRI)
+                    self._has_changed = True
+                # Race: asked before the list is read, so that what changes meanwhile is reported again.
+                self._has_changed |= bool(self._poll.poll(0))
+                began_ns = self._now_ns()
+                if self._has_changed or began_ns >= self._due_ns:
+                    text = self._read()
+                    took_ns = self._now_ns() - began_ns
+                    is_long = len(text) > _MOST_READ_ALWAYS
+                    self._due_ns = began_ns + _PAUSE * took_ns if is_long else 0
+                    self._changes += self._has_changed or text != self._text
+                    self._text, self._has_changed = text, False
+            except OSError:  # it is read the next time; and without any, a folder has one path
+                _log.debug("The mounts of this process cannot be read", exc_info=True)
+            return self._changes, self._text
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
@@ -437,7 +476,10 @@ def find_places(folder: str, mounts: str | None = None) -> tuple[tuple[str, ...]
     Returns:
         The paths that lead to the folder, the given one first; and mount points that show a part of it.
     """
-    known = _list_mounts() if mounts is None else _parse_mounts(mounts)
+    return _find_among(folder, _list_mounts() if mounts is None else _parse_mounts(mounts))
+
+
+def _find_among(folder: str, known: Sequence[_Mount]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     # Of mounts at one point the last one covers the others.
     mount = _find_mount(folder, known)
     if mount is None:
@@ -470,13 +512,41 @@ def find_other_places(folder: str) -> list[str]:
     waiting = deque(places)
     while waiting and len(places) <= _MOST_PLACES:
         place = waiting.popleft()
-        whole, partly = find_places(place)
+        whole, partly = _find_among(place, known)
         for one in (*whole, *partly, *_find_overlaid(place, known)):
             if one not in places:
                 places[one] = None
                 waiting.append(one)
     # What lies in the folder is looked at with it.
     return [one for one in places if lies_to(folder, one) not in {"is", "contains"}]
+
+
+class OverlayPlace(NamedTuple):
+    """A place in an overlay, which is the same place wherever the overlay is moved to."""
+
+    mount: str
+    rest: str
+
+
+def note_overlays(places: Iterable[str]) -> frozenset[OverlayPlace]:
+    """Return which of these real paths lie in an overlay, and where.
+
+    The kernel names the layers of an overlay as they were called when it was mounted. So once a layer has
+    another name, only who has seen it before knows what the overlay shows.
+    """
+    known = _list_mounts()
+    noted = set()
+    for place in places:
+        mount = _find_mount(place, known)
+        if mount is not None and mount.layers:
+            noted.add(OverlayPlace(mount.number, _rest(place, mount.point)))
+    return frozenset(noted)
+
+
+def find_overlays(noted: Iterable[OverlayPlace]) -> list[str]:
+    """Return the paths now of places in overlays, of those that are still mounted."""
+    points = {mount.number: mount.point for mount in _list_mounts()}
+    return [_join(points[place.mount], place.rest) for place in noted if place.mount in points]
 
 
 class _Mount(NamedTuple):
@@ -489,6 +559,7 @@ class _Mount(NamedTuple):
         layers: Paths of the layers of an overlay, the upper one among them. The kernel has relative ones as
             they were given, and does not say what to.
         upper: The one that is written to; empty for none.
+        number: Of the mount, which it keeps for as long as it is there.
     """
 
     device: str
@@ -496,6 +567,7 @@ class _Mount(NamedTuple):
     point: str
     layers: tuple[str, ...] = ()
     upper: str = ""
+    number: str = ""
 
 
 def _find_mount(folder: str, known: Iterable[_Mount]) -> _Mount | None:
@@ -538,16 +610,12 @@ _last_mounts: tuple[int, list[_Mount]] = (0, [])
 
 
 def _list_mounts() -> list[_Mount]:
-    """Return the mounts of this process; see `_parse_mounts`. They are read again when they have changed."""
+    """Return the mounts of this process; see `_parse_mounts`. They are parsed when they have changed."""
     global _last_mounts  # noqa: PLW0603 - one value for this process, replaced as a whole
-    # Race: counted before they are read, so that what changes meanwhile is read the next time.
-    count = mount_watch.count()
+    count, text = mount_watch.read()
     last, known = _last_mounts
-    if count != last or not count:
-        try:
-            known = _parse_mounts(Path(_MOUNTS).read_text("utf-8", "surrogateescape"))
-        except OSError:  # nothing is known of mounts: then a folder has one path
-            known = []
+    if count != last:
+        known = _parse_mounts(text.decode("utf-8", "surrogateescape"))
         _last_mounts = count, known
     return known
 
@@ -560,7 +628,8 @@ def _parse_mounts(text: str) -> list[_Mount]:
         if len(fields) > 4 and fields[3].startswith("/"):
             options = fields[5].partition(" - ")[2].split(" ") if len(fields) > 5 else []
             layers, upper = _parse_layers(options[2]) if options[:1] == ["overlay"] else ((), "")
-            known.append(_Mount(fields[2], _unescape(fields[3]), _unescape(fields[4]), layers, upper))
+            points = _unescape(fields[3]), _unescape(fields[4])
+            known.append(_Mount(fields[2], *points, layers, upper, fields[0]))
     return known
 
 

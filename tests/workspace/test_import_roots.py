@@ -948,15 +948,28 @@ import pack, pack.inner
 for missing in ("pack.planted", "planted", "pack.inner.planted"):  # what the finders have learned
     assert importlib.util.find_spec(missing) is None
 workspace = "ws"
-if how == "renamed":
+def rename():
+    global workspace
     workspace = "moved"
     os.rename(base + "/ws", base + "/moved")
-    source = "moved"
+if how == "renamed":
+    rename()
+    source = source.replace("ws", "moved", 1)
+outside = base + "/outside"
+if how == "moved in":
+    os.rename(base + "/" + source, outside)
 shown, point = os.fsencode(base + "/" + source), os.fsencode(base + "/" + target)
 layers = b"lowerdir=" + os.fsencode(base) + b"/lower:" + shown
-kind = (b"overlay", 0, layers) if how == "overlay" else (None, 4096, None)
-if libc.mount(b"overlay" if how == "overlay" else shown, point, *kind):
+kind = (b"overlay", 0, layers) if "overlay" in how else (None, 4096, None)
+shown = b"overlay" if "overlay" in how else os.fsencode(outside) if how == "moved in" else shown
+if libc.mount(shown, point, *kind):
     sys.exit("no such mounts here")
+if how in ("moved in", "overlay, then renamed"):
+    import colorsys  # any import looks
+if how == "moved in":
+    os.rename(outside, base + "/" + source)
+if how.endswith("then renamed"):
+    rename()
 for folder in (workspace, workspace + "/lib"):  # a call writes what earlier ones could have written, too
     Path(base, folder, "planted.py").write_text("evil = True")
     code = marshal.dumps(compile("evil = True", "", "exec"))
@@ -972,17 +985,20 @@ release()
 """
 
 
-@pytest.mark.parametrize("how", ["bind", "overlay", "renamed", "free"])
+WAYS = ["bind", "overlay", "renamed", "bind, then renamed", "overlay, then renamed", "moved in", "free"]
+
+
+@pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("case", SHOWN_LATER)
 def test_a_mount_that_shows_an_open_workspace_to_imports_is_seen_at_once(
     tmp_path: Path, case: str, how: str
 ) -> None:
     """Nobody makes a call in between, which would look again. The control runs what was planted."""
     source, target, module = SHOWN_LATER[case]
-    if how == "overlay" and (source.endswith(".py") or not source.startswith("ws")):
+    if "overlay" in how and (source.endswith(".py") or not source.startswith("ws")):
         pytest.skip("no layer of an overlay")
-    if how == "renamed" and source != "ws":
-        pytest.skip("not the workspace as a whole")
+    if how == "moved in" and "/" not in source.removeprefix("site/"):
+        pytest.skip("not something in the workspace")
     for name in ("ws/lib", "site/pack/inner", "site/pack/__pycache__", "lower"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("pack/__init__", "pack/inner/__init__", "pack/module", "module"):

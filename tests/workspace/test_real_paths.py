@@ -355,6 +355,54 @@ def test_the_watch_of_mounts_counts_changes_once_for_everybody(monkeypatch: pyte
     assert [watch.count() for _ in range(3)] == [first + 1, first + 1, first + 2]
 
 
+def test_the_watch_of_mounts_counts_when_folders_that_they_show_are_moved() -> None:
+    """The kernel reports no change then, but names other paths."""
+    texts = iter([b"1 /a", b"1 /a", b"1 /b"])
+    watch = MountWatch(lambda: next(texts))
+    first = watch.read()
+    assert first == (1, b"1 /a")
+    assert watch.read() == first
+    assert watch.read() == (2, b"1 /b")
+
+
+def test_a_long_list_of_mounts_is_read_for_a_twentieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns, reads = 0, list[int]()
+
+    def read() -> bytes:
+        nonlocal now_ns
+        now_ns += 1_000
+        reads.append(now_ns)
+        return b"x" * size
+
+    def look_often() -> int:
+        nonlocal now_ns
+        reads.clear()
+        for _ in range(1_000):
+            now_ns += 100
+            watch.count()
+        return len(reads)
+
+    size = 1 << 16
+    watch = MountWatch(read, lambda: now_ns)
+    assert look_often() == 1_000
+    size += 1
+    assert look_often() in {5, 6}
+    monkeypatch.setattr(watch, "_poll", SimpleNamespace(poll=lambda _timeout: [(3, 8)]))
+    assert look_often() == 1_000, "the kernel has reported a change"
+
+
+def test_a_list_of_mounts_that_cannot_be_read_stays_as_it_was_until_it_can() -> None:
+    texts: list[bytes | OSError] = [b"1", OSError(24, "Too many open files"), b"2"]
+
+    def read() -> bytes:
+        if isinstance(text := texts.pop(0), OSError):
+            raise text
+        return text
+
+    watch = MountWatch(read)
+    assert [watch.read() for _ in range(3)] == [(1, b"1"), (1, b"1"), (2, b"2")]
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_watches_mounts_by_a_file_of_its_own() -> None:
     watch = MountWatch()
