@@ -23,6 +23,7 @@ from aisotools.sandbox.host.fork_handle import ForkSnapshot, ForkSocket
 # The newest snapshots are all retained; of the older ones a number that grows with the logarithm of their
 # age.
 _RECENT = 8
+# Each is a process, of which the host holds two descriptors: 42 for a session that undoes nothing.
 _MAX_SNAPSHOTS = 20
 # Memory for all snapshots: a share of the machine's, or of its control group's.
 _MEMORY_SHARE = 4

@@ -67,6 +67,18 @@ async def test_back_and_forth(r: Rig) -> None:
     assert await history.redo() is None, "a call has gone another way"
 
 
+async def test_descriptors_of_states_are_bounded_however_many_calls_there_are(r: Rig) -> None:
+    await r.python("x = 0")
+    await settled(r)
+    before = open_files()
+    for number in range(60):
+        await r.python(f"x = {number}")
+    await settled(r)
+    # The first state has been counted, and 20 more are kept.
+    await eventually(lambda: open_files() <= before + 2 * 20)
+    assert len(calls(r)) > 8
+
+
 async def test_step_by_step(r: Rig) -> None:
     history = r.kernel.variables
     for number in range(5):
