@@ -12,12 +12,12 @@ Mechanism: a workspace is refused in which such a file could be written. `refuse
 `aisotools.workspace.import_roots.refuse_import_root`, so it looks whenever that does. Compiled code below
 `sys.pycache_prefix` has the path of its source there: a workspace that lies below counts if there is a folder
 at that path. For variables there is a table, each with the form of its values and with the reason; and a rule
-for all others, by the form of their names: words such as `MODULE`, `CONFIG`, `LIB` or `EXEC` wherever they
-stand, ends such as `HOME`, `CACHE` or `TARGET` unless another word speaks of data, and any `X_PATH` that
-holds a list, as data has one place. A value is taken apart as the programs do, in any way where only the name
-is known, and each path in it is followed through its links (`leads_into`). Of a function that bash inherits
-(`BASH_FUNC_ls%%`), the paths in its text count, whatever it does with them. An entry that is relative or
-empty counts from the current folder, as it does for this process. A folder of settings counts as well if the
+for all others, by the form of their names, which `aisotools.workspace.variable_names` tells; any other
+`X_PATH` counts if it holds a list, as data has one place. A value is taken apart as the programs do, in any
+way where only the name is known, and each path in it is followed through its links (`leads_into`). Of a
+function that bash inherits (`BASH_FUNC_ls%%`), the paths in its text count, whatever it does with them, and
+of the address of a bus those in one that starts a program (`unixexec:`). An entry that is relative or empty
+counts from the current folder, as it does for this process. A folder of settings counts as well if the
 workspace lies in it, since programs look below it by their names; not so the home folder.
 
 What decides is whether a program runs what lies there. So not in the table: variables that choose what is
@@ -51,6 +51,7 @@ from urllib.parse import unquote
 
 from aisotools.core.exceptions import WorkspaceRefused
 from aisotools.workspace.real_paths import RealPaths, leads_into, lies_to
+from aisotools.workspace.variable_names import may_search, promises_code, split_name
 
 _ENDINGS = tuple(
     start + suffix for start in ("", "/__init__") for suffix in importlib.machinery.all_suffixes()
@@ -239,7 +240,7 @@ HOST_VARIABLES = (
         ROOTSYS GISBASE FSLDIR VMDDIR JBANG_DIR JUPYTERLAB_DIR PERLBREW_ROOT SAGE_ROOT I_MPI_ROOT BOOST_ROOT
         VCPKG_ROOT ONEAPI_ROOT SPACK_ROOT VERILATOR_ROOT FPCDIR ASCEND_OPP_PATH DPKG_ROOT FLUTTER_ROOT
         CUPS_SERVERROOT SDKROOT CUDA_PATH ROCM_PATH HIP_PATH HIP_CLANG_PATH KDEDIRS TEXMFLOCAL
-        HATCH_DATA_DIR HELM_DATA_HOME NMAPDIR
+        HATCH_DATA_DIR HELM_DATA_HOME NMAPDIR SGE_ROOT PLUMED_ROOT CATALINA_BASE ZEPHYR_BASE
         """,
     ),
     _row(
@@ -282,6 +283,7 @@ HOST_VARIABLES = (
         MYPYPATH ANSIBLE_LIBRARY ANSIBLE_COLLECTIONS_PATH ANSIBLE_ROLES_PATH M4PATH
         AIRFLOW__CORE__DAGS_FOLDER EMACSDATA GDB_DATA_DIRECTORY PANDOC_DATA_DIR PLTCOLLECTS PLTADDONDIR
         CHICKEN_REPOSITORY_PATH LEAN_PATH AGDA_DIR CRYSTAL_PATH HAXE_STD_PATH GPR_PROJECT_PATH OCTAVE_PATH
+        PYMOL_PATH IDRIS2_PATH SWIPL_PACK_PATH SYSTEMTAP_TAPSET QUARTO_SHARE_PATH QMAKESPEC BEETSDIR
         GROFF_TMAC_PATH BUNDLE_PATH TCL8_6_TM_PATH EASYBUILD_ROBOT_PATHS MONO_PATH UVICORN_APP_DIR
         """,
     ),
@@ -351,6 +353,7 @@ HOST_VARIABLES = (
         "words",
         "programs run it as a command",
         """
+        VIEWER MERGE QUARTO_R WINESERVER
         SHELL EDITOR VISUAL PAGER BROWSER MANPAGER GIT_EDITOR GIT_SEQUENCE_EDITOR GIT_PAGER GIT_SSH
         GIT_SSH_COMMAND GIT_ASKPASS GIT_EXTERNAL_DIFF GIT_PROXY_COMMAND SSH_ASKPASS SUDO_ASKPASS LESSOPEN
         LESSCLOSE PROMPT_COMMAND VIMINIT EXINIT CC CXX LD AR AS NM RANLIB CPP FC F77 RUSTC RUSTC_WRAPPER
@@ -366,12 +369,14 @@ HOST_VARIABLES = (
         "words",
         "make, or a script that configures a build, runs it as a command",
         """
-        LEX YACC LINT CO GET PC M2C OBJC RM TEX TEXI2DVI MAKEINFO WEAVE CWEAVE TANGLE CTANGLE AUTOMAKE ACLOCAL
-        AUTOHEADER LIBTOOL AWK SED GREP EGREP FGREP M4 PERL FLEX BISON CXXCPP OBJCXX OBJCPP OBJCOPY OBJDUMP
-        READELF STRIP DLLTOOL WINDRES CUDACXX CUDAHOSTCXX HIPCXX ISPC ASM RC
+        LEX YACC LINT CO GET PC M2C OBJC RM TROFF NROFF EQN LPR SPELL ISPELL SENDMAIL PROTOC TEX TEXI2DVI
+        MAKEINFO WEAVE CWEAVE TANGLE CTANGLE AUTOMAKE AUTOM4TE ACLOCAL AUTOHEADER LIBTOOL AWK SED GREP EGREP
+        FGREP M4 PERL FLEX BISON CXXCPP OBJCXX OBJCPP OBJCOPY OBJDUMP READELF STRIP DLLTOOL WINDRES CUDACXX
+        CUDAHOSTCXX HIPCXX ISPC ASM RC
         """,
     ),
     _row("words", "shells run the commands in it when they show it", "PS0 PS1 PS2 PS4"),
+    _row("path", "shells run the framework that lies there when they start", "ZSH OSH BASH_IT"),
     _row(
         "words",
         "programs take it as options, which may load code",
@@ -396,68 +401,17 @@ _MAX_SHOWN_CHARS = 200
 _VALUES_OF_GIT = "GIT_CONFIG_VALUE_"
 _FUNCTION_OF_BASH = re.compile(r"BASH_FUNC_.*(?:%%|\(\))|__BASH_FUNC<.*>\(\)", re.DOTALL)
 """Bash takes a function from a variable of this name, in the form of its own or of a distribution."""
+_ADDRESS_OF_BUS = re.compile(r"\w*(?:BUS|STARTER)_ADDRESS")
+_STARTS_PROGRAM = re.compile(r"(?:^|;)\s*unixexec:")
+"""Of a bus: the library starts the program that the address names (`unixexec:path=/x,argv1=y`)."""
 _NAMES = frozenset((*_ENVIRONMENTS, *(name for row in HOST_VARIABLES for name in row.names)))
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_PLACE_WORDS = _words(
-    """
-    PATH PATHS DIR DIRS DIRECTORY DIRECTORIES FOLDER FOLDERS FILE FILES FILENAME FILENAMES LIST LOCATION ROOT
-    """
-)
-_CODE_WORDS = _words(
-    """
-    ADDON AGENT ASKPASS BACKEND BIN BINARY BROWSER CFG CMD CNF COMMAND COMPILER COMPONENT CONF CONFIG
-    CONFIGURATION CONFIGURE CONNECTOR DLL DRIVER EDITOR ENGINE ENV ENVIRONMENT EPILOG EXE EXEC EXECUTABLE
-    EXTENSION FILTER FUNCTION GENERATOR HELPER HOOK INCLUDE INI INIT INJECTION INSTALL INTERPRETER JAR
-    LAUNCH LAUNCHER LAYER LIB LIBEXEC LIBRARY LINKER LOAD LOADABLE LOADER MACRO MODULE OVERRIDE PACKAGE
-    PAGER PKG PLUGIN PRELOAD PROFILE PROG PROGRAM PROLOG PROVIDER RC REGISTRY RSH RUNNER RUNTIME SCRIPT SDK
-    SERVICE SETTING SHELL SSH STARTUP SYMBOLIZER TOOL TOOLCHAIN UNIT VENDOR VENV VIRTUALENV WRAPPER
-    """
-)
-"""What programs run, load or obey, wherever the word stands in a name; of some there are many (`JARS`)."""
-_CODE_COMPOUND = re.compile(
-    r"""\w+ (BIN | CONF | CNF | CFG | EDITOR | INIT | PAGER | SHELL)
-    | \w+ (CONFIG | DRIVER | LIB(?<!CALIB) | LOADER | MODULE | PLUGIN | SCRIPT) S?
-    | \w* (BIN | CFG | CONF | CONFIG | EXEC | LIB | MODULE | PLUGIN | SCRIPT) (DIR | DIRS | PATH)
-    | \w* (INIT | \w(?<!S)RC) (FILE)? | BINARIES | LIBRARIES | REGISTRIES
-    | (BREW | CONTAINER | DOCKER | GEM | JUST | MAKE | PIP | PROC | RAKE | TASK | VAGRANT) FILES?""",
-    re.VERBOSE,
-)
-"""The same in one word: `KUBECONFIG`, `GMXLIB`."""
-_CODE_ENDS = _words("ARGS CACHE CC CXX FLAGS HOME LD OPT OPTIONS OPTS PREFIX PYTHON RUSTC SYSROOT TARGET")
-_CODE_COMPOUND_END = re.compile(r"\w+(?<!FILE)(?<!DATA)(CACHE|FLAGS|HOME|INPUTS|OPTS?|PATHS?|PREFIX)")
-"""Where a program is installed, what it keeps compiled code in or is told to load, at the end of a name."""
-_DATA_WORDS = _words(
-    """
-    APP ARCHIVE ARTIFACT BACKUP BOOK BUILD CHECKOUT CHECKPOINT CORPUS DATA DATABASE DATASET DB DOC DOCUMENT
-    DOWNLOAD FIGURE FILE IMAGE INPUT MAIL MEDIA MODEL NOTEBOOK OUT OUTPUT PRJ PROJECT REPO REPOSITORY SAVE
-    SERVER SOURCE STATIC UPLOAD WORK WORKSPACE
-    """
-)
-"""What is read and not run, in names whose end alone would speak of code (`DATA_HOME`, `MODEL_PATH`)."""
-_WRITTEN_WORDS = _words(
-    """
-    CWD DUMP HIST HISTFILE HISTORY LOCK LOG LOGS OUT OUTPUT OUTPUTS PID PIDFILE PROMPT PWD REPORT REPORTS
-    RESULT RESULTS SOCK SOCKET STDERR STDOUT SUMMARY TRACE
-    """
-)
-"""What is written, listened at or merely told of, at the end of a name."""
-_OPTIONS_OF_PROGRAMS = ("PIP_", "UV_", "NPM_CONFIG_", "OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_", "CARGO_BUILD_")
-"""Each option of these programs has a variable, also those that say what is loaded or installed."""
-_HARMLESS_NAMES = _words(
-    """
-    CDPATH GCOV_PREFIX GREP_OPTIONS INFOPATH JUPYTERHUB_SERVICE_PREFIX LLVM_PROFILE_FILE MAILPATH
-    MALLOC_CONF MANPATH MYPY_CACHE_DIR NLSPATH RES_OPTIONS RUFF_CACHE_DIR XCURSOR_PATH XDG_STATE_HOME
-    npm_config_local_prefix npm_lifecycle_script npm_package_json
-    """
-)
-"""Names whose form speaks of code, though nothing is run that lies there."""
-_LOOKED_AT_ELSEWHERE = _words(
-    "PYTHONPATH PYTHONHOME PYTHONPYCACHEPREFIX PYTHONSTARTUP PYTHONUSERBASE MPLCONFIGDIR MATPLOTLIBRC"
+_LOOKED_AT_ELSEWHERE = frozenset(
+    (
+        *("PYTHONPATH", "PYTHONHOME", "PYTHONPYCACHEPREFIX", "PYTHONSTARTUP", "PYTHONUSERBASE"),
+        *("MPLCONFIGDIR", "MATPLOTLIBRC"),
+    )
 )
 """These have messages of their own."""
 
@@ -465,45 +419,19 @@ _LOOKED_AT_ELSEWHERE = _words(
 @lru_cache(maxsize=4_096)  # asked before each call about every variable that there is
 def chooses_code(name: str) -> bool:
     """Return whether a variable of this name may have a workspace refused."""
-    return _is_known(name) or _promises_code(name) or _may_search(name)
+    return _is_known(name) or _has_such_name(name) or may_search(name)
 
 
 def _is_known(name: str) -> bool:
     """Return whether a variable of this name is looked at whatever the form of its name promises."""
     is_listed = name in _NAMES or name in _LOOKED_AT_ELSEWHERE or name.startswith(_VALUES_OF_GIT)
-    return is_listed or _FUNCTION_OF_BASH.fullmatch(name) is not None
+    patterns = _FUNCTION_OF_BASH, _ADDRESS_OF_BUS
+    return is_listed or any(pattern.fullmatch(name) is not None for pattern in patterns)
 
 
-def _may_search(name: str) -> bool:
-    """Return whether a variable names code if it holds a list: data has one place, as in `VIDEO_PATH`."""
-    words = name.upper().split("_")
-    is_data = any(word.removesuffix("S") in _DATA_WORDS for word in words) or name in _HARMLESS_NAMES
-    return len(words) > 1 and words[-1] in {"PATH", "PATHS"} and not is_data
-
-
-@lru_cache(maxsize=4_096)
-def _promises_code(name: str) -> bool:
-    """Return whether a name says that a program runs, loads or obeys what lies there, whichever that is.
-
-    One word alone says it only as a compound: `CONFIG` is a person's own, `KUBECONFIG` a program's.
-    """
-    every = [word for word in name.upper().split("_") if word and not word.isdigit()]
-    words = every.copy()
-    while len(words) > 1 and words[-1] in _PLACE_WORDS:
-        words.pop()
-    if "_".join(every) in _NAMES:  # `LUA_PATH_5_4`
-        return True
-    if name in _HARMLESS_NAMES or not words or words[-1] in _WRITTEN_WORDS:
-        return False
-    if name.upper().startswith(_OPTIONS_OF_PROGRAMS) or any(_CODE_COMPOUND.fullmatch(word) for word in words):
-        return True
-    singular = {word.rstrip("0123456789").removesuffix("S") for word in words} | {*words}
-    if len(every) > 1 and not _CODE_WORDS.isdisjoint(singular):
-        return True
-    if not _DATA_WORDS.isdisjoint(singular):
-        return False
-    is_end = len(words) > 1 and words[-1] in _CODE_ENDS
-    return is_end or _CODE_COMPOUND_END.fullmatch(words[-1]) is not None
+def _has_such_name(name: str) -> bool:
+    """Return whether a variable names code by the form of its name, or as one of the table with a version."""
+    return promises_code(name) or "_".join(split_name(name)) in _NAMES  # `LUA_PATH_5_4`
 
 
 def why_variables_refuse(workspace: str, environ: Mapping[str, str]) -> str:
@@ -523,6 +451,7 @@ def why_variables_refuse(workspace: str, environ: Mapping[str, str]) -> str:
         *HOST_VARIABLES,
         _numbered_of_git(environ),
         _functions_of_bash(environ),
+        _addresses_of_programs(environ),
         _promising(environ),
     ):
         for name in row.names:
@@ -566,13 +495,19 @@ def _functions_of_bash(environ: Mapping[str, str]) -> HostVariables:
     )
 
 
+def _addresses_of_programs(environ: Mapping[str, str]) -> HostVariables:
+    names = (name for name in sorted(environ) if _ADDRESS_OF_BUS.fullmatch(name))
+    starting = tuple(name for name in names if _STARTS_PROGRAM.search(environ[name]))
+    return HostVariables("words", "programs that use the bus start the program in its address", starting)
+
+
 def _promising(environ: Mapping[str, str]) -> HostVariables:
     names = tuple(
         name
         for name in sorted(environ)
         if chooses_code(name)
         and not _is_known(name)
-        and (_promises_code(name) or len(_ENTRY.findall(environ[name])) > 1)
+        and (_has_such_name(name) or len(_ENTRY.findall(environ[name])) > 1)
     )
     return HostVariables(
         "any", "by the form of its name a program runs, loads or obeys what lies there", names

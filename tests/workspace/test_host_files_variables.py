@@ -18,14 +18,12 @@ import pytest
 from aisotools.core.exceptions import WorkspaceRefused
 from aisotools.session.guards import ImportRootWatch
 from aisotools.workspace.host_files import (
-    _HARMLESS_NAMES,
     HOST_VARIABLES,
     HostVariables,
-    _may_search,
-    _promises_code,
     chooses_code,
     why_variables_refuse,
 )
+from aisotools.workspace.variable_names import HARMLESS_NAMES, may_search, promises_code
 from tests.waiting import HANG_S
 from tests.workspace.test_import_roots import folder, refusal
 
@@ -323,9 +321,9 @@ def test_a_variable_by_which_nothing_is_run_may_lead_into_the_workspace(place: P
 
 
 def test_every_name_that_is_let_through_by_itself_would_be_refused_by_its_form() -> None:
-    for name in _HARMLESS_NAMES:
+    for name in HARMLESS_NAMES:
         assert name in CORPUS["reads"]
-        assert _promises_code(f"X{name}") or _may_search(f"X{name}"), name
+        assert promises_code(f"X{name}") or may_search(f"X{name}"), name
 
 
 @pytest.mark.parametrize("name", ["CFLAGS", "NODE_OPTIONS"])
@@ -428,6 +426,44 @@ def test_a_function_that_bash_inherits_is_refused_if_a_path_in_its_text_leads_th
     assert "`unset -f`" in message
     assert len(message.splitlines()) == 1
     assert refusal(folder(place / "other"), environ) == ""
+
+
+BUS = "DBUS_SESSION_BUS_ADDRESS"
+
+
+@pytest.mark.parametrize(
+    "name", [BUS, "DBUS_SYSTEM_BUS_ADDRESS", "DBUS_STARTER_ADDRESS", "AT_SPI_BUS_ADDRESS"]
+)
+@pytest.mark.parametrize(
+    "value",
+    [
+        "unixexec:path={}/x",
+        "unixexec:path=/bin/sh,argv1={}/x",
+        "unixexec:argv0=x,path={}%2Fx",
+        "unix:path=/run/bus;unixexec:path={}/x",
+    ],
+)
+def test_an_address_of_a_bus_that_starts_a_program_is_refused(place: Path, name: str, value: str) -> None:
+    workspace = folder(place / "work")
+    assert chooses_code(name), "else a later change of its value would not be noticed"
+    assert f"the variable {name} leads into it" in refusal(workspace, {name: value.format(workspace)})
+    assert refusal(workspace, {name: value.format(place / "other")}) == ""
+    for harmless in (
+        f"unix:path={workspace}/bus",
+        f"unix:dir={workspace}",
+        "unix:path=/run/bus;unixexec:path=/x",
+    ):
+        assert refusal(workspace, {name: harmless}) == "", harmless
+
+
+@pytest.mark.skipif(shutil.which("dbus-send") is None, reason="asks a bus")
+def test_control_a_bus_starts_the_program_in_its_address(place: Path) -> None:
+    workspace = folder(place / "work")
+    text("x", "#!/bin/sh\necho {planted} > {workspace}/started\n")(workspace)
+    (workspace / "x").chmod(0o755)
+    command = ["dbus-send", "--session", "--print-reply", "--dest=a.b", "/a", "a.b.c"]
+    run(command, place, {BUS: f"unixexec:path={workspace}/x"})
+    assert PLANTED in (workspace / "started").read_text()
 
 
 def test_a_dot_that_is_a_command_in_a_function_is_no_folder(
