@@ -61,8 +61,6 @@ _PLAIN_WORD = re.compile(
 """Words that end like such a compound and are none."""
 _LIBRARY_OR_TEX = re.compile(r"LIB(?!EL|ER|ID|R|YA)\w+ | TEX(?!T|AS|DATA|DIR|FILE|OUT|SRC)\w+", re.VERBOSE)
 """Where one library is (`LIBCLANG_PATH`), or what TeX looks up and starts, if no word speaks of data."""
-_ENVIRONMENTS_OF = re.compile(r"\w+ENV")
-"""A program that has several versions of another beside each other: `RBENV_ROOT`."""
 _STARTED_PROGRAMS = _words(
     """
     BASH CHROME CHROMIUM CLANG CURL FFMPEG FIREFOX GCC GIT JAVA JULIA LUA MAKE NODEJS NVCC PANDOC PERL PHP
@@ -157,7 +155,8 @@ def _ends_in_code(every: Sequence[str], words: Sequence[str]) -> bool:
         or _CODE_COMPOUND_END.fullmatch(words[-1]) is not None
         or (is_long and last in _LAST_ENDS)
         or (is_long and words[-1] in _STARTED_PROGRAMS and last in {words[-1], "PATH"})
-        or (last == "ROOT" and any(map(_ENVIRONMENTS_OF.fullmatch, words)))
+        # A program that has several versions of another beside each other: `RBENV_ROOT`.
+        or (last == "ROOT" and any(word.endswith("ENV") and word != "ENV" for word in words))
         or (last not in {"FILE", "FILES"} and any(map(_LIBRARY_OR_TEX.fullmatch, words)))
         # What a person adds to what a program has: `BASH_COMPLETION_USER_FILE`.
         or (len(every) > 2 and every[-2] == "USER" and last in _PLACE_WORDS)
