@@ -178,10 +178,8 @@ class SnapshotHistory:
 
     def pids(self) -> list[int]:
         """Return the processes that hold snapshots, are being woken, or can change nothing."""
-        pids = [*self._store.pids(), *self.reader_pids, *self.keeper_pids]
-        if self._waking_pid:
-            pids.append(self._waking_pid)
-        return pids
+        waking = [self._waking_pid] if self._waking_pid else []
+        return [*self._store.pids(), *self.reader_pids, *self.keeper_pids, *waking]
 
     async def settled(self) -> None:
         """Wait until `pids` is complete: each requested fork is known, and each that was killed has ended.
@@ -254,6 +252,8 @@ class SnapshotHistory:
             # The call takes another way: what was undone cannot be redone.
             self._store.drop_undone()
             self._drop_frozen()
+            if connection is not self._connection:
+                return  # Race: it was lost with that, and so is whatever would be kept
         if changes_variables or not self._store.share_newest(call_id):
             self._store.add(connection, call_id, is_present=not changes_variables)
 
@@ -284,11 +284,12 @@ class SnapshotHistory:
         self._connection = None
 
     def _drop_frozen(self) -> None:
-        if self._frozen is not None:
+        # Race: that the supervisor has ended may be found out by this request, which calls this again.
+        frozen, self._frozen = self._frozen, None
+        if frozen is not None:
             if self._connection is not None:
                 self._connection.notify_supervisor("drop")
-            self._frozen.close()
-            self._frozen = None
+            frozen.close()
 
     # ---- undo
 
@@ -652,8 +653,7 @@ class SnapshotHistory:
         except (SandboxError, OSError) as error:
             close_apart([file])
             raise SandboxError(f"The variables could not be copied: {as_clause(error)}.") from None
-        point = VariablePoint(call_id=snapshot.point.call_id, label="data only", lost=lost)
-        return VariablesFile(point, file)
+        return VariablesFile(VariablePoint(call_id=snapshot.point.call_id, label="data only", lost=lost), file)
 
     async def load(self, copy: VariableCopy) -> VariablePoint:
         """Add the variables of a copy to those of this sandbox."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import select
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -434,6 +435,25 @@ async def test_tree_that_is_ended_while_its_worker_is_replaced_takes_no_other(
     assert failures == []
     if end == "restart":
         assert await r.value("'x' in globals()") is False
+
+
+async def test_supervisor_whose_end_only_the_next_snapshot_finds_out_costs_the_snapshots_alone(
+    r: Rig,
+) -> None:
+    history = r.kernel.variables
+    await r.python("x = 1", call_id="one")
+    await r.python("x = 2", call_id="two")
+    await history.restore("two")
+    connection = history._connection
+    assert connection is not None
+    pidfd = os.pidfd_open(connection.supervisor)
+    os.kill(connection.supervisor, signal.SIGKILL)
+    assert select.select([pidfd], [], [], 20)[0], "no turn of the loop: nobody else finds out"
+    os.close(pidfd)
+    history.take_snapshot(connection, "three")
+    assert connection.lost_reason is not None
+    assert calls(r) == []
+    assert await r.value("'x' in dir()") is False
 
 
 async def test_crash_after_crash(r: Rig) -> None:
