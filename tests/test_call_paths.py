@@ -41,8 +41,8 @@ What a person has changed is accepted before a call that only reads runs. Large 
 undo sees whether its session was closed while it waited. Whether a call must not run after all is seen in a
 function of its own, so that the guards forget it then. What calls have left running on the host is asked
 before an undo, and after it which files are still mapped; that a worker is being replaced is known. Grants
-and file tools ask what rules deny. Work for a thread is taken by the one that does it, since no executor takes
-any while the interpreter ends; and who closes the session knows which steps have not ended."""
+and file tools ask what rules deny. Work for a thread is taken by the one that does it, since no executor
+takes any while the interpreter ends; and who closes the session knows which steps have not ended."""
 
 
 def test_the_path_of_a_call_is_two_thirds_of_the_first_version() -> None:

@@ -28,8 +28,12 @@ and its class says whose mistake it is::
 from __future__ import annotations
 
 import errno
+import os
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE})
+_CLOSE_FILES = "Too many files are open: close sessions or files, or raise the limit (`ulimit -n`)."
+_REPAIR = "Repair that, and try again."
 
 
 def as_clause(message: object) -> str:
@@ -41,9 +45,16 @@ def storage_remedy(error: OSError) -> str:
     """Return a sentence on what to do where something cannot be kept in the state folder."""
     if error.errno in _FULL:
         return "Make room there, or set XDG_STATE_HOME to another disk."
-    if error.errno in {errno.EMFILE, errno.ENFILE}:
-        return "Too many files are open: close sessions or files, or raise the limit (`ulimit -n`)."
+    if error.errno in _TOO_MANY_FILES:
+        return _CLOSE_FILES
     return "See that it is there and can be written, or set XDG_STATE_HOME to another disk."
+
+
+def explain_system_error(error: OSError) -> str:
+    """Return what the system has refused, where that was, and what to do, in sentences."""
+    place = f" ({os.fsdecode(error.filename)!a})" if isinstance(error.filename, str | bytes) else ""
+    problem = f"{error.strerror or type(error).__name__}{place}."
+    return f"{problem} {_CLOSE_FILES if error.errno in _TOO_MANY_FILES else _REPAIR}"
 
 
 class AisotoolsError(Exception):

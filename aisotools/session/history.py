@@ -13,19 +13,16 @@ new, so the second and the third cost one `lstat` for each file.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import functools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TypeVar, get_args
 
 from aisotools.core.concurrency import DelayedRun, LoopActivity, gc_paused, run_to_completion
 from aisotools.core.events import (
-    CallEmitted,
     CheckpointTaken,
     HistoryRecovered,
     Redone,
@@ -33,15 +30,21 @@ from aisotools.core.events import (
     SessionEvent,
     Undone,
 )
-from aisotools.core.exceptions import SandboxError, SessionClosed, UsageError, WorkspaceError, as_clause
+from aisotools.core.exceptions import (
+    SandboxError,
+    SessionClosed,
+    UsageError,
+    WorkspaceError,
+    as_clause,
+    explain_system_error,
+)
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableHistory, VariablePoint
 from aisotools.core.threads import in_thread
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Facts, ToolResult
 from aisotools.policy.prepared import PreparedCall
-from aisotools.sandbox.process.tree import TooManyProcesses
 from aisotools.session.event_log import EventLog
-from aisotools.session.sharing import BackgroundProcesses, CheckpointCharge, LockToken, SharedWorkspace
+from aisotools.session.sharing import BackgroundProcesses, CheckpointScans, LockToken, SharedWorkspace
 from aisotools.session.undo_history import TimeoutChoice, VariablesChoice
 from aisotools.session.undo_results import (
     VARIABLES_LEFT,
@@ -68,17 +71,19 @@ from aisotools.session.undo_results import (
     refuse_for_host_work,
     reverted_result,
 )
-from aisotools.session.undo_steps import UndoChoice, UndoPlan, VariableStates, check_count, known_ids, refusal
+from aisotools.session.undo_steps import (
+    UndoChoice,
+    UndoPlan,
+    VariableStates,
+    check_options,
+    known_ids,
+    refusal,
+    refuse_for_system,
+)
 from aisotools.session.writers import WriterWatch
 from aisotools.tools.adapter import undo_path
 from aisotools.workspace.checkpoints.moves import UndoResult
-from aisotools.workspace.checkpoints.scan import (
-    CopyProgress,
-    ProgressCallback,
-    Snapshot,
-    TooSlow,
-    refuse_large,
-)
+from aisotools.workspace.checkpoints.scan import ProgressCallback, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.trees import WORKSPACE_KEY
@@ -98,17 +103,8 @@ _MOST_NOTES = 20
 _CHECKPOINTS_SHARE = 4
 """What a scan remembers of the workspace has at most this part of the session's budget. More is in a file."""
 
-_INLINE_ENTRIES = 1_500
-"""Up to so many files a checkpoint is taken on the event loop: a thread would take longer than the scan. One
-that is new or changed counts as 20."""
-
 _CALLS_END_S = 2.0
 """How long the end of calls is waited for that the sandbox runs no more: a tool on the host may go on."""
-
-_PROGRESS_INTERVAL_S = 1.0
-"""How often a slow checkpoint reports its progress."""
-
-T = TypeVar("T")
 
 
 class WorkspaceHistory:
@@ -149,7 +145,7 @@ class WorkspaceHistory:
         self._fits_at_first = False
         self._states = VariableStates()
         event_log.subscribe(self._on_worker_started, (SandboxStarted,))
-        self._charge = CheckpointCharge(shared.checkpoints, event_log.budget)
+        self._scans = CheckpointScans(shared, event_log)
         self.recovered: tuple[str, ...] = ()
         self._syncing = DelayedRun(self._sync, _SYNC_DELAY_S)
         self._moving = LoopActivity()  # an undo or redo that is carried out
@@ -185,7 +181,7 @@ class WorkspaceHistory:
         self._syncing.cancel()
         self._checkpoints.unpin(self._first_root)
         self._shared.release(self._sandbox)
-        self._charge.release()
+        self._scans.close()
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
@@ -234,7 +230,7 @@ class WorkspaceHistory:
                 beyond=describe_irreversible(prepared, covered=outside is not None),
                 changes_variables=prepared.changes_variables,
             )
-            snapshot = await self._scan(begin, call.id)
+            snapshot = await self._scans.run(begin, call.id)
         except BaseException as error:
             # Cancelled, the scan has gone on to its end, and has begun a step.
             await run_to_completion(in_thread(self._checkpoints.withdraw, call.id))
@@ -269,10 +265,11 @@ class WorkspaceHistory:
             self._states.note_changed()
         try:
             async with self._stop_for_taking_back(call.id, result) as left:
-                was_small = self._is_small
+                scans = self._scans
+                was_small = scans.is_small
                 end = functools.partial(self._checkpoints.end, call.id, find_evidence=writers.find_evidence)
                 try:
-                    step = await self._scan(end, call.id)
+                    step = await self._scans.run(end, call.id)
                 finally:
                     # Not before: what a call changes that begins meanwhile may be seen as well.
                     self._writers.end(call.id)
@@ -286,7 +283,7 @@ class WorkspaceHistory:
                     await in_thread(self._checkpoints.drop_old)
                     self._forget_states()
                 if result is not None and step.changed:
-                    result = await writers.name_others(step, result, inline=was_small and self._is_small)
+                    result = await writers.name_others(step, result, inline=was_small and scans.is_small)
                 latest = self._checkpoints.latest
                 limited = call.id in self._limited or latest is None or is_limited(latest)
                 if result is not None and step.changed and limited:
@@ -337,10 +334,13 @@ class WorkspaceHistory:
             yield left
             return
         await self._shared.wait_for_snapshots()
-        left = await self._shared.find_running()
+        try:
+            left = await self._shared.find_running()
+        except OSError as error:  # nobody can see what runs, so nothing is taken back
+            left = {0: f"perhaps something ({error.strerror})"}, {}
         async with AsyncExitStack() as stopping:
             if not left[0] and self._tokens.keys() == {call_id}:
-                with suppress(SandboxError):  # the undo is refused then, for the same reason
+                with suppress(SandboxError, OSError):  # the undo is refused then, for the same reason
                     await stopping.enter_async_context(self._shared.stop_until_replaced(self._sandbox))
             yield left
 
@@ -372,12 +372,6 @@ class WorkspaceHistory:
             undone = plan
         return explain_taken_back(result, paths, undone, changes)
 
-    @property
-    def _is_small(self) -> bool:
-        """True if the workspace had so few entries at the last look that the event loop can look itself."""
-        latest = self._checkpoints.latest
-        return latest is not None and latest.entries <= _INLINE_ENTRIES
-
     def _forget_states(self) -> None:
         """Forget which states calls have found that can be neither undone nor redone any more."""
         steps = [*self._checkpoints.steps, *self._checkpoints.undone]
@@ -385,45 +379,6 @@ class WorkspaceHistory:
 
     def _on_worker_started(self, event: SessionEvent) -> None:  # noqa: ARG002 - whichever it is
         self._states.note_changed()
-
-    async def _scan(
-        self, scan: Callable[..., T], call_id: str, *, inline: bool = True, frozen: bool = True
-    ) -> T:
-        """Run `scan`, on the loop if there are few files and few processes, else in a thread.
-
-        Args:
-            scan: Takes a callback for its `progress`; on the loop also `max_work` and `may_wait`.
-            call_id: The call whose progress it is.
-            inline: Whether it may run on the loop at all.
-            frozen: Whether the sandbox's processes are stopped meanwhile.
-        """
-        hold: Callable[..., AbstractContextManager[object]] = self._shared.freeze if frozen else nullcontext
-        try:
-            if inline and self._is_small and not self._checkpoints.is_busy:
-                try:
-                    with self._shared.freeze(on_loop=True) if frozen else nullcontext():
-                        return scan(progress=refuse_large, max_work=_INLINE_ENTRIES, may_wait=False)
-                except (TooSlow, TooManyProcesses):
-                    pass  # what was copied of a large new file so far is kept; a thread does the rest
-            progress = CopyProgress()
-
-            def scan_in_thread() -> T:
-                # A collection of garbage looks at every node of a tree, and holds up the event loop.
-                with hold(), gc_paused():
-                    return scan(progress=progress.update)
-
-            scanning = asyncio.ensure_future(in_thread(scan_in_thread))
-            try:
-                while not (await asyncio.wait([scanning], timeout=_PROGRESS_INTERVAL_S))[0]:
-                    payload = {"done_bytes": progress.done, "total_bytes": progress.total}
-                    self._event_log.add(CallEmitted, call_id, name="checkpoint", payload=payload)
-            except asyncio.CancelledError:
-                await run_to_completion(asyncio.wait([scanning]))  # nobody else knows what it does
-                raise
-            return scanning.result()
-        finally:
-            # All sessions on this workspace share the checkpoints, and each is charged for them.
-            self._charge.update()
 
     def _path_outside(self, prepared: PreparedCall) -> Path | None:
         """Return the path outside the workspace that a host tool says it changes, if it can be covered."""
@@ -450,7 +405,7 @@ class WorkspaceHistory:
             raise UsageError("A call is running here. Wait until it has ended.")
         token = await self._shared.lock.enter(object())
         try:
-            yield await self._scan(self._checkpoints.snapshot, "", inline=False)
+            yield await self._scans.run(self._checkpoints.snapshot, "", inline=False)
         finally:
             self._shared.lock.leave(token)
 
@@ -475,7 +430,7 @@ class WorkspaceHistory:
     def _would_fit(self) -> bool:
         if not self._checkpoints.is_busy:
             try:
-                return self._checkpoints.fits(_INLINE_ENTRIES)
+                return self._scans.fits()
             except TooSlow:
                 pass  # it is large: what was found at first counts
         return self._fits_at_first
@@ -484,7 +439,7 @@ class WorkspaceHistory:
         """Return what undo will and will not restore of a call, in sentences for its card."""
         try:
             # Nothing needs to stand still for a sentence: the call's own checkpoint scans again.
-            snapshot = await self._scan(self._checkpoints.snapshot, prepared.original.id, frozen=False)
+            snapshot = await self._scans.run(self._checkpoints.snapshot, prepared.original.id, frozen=False)
         except WorkspaceError as error:
             return f"It cannot be undone: {error}"
         declared, is_covered = None, False
@@ -515,7 +470,7 @@ class WorkspaceHistory:
 
     async def changes(self, since: str | None = None) -> Changes:
         """Return the changes since before a call, or since the session's first; see `Session.changes`."""
-        snapshot = await self._scan(self._checkpoints.snapshot, since or "")
+        snapshot = await self._scans.run(self._checkpoints.snapshot, since or "")
         steps = [*self._checkpoints.steps, *self._checkpoints.undone[::-1]]
         root, begins = self._first_root, ""
         if since is not None:
@@ -564,9 +519,7 @@ class WorkspaceHistory:
     async def _move(
         self, direction: Direction, count: int, to: str | None, *, force: bool, variables: VariablesChoice
     ) -> ToolResult:
-        count = check_count(count)
-        if variables not in get_args(VariablesChoice):
-            raise ValueError(f"variables={variables!r}: use 'restore' or 'keep'.")
+        check_options(count, force=force, variables=variables)
         if self._shared.lock.is_inside():
             return refusal(f"A call is running here. {direction.capitalize()} when it has ended.")
         token = await self._shared.lock.enter(object())  # a holder of its own: every other call has ended
@@ -598,6 +551,8 @@ class WorkspaceHistory:
             moved = await run_to_completion(moving)
             moved = explain_left_running(moved, helpers, self._shared.find_host_work())
             return explain_passed_over(moved, passed_over)
+        except OSError as error:  # whatever comes up once something was touched is answered there
+            return refuse_for_system(direction, error)
         finally:
             self._shared.lock.leave(token)
 
@@ -619,12 +574,13 @@ class WorkspaceHistory:
             if self._variables is not None and not keeps and plan.variables.state is not None:
                 try:
                     await stopping.enter_async_context(self._shared.stop_until_replaced(self._sandbox))
+                except OSError as error:
+                    return refuse_for_system(direction, error)
                 except SandboxError as error:
-                    return refusal(
-                        f"The {direction} was not begun: {as_clause(error)}. Retry, or restart the sandbox."
-                    )
+                    why = f"{as_clause(error)}. Retry, or restart the sandbox."
+                    return refusal(f"The {direction} was not begun: {why}")
             try:
-                moved = await self._scan(move, "", inline=False)
+                moved = await self._scans.run(move, "", inline=False)
             except WorkspaceError as error:
                 return refusal(f"The {direction} failed: {error}")
             finally:
@@ -638,8 +594,9 @@ class WorkspaceHistory:
                 return await in_thread(failed_result, moved)
             try:
                 variables = await self._move_variables(plan, keeps=keeps)
-            except SandboxError as error:
-                return await self._revert(moved, str(error))
+            except (SandboxError, OSError) as error:
+                why = explain_system_error(error) if isinstance(error, OSError) else str(error)
+                return await self._revert(moved, why)
         # In a thread, and in a turn of the loop of its own: the paths may be a hundred thousand.
         result = await in_thread(move_result, plan, moved, variables)
         paths = [*moved.restored, *moved.removed]
@@ -663,7 +620,7 @@ class WorkspaceHistory:
     async def _revert(self, moved: UndoResult, problem: str) -> ToolResult:
         back: UndoResult | str
         try:
-            back = await self._scan(lambda **_: self._checkpoints.revert(moved), "", inline=False)
+            back = await self._scans.run(lambda **_: self._checkpoints.revert(moved), "", inline=False)
         except WorkspaceError as error:
             back = str(error)
         return await in_thread(reverted_result, moved, problem, back)

@@ -357,6 +357,7 @@ class Session:
 
     async def park(self) -> None:
         """Wait until no call runs, then close what is open between calls; the next call opens it again."""
+        self._check_loop()
         if self._parts is not None and self._recording is not None and not self._closed:
             await park(self._parts.history, self._recording, self._ticker)
 
@@ -615,7 +616,7 @@ class Session:
             variables: `keep` takes back files alone, `restore` variables as well.
 
         Raises:
-            ValueError: If `steps` or `variables` is none of these.
+            ValueError: If `steps`, `force` or `variables` is none of these.
             UsageError: If there is no such call.
         """
         async with self._settled() as parts:

@@ -2,6 +2,7 @@
 
 Calls of one session overlap as far as its sandbox allows. Calls of another session on the same workspace wait
 for them, and undo waits for all calls, so that each checkpoint shows the changes of one session only.
+`CheckpointScans` has the workspace looked at: on the event loop where that is quick, else in a thread.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from aisotools.core.exceptions import SandboxError, UsageError
-from aisotools.core.retention import RetentionBudget
+from aisotools.core.concurrency import gc_paused, run_to_completion
+from aisotools.core.events import CallEmitted
+from aisotools.core.exceptions import SandboxError, UsageError, WorkspaceError, explain_system_error
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshotProcesses, SupportsSnapshots, SupportsSupervisor
 from aisotools.core.threads import in_thread
 from aisotools.core.types import ToolCall
@@ -28,6 +30,7 @@ from aisotools.sandbox.host.fork_handle import wait_until_ended
 from aisotools.sandbox.host.fork_observation import DetachedFiles, find_detached_files
 from aisotools.sandbox.host.leftovers import find_idle_helpers
 from aisotools.sandbox.process.tree import (
+    TooManyProcesses,
     TreeFreezer,
     await_stop,
     descendants,
@@ -37,7 +40,9 @@ from aisotools.sandbox.process.tree import (
     may_run,
     send_signal,
 )
+from aisotools.session.event_log import EventLog
 from aisotools.session.host_calls import HostWork
+from aisotools.workspace.checkpoints.scan import CopyProgress, TooSlow, refuse_large
 from aisotools.workspace.checkpoints.switching import TAKEN, mark_of
 from aisotools.workspace.checkpoints.timeline import Checkpoints
 from aisotools.workspace.lock import checkpoint_folder
@@ -161,6 +166,19 @@ BackgroundProcesses: TypeAlias = tuple[dict[int, str], dict[int, str]]
 
 _ENDING_S = 5.0
 """How long a process that was killed is waited for. The kernel takes its time to free much memory."""
+
+
+_CHARGED_STEP_BYTES = 64 << 10
+"""Changes in the memory that checkpoints take are charged when they come to more than this."""
+
+INLINE_ENTRIES = 1_500
+"""Up to so many files a checkpoint is taken on the event loop: a thread would take longer than the scan. One
+that is new or changed counts as 20."""
+
+_PROGRESS_INTERVAL_S = 1.0
+"""How often a slow checkpoint reports its progress."""
+
+T = TypeVar("T")
 
 
 class _FormerNames(Mapping[str, str]):
@@ -368,32 +386,84 @@ class SharedWorkspace:
                 self.checkpoints.close()
 
 
-_CHARGED_STEP_BYTES = 64 << 10
+class CheckpointScans:
+    """Looks at one workspace for one session."""
 
-
-class CheckpointCharge:
-    """Memory that checkpoints take from the budget of one session. Small changes of it are not charged."""
-
-    def __init__(self, checkpoints: Checkpoints, budget: RetentionBudget) -> None:
-        """Charge nothing yet."""
-        self._checkpoints = checkpoints
-        self._budget = budget
+    def __init__(self, shared: SharedWorkspace, event_log: EventLog) -> None:
+        """Look at nothing yet. The event log gets the progress, and has the budget."""
+        self._shared = shared
+        self._checkpoints = shared.checkpoints
+        self._event_log = event_log
         self._charged_bytes = 0
 
     def __repr__(self) -> str:
-        return f"<CheckpointCharge of {self._charged_bytes:,} bytes>"
+        return f"<CheckpointScans of {self._checkpoints!r}>"
 
-    def update(self) -> None:
-        """Charge what they take now, if that is 64 KiB more or less than is charged."""
-        change_bytes = self._checkpoints.memory_bytes - self._charged_bytes
-        if abs(change_bytes) > _CHARGED_STEP_BYTES:
-            self._budget.charge(change_bytes)
-            self._charged_bytes += change_bytes
+    def close(self) -> None:
+        """Give back what was charged."""
+        self._event_log.budget.release(self._charged_bytes)
+        self._charged_bytes = 0
 
-    def release(self) -> None:
-        """Give all of it back."""
-        charged_bytes, self._charged_bytes = self._charged_bytes, 0
-        self._budget.release(charged_bytes)
+    @property
+    def is_small(self) -> bool:
+        """True if the workspace had so few entries at the last look that the event loop can look itself."""
+        latest = self._checkpoints.latest
+        return latest is not None and latest.entries <= INLINE_ENTRIES
+
+    def fits(self) -> bool:
+        """Return whether a first snapshot would cover the whole workspace.
+
+        Raises:
+            TooSlow: If that is not small.
+        """
+        return self._checkpoints.fits(INLINE_ENTRIES)
+
+    async def run(
+        self, scan: Callable[..., T], call_id: str, *, inline: bool = True, frozen: bool = True
+    ) -> T:
+        """Run `scan`, on the loop if there are few files and few processes, else in a thread.
+
+        Args:
+            scan: Takes a callback for its `progress`; on the loop also `max_work` and `may_wait`.
+            call_id: The call whose progress it is.
+            inline: Whether it may run on the loop at all.
+            frozen: Whether the sandbox's processes are stopped meanwhile.
+
+        Raises:
+            WorkspaceError: As `scan` does, or if the sandboxes cannot be stopped.
+        """
+        hold: Callable[..., AbstractContextManager[object]] = self._shared.freeze if frozen else nullcontext
+        try:
+            if inline and self.is_small and not self._checkpoints.is_busy:
+                try:
+                    with self._shared.freeze(on_loop=True) if frozen else nullcontext():
+                        return scan(progress=refuse_large, max_work=INLINE_ENTRIES, may_wait=False)
+                except (TooSlow, TooManyProcesses):
+                    pass  # what was copied of a large new file so far is kept; a thread does the rest
+            progress = CopyProgress()
+
+            def scan_in_thread() -> T:
+                # A collection of garbage looks at every node of a tree, and holds up the event loop.
+                with hold(), gc_paused():
+                    return scan(progress=progress.update)
+
+            scanning = asyncio.ensure_future(in_thread(scan_in_thread))
+            try:
+                while not (await asyncio.wait([scanning], timeout=_PROGRESS_INTERVAL_S))[0]:
+                    payload = {"done_bytes": progress.done, "total_bytes": progress.total}
+                    self._event_log.add(CallEmitted, call_id, name="checkpoint", payload=payload)
+            except asyncio.CancelledError:
+                await run_to_completion(asyncio.wait([scanning]))  # nobody else knows what it does
+                raise
+            return scanning.result()
+        except OSError as error:  # of stopping the sandboxes; a scan has errors of its own
+            raise WorkspaceError(explain_system_error(error)) from error
+        finally:
+            # All sessions on this workspace share the checkpoints, and each is charged for them.
+            memory_bytes = self._checkpoints.memory_bytes
+            if abs(memory_bytes - self._charged_bytes) > _CHARGED_STEP_BYTES:
+                self._event_log.budget.charge(memory_bytes - self._charged_bytes)
+                self._charged_bytes = memory_bytes
 
 
 def _find_running(

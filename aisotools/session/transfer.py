@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from aisotools.core.concurrency import gc_paused, in_steps, run_to_completion
-from aisotools.core.exceptions import ToolError, UsageError, WorkspaceError
+from aisotools.core.exceptions import ToolError, UsageError, WorkspaceError, explain_system_error
 from aisotools.core.protocols import Declaration, OutputCaps, Tool, ToolContext, ToolPayload
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableCopy
 from aisotools.core.threads import in_thread
@@ -109,10 +109,13 @@ async def branch_off(
             notes.mkdir(mode=0o700, parents=True, exist_ok=True)
             # The session that is copied has opened on no others, or at a level at which they do not matter.
             await run_to_completion(in_thread(note_made, target, notes))
-    except BaseException:
+    except BaseException as error:
         if copy is not None:
             copy.close()
             await copy.remove()
+        if isinstance(error, OSError):
+            problem = f"The workspace cannot be copied: {explain_system_error(error)}"
+            raise WorkspaceError(problem) from error
         raise
     return replace(copy, missing=missing)
 

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from aisotools.core.exceptions import UsageError
+from aisotools.core.exceptions import UsageError, explain_system_error
 from aisotools.core.types import ToolResult
 from aisotools.workspace.checkpoints.moves import describe_unkept
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
@@ -398,15 +398,23 @@ def _first_begun(steps: Sequence[UndoStep]) -> UndoStep:
     return min(reversed(steps), key=lambda step: step.calls[-1].began)
 
 
-def check_count(count: object) -> int:
-    """Return a number of steps that a caller has given.
+def check_options(count: object, *, force: object, variables: object) -> None:
+    """Check what a caller has given to an undo or redo, but for the id of a call.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If one of it is none of its values.
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ValueError(f"steps={count!r}: use a whole number from 1.")
-    return count
+    if force is not True and force is not False:
+        raise ValueError(f"force={force!r}: use True or False.")
+    if variables not in ("restore", "keep"):
+        raise ValueError(f"variables={variables!r}: use 'restore' or 'keep'.")
+
+
+def refuse_for_system(direction: Direction, error: OSError) -> ToolResult:
+    """Return the refusal of an undo or redo for which the system has refused something beforehand."""
+    return refusal(f"Nothing was changed: the {direction} was not begun. {explain_system_error(error)}")
 
 
 def refusal(message: str) -> ToolResult:

@@ -38,7 +38,7 @@ from aisotools.core.types import Effect, Facts, ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.host.sandbox import LocalSandbox
-from aisotools.session import history as history_module, ledger, sharing
+from aisotools.session import ledger, sharing
 from aisotools.session.history import WorkspaceHistory
 from aisotools.session.ledger_reader import events_of_records
 from aisotools.session.session import Session
@@ -112,10 +112,63 @@ async def test_wrong_steps_and_unknown_calls_are_told(open_session: OpenSession)
     for wrong in (0, -1, True, "2"):
         with pytest.raises(ValueError, match="whole number"):
             await session.undo(wrong)  # type: ignore[arg-type]  # the mistake that is told
+    for unclear in ("yes", 1, None):
+        for move in (session.undo, session.redo):
+            with pytest.raises(ValueError, match=r"^force=.*: use True or False\.$"):
+                await move(force=unclear)  # type: ignore[arg-type]  # likewise
     with pytest.raises(UsageError, match=r"no call 'x' to undo. Known: known"):
         await session.undo(to="x")
     with pytest.raises(UsageError, match="no checkpoint from before a call 'x'"):
         await session.changes("x")
+
+
+TOO_MANY = "Too many files are open: close sessions or files, or raise the limit (`ulimit -n`)."
+
+
+def refuse_files(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/proc")
+
+
+async def test_undo_and_redo_for_which_no_more_files_can_be_opened_are_refused_with_the_remedy(
+    open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = open_session(policy=AUTO)
+    await write(session, "a", "1")
+    await write(session, "a", "2")
+    await session.undo()
+    history = session.history
+    assert isinstance(history, WorkspaceHistory)
+    shared = history._shared  # there is no door for the fault
+    for function in ("find_running", "wait_for_snapshots", "find_host_work", "freeze"):
+        for move in (session.undo, session.redo):
+            with monkeypatch.context() as patch:
+                patch.setattr(shared, function, refuse_files)
+                refused = await move()
+            assert refused.is_error
+            assert f"Too many open files ('/proc'). {TOO_MANY}" in refused.content
+            assert here(session).read_text() == "1"
+    with monkeypatch.context() as patch:
+        patch.setattr(shared, "freeze", refuse_files)
+        with pytest.raises(WorkspaceError, match=r"^Too many open files \('/proc'\)\. Too many"):
+            await session.changes()
+        with pytest.raises(WorkspaceError, match=r"Too many open files \('/proc'\)\. Too many"):
+            await session.branch()
+    assert not (await session.redo()).is_error
+    assert here(session).read_text() == "2"
+
+
+async def test_files_go_back_where_the_system_keeps_their_variables_from_being_restored(
+    open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await open_acting(open_session)
+    await act(session, "one", {"a": "1"}, x=1)
+    await act(session, "two", {"a": "2"}, x=2)
+    monkeypatch.setattr(fake_variables(session), "restore", refuse_files)
+    refused = await session.undo()
+    assert refused.is_error
+    assert refused.content.startswith("Nothing was changed: the variables could not be restored")
+    assert TOO_MANY in refused.content
+    assert here(session).read_text() == "2"
 
 
 async def test_a_conflict_is_shown_and_nothing_is_done(open_session: OpenSession) -> None:
@@ -648,7 +701,7 @@ async def test_undo_covers_files_alone_where_no_variables_are_kept(
 async def test_large_workspace_is_not_looked_at_again_before_its_first_checkpoint(
     open_session: OpenSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_module, "_INLINE_ENTRIES", 2)
+    monkeypatch.setattr(sharing, "INLINE_ENTRIES", 2)
     workspace = tmp_path / "workspace"
     workspace.mkdir(exist_ok=True)
     for name in "abc":
@@ -811,7 +864,7 @@ async def test_many_processes_are_stopped_in_a_thread(open_session: OpenSession,
         assert isinstance(sandbox, Crowded)
         sandbox.supervisor = shell.pid
         threads: list[int] = []
-        await history._scan(lambda **_: threads.append(threading.get_ident()), "call")
+        await history._scans.run(lambda **_: threads.append(threading.get_ident()), "call")
         assert (threads == [threading.get_ident()]) is (count == 3)
         sandbox.supervisor = 0
     finally:
@@ -1167,7 +1220,7 @@ async def test_call_that_is_cancelled_while_its_checkpoint_is_taken_is_no_step(
 
     with monkeypatch.context() as slow:
         slow.setattr(checkpoints, "begin", begin)
-        slow.setattr(history_module, "_INLINE_ENTRIES", -1)  # every workspace is large
+        slow.setattr(sharing, "INLINE_ENTRIES", -1)  # every workspace is large
         calling = asyncio.create_task(act(session, "one", {"a": "1"}, x=1))
         await eventually(begun.is_set)
         calling.cancel()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -762,11 +762,13 @@ async def test_use_from_another_loop_is_refused_with_advice(open_session: OpenSe
     session = open_session(reading())
     await session.start()
 
-    def elsewhere() -> None:
-        asyncio.run(session.start())
+    for use in (session.start, session.park, session.undo, session.changes):
 
-    with pytest.raises(UsageError, match=r"belongs to another event loop\. Use call_threadsafe"):
-        await asyncio.to_thread(elsewhere)
+        def elsewhere(use: Callable[[], Coroutine[Any, Any, object]] = use) -> None:
+            asyncio.run(use())
+
+        with pytest.raises(UsageError, match=r"belongs to another event loop\. Use call_threadsafe"):
+            await asyncio.to_thread(elsewhere)
     assert (await session.call("mock")).content == "done"
 
 

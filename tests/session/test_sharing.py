@@ -1,26 +1,37 @@
-"""One workspace shared by several sessions: its lock, who gets it when, and who closes it."""
+"""One workspace shared by several sessions: its lock, who gets it when, and who closes it; looks at it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import errno
 import os
 import signal
 import sys
+import threading
 from asyncio.subprocess import PIPE
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from aisotools.core.exceptions import UsageError
-from aisotools.core.retention import RetentionBudget
+from aisotools.core.exceptions import UsageError, WorkspaceError
 from aisotools.core.sandboxes import SandboxListener
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.event_log import EventLog
-from aisotools.session.sharing import CheckpointCharge, SharedWorkspace, WorkspaceLock, share, share_in_thread
+from aisotools.session.sharing import (
+    INLINE_ENTRIES,
+    CheckpointScans,
+    SharedWorkspace,
+    WorkspaceLock,
+    share,
+    share_in_thread,
+)
 from aisotools.testing.fakes import FakeSandbox
+from aisotools.workspace.checkpoints.scan import TooSlow
 from aisotools.workspace.checkpoints.timeline import Checkpoints
 from tests.waiting import eventually, process_state
 
@@ -255,17 +266,86 @@ async def test_share_that_is_cancelled_is_given_back(workspace: Path, tmp_path: 
         shared.release(other)
 
 
-def test_small_changes_of_what_checkpoints_take_are_not_charged(tmp_path: Path) -> None:
-    workspace = tmp_path / "charged"
-    workspace.mkdir()
-    checkpoints, budget = Checkpoints(workspace, tmp_path / "kept"), RetentionBudget(1 << 30)
-    charge = CheckpointCharge(checkpoints, budget)
-    for taken, charged in ((1 << 20, 1 << 20), ((1 << 20) + 1_000, 1 << 20), (3 << 20, 3 << 20)):
-        checkpoints.memory_bytes = taken
-        charge.update()
-        assert budget.used_bytes == charged
-    assert repr(charge) == "<CheckpointCharge of 3,145,728 bytes>"
-    charge.release()
-    charge.release()
-    assert budget.used_bytes == 0
-    checkpoints.close()
+# ---- looks at the workspace
+
+
+class Stopping(SharedWorkspace):
+    """Counts how often the sandboxes are stopped, or fails to stop them."""
+
+    error: OSError | None = None
+    stopped = 0
+
+    @contextmanager
+    def freeze(self, *, on_loop: bool = False) -> Iterator[None]:
+        if self.error is not None:
+            raise self.error
+        self.stopped += 1
+        yield
+
+
+@pytest.fixture
+def stopping(tmp_path: Path) -> Iterator[Stopping]:
+    (tmp_path / "w").mkdir()
+    stopping = Stopping(tmp_path / "w", Checkpoints(tmp_path / "w", tmp_path / "state"))
+    yield stopping
+    stopping.checkpoints.close()
+
+
+def look(threads: list[int], **_: Any) -> str:
+    threads.append(threading.get_ident())
+    return "seen"
+
+
+async def test_small_workspace_is_looked_at_on_the_loop_and_an_unknown_one_in_a_thread(
+    stopping: Stopping,
+) -> None:
+    scans, threads = CheckpointScans(stopping, EventLog()), list[int]()
+    found = [scans.is_small]
+    assert await scans.run(lambda **options: look(threads, **options), "") == "seen"
+    stopping.checkpoints.snapshot()
+    found.append(scans.is_small)
+    assert found == [False, True]
+    assert await scans.run(lambda **options: look(threads, **options), "") == "seen"
+    assert await scans.run(lambda **options: look(threads, **options), "", inline=False) == "seen"
+    assert [thread == threading.get_ident() for thread in threads] == [False, True, False]
+    assert stopping.stopped == 3
+    await scans.run(lambda **options: look(threads, **options), "", frozen=False)
+    assert stopping.stopped == 3
+    scans.close()
+
+
+async def test_look_that_takes_too_long_on_the_loop_goes_on_in_a_thread(stopping: Stopping) -> None:
+    stopping.checkpoints.snapshot()
+    scans, threads = CheckpointScans(stopping, EventLog()), list[int]()
+
+    def scan(max_work: float = 0, **_: Any) -> None:
+        threads.append(threading.get_ident())
+        if max_work == INLINE_ENTRIES:
+            raise TooSlow
+
+    await scans.run(scan, "")
+    assert [thread == threading.get_ident() for thread in threads] == [True, False]
+
+
+@pytest.mark.parametrize("inline", [True, False])
+async def test_sandboxes_that_cannot_be_stopped_are_an_error_with_the_remedy(
+    stopping: Stopping, inline: bool
+) -> None:
+    stopping.checkpoints.snapshot()
+    stopping.error = OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/proc")
+    scans, threads = CheckpointScans(stopping, EventLog()), list[int]()
+    with pytest.raises(WorkspaceError, match=r"^Too many open files \('/proc'\)\. .* .`ulimit -n`\)\.$"):
+        await scans.run(lambda **options: look(threads, **options), "", inline=inline)
+    assert threads == []
+
+
+async def test_first_snapshot_of_a_large_workspace_takes_too_long_to_foresee(
+    stopping: Stopping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scans = CheckpointScans(stopping, EventLog())
+    assert scans.fits()
+    monkeypatch.setattr("aisotools.session.sharing.INLINE_ENTRIES", 1)
+    for name in "ab":
+        (stopping.folder / name).touch()
+    with pytest.raises(TooSlow):
+        scans.fits()

@@ -29,6 +29,7 @@ from aisotools.core.exceptions import SandboxError
 from aisotools.core.sandboxes import VariableLabel
 from aisotools.core.truncation import summarize_names
 from aisotools.workspace.paths import printable
+from aisotools.workspace.workspace import TEMPORARY
 
 # Libraries whose threads a fork can do without: they start new ones, or work in the calling thread.
 _FORK_SAFE_LIBRARIES = (
@@ -74,6 +75,8 @@ _DELETED_MAPPING = re.compile(
 )
 _FILE_NAME = re.compile(rb"/([^/\n]++)$", re.MULTILINE)
 _DELETED = " (deleted)"
+_NAMELESS = "a temporary file"
+_REPLACED = "a file that an undo or redo has replaced"
 _NUMBERED = re.compile(r":\[\d+\]$")
 
 # What a fork may say that the fork before took. It decides whether the next calls go without a snapshot.
@@ -142,9 +145,9 @@ def label_snapshot(observation: ProcessObservation) -> tuple[VariableLabel, tupl
         lost.append(f"child processes: {_summarize(observation.counts.children.values())}")
     lost += [f"{count} {kind}" for kind, count in sorted(observation.descriptors.items())]
     if observation.written_files:
-        lost.append(f"what was written to open files: {_summarize(observation.written_files)}")
+        lost.append(f"what was written to open files: {_summarize_files(observation.written_files)}")
     if observation.shared_mappings:
-        lost.append(f"what was written to shared memory: {_summarize(observation.shared_mappings)}")
+        lost.append(f"what was written to shared memory: {_summarize_files(observation.shared_mappings)}")
     if not observation.is_complete:
         lost.append("anything that could not be inspected")
     if is_stuck:
@@ -154,6 +157,22 @@ def label_snapshot(observation: ProcessObservation) -> tuple[VariableLabel, tupl
 
 def _summarize(names: Iterable[str]) -> str:
     return summarize_names([*names], _MAX_NAMES)
+
+
+def _summarize_files(names: Iterable[str]) -> str:
+    """Summarize names of files, of which a process may have one open or mapped several times."""
+    return _summarize(dict.fromkeys(names))
+
+
+def _file_name(path: str) -> str:
+    """Return the name of a file for a person, by its path as the kernel shows it."""
+    name = path.rpartition("/")[2]
+    if name.endswith(_DELETED):
+        if name.startswith("#"):
+            return _NAMELESS  # one without a name is listed by its number, which says nothing to anybody
+        if os.path.basename(os.path.dirname(path)).startswith(TEMPORARY):
+            return _REPLACED  # its name is that which an undo or redo has given it to take it away
+    return name
 
 
 def _has_fork_safe(libraries: frozenset[str]) -> bool:
@@ -222,9 +241,7 @@ def observe(
                 continue
             if target.startswith("/"):
                 if not target.startswith(("/dev/", "/memfd:")) and _is_writable(pid, number):
-                    # A file without a name is listed by its number, which says nothing to anybody.
-                    is_nameless = target.endswith(" (deleted)") and os.path.basename(target).startswith("#")
-                    written.append("a temporary file" if is_nameless else os.path.basename(target))
+                    written.append(_file_name(target))
             elif kind := _descriptor_kind(target):
                 kinds[kind] = kinds.get(kind, 0) + 1
     except (OSError, ValueError):
@@ -381,7 +398,7 @@ def parse_memory_map(parts: Iterable[bytes], max_bytes: int = _MAX_MAPS_BYTES) -
         lines, newline, rest = (rest + part).rpartition(b"\n")
         libraries.update(name for name in {*_FILE_NAME.findall(lines)} if b".so" in name)
         for start, end, rights, path in _SHARED.findall(lines) if newline else ():
-            name = path.rpartition(b"/")[2].decode("utf-8", "replace") or "no file"
+            name = _file_name(path.decode("utf-8", "replace")) or "no file"
             shared.append((int(start, 16), int(end, 16), rights.decode("ascii"), name))
         if len(libraries) > _MAX_LIBRARIES or len(shared) > _MAX_SHARED:
             is_cut = True

@@ -541,9 +541,8 @@ class SnapshotHistory:
                 # The snapshot of the failed call may have been requested and not answered. If the worker is
                 # dead, the fork exists already or never will: it answers soon. If the worker lives and hangs
                 # (it is about to be killed), it will not fork any more.
-                hangs = tree.parent_of(connection.pid)
-                settling = [one.settled for one in self._store.unsettled]
-                await asyncio.wait(settling, timeout=_HUNG_FORK_S if hangs else _WAKE_S)
+                timeout_s = _HUNG_FORK_S if tree.parent_of(connection.pid) else _WAKE_S
+                await asyncio.wait([one.settled for one in self._store.unsettled], timeout=timeout_s)
             candidates = self._candidates(failed_calls)
             self.expected_recovery = candidates[0][1] if candidates else None
             try:
@@ -653,7 +652,8 @@ class SnapshotHistory:
         except (SandboxError, OSError) as error:
             close_apart([file])
             raise SandboxError(f"The variables could not be copied: {as_clause(error)}.") from None
-        return VariablesFile(VariablePoint(call_id=snapshot.point.call_id, label="data only", lost=lost), file)
+        point = VariablePoint(call_id=snapshot.point.call_id, label="data only", lost=lost)
+        return VariablesFile(point, file)
 
     async def load(self, copy: VariableCopy) -> VariablePoint:
         """Add the variables of a copy to those of this sandbox."""

@@ -135,6 +135,8 @@ def observation(
         (observation(children={5: "sleep"}), "partial", ("child processes: sleep",)),
         (observation(descriptors={"pipes": 2, "sockets": 1}), "partial", ("2 pipes", "1 sockets")),
         (observation(written_files=("f",)), "partial", ("what was written to open files: f",)),
+        (observation(written_files=("f", "f")), "partial", ("what was written to open files: f",)),
+        (observation(shared_mappings=("f", "f")), "partial", ("what was written to shared memory: f",)),
         (observation(shared_mappings=("m",)), "partial", ("what was written to shared memory: m",)),
         (observation(is_complete=False), "partial", ("anything that could not be inspected",)),
         (
@@ -333,6 +335,24 @@ def test_file_without_a_name_is_not_given_one(tmp_path: Path) -> None:
     assert "gone (deleted)" in seen.written_files
     assert "a temporary file" in seen.written_files
     assert not any(name.startswith("#") for name in seen.written_files)
+
+
+def test_files_that_an_undo_has_taken_away_are_not_given_the_names_that_it_gave_them(tmp_path: Path) -> None:
+    stage = tmp_path / ".aisotools-write-0123456789ab-switched"
+    stage.mkdir()
+    old = stage / "25ee4a0525ee4a0525ee4a0525ee4a05"
+    old.write_bytes(bytes(mmap.PAGESIZE))
+    with old.open("r+b") as file, old.open("r+b") as again:
+        old.unlink()
+        with mapped(file.fileno(), mmap.PROT_WRITE, mmap.MAP_SHARED):
+            seen = observe(os.getpid(), ProcessCounts(), {})
+        assert file.fileno() > 2 < again.fileno()
+    replaced = "a file that an undo or redo has replaced"
+    assert [name for name in seen.written_files if "undo" in name] == [replaced] * 2
+    assert replaced in seen.shared_mappings
+    assert "25ee4a05" not in str(seen)
+    of_files = [line for line in label_snapshot(seen)[1] if line.startswith("what was written to open files")]
+    assert of_files[0].count(replaced) == 1
 
 
 def test_too_many_open_files_count_as_not_complete() -> None:
