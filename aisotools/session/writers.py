@@ -197,7 +197,7 @@ class CallWriters:
         took_long = time.monotonic() - self._began_s >= LONG_CALL_S
         # One that timed out names what it has changed in any case.
         is_open = authorship.named is None and took_long and result.metadata.get("timed_out") is not True
-        if authorship.named is None and not authorship.seen and not is_open:
+        if authorship.named is None and not (authorship.seen or authorship.visited or is_open):
             return result
         # What other calls have changed that ran at the same time is in their results.
         step = dataclasses.replace(step, authorship=authorship.together())

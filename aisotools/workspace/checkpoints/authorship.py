@@ -49,6 +49,8 @@ from aisotools.workspace.checkpoints.tree import (
     TreePath,
     are_like_folders,
     decode_folder,
+    explains_time,
+    has_other_time,
     open_below,
 )
 from aisotools.workspace.workspace import TEMPORARY
@@ -79,24 +81,28 @@ class Authorship:
         beside: Paths that calls change which have run at the same time, and that this one does not.
         is_certain: Whether whatever else has changed is certainly not the sandbox's.
         seen: Paths that were last changed while nothing of the sandbox ran.
+        visited: Folders of which the time alone has changed, likewise, and as it does when something is put
+            into one and taken away again: an editor or git of a person has done that, and nothing is lost.
     """
 
     named: frozenset[TreePath] | None = None
     beside: frozenset[TreePath] = frozenset()
     is_certain: bool = False
     seen: frozenset[TreePath] = frozenset()
+    visited: frozenset[TreePath] = frozenset()
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Authorship:
         """Return what the record of the end of a step says."""
         named = record.get("named")
-        if named is None and not record.get("seen"):
+        if named is None and not (record.get("seen") or record.get("visited")):
             return UNKNOWN
         return cls(
             named=None if named is None else frozenset(map(tuple, named)),
             beside=frozenset(map(tuple, record.get("beside", ()))),
             is_certain=record.get("certain") is True,
             seen=frozenset(map(tuple, record.get("seen", ()))),
+            visited=frozenset(map(tuple, record.get("visited", ()))),
         )
 
     def record(self) -> dict[str, Any]:
@@ -108,12 +114,16 @@ class Authorship:
             record["beside"] = sorted(map(list, self.beside))
         if self.seen:
             record["seen"] = sorted(map(list, self.seen))
+        if self.visited:
+            record["visited"] = sorted(map(list, self.visited))
         return record
 
     def author_of(self, path: TreePath) -> Author:
         """Return whose change it is at a path that has changed during the call."""
         if path in self.seen:
             return "unclear"
+        if path in self.visited:
+            return "others"
         if self.named is None or (path[-1:] and path[-1].startswith(TEMPORARY)):
             return "call"
         if self.names(path):
@@ -211,6 +221,7 @@ def parse_names(paths: Iterable[str]) -> frozenset[TreePath] | None:
 def changed_paths(store: ContentStore, before: str, after: str, most: int = MOST_PATHS) -> list[TreePath]:
     """Return the paths at which two trees differ, folders before their entries: up to one more than `most`.
 
+    A folder of which the time has changed is one of them if no entry explains that; see `explains_time`.
     Only those parts of the listings are decoded that differ: a call changes a file or two of many.
 
     Raises:
@@ -240,13 +251,21 @@ def _walk_changes(store: ContentStore, before: str, after: str) -> Iterator[tupl
             inner = [
                 node.content if node is not None and node.kind == "folder" else "" for node in (old, new)
             ]
-            if not are_like_folders(old, new):
+            if not are_like_folders(old, new) or _has_time_of_its_own(store, old, new):
                 yield below, new
             if inner[0] != inner[1]:
                 stack.append((below, _compare_listings(store, *inner)))
                 break
         else:
             stack.pop()
+
+
+def _has_time_of_its_own(store: ContentStore, before: Node | None, after: Node | None) -> bool:
+    """Return whether the time of a folder has changed, and none of its entries with which it would."""
+    if before is None or after is None or not has_other_time(before, after):
+        return False
+    differing = _compare_listings(store, before.content, after.content)
+    return not any(explains_time(one, other) for _, one, other in differing)
 
 
 def _compare_listings(store: ContentStore, before: str, after: str) -> _Differences:
@@ -334,6 +353,29 @@ def find_seen(root: int, paths: Sequence[TreePath], spans: Collection[TimeSpan])
         spans: When nothing of the sandbox ran.
     """
     return _find_within(root, paths, spans, _change_time)
+
+
+def find_visited(root: int, folders: Iterable[TreePath]) -> frozenset[TreePath]:
+    """Return those of some folders that something was last put into or taken from: no time was set since.
+
+    With that the kernel sets both times of a folder to the same. So does whoever sets the present time.
+
+    Args:
+        root: Descriptor of the workspace.
+        folders: Paths of folders.
+    """
+    visited: set[TreePath] = set()
+    for path in folders:
+        # Race: one that is removed or replaced meanwhile has changed after the call.
+        with suppress(OSError):
+            folder = open_below(root, path)
+            try:
+                status = os.fstat(folder)
+            finally:
+                os.close(folder)
+            if status.st_mtime_ns == status.st_ctime_ns:
+                visited.add(path)
+    return frozenset(visited)
 
 
 def find_written(root: int, paths: Sequence[TreePath], spans: Collection[TimeSpan]) -> frozenset[TreePath]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 
 from aisotools.core.concurrency import sorted_in_runs
@@ -21,13 +22,13 @@ from aisotools.workspace.checkpoints.authorship import (
     changed_nodes,
     changed_paths,
     find_seen,
+    find_visited,
     find_written,
 )
 from aisotools.workspace.checkpoints.plan import (
     Placed,
     Reasons,
     RestorePlan,
-    find_changed_since,
     is_same,
     plan_restore,
 )
@@ -38,6 +39,7 @@ from aisotools.workspace.checkpoints.restore import (
     stage_plan,
     sync_restored,
 )
+from aisotools.workspace.checkpoints.staging import Failure
 from aisotools.workspace.checkpoints.steps import (
     Checkpoint,
     Direction,
@@ -47,7 +49,8 @@ from aisotools.workspace.checkpoints.steps import (
     group_overlapping,
 )
 from aisotools.workspace.checkpoints.store import Store
-from aisotools.workspace.checkpoints.tree import TreePath, TreeReader
+from aisotools.workspace.checkpoints.switching import CHANGING
+from aisotools.workspace.checkpoints.tree import TreePath, TreeReader, has_other_time, open_below
 from aisotools.workspace.checkpoints.trees import WORKSPACE_KEY, TrackedTree, TrackedTrees
 
 LISTED_BYTES = 8 << 20
@@ -274,8 +277,9 @@ def join_authorships(reader: TreeReader, group: Sequence[Checkpoint]) -> Authors
     moments: list[tuple[str, list[Authorship]]] = []
     for step in group:
         before, after = step.before[WORKSPACE_KEY], step.after.get(WORKSPACE_KEY, "")
-        changed = reader.differences(before, after) if before and after else ()
-        parts.append((step.authorship, frozenset(changed)))
+        timed: set[TreePath] = set()
+        changed = reader.differences(before, after, timed) if before and after else ()
+        parts.append((step.authorship, frozenset([*changed, *timed])))
         # A call that began at that moment runs after it; one that ended then does not.
         begun = [one.authorship for one in group if one.began <= step.began < one.ended]
         still = [one.authorship for one in group if one.began < step.ended < one.ended]
@@ -393,6 +397,7 @@ def judge_changes(store: Store, tree: TrackedTree, step: Checkpoint, evidence: E
         return authorship
     nodes = changed_nodes(store, start, end)
     seen: set[TreePath] = set()
+    visited: frozenset[TreePath] = frozenset()
     for path, contents in evidence.contents.items():
         node = nodes.get(path)
         if path in nodes and (node is None or node.kind != "file" or node.content not in contents):
@@ -402,10 +407,12 @@ def judge_changes(store: Store, tree: TrackedTree, step: Checkpoint, evidence: E
         with tree.opened() as root:
             seen |= find_seen(root, [*nodes], evidence.idle)
             written = find_written(root, files, evidence.unwritten) - seen
-        reader = TreeReader(store)
+            reader = TreeReader(store)
+            timed = (path for path in seen if has_other_time(reader.lookup(start, path), nodes[path]))
+            visited = find_visited(root, timed)
         # Without a new content it was not written: its time alone has changed.
         seen |= {path for path in written if not is_same(reader.lookup(start, path), nodes[path])}
-    return replace(authorship, seen=frozenset(seen))
+    return replace(authorship, seen=frozenset(seen - visited), visited=visited)
 
 
 def changes_by_author(store: Store, tree: TrackedTree, step: Checkpoint) -> dict[Author, list[str]]:
@@ -484,3 +491,47 @@ def find_stuck(
                 state = "it is gone" if current is None else "it is neither as before nor as after"
             stuck.append((tree.display_path(path), state))
     return tuple(stuck)
+
+
+def find_changed_since(root: int, plan: RestorePlan, targets: Iterable[TreePath]) -> list[Failure]:
+    """Return those of some targets that may have changed since the plan was made, with that as the reason.
+
+    Args:
+        root: Descriptor of the folder.
+        plan: The plan.
+        targets: Paths that it would change.
+    """
+    found: list[Failure] = []
+    linked = _inodes_of(root, plan.anchors.values())
+    for path in targets:
+        try:
+            folder = open_below(root, path[:-1])
+        except OSError:
+            is_same = plan.is_absent(path)  # the folder is to be made as well
+        else:
+            try:
+                status = os.stat(path[-1], dir_fd=folder, follow_symlinks=False)
+                # Race: a file that is written twice within one tick of the clock has the same stamp.
+                is_same = not plan.is_absent(path) and (
+                    # What was staged may be a further name of this file, which changes its stamp.
+                    status.st_ctime_ns <= plan.looked_ns or status.st_ino in linked
+                )
+            except OSError:
+                is_same = plan.is_absent(path)
+            finally:
+                os.close(folder)
+        if not is_same:
+            found.append((path, CHANGING))
+    return found
+
+
+def _inodes_of(root: int, paths: Iterable[TreePath]) -> set[int]:
+    inodes: set[int] = set()
+    for path in paths:
+        with suppress(OSError):  # one that is gone is found when it is needed
+            folder = open_below(root, path[:-1])
+            try:
+                inodes.add(os.stat(path[-1], dir_fd=folder, follow_symlinks=False).st_ino)
+            finally:
+                os.close(folder)
+    return inodes

@@ -1,14 +1,12 @@
 """What a restore has to do, planned from the digests of trees before anything is touched.
 
 `plan_restore` compares what is there with the trees on the way, and finds conflicts: what somebody else has
-changed since, or during the call. `find_changed_since` looks once more, right before the switch.
+changed since, or during the call.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 
@@ -18,8 +16,12 @@ from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship, Join
 from aisotools.workspace.checkpoints.staging import Failure
 from aisotools.workspace.checkpoints.steps import Direction, Return
 from aisotools.workspace.checkpoints.store import Store
-from aisotools.workspace.checkpoints.switching import CHANGING
-from aisotools.workspace.checkpoints.tree import Node, NodeChange, TreePath, TreeReader, open_below
+from aisotools.workspace.checkpoints.tree import (
+    Node,
+    NodeChange,
+    TreePath,
+    TreeReader,
+)
 from aisotools.workspace.checkpoints.trees import TrackedTree
 from aisotools.workspace.dirfd import file_time
 from aisotools.workspace.workspace import is_partial_file
@@ -144,7 +146,8 @@ class RestorePlan:
             and in_the_way.isdisjoint(_around(path))
         }
         sealed = tuple(path for path in self.sealed if path not in self.contested)
-        return replace(self, targets=targets, sealed=sealed, conflicts=(), contested=frozenset())
+        timed = self.timed - self.contested
+        return replace(self, targets=targets, sealed=sealed, timed=timed, conflicts=(), contested=frozenset())
 
 
 def plan_restore(
@@ -253,9 +256,11 @@ class _Way:
         timed: set[TreePath] = set()
         if back is None:
             changes = self._reader.differences(start, end, timed)
+            for path in timed:
+                self._add_time(path, start, end, authorship)
         else:
             changes = self._changes_back(start, back, timed)
-        self._timed |= timed
+            self._timed |= timed
         self._count, self._end = self._count + 1, end if back is None else back.end
         unkept: set[TreePath] = set()
         for path, change in changes.items():
@@ -265,6 +270,32 @@ class _Way:
             elif after is None and not unkept.isdisjoint(_around(path)):
                 continue  # what this folder is to hold was never known, so nothing in it is too much
             self._add(path, change, start, authorship, beside)
+
+    def _add_time(
+        self, path: TreePath, start: str, end: str, authorship: Authorship | JointAuthorship
+    ) -> None:
+        """Add a folder that has another time after a hop, if that is not left to somebody else.
+
+        Where what it holds explains that, its time comes back with what the hop changes in it, or stays with
+        what is left to others.
+        """
+        before, after, now = (self._reader.lookup(tree, path) for tree in (start, end, self._now))
+        if self._reader.has_other_entries(before, after):
+            return
+        is_folder = now is not None and now.kind == "folder"
+        known = [node.mtime_ns for node in (before, after) if node is not None]
+        author = authorship.author_of(path)
+        is_back = self._direction == "redo" and now is not None and now.mtime_ns in known
+        if author == "others" and not (self._force or is_back):
+            if is_folder:
+                self._others[path] = _CHANGED_BY_OTHERS
+            return
+        self._timed.add(path)
+        is_undone = now is not None and after is not None and now.mtime_ns == after.mtime_ns
+        is_open = is_folder and not (self._is_resumed or is_undone)
+        if author != "call" and self._direction == "undo" and is_open:
+            why = _CHANGED_BY_OTHERS if author == "others" else _CHANGED_BY_ANYBODY
+            self._contested.setdefault(path, why)
 
     def _changes_back(self, start: str, back: Return, timed: set[TreePath]) -> dict[TreePath, NodeChange]:
         """Return what a redo changes that leads to where a forced undo came from.
@@ -643,47 +674,3 @@ def _build_plan(
 def is_same(one: Node | None, other: Node | None) -> bool:
     """Return whether two nodes have the same content, or are both nothing."""
     return other is None if one is None else one.has_same_content(other)
-
-
-def find_changed_since(root: int, plan: RestorePlan, targets: Iterable[TreePath]) -> list[Failure]:
-    """Return those of some targets that may have changed since the plan was made, with that as the reason.
-
-    Args:
-        root: Descriptor of the folder.
-        plan: The plan.
-        targets: Paths that it would change.
-    """
-    found: list[Failure] = []
-    linked = _inodes_of(root, plan.anchors.values())
-    for path in targets:
-        try:
-            folder = open_below(root, path[:-1])
-        except OSError:
-            is_same = plan.is_absent(path)  # the folder is to be made as well
-        else:
-            try:
-                status = os.stat(path[-1], dir_fd=folder, follow_symlinks=False)
-                # Race: a file that is written twice within one tick of the clock has the same stamp.
-                is_same = not plan.is_absent(path) and (
-                    # What was staged may be a further name of this file, which changes its stamp.
-                    status.st_ctime_ns <= plan.looked_ns or status.st_ino in linked
-                )
-            except OSError:
-                is_same = plan.is_absent(path)
-            finally:
-                os.close(folder)
-        if not is_same:
-            found.append((path, CHANGING))
-    return found
-
-
-def _inodes_of(root: int, paths: Iterable[TreePath]) -> set[int]:
-    inodes: set[int] = set()
-    for path in paths:
-        with suppress(OSError):  # one that is gone is found when it is needed
-            folder = open_below(root, path[:-1])
-            try:
-                inodes.add(os.stat(path[-1], dir_fd=folder, follow_symlinks=False).st_ino)
-            finally:
-                os.close(folder)
-    return inodes

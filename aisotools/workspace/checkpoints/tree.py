@@ -280,6 +280,12 @@ class TreeReader:
                 self._largest = nodes
         return self._folders[node.content]
 
+    def has_other_entries(self, before: Node | None, after: Node | None) -> bool:
+        """Return whether the time of a folder has changed with what it holds; see `explains_time`."""
+        left, right = self.of(before), self.of(after)
+        differing = (name for name in left.keys() | right.keys() if left.get(name) != right.get(name))
+        return any(explains_time(left.get(name), right.get(name)) for name in differing)
+
     def lookup(self, root: str, path: TreePath) -> Node | None:
         """Return the node at `path` in a tree, or None."""
         node: Node | None = Node("folder", content=root)
@@ -364,6 +370,24 @@ def are_like_folders(before: Node | None, after: Node | None) -> bool:
     if before.mtime_ns is None or after.mtime_ns is None:
         return before.mode & 0o777 == after.mode & 0o777
     return (before.mode, before.owner, before.xattrs) == (after.mode, after.owner, after.xattrs)
+
+
+def has_other_time(before: Node | None, after: Node | None) -> bool:
+    """Return whether both are folders that differ in their times and, beside what they hold, in nothing."""
+    if before is None or after is None or not are_like_folders(before, after):
+        return False
+    # A tree of an earlier version knows none.
+    return before.mtime_ns != after.mtime_ns and None not in {before.mtime_ns, after.mtime_ns}
+
+
+def explains_time(before: Node | None, after: Node | None) -> bool:
+    """Return whether the time of a folder may have changed with this entry, which differs between two trees.
+
+    It does when an entry comes, goes or is replaced, and not with what a folder in it holds.
+    """
+    if before is None or after is None:
+        return True
+    return not (before.kind == after.kind == "folder" or before.is_like(after))
 
 
 def reachable_digests(store: ContentStore, roots: Iterable[str]) -> set[str]:

@@ -19,6 +19,7 @@ from aisotools.workspace.checkpoints.authorship import (
     changed_nodes,
     changed_paths,
     find_seen,
+    find_visited,
     find_written,
     parse_names,
 )
@@ -221,6 +222,49 @@ def test_writer_of_a_path_is_found_among_many_names() -> None:
         assert authorship.author_of(path) == "call"
     for path in (("x",), ("7", "b"), ("7", "a", "c")):
         assert authorship.author_of(path) == "others"
+
+
+def test_time_of_a_folder_has_changed_by_itself_where_nothing_in_it_explains_that(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    file, other = (Node("file", 0o644, content_digest(text), 1, 5) for text in (b"x", b"y"))
+
+    def tree(time_ns: int | None, **nodes: Node) -> str:
+        folder = Node("folder", 0o755, store.put(encode_folder(nodes)), mtime_ns=time_ns)
+        return store.put(encode_folder({"d": folder}))
+
+    def inner(node: Node, time_ns: int = 1) -> Node:
+        return Node("folder", 0o755, store.put(encode_folder({"x": node})), mtime_ns=time_ns)
+
+    for before, after, expected in (
+        (tree(1, x=file), tree(2, x=file), [("d",)]),
+        (tree(1, x=file), tree(2, x=file._replace(link=(7, 2))), [("d",), ("d", "x")]),
+        (tree(1, x=file), tree(2, x=other), [("d", "x")]),
+        (tree(1, x=file), tree(2, y=file), [("d", "x"), ("d", "y")]),
+        (tree(1, x=file), tree(2, x=inner(file)), [("d", "x"), ("d", "x", "x")]),
+        (tree(1, e=inner(file)), tree(2, e=inner(other)), [("d",), ("d", "e", "x")]),
+        (tree(1, e=inner(file)), tree(1, e=inner(file, 2)), [("d", "e")]),
+        (tree(None, x=file), tree(2, x=file), []),
+    ):
+        assert changed_paths(store, before, after) == expected
+    store.close()
+
+
+def test_folder_that_something_was_only_put_into_for_a_moment_is_left_to_whoever_did_that(
+    tmp_path: Path,
+) -> None:
+    for name in ("visited", "set", "touched"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "visited" / "a").touch()
+    (tmp_path / "visited" / "a").unlink()
+    os.utime(tmp_path / "set", ns=(10**18, 10**18))
+    os.utime(tmp_path / "touched")
+    root = os.open(tmp_path, os.O_RDONLY)
+    visited = find_visited(root, [("visited",), ("set",), ("touched",), ("gone",)])
+    os.close(root)
+    assert visited == {("visited",), ("touched",)}
+    authorship = Authorship(visited=visited)
+    assert Authorship.read(authorship.record()) == authorship
+    assert (authorship.author_of(("visited",)), authorship.author_of(("set",))) == ("others", "call")
 
 
 def test_no_more_paths_are_listed_than_are_judged(tmp_path: Path) -> None:

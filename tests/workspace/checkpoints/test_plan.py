@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship, changed_nodes
-from aisotools.workspace.checkpoints.plan import RestorePlan, find_changed_since, plan_restore
+from aisotools.workspace.checkpoints.moves import find_changed_since
+from aisotools.workspace.checkpoints.plan import RestorePlan, plan_restore
 from aisotools.workspace.checkpoints.restore import (
     RestoreResult,
 )
@@ -333,6 +334,7 @@ ATTRIBUTES: dict[str, Callable[[Path], object]] = {
     "time": lambda path: os.utime(path, ns=(10**18, 10**18)),
     "attribute": lambda path: os.setxattr(path, "user.mine", b"1"),
     "mode of a folder": lambda path: (path.parent / "folder").chmod(0o700),
+    "time of a folder": lambda path: os.utime(path.parent / "folder", ns=(10**18, 10**18)),
     "attribute of a folder": lambda path: os.setxattr(path.parent / "folder", "user.mine", b"1"),
 }
 
@@ -352,7 +354,42 @@ def test_attributes_that_somebody_else_has_changed_during_a_call_are_a_conflict(
     others = plan_by(tracked, after, before, Authorship(named=OURS, is_certain=True))
     assert ([name for name, _ in others.others], dict(others.targets)) == ([path], {})
     own = plan_by(tracked, after, before, UNKNOWN)
-    assert (set(own.targets), own.conflicts) == ({path}, ())
+    assert ({*own.targets, *own.timed}, own.conflicts) == ({path}, ())
+    assert path not in others.timed
+    forced = plan_by(tracked, after, before, Authorship(seen=frozenset({path})), force=True)
+    assert path in {*forced.targets, *forced.timed}
+    again = plan_by(tracked, after, before, Authorship(seen=frozenset({path})), is_resumed=True)
+    assert again.conflicts == ()
+
+
+def test_time_of_a_folder_comes_back_with_what_a_call_changes_in_it_alone(tracked: TrackedFolder) -> None:
+    """A person's file in it changes the time as well, and so does one that is put aside and back."""
+    ours, mine = tracked.root / "ours", tracked.root / "mine"
+    for folder in (ours, mine):
+        folder.mkdir()
+        os.utime(folder, ns=(10**18, 10**18))
+    before = tracked.scan()
+    (ours / "new").touch()
+    (mine / "new").touch()
+    after = tracked.scan()
+    plan = plan_by(tracked, after, before, Authorship(named=OURS, is_certain=True))
+    assert (set(plan.targets), plan.conflicts, plan.timed) == ({("ours", "new")}, (), frozenset())
+    assert [path for path, _ in plan.others] == [("mine", "new")]
+    os.utime(mine, ns=(10**18 + 1, 10**18 + 1))
+    assert plan_by(tracked, after, before, Authorship(named=OURS, is_certain=True)).conflicts == ()
+
+
+def test_time_that_a_person_has_set_stays_in_an_undo_and_a_redo(tracked: TrackedFolder) -> None:
+    folder, certain = tracked.root / "mine", Authorship(named=OURS, is_certain=True)
+    folder.mkdir()
+    before = tracked.scan()
+    os.utime(folder, ns=(10**18, 10**18))
+    after = tracked.scan()
+    assert plan_by(tracked, before, after, certain, "redo").timed == {("mine",)}
+    os.utime(folder, ns=(10**17, 10**17))
+    again = plan_by(tracked, before, after, certain, "redo")
+    assert (again.timed, [path for path, _ in again.others]) == (frozenset(), [("mine",)])
+    assert plan_by(tracked, after, before, certain, force=True).timed == {("mine",)}
 
 
 def test_content_that_a_person_has_put_back_is_no_conflict(tracked: TrackedFolder) -> None:

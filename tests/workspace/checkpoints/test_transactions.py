@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from aisotools.core.exceptions import UsageError, WorkspaceError
-from aisotools.workspace.checkpoints.moves import UndoResult
-from aisotools.workspace.checkpoints.plan import RestorePlan, find_changed_since
+from aisotools.workspace.checkpoints.moves import UndoResult, find_changed_since
+from aisotools.workspace.checkpoints.plan import RestorePlan
 from aisotools.workspace.checkpoints.restore import discard_stage, stage_plan
 from aisotools.workspace.checkpoints.scan import ScanLimits
 from aisotools.workspace.checkpoints.steps import Checkpoint, Timeline
