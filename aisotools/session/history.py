@@ -62,6 +62,7 @@ from aisotools.session.undo_results import (
     explain_passed_over,
     explain_taken_back,
     explain_unrecorded,
+    explain_unredone,
     explain_unrestored,
     failed_result,
     find_passed_over,
@@ -290,6 +291,8 @@ class WorkspaceHistory:
                     # Only here: it reads the listings of both trees.
                     entries = await in_thread(self._checkpoints.list_unrestored, step)
                     result = explain_unrestored(result, entries) if entries else result
+                    entries = await in_thread(self._checkpoints.list_unredone, step)
+                    result = explain_unredone(result, entries) if entries else result
                 if result is not None and step.unkept:
                     result = explain_unrecorded(result, f"{step.unkept}.", is_kept=False)
                 if result is not None and result.metadata.get("timed_out") is True:

@@ -15,7 +15,7 @@ from aisotools.sandbox.host.fork_observation import DetachedFiles
 from aisotools.session.undo_steps import UndoPlan, UndoStep, refusal
 from aisotools.workspace.checkpoints.authorship import Author
 from aisotools.workspace.checkpoints.moves import UndoResult
-from aisotools.workspace.checkpoints.plan import RAN_BESIDE, Reasons
+from aisotools.workspace.checkpoints.plan import NOT_COMPARED, RAN_BESIDE, Reasons
 from aisotools.workspace.checkpoints.scan import Snapshot
 from aisotools.workspace.checkpoints.steps import Checkpoint
 from aisotools.workspace.paths import printable
@@ -31,6 +31,8 @@ VARIABLES_LEFT = "They were left as they are."
 
 NO_CHANGES: Mapping[Author, Sequence[str]] = {"call": (), "others": (), "unclear": ()}
 """Changes by author where there are none, or too many to be told apart."""
+
+_OVERWRITE = "overwrite what somebody else did"
 
 _MAX_LISTED = 20
 """Conflicts in one message; the rest is counted."""
@@ -317,6 +319,15 @@ def explain_unrestored(result: ToolResult, entries: Sequence[str]) -> ToolResult
     return _add_line(result, line).with_metadata(not_restorable=list(entries[:_MAX_LISTED]))
 
 
+def explain_unredone(result: ToolResult, entries: Sequence[str]) -> ToolResult:
+    """Add to the result of a call what of its changes no redo will bring back, once they are undone."""
+    line = (
+        f"Redo will not bring back, once this is undone: {summarize_names(entries)}. It is refused, but for "
+        "one with force=True."
+    )
+    return _add_line(result, line).with_metadata(not_redoable=list(entries[:_MAX_LISTED]))
+
+
 def explain_unrecorded(
     result: ToolResult, why: str, *, is_kept: bool, is_recorded: bool = True
 ) -> ToolResult:
@@ -453,8 +464,9 @@ def conflict_result(moved: UndoResult, together: int = 0, *, may_be_left: bool =
     """
     is_partial = all(reason.endswith(RAN_BESIDE) for _, reason in moved.conflicts)
     why = "take only some of the calls that changed the same files" if is_partial else ""
-    why = why or "overwrite what somebody else did"
-    lines = [f"Nothing was changed, since this {moved.direction} would {why}:"]
+    is_unknown = all(reason.startswith(NOT_COMPARED) for _, reason in moved.conflicts)
+    since = "nobody can tell whether this" if is_unknown else "this"
+    lines = [f"Nothing was changed, since {since} {moved.direction} would {why or _OVERWRITE}:"]
     lines += [f"- {path}: {reason}" for path, reason in moved.conflicts[:_MAX_LISTED]]
     if len(moved.conflicts) > _MAX_LISTED:
         lines.append(f"- and {len(moved.conflicts) - _MAX_LISTED} more")
@@ -462,9 +474,11 @@ def conflict_result(moved: UndoResult, together: int = 0, *, may_be_left: bool =
         lines.append(
             f"Take them together: {moved.direction}({together}), or {moved.direction} with force=True."
         )
+    elif is_unknown:
+        lines.append(f"Make it readable and {moved.direction} again, or {moved.direction} with force=True.")
     else:
         lines.append(f"Keep it by leaving it as it is, or {moved.direction} with force=True.")
-    if may_be_left and not is_partial:
+    if may_be_left and not (is_partial or is_unknown):
         lines.append(
             "Somebody else may be a thread or a task that a call has left in the sandbox, if there is one: "
             "a restart of the sandbox ends it, and so does force=True where variables are brought back."
@@ -489,7 +503,8 @@ def failed_result(moved: UndoResult) -> ToolResult:
         )
     else:
         lines.insert(0, "Nothing was changed: all is as it was before.")
-        lines.append(f"Repair that, and {verb} again; with force=True it changes what can be changed.")
+        remedy = "Make the call again" if moved.is_unkept else f"Repair that, and {verb} again"
+        lines.append(f"{remedy}; with force=True it changes what can be changed.")
     result = ToolResult.error("\n".join(lines), error_kind="failed")
     value: dict[str, Json] = {"missing": list(missing), "stuck": list(stuck)}
     return dataclasses.replace(result, value=value)

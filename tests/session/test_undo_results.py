@@ -17,6 +17,7 @@ from aisotools.session.undo_results import (
     explain_kept,
     explain_taken_back,
     explain_unrecorded,
+    explain_unredone,
     failed_result,
     move_result,
     reverted_result,
@@ -229,6 +230,35 @@ def test_timeout_that_was_taken_back_says_nothing_that_was_true_before() -> None
     assert result.metadata["changed_files"] == ["a", "c"]
     files = ToolResult(content=f"Variables: {VARIABLES_LEFT}", value={**value, "variables": VARIABLES_LEFT})
     assert VARIABLES_LEFT not in explain_taken_back(late, ["a"], files, changes).content
+
+
+def test_conflict_with_what_cannot_be_compared_blames_nobody() -> None:
+    unknown = ("d", "what is there cannot be compared: it cannot be read: Permission denied")
+    moved = UndoResult(direction="undo", conflicts=(unknown,), done=False)
+    assert conflict_result(moved, may_be_left=True).content == (
+        "Nothing was changed, since nobody can tell whether this undo would overwrite what somebody else "
+        "did:\n"
+        "- d: what is there cannot be compared: it cannot be read: Permission denied\n"
+        "Make it readable and undo again, or undo with force=True."
+    )
+    both = UndoResult(direction="undo", conflicts=(unknown, ("a", "it was changed since")), done=False)
+    assert "since this undo would overwrite what somebody else did" in conflict_result(both).content
+
+
+def test_redo_of_what_is_not_kept_advises_to_make_the_call_again() -> None:
+    missing = (("d", "it was not kept: it cannot be read: Permission denied"),)
+    refused = failed_result(UndoResult(direction="redo", missing=missing, is_unkept=True, done=False))
+    assert refused.content == (
+        "Nothing was changed: all is as it was before.\n"
+        "This redo failed at: d (it was not kept: it cannot be read: Permission denied).\n"
+        "Make the call again; with force=True it changes what can be changed."
+    )
+    said = explain_unredone(ToolResult(content="1"), ["d (it cannot be read: Permission denied)"])
+    assert said.content == (
+        "1\n[Redo will not bring back, once this is undone: d (it cannot be read: Permission denied). It is "
+        "refused, but for one with force=True.]"
+    )
+    assert said.metadata["not_redoable"] == ["d (it cannot be read: Permission denied)"]
 
 
 def test_conflict_with_a_call_that_ran_at_the_same_time_says_how_many_to_take() -> None:

@@ -102,6 +102,7 @@ class UndoResult:
             would not be taken.
         done: True if the move was made.
         is_late: True if it was not, because somebody else has changed something since it was planned.
+        is_unkept: True if it was not, because what the steps had left at the missing paths is not kept.
         token: That of its record.
     """
 
@@ -118,6 +119,7 @@ class UndoResult:
     together: tuple[str, ...] = ()
     done: bool = True
     is_late: bool = field(default=False, compare=False)
+    is_unkept: bool = False
     origin: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     placed: Mapping[str, Placed] = field(default_factory=dict, compare=False, repr=False)
     token: str = field(default="", compare=False, repr=False)
@@ -454,6 +456,23 @@ def list_unrestored(store: Store, trees: Iterable[TrackedTree], step: Checkpoint
                 lines.append(f"{listed.show(tree, path)} ({was.why_unkept})")
             elif was is None and now is not None and now.kind == "unkept" and not now.is_sealed:
                 lines.append(f"{listed.show(tree, path)} (it will stay: {now.why_unkept})")
+    return lines
+
+
+def list_unredone(store: Store, trees: Iterable[TrackedTree], step: Checkpoint) -> list[str]:
+    """Return what of the changes of a step no redo can bring back once they are undone, each with why."""
+    listed, reader = PathList(), TreeReader(store)
+    lines: list[str] = []
+    for tree in trees:
+        before, after = step.before.get(tree.key, ""), step.after.get(tree.key, "")
+        for path, (was, now) in reader.differences(before, after).items() if before and after else ():
+            if now is None or now.kind not in {"unkept", "other"}:
+                continue
+            # What no undo changes need not be brought back.
+            stays = now.kind == "unkept" and not now.is_sealed if was is None else was.kind == "unkept"
+            if not stays:
+                why = now.why_unkept if now.kind == "unkept" else f"it is a {now.content}"
+                lines.append(f"{listed.show(tree, path)} ({why})")
     return lines
 
 

@@ -38,10 +38,12 @@ Placed = Mapping[TreePath, Node | None]
 RAN_BESIDE = "which ran at the same time"
 """How the reason ends why a path is contested that another call may have changed as well."""
 
+NOT_COMPARED = "what is there cannot be compared"
+"""How the reason begins why a path is contested of which nobody can tell whether anybody has changed it."""
+
 _UNSEEN = Node("unkept")  # stands for what a plan has not looked at
 
 _CHANGED_SINCE = "it was changed by somebody else since"
-_NOT_COMPARED = "what is there cannot be compared"
 _REMOVED_SINCE = "it was removed by somebody else since"
 _ATTRIBUTES_SINCE = "its mode or its attributes were changed by somebody else since"
 _ADDED_SINCE = "it was put there by somebody else since"
@@ -350,7 +352,7 @@ class _Way:
             unread = next(
                 (node for node in (current, before) if node is not None and node.is_unreadable), None
             )
-            others[path] = _CHANGED_SINCE if unread is None else f"{_NOT_COMPARED}: {unread.why_unkept}"
+            others[path] = _CHANGED_SINCE if unread is None else f"{NOT_COMPARED}: {unread.why_unkept}"
             return
         # Race: a file tool of another call was writing when this state was kept. What it had not renamed
         # into place yet is no file of anybody's.
@@ -410,7 +412,7 @@ class _Way:
             return _CHANGED_SINCE
         if unread is hidden or (after is not None and after.kind == "folder"):
             self._unseen[path] = unread.why_unkept
-        return f"{_NOT_COMPARED}: {unread.why_unkept}"
+        return f"{NOT_COMPARED}: {unread.why_unkept}"
 
     def add_missing_folders(self) -> None:
         """Add the folders around targets that no hop has changed, and that are gone."""

@@ -33,7 +33,14 @@ from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.attributes import read_xattrs
 from aisotools.workspace.checkpoints.contents import has_content
 from aisotools.workspace.checkpoints.store import Store
-from aisotools.workspace.checkpoints.tree import Node, TreePath, digest_below, link_target, open_below
+from aisotools.workspace.checkpoints.tree import (
+    Node,
+    TreePath,
+    digest_below,
+    link_target,
+    open_below,
+    stamp_text,
+)
 from aisotools.workspace.dirfd import (
     DIRECTORY_FLAGS,
     NEVER_EXCHANGED,
@@ -267,7 +274,7 @@ class Switcher:
         if node.kind in {"unkept", "other"}:
             # Its content is not stored: without a change of its name, its stamp tells.
             stamp = node.content.split(";")[1:2]
-            return stamp == [f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}:{status.st_ctime_ns}"]
+            return stamp == [stamp_text(status)]
         if not _has_attributes(status, node):
             return False
         try:

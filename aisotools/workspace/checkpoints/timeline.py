@@ -36,6 +36,7 @@ from aisotools.workspace.checkpoints.moves import (
     changes_by_author,
     judge_changes,
     list_changed,
+    list_unredone,
     list_unrestored,
 )
 from aisotools.workspace.checkpoints.recovery import (
@@ -381,6 +382,10 @@ class Checkpoints:
     def list_unrestored(self, step: Checkpoint) -> list[str]:
         """Return what undo of a step will not bring back, each with what of it; see `list_partial`."""
         return list_unrestored(self._store, self._trees, step)
+
+    def list_unredone(self, step: Checkpoint) -> list[str]:
+        """Return what redo of a step will not bring back once it is undone, each with why."""
+        return list_unredone(self._store, self._trees, step)
 
     @property
     def is_busy(self) -> bool:

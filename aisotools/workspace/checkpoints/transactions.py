@@ -94,6 +94,11 @@ class Mover:
                     together=self._find_together(direction, steps) if is_partial else (),
                     done=False,
                 )
+            if direction == "redo" and not force and (lost := _list_missing(plans)):
+                # What a call has left is not kept: without it this would lead to another state than that.
+                return UndoResult(
+                    direction=direction, steps=tuple(steps), missing=lost, is_unkept=True, done=False
+                )
             # The plan has scanned every tree.
             origin = {tree.key: tree.root for tree, _ in plans}
             found = origin if force and conflicts else {}
@@ -452,3 +457,8 @@ class Mover:
             del self._timeline.left[token]
             self._due.add(op="swept", token=token)
         self._due.write()
+
+
+def _list_missing(plans: Sequence[tuple[TrackedTree, RestorePlan]]) -> Reasons:
+    listed = PathList()
+    return tuple((listed.show(tree, path), why) for tree, plan in plans for path, why in plan.missing)

@@ -479,7 +479,7 @@ def digest_below(root: int, device: int, most_entries: int) -> tuple[str, int]:
                 if count > most_entries:
                     return "", count
                 status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                digest.update(os.fsencode(f"{name}\0{status.st_mode}:{_stamp_text(status)}\0"))
+                digest.update(os.fsencode(f"{name}\0{status.st_mode}:{stamp_text(status)}\0"))
                 if stat.S_ISDIR(status.st_mode):
                     subfolders.append(name)
             stack.append((_identity(folder), iter(subfolders)))
@@ -514,8 +514,13 @@ def _move_to(folder: int, name: str) -> int:
     return there
 
 
-def _stamp_text(status: os.stat_result) -> str:
-    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}:{status.st_ctime_ns}"
+def stamp_text(status: os.stat_result) -> str:
+    """Return what changes with an entry whose content is not stored."""
+    changed = str(status.st_ctime_ns)
+    if stat.S_ISDIR(status.st_mode) and not status.st_mode & stat.S_IRUSR:
+        # The look for protected files opens such a folder for a moment, by its mode, which sets this time.
+        changed = f"{status.st_mode:o}.{status.st_uid}.{status.st_gid}"
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}:{changed}"
 
 
 def unreadable_node(error: OSError, status: os.stat_result | None) -> Node:
@@ -535,4 +540,4 @@ def unkept_node(reason: str, status: os.stat_result, digest: str = "") -> Node:
         digest: What `digest_below` returned for a folder that was looked through.
     """
     seal = f";{digest}" if digest else ""
-    return Node("unkept", status.st_mode & 0o777, f"{reason};{_stamp_text(status)}{seal}")
+    return Node("unkept", status.st_mode & 0o777, f"{reason};{stamp_text(status)}{seal}")

@@ -25,6 +25,7 @@ from aisotools.workspace.checkpoints.moves import (
     join_authorships,
     judge_changes,
     list_changed,
+    list_unredone,
     list_unrestored,
     move_trees,
     plan_trees,
@@ -566,6 +567,16 @@ def test_all_that_undo_will_not_bring_back_is_said(two: Two) -> None:
         "new (it will stay: it is too large)",
     ]
     assert list_unrestored(two.store, [tree], step_of(with_socket, before)) == ["s (it is a socket)"]
+    assert list_unredone(two.store, [tree], step_of(before, after)) == [
+        "d/deep (it lies more than 1 folders deep)"
+    ], "what is large and new stays in an undo"
+    assert list_unredone(two.store, [tree], step_of(before, with_socket)) == ["s (it is a socket)"]
+    (root / "d" / "deep" / "deeper").rmdir()
+    (root / "large and stays").write_bytes(bytes(29))
+    (root / "new").write_bytes(bytes(1))
+    small = tree.scan().root
+    (root / "new").write_bytes(bytes(29))
+    assert list_unredone(two.store, [tree], step_of(small, tree.scan().root)) == ["new (it is too large)"]
     many = "the workspace (there are too many files in it)"
     assert list_unrestored(two.store, [tree], step_of("", after)) == [many]
     for unknown in (step_of(before, ""), replace(step_of(before, after), after={})):

@@ -375,6 +375,47 @@ def test_too_many_files_are_reported_and_nothing_is_changed(tmp_path: Path) -> N
     rig.chain.close()
 
 
+def test_redo_is_all_or_nothing_where_what_a_call_has_left_is_not_kept(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, ScanLimits(total_bytes=1000))
+    large = rig.root / "large"
+    large.write_bytes(b"x" * 10)
+    rig.step(lambda: large.write_bytes(b"x" * 2000), (rig.root / "b").touch)
+    assert rig.chain.list_unredone(rig.chain.steps[-1]) == ["large (it is too large)"]
+    assert rig.move().missing == ()
+    for _ in range(2):
+        refused = rig.move("redo")
+        assert (refused.done, refused.failed) == (False, ())
+        assert refused.missing == (("large", "it was not kept: it is too large"),)
+        assert (large.stat().st_size, (rig.root / "b").exists()) == (10, False)
+    forced = rig.move("redo", force=True)
+    assert (forced.done, forced.missing) == (True, (("large", "it was not kept: it is too large"),))
+    assert (large.stat().st_size, (rig.root / "b").exists()) == (10, True)
+    rig.chain.close()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("mode", [0, 0o100, 0o300, 0o600])
+@pytest.mark.parametrize("name", ["d", "f"])
+def test_what_a_call_has_made_unreadable_comes_back_and_is_named_for_a_redo(
+    rig: Rig, name: str, mode: int
+) -> None:
+    (rig.root / "d").mkdir()
+    (rig.root / "d" / "a").write_text("a")
+    (rig.root / "f").write_text("f")
+    before = [(path, path.lstat().st_mode) for path in sorted(rig.root.rglob("*"))]
+    rig.step(partial((rig.root / name).chmod, mode))
+    named = rig.chain.list_unredone(rig.chain.steps[-1])
+    is_readable = (name, mode) == ("f", 0o600)
+    assert named == ([] if is_readable else [f"{name} (it cannot be read: Permission denied)"])
+    if name == "d" and not mode & 0o400:  # as the look for protected files does
+        (rig.root / name).chmod(mode | 0o700)
+        (rig.root / name).chmod(mode)
+    assert rig.move().conflicts == ()
+    assert [(path, path.lstat().st_mode) for path in sorted(rig.root.rglob("*"))] == before
+    assert rig.move("redo").done is not bool(named)
+    rig.chain.close()
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_an_unreadable_file_is_named(rig: Rig) -> None:
     (rig.root / "a").write_text("x")

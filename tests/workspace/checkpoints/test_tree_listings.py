@@ -153,6 +153,28 @@ def test_node_is_sealed_only_if_it_was_looked_through() -> None:
     assert unreadable.mode == status.st_mode & 0o777
 
 
+@pytest.mark.parametrize("mode", [0o300, 0o100, 0])
+def test_unreadable_folder_is_the_same_after_a_look_that_opens_it_for_a_moment(
+    tmp_path: Path, mode: int
+) -> None:
+    """The look for protected files does, and an undo would take that for the work of somebody else."""
+    folder, error = tmp_path / "d", PermissionError(13, "Permission denied")
+    folder.mkdir()
+    folder.chmod(mode)
+    before = unreadable_node(error, folder.stat())
+    folder.chmod(mode | 0o700)
+    assert unreadable_node(error, folder.stat()) != before
+    folder.chmod(mode)
+    assert unreadable_node(error, folder.stat()) == before
+    folder.chmod(mode ^ 0o100)
+    assert not unreadable_node(error, folder.stat()).has_same_content(before)
+    folder.chmod(mode)
+    folder.chmod(0o700)
+    (folder / "new").touch()
+    folder.chmod(mode)
+    assert not unreadable_node(error, folder.stat()).has_same_content(before)
+
+
 def test_reason_of_an_unkept_node_leaves_the_stamp_out() -> None:
     assert Node("unkept", content="it is too large;1:2:3:4").why_unkept == "it is too large"
 
