@@ -341,9 +341,9 @@ class Session:
             await parts.env.restart()
 
     async def interrupt(self) -> None:
-        """Stop whatever runs, in the sandbox and on the host, and call off open questions.
+        """Stop whatever runs or is about to, and call off open questions.
 
-        It may be awaited on any loop: another thread calls `asyncio.run(session.interrupt())`.
+        Any event loop may await it; another thread calls `asyncio.run(session.interrupt())`.
         """
         if (loop := self._loop) is None or loop is asyncio.get_running_loop():
             await self._interrupt()
@@ -380,9 +380,8 @@ class Session:
     def _check_loop(self) -> None:
         # Before the ticker is entered: its timer and its count belong to the session's own loop.
         if self._loop not in {None, asyncio.get_running_loop()}:
-            raise UsageError(
-                "This session belongs to another event loop. Use call_threadsafe, or one session per loop."
-            )
+            hint = "Use call_threadsafe, or one session per loop."
+            raise UsageError(f"This session belongs to another event loop. {hint}")
 
     async def _open(self, *, start_early: bool = False) -> SessionParts:
         """Choose level and workspace, once. The first call that needs the worker waits for its start."""
