@@ -50,6 +50,11 @@ def storage_remedy(error: OSError) -> str:
     return "See that it is there and can be written, or set XDG_STATE_HOME to another disk."
 
 
+def too_many_files_remedy(error: OSError) -> str:
+    """Return what to do where no more files can be opened, as a sentence after another; else nothing."""
+    return f" {_CLOSE_FILES}" if error.errno in _TOO_MANY_FILES else ""
+
+
 def explain_system_error(error: OSError) -> str:
     """Return what the system has refused, where that was, and what to do, in sentences."""
     place = f" ({os.fsdecode(error.filename)!a})" if isinstance(error.filename, str | bytes) else ""

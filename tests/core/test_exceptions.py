@@ -18,7 +18,9 @@ from aisotools.core.exceptions import (
     UnknownTool,
     WorkerDied,
     as_clause,
+    explain_system_error,
     storage_remedy,
+    too_many_files_remedy,
 )
 
 ALL = [kind for _, kind in inspect.getmembers(exceptions, inspect.isclass)]
@@ -128,3 +130,15 @@ def test_messages_of_ours_are_not_followed_by_a_second_full_stop() -> None:
 def test_remedy_depends_on_why_something_cannot_be_kept(numbers: tuple[int, ...], remedy: str) -> None:
     for number in numbers:
         assert remedy in storage_remedy(OSError(number, os.strerror(number)))
+
+
+def test_what_the_system_has_refused_is_said_with_the_place_and_the_next_step() -> None:
+    full = OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/proc")
+    remedy = "Too many files are open: close sessions or files, or raise the limit (`ulimit -n`)."
+    assert explain_system_error(full) == f"Too many open files ('/proc'). {remedy}"
+    assert too_many_files_remedy(full) == f" {remedy}"
+    broken = OSError(errno.EIO, os.strerror(errno.EIO))
+    assert explain_system_error(broken) == "Input/output error. Repair that, and try again."
+    assert explain_system_error(OSError(errno.EIO, "x", b"a\xff")).startswith(r"x ('a\udcff').")
+    assert explain_system_error(TimeoutError()).startswith("TimeoutError.")
+    assert too_many_files_remedy(broken) == ""

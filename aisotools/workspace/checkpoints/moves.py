@@ -460,19 +460,17 @@ def list_unrestored(store: Store, trees: Iterable[TrackedTree], step: Checkpoint
 
 
 def list_unredone(store: Store, trees: Iterable[TrackedTree], step: Checkpoint) -> list[str]:
-    """Return what of the changes of a step no redo can bring back once they are undone, each with why."""
+    """Return what of the changes of a step is not kept, so that no redo can bring it back, each with why."""
     listed, reader = PathList(), TreeReader(store)
     lines: list[str] = []
     for tree in trees:
         before, after = step.before.get(tree.key, ""), step.after.get(tree.key, "")
         for path, (was, now) in reader.differences(before, after).items() if before and after else ():
-            if now is None or now.kind not in {"unkept", "other"}:
+            if now is None or now.kind != "unkept":
                 continue
             # What no undo changes need not be brought back.
-            stays = now.kind == "unkept" and not now.is_sealed if was is None else was.kind == "unkept"
-            if not stays:
-                why = now.why_unkept if now.kind == "unkept" else f"it is a {now.content}"
-                lines.append(f"{listed.show(tree, path)} ({why})")
+            if now.is_sealed if was is None else was.kind != "unkept":
+                lines.append(f"{listed.show(tree, path)} ({now.why_unkept})")
     return lines
 
 

@@ -94,7 +94,7 @@ class Mover:
                     together=self._find_together(direction, steps) if is_partial else (),
                     done=False,
                 )
-            if direction == "redo" and not force and (lost := _list_missing(plans)):
+            if direction == "redo" and not force and (lost := _list_unkept(plans)):
                 # What a call has left is not kept: without it this would lead to another state than that.
                 return UndoResult(
                     direction=direction, steps=tuple(steps), missing=lost, is_unkept=True, done=False
@@ -459,6 +459,12 @@ class Mover:
         self._due.write()
 
 
-def _list_missing(plans: Sequence[tuple[TrackedTree, RestorePlan]]) -> Reasons:
-    listed = PathList()
-    return tuple((listed.show(tree, path), why) for tree, plan in plans for path, why in plan.missing)
+def _list_unkept(plans: Sequence[tuple[TrackedTree, RestorePlan]]) -> Reasons:
+    """Return what some plans cannot bring back, but for sockets and devices, which hold nothing to keep."""
+    listed, lost = PathList(), []
+    for tree, plan in plans:
+        for path, why in plan.missing:
+            node = plan.wanted.get(path)
+            if node is None or node.kind != "other":
+                lost.append((listed.show(tree, path), why))
+    return tuple(lost)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence, Set as AbstractSet
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from aisotools.core.exceptions import WorkspaceError
+from aisotools.core.exceptions import WorkspaceError, too_many_files_remedy
 from aisotools.workspace.checkpoints.contents import occupied_bytes
 from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Scanner, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.store import Store
@@ -100,9 +100,8 @@ class TrackedTree:
         try:
             root = self._open()
         except OSError as error:
-            raise WorkspaceError(
-                f"The folder {str(self.path)!r} cannot be used: {error.strerror}."
-            ) from error
+            problem = f"The folder {str(self.path)!r} cannot be used: {error.strerror}."
+            raise WorkspaceError(problem + too_many_files_remedy(error)) from error
         try:
             yield root
         finally:
@@ -145,7 +144,7 @@ class TrackedTree:
                 )
             except OSError as error:
                 problem = f"The folder {str(self.path)!r} cannot be read: {error.strerror}."
-                raise WorkspaceError(problem) from error
+                raise WorkspaceError(problem + too_many_files_remedy(error)) from error
         self.root = snapshot.root
         return snapshot
 
