@@ -48,6 +48,7 @@ from aisotools.workspace.import_roots import (
     list_package_files,
     list_packages,
     refuse_import_root,
+    wake_block,
 )
 from aisotools.workspace.read_tracker import FileTouch, ReadCache, SupportsTouches
 from aisotools.workspace.real_paths import mount_watch
@@ -205,6 +206,7 @@ class CallEnvironment:
 
     def refuse_if_moved(self, call: ToolCall) -> ToolResult | None:
         """Return the result of a call that must not run, since the workspace is not in its place; or None."""
+        wake_block(self.workspace)  # the session may be that of a parked conversation
         try:
             if self.files is not None:
                 self.files.check()

@@ -359,7 +359,7 @@ class Session:
         """Wait until no call runs, then close what is open between calls; the next call opens it again."""
         self._check_loop()
         if self._parts is not None and self._recording is not None and not self._closed:
-            await park(self._parts.history, self._recording, self._ticker)
+            await park(self._parts.history, self._recording, self._ticker, self._workspace)
 
     async def close(self) -> None:
         """End the worker and everything it started, and return when nothing of it is left.

@@ -49,7 +49,7 @@ from aisotools.session.recording import Recording
 from aisotools.session.sharing import share_in_thread
 from aisotools.session.trials import trial_lookups
 from aisotools.session.undo_history import NoUndoHistory, TimeoutChoice, UndoHistory
-from aisotools.workspace.import_roots import package_marks
+from aisotools.workspace.import_roots import package_marks, park_block
 from aisotools.workspace.lock import WorkspaceLease, state_folder
 from aisotools.workspace.path_facts import PathResolver
 from aisotools.workspace.protected import ProtectedFiles
@@ -259,8 +259,10 @@ def setup_options(
     )
 
 
-async def park(history: UndoHistory, recording: Recording, ticker: LoopTicker) -> None:
-    """Wait until no call is inside `ticker`, then close the files that history and recording hold open."""
+async def park(
+    history: UndoHistory, recording: Recording, ticker: LoopTicker, workspace: Path | None
+) -> None:
+    """Wait until no call is inside `ticker`, then close the files that are held open between calls."""
     is_left = False
     while not is_left:
         await ticker.wait_left()
@@ -269,6 +271,8 @@ async def park(history: UndoHistory, recording: Recording, ticker: LoopTicker) -
         # Race: a call may have begun during the awaits, and may have opened the files again.
         is_left = not ticker.is_inside
     history.park()
+    if workspace is not None:
+        park_block(workspace)
 
 
 def announce_opened(event_log: EventLog, history: UndoHistory, **allowed: Sequence[str]) -> None:

@@ -670,6 +670,16 @@ def block_imports(workspace: Path) -> Callable[[], None]:
     return functools.partial(_unblock, [folder])
 
 
+def park_block(workspace: Path) -> None:
+    """Keep no descriptor of `workspace` until `wake_block`: no call runs there meanwhile."""
+    _blocked.park(workspace)
+
+
+def wake_block(workspace: Path) -> None:
+    """Hold `workspace` by a descriptor again, before a call runs there."""
+    _blocked.wake(workspace)
+
+
 def _unblock(blocks: list[OpenedFolder]) -> None:
     with _lock:
         while blocks:  # empty at the second call

@@ -7,7 +7,8 @@ places that nothing which was known when the session opened tells of.
 Mechanism: each open workspace is held by a descriptor, of which the kernel knows the path now. With that, and
 with the list of mounts as it is now, the places are looked for anew as soon as one of both has changed. What
 an overlay has once shown of a workspace counts until it is unmounted, since the kernel names its layers as
-they were called when it was mounted.
+they were called when it was mounted. Between the calls of a parked conversation, in which no sandbox runs,
+the path that was known last is used instead of a descriptor.
 
 Race window: what is moved or mounted after the look counts at the next one. An overlay of a layer that had
 another name before anybody looked is not known. A workspace whose path the kernel cannot tell, as it was
@@ -47,6 +48,7 @@ class OpenPlaces:
         self._lock = threading.Lock()
         self._uses: Counter[OpenedFolder] = Counter()
         self._descriptors: dict[OpenedFolder, int] = {}
+        self._parked: dict[OpenedFolder, str] = {}
         self._overlays: dict[OpenedFolder, frozenset[OverlayPlace]] = {}
         self._last: tuple[tuple[int, tuple[tuple[OpenedFolder, str], ...]], frozenset[str]]
         self._last = ((0, ()), frozenset())
@@ -66,10 +68,40 @@ class OpenPlaces:
         folder = OpenedFolder(real, (status.st_dev, status.st_ino))
         with self._lock:
             self._uses[folder] += 1
+            self._parked.pop(folder, None)
             if self._descriptors.setdefault(folder, descriptor) != descriptor:
                 os.close(descriptor)
         self.find()
         return folder
+
+    def park(self, workspace: Path) -> None:
+        """Close the descriptor of a folder that no other session has open, until `wake`."""
+        with self._lock:
+            for folder in self._find_held(workspace):
+                if self._uses[folder] == 1:
+                    # Race: a look in another thread, which takes no lock, finds it in at least one of both.
+                    self._parked[folder] = folder.find_path(self._descriptors[folder])
+                    os.close(self._descriptors.pop(folder))
+
+    def wake(self, workspace: Path) -> None:
+        """Open the descriptor of a parked folder again; one that is not in its place stays as it is."""
+        if not self._parked:
+            return
+        with self._lock:
+            for folder in [one for one in self._parked if one.path == str(workspace)]:
+                try:
+                    descriptor = os.open(folder.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                except OSError:
+                    continue  # moved or removed: calls are refused, and it is looked for where it was
+                status = os.fstat(descriptor)
+                if (status.st_dev, status.st_ino) == folder.identity:
+                    self._descriptors[folder] = descriptor
+                    del self._parked[folder]
+                else:
+                    os.close(descriptor)
+
+    def _find_held(self, workspace: Path) -> list[OpenedFolder]:
+        return [one for one in self._descriptors if one.path == str(workspace)]
 
     def remove(self, folder: OpenedFolder) -> None:
         """Take back one call of `add`."""
@@ -78,7 +110,8 @@ class OpenPlaces:
             if not self._uses[folder]:
                 del self._uses[folder]
                 self._overlays.pop(folder, None)
-                os.close(self._descriptors.pop(folder))
+                if self._parked.pop(folder, None) is None:
+                    os.close(self._descriptors.pop(folder))
         self.find()
 
     def find(self) -> tuple[frozenset[str], frozenset[tuple[int, int]]]:
@@ -87,7 +120,9 @@ class OpenPlaces:
         # looks as well. Mounts are counted before the places are looked for, so that one made meanwhile is
         # found the next time.
         mounts = mount_watch.count()
-        open_now = tuple((one, one.find_path(number)) for one, number in tuple(self._descriptors.items()))
+        parked = tuple(self._parked.items())
+        held = tuple(self._descriptors.items())
+        open_now = (*((one, one.find_path(number)) for one, number in held), *parked)
         identities = frozenset(one.identity for one, _ in open_now if one.identity)
         last, before = self._last
         if (mounts, open_now) == last:

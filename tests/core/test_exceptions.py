@@ -132,7 +132,7 @@ def test_remedy_depends_on_why_something_cannot_be_kept(numbers: tuple[int, ...]
         assert remedy in storage_remedy(OSError(number, os.strerror(number)))
 
 
-def test_what_the_system_has_refused_is_said_with_the_place_and_the_next_step() -> None:
+def test_refusal_of_the_system_is_explained_with_the_place_and_the_next_step() -> None:
     full = OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/proc")
     remedy = "Too many files are open: close sessions or files, or raise the limit (`ulimit -n`)."
     assert explain_system_error(full) == f"Too many open files ('/proc'). {remedy}"

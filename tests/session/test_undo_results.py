@@ -253,12 +253,12 @@ def test_redo_of_what_is_not_kept_advises_to_make_the_call_again() -> None:
         "This redo failed at: d (it was not kept: it cannot be read: Permission denied).\n"
         "Make the call again; with force=True it changes what can be changed."
     )
-    said = explain_unredone(ToolResult(content="1"), ["d (it cannot be read: Permission denied)"])
-    assert said.content == (
+    explained = explain_unredone(ToolResult(content="1"), ["d (it cannot be read: Permission denied)"])
+    assert explained.content == (
         "1\n[Redo will not bring back, once this is undone: d (it cannot be read: Permission denied). It is "
         "refused, but for one with force=True.]"
     )
-    assert said.metadata["not_redoable"] == ["d (it cannot be read: Permission denied)"]
+    assert explained.metadata["not_redoable"] == ["d (it cannot be read: Permission denied)"]
 
 
 def test_conflict_with_a_call_that_ran_at_the_same_time_says_how_many_to_take() -> None:

@@ -77,3 +77,46 @@ def test_descriptor_that_is_of_another_file_now_tells_nothing(tmp_path: Path) ->
     assert places.find()[0] == {str(workspace)}
     places.remove(folder)
     os.close(opened)
+
+
+def count_open() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_folder_that_is_parked_is_held_by_no_descriptor_and_found_all_the_same(tmp_path: Path) -> None:
+    workspace = tmp_path / "w"
+    workspace.mkdir()
+    places = OpenPlaces(lambda _: None)
+    before = count_open()
+    folder = places.add(workspace)
+    places.park(workspace)
+    places.park(workspace)
+    assert count_open() == before
+    assert places.find() == (frozenset({str(workspace)}), frozenset({folder.identity}))
+    workspace.rename(tmp_path / "renamed")
+    places.wake(workspace)
+    assert count_open() == before, "it is not in its place"
+    (tmp_path / "w").mkdir()
+    places.wake(workspace)
+    assert count_open() == before, "another folder is in its place"
+    (tmp_path / "w").rmdir()
+    (tmp_path / "renamed").rename(workspace)
+    places.wake(workspace)
+    assert count_open() == before + 1
+    workspace.rename(tmp_path / "renamed")
+    assert str(tmp_path / "renamed") in places.find()[0]
+    places.park(workspace)
+    places.remove(folder)
+    assert count_open() == before
+    assert places.find() == (frozenset(), frozenset())
+
+
+def test_folder_of_two_sessions_is_held_when_one_of_them_is_parked(tmp_path: Path) -> None:
+    places = OpenPlaces(lambda _: None)
+    before = count_open()
+    one, other = places.add(tmp_path), places.add(tmp_path)
+    places.park(tmp_path)
+    assert count_open() == before + 1
+    places.remove(one)
+    places.remove(other)
+    assert count_open() == before

@@ -396,7 +396,7 @@ def test_redo_is_all_or_nothing_where_what_a_call_has_left_is_not_kept(tmp_path:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 @pytest.mark.parametrize("mode", [0, 0o100, 0o300, 0o600])
 @pytest.mark.parametrize("name", ["d", "f"])
-def test_what_a_call_has_made_unreadable_comes_back_and_is_named_for_a_redo(
+def test_file_or_folder_that_a_call_has_made_unreadable_comes_back_and_is_named_for_a_redo(
     rig: Rig, name: str, mode: int
 ) -> None:
     (rig.root / "d").mkdir()
