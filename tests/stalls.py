@@ -12,6 +12,7 @@ it for garbage takes tens of milliseconds, and no session has it. So it is froze
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import os
 import selectors
@@ -27,6 +28,22 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _SAMPLE_S = 0.005
+_COPIED_BYTES = 64 << 20
+_USUAL_COPY_S = 0.03
+
+
+@functools.cache
+def stall_limit_s() -> float:
+    """Return 50 ms, or up to twice that on a machine whose memory is slow.
+
+    Some virtual machines copy 64 MiB in 0.2 s of processor time, and others in 0.02 s.
+    """
+    text, times_s = b"x" * _COPIED_BYTES, []
+    for _ in range(5):
+        began_s = time.thread_time()
+        bytearray(text)
+        times_s.append(time.thread_time() - began_s)
+    return 0.05 * min(2.0, max(1.0, min(times_s) / _USUAL_COPY_S))
 
 
 @dataclass

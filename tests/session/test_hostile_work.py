@@ -15,6 +15,7 @@ import pytest
 
 from aisotools.core.retention import DEFAULT_RETAINED_BYTES
 from tests.session.hostile_work import SCENARIOS, report, run_alone
+from tests.stalls import stall_limit_s
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -25,7 +26,7 @@ SLACK = 40 << 20
 # of it afterwards.
 PEAK_BYTES_OF_A_FILE = 1 << 10
 SLACK_BYTES_OF_A_FILE = 256
-MAX_STALL_S = 0.05
+MAX_STALL_S = stall_limit_s()
 _IMPORT_S = 0.02  # what reads commands takes longer to import, also on a quick machine
 MANY_NAMES = ("99,000 names of 255 bytes", "99,000 names that are alike up to their ends")
 EVERY_SHAPE = "outputs of every shape"

@@ -23,8 +23,9 @@ from aisotools.integrations.mcp.heads import (
 )
 from tests.integrations.mcp.head_server import HEADS
 from tests.integrations.mcp.large_messages import HEADS as BY_HEADS, report, run_alone
+from tests.stalls import stall_limit_s
 
-MAX_STALL_S = 0.05
+MAX_STALL_S = stall_limit_s()
 MAX_PEAK_BYTES = 32 << 20
 _RUNS = 3
 

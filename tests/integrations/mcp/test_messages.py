@@ -30,8 +30,9 @@ from aisotools.integrations.mcp.messages import (
 )
 from tests.integrations.mcp.large_messages import WAYS, report, run_alone
 from tests.integrations.mcp.large_server import HONEST, SHAPES
+from tests.stalls import stall_limit_s
 
-MAX_STALL_S = 0.05
+MAX_STALL_S = stall_limit_s()
 MAX_PEAK_BYTES = 192 << 20
 _RUNS = 3
 
