@@ -408,10 +408,15 @@ _NAMES = frozenset((*_ENVIRONMENTS, *(name for row in HOST_VARIABLES for name in
 
 
 _LOOKED_AT_ELSEWHERE = frozenset(
-    (
-        *("PYTHONPATH", "PYTHONHOME", "PYTHONPYCACHEPREFIX", "PYTHONSTARTUP", "PYTHONUSERBASE"),
-        *("MPLCONFIGDIR", "MATPLOTLIBRC"),
-    )
+    {
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "PYTHONPYCACHEPREFIX",
+        "PYTHONSTARTUP",
+        "PYTHONUSERBASE",
+        "MPLCONFIGDIR",
+        "MATPLOTLIBRC",
+    }
 )
 """These have messages of their own."""
 

@@ -62,10 +62,7 @@ class OpenPlaces:
         Raises:
             OSError: If it cannot be opened.
         """
-        real = os.path.realpath(workspace)
-        descriptor = os.open(real, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        status = os.fstat(descriptor)
-        folder = OpenedFolder(real, (status.st_dev, status.st_ino))
+        descriptor, folder = _hold(os.path.realpath(workspace))
         with self._lock:
             self._uses[folder] += 1
             self._parked.pop(folder, None)
@@ -77,8 +74,8 @@ class OpenPlaces:
     def park(self, workspace: Path) -> None:
         """Close the descriptor of a folder that no other session has open, until `wake`."""
         with self._lock:
-            for folder in self._find_held(workspace):
-                if self._uses[folder] == 1:
+            for folder in tuple(self._descriptors):
+                if folder.path == str(workspace) and self._uses[folder] == 1:
                     # Race: a look in another thread, which takes no lock, finds it in at least one of both.
                     self._parked[folder] = folder.find_path(self._descriptors[folder])
                     os.close(self._descriptors.pop(folder))
@@ -90,18 +87,14 @@ class OpenPlaces:
         with self._lock:
             for folder in [one for one in self._parked if one.path == str(workspace)]:
                 try:
-                    descriptor = os.open(folder.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                    descriptor, present = _hold(folder.path)
                 except OSError:
                     continue  # moved or removed: calls are refused, and it is looked for where it was
-                status = os.fstat(descriptor)
-                if (status.st_dev, status.st_ino) == folder.identity:
+                if present == folder:
                     self._descriptors[folder] = descriptor
                     del self._parked[folder]
                 else:
                     os.close(descriptor)
-
-    def _find_held(self, workspace: Path) -> list[OpenedFolder]:
-        return [one for one in self._descriptors if one.path == str(workspace)]
 
     def remove(self, folder: OpenedFolder) -> None:
         """Take back one call of `add`."""
@@ -136,3 +129,10 @@ class OpenPlaces:
         for place in places ^ before:
             self._on_change(place)
         return frozenset(places), identities
+
+
+def _hold(path: str) -> tuple[int, OpenedFolder]:
+    """Return a descriptor of the folder at a real path, which does not let it be read, and the folder."""
+    descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    status = os.fstat(descriptor)
+    return descriptor, OpenedFolder(path, (status.st_dev, status.st_ino))

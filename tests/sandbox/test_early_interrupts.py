@@ -11,28 +11,29 @@ import pytest
 from tests.sandbox.rig import PATIENT, Rig, rig
 from tests.waiting import eventually
 
-SLOW_BEFORE = """
-import sys, time
+MAKE_SLOW = """
+import time
 from aisotools.sandbox.worker import worker
-def make_slow(owner, name):
+def wait():
+    open('reached', 'w').close()
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        pass
+def make_slow(owner, name, *, after=False):
     original = getattr(owner, name)
     def slow(*arguments):
-        open('reached', 'w').close()
-        end = time.monotonic() + 0.3
-        while time.monotonic() < end:
-            pass
-        return original(*arguments)
+        if not after:
+            wait()
+        original(*arguments)
+        if after:
+            wait()
     setattr(owner, name, slow)
 """
 
-SLOW_AFTER = SLOW_BEFORE.replace("return original(*arguments)", "pass").replace(
-    "        open", "        result = original(*arguments)\n        open"
-)
-
 MOMENTS = {
-    "the worker has read of the call, and does not know it yet": (SLOW_BEFORE, "worker.Worker, '_start'"),
-    "the call is to take its first step": (SLOW_AFTER, "worker.Worker, '_start'"),
-    "the call is to take its next step": (SLOW_BEFORE, "worker, 'flush'"),
+    "the worker has read of the call, and does not know it yet": "worker.Worker, '_start'",
+    "the call is to take its first step": "worker.Worker, '_start', after=True",
+    "the call is to take its next step": "worker, 'flush'",
 }
 
 
@@ -46,8 +47,7 @@ async def r(tmp_path: Path) -> AsyncIterator[Rig]:
 @pytest.mark.parametrize("moment", MOMENTS)
 async def test_an_interrupt_that_comes_before_the_code_runs(r: Rig, moment: str) -> None:
     """The frame that follows the signal is only read once the code yields, which this code never does."""
-    make_slow, place = MOMENTS[moment]
-    await r.python(f"{make_slow}\nmake_slow({place})")
+    await r.python(f"{MAKE_SLOW}\nmake_slow({MOMENTS[moment]})")
     (r.workspace / "reached").unlink(missing_ok=True)
     first = "import asyncio\nawait asyncio.sleep(0)\n" if "next" in moment else ""
     call = asyncio.create_task(r.python(f"{first}while True: pass"))
@@ -59,7 +59,7 @@ async def test_an_interrupt_that_comes_before_the_code_runs(r: Rig, moment: str)
 
 
 async def test_cleaning_up_is_not_struck_by_the_frame_that_follows(r: Rig) -> None:
-    await r.python(f"{SLOW_BEFORE}\nmake_slow(worker, 'flush')")
+    await r.python(f"{MAKE_SLOW}\nmake_slow(worker, 'flush')")
     (r.workspace / "reached").unlink(missing_ok=True)
     code = """
 import asyncio

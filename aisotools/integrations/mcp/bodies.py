@@ -28,12 +28,23 @@ _DATA = b"data: "
 _MAX_FIELD_BYTES = 1_001  # of longer fields nothing is needed but that they are longer
 
 
-class BoundedBody(httpx2.AsyncByteStream):
+class _OtherBody(httpx2.AsyncByteStream):
+    """What is made of a body, and closes that with it."""
+
+    def __init__(self, body: httpx2.AsyncByteStream) -> None:
+        self._body = body
+
+    async def aclose(self) -> None:
+        """Close the body."""
+        await self._body.aclose()
+
+
+class BoundedBody(_OtherBody):
     """A response body that fails beyond `max_bytes`, if that is given, and lets the loop go on."""
 
     def __init__(self, body: httpx2.AsyncByteStream, max_bytes: int | None) -> None:
         """Pass on `body`."""
-        self._body = body
+        super().__init__(body)
         self._max_bytes = max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -48,34 +59,26 @@ class BoundedBody(httpx2.AsyncByteStream):
             # The server chooses how long the pieces are. Thousands of single bytes may come at once.
             await asyncio.sleep(0)
 
-    async def aclose(self) -> None:
-        """Close the body."""
-        await self._body.aclose()
 
-
-class NoBody(httpx2.AsyncByteStream):
+class NoBody(_OtherBody):
     """An empty body in the place of one that nobody needs."""
 
     def __init__(self, body: httpx2.AsyncByteStream) -> None:
         """Read nothing of `body`."""
-        self._body = body
+        super().__init__(body)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         nothing: tuple[bytes, ...] = ()
         for piece in nothing:
             yield piece
 
-    async def aclose(self) -> None:
-        """Close the body."""
-        await self._body.aclose()
 
-
-class ReadableBody(httpx2.AsyncByteStream):
+class ReadableBody(_OtherBody):
     """The body of a response that is one message, in a form that the library can parse if there is one."""
 
     def __init__(self, body: httpx2.AsyncByteStream, inbox: Inbox) -> None:
         """Have `inbox` read the message in `body`."""
-        self._body = body
+        super().__init__(body)
         self._inbox = inbox
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -84,12 +87,8 @@ class ReadableBody(httpx2.AsyncByteStream):
             body.write(chunk)
         yield await self._inbox.rewrite(body.getvalue())
 
-    async def aclose(self) -> None:
-        """Close the body."""
-        await self._body.aclose()
 
-
-class ReadableEvents(httpx2.AsyncByteStream):
+class ReadableEvents(_OtherBody):
     """A stream of events, each with its message in a form that the library can parse if there is one.
 
     With `skip`, what is no message is left out: nothing was asked for that would end with it.
@@ -97,7 +96,7 @@ class ReadableEvents(httpx2.AsyncByteStream):
 
     def __init__(self, body: httpx2.AsyncByteStream, inbox: Inbox, *, skip: bool = False) -> None:
         """Have `inbox` read the messages in `body`."""
-        self._body = body
+        super().__init__(body)
         self._inbox = inbox
         self._skip = skip
 
@@ -163,10 +162,6 @@ class ReadableEvents(httpx2.AsyncByteStream):
         # A text that is no message may have line ends of its own.
         changed = b"\ndata: ".join(_LINE_END.split(changed))
         return b"\n".join([*fields, _DATA + changed, b"", b""])
-
-    async def aclose(self) -> None:
-        """Close the body."""
-        await self._body.aclose()
 
 
 class _LongEvent:

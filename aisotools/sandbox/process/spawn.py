@@ -38,7 +38,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from aisotools.core.exceptions import SandboxError
+from aisotools.core.exceptions import TOO_MANY_FILES, SandboxError
 from aisotools.sandbox.confinement.detect import Detection, detection_from_json
 from aisotools.sandbox.confinement.levels import LEVELS, PACKAGE_FOLDERS
 from aisotools.sandbox.limits import Limits
@@ -519,7 +519,7 @@ def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[io.FileIO, int]:
 
 
 def _no_descriptors(error: OSError) -> SandboxError:
-    if error.errno not in {errno.EMFILE, errno.ENFILE}:
+    if error.errno not in TOO_MANY_FILES:
         return SandboxError(f"The sandbox could not be connected: {error}.")
     return SandboxError(
         "This process has too many files open: a sandbox worker takes eight more, and keeps four. "
