@@ -519,6 +519,7 @@ ATTRIBUTES: dict[str, Callable[[Path], object]] = {
     "time": lambda path: os.utime(path, ns=(10**18, 10**18)),
     "attribute": lambda path: os.setxattr(path, "user.mine", b"1"),
     "same content": lambda path: path.write_text(path.read_text()),
+    "time of a folder": lambda path: os.utime(path.parent / "folder", ns=(10**18, 10**18)),
     "attribute of a folder": lambda path: os.setxattr(path.parent / "folder", "user.mine", b"1"),
 }
 
