@@ -133,7 +133,7 @@ def test_all_steps_together_return_control_in_time() -> None:
 
 async def test_no_step_waits_longer_than_its_timeout(tmp_path: Path) -> None:
     """The supervisor is stopped, so that nothing ends and nothing is restored: control comes back."""
-    async with rig(tmp_path, stop_timeouts=StopTimeouts()) as r:
+    async with rig(tmp_path, stop_timeouts=StopTimeouts(settle_s=0)) as r:
         await r.python("kept = 1")
         supervisor = r.kernel.supervisor
         os.kill(supervisor, signal.SIGSTOP)
@@ -144,6 +144,29 @@ async def test_no_step_waits_longer_than_its_timeout(tmp_path: Path) -> None:
         assert result.metadata["timed_out"] is True
         assert "is being restored; that had not finished when this was reported" in result.content
         assert await r.value("1 + 1") == 2
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True], ids=["by itself", "interrupted"])
+async def test_result_after_a_timeout_waits_for_the_variables_until_stop_is_pressed(
+    tmp_path: Path, *, is_interrupted: bool
+) -> None:
+    async with rig(tmp_path, stop_timeouts=StopTimeouts(recover_s=0.02, settle_s=50)) as r:
+        await r.python("kept = 1")
+        supervisor = r.kernel.supervisor
+        os.kill(supervisor, signal.SIGSTOP)
+        try:
+            call = asyncio.create_task(r.python("sum(range(10**11))", timeout_s=DEADLINE_S))
+            await eventually(lambda: r.kernel._recovery is not None)
+            await asyncio.wait([call], timeout=0.3)
+            assert not call.done()
+            if is_interrupted:
+                await r.kernel.interrupt()
+                assert "that had not finished when this was reported" in (await call).content
+        finally:
+            os.kill(supervisor, signal.SIGCONT)
+        if not is_interrupted:
+            assert "The variables were restored to what they were before this call." in (await call).content
+        assert await r.value("kept") == 1
 
 
 COUNTING = """

@@ -77,11 +77,14 @@ class StopTimeouts:
         interrupt_s: For the call to end after it was cancelled and interrupted.
         kill_s: For its processes to end.
         recover_s: For a snapshot to take the place of the worker that was killed.
+        settle_s: For the same where nobody has asked to stop: the call has timed out or ended its worker
+            itself. What became of the variables is worth more then than an early answer.
     """
 
     interrupt_s: float = 0.35
     kill_s: float = 0.08
     recover_s: float = 0.13
+    settle_s: float = 3.0
 
 
 class ProgramListener(Protocol):

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aisotools.core.concurrency import wait_for_tasks
+from aisotools.core.concurrency import TICK_S, wait_for_tasks
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.core.sandboxes import (
     INTERRUPTED_BEFORE,
@@ -63,9 +63,6 @@ _log = logging.getLogger(__name__)
 _OLD_TREE_S = 6.0
 # How many calls in a row may find the worker broken before no snapshot is trusted any more.
 _MOST_BROKEN = 2
-# How long a call waits for what is restored after such a worker: several snapshots may have to be tried, and
-# nobody has asked to stop.
-_BROKEN_RECOVERY_S = 3.0
 _NO_SWEEP = contextlib.nullcontext()
 
 
@@ -372,6 +369,7 @@ class LocalSandbox:
             # Cancelled while user code runs: stop the code, then let the cancellation through. Shielded
             # against further cancellations, however many: the slot must not be released while the code still
             # runs.
+            pending.is_interrupted = True
             stopping = asyncio.ensure_future(self._stop(connection, request, pending, "cancelled"))
             while not stopping.done():
                 with contextlib.suppress(asyncio.CancelledError):
@@ -390,13 +388,12 @@ class LocalSandbox:
         try:
             result = await pending.result(request.output_caps)
         except WorkerDied as error:
-            recover_s = _BROKEN_RECOVERY_S if error.is_broken else self._stop_timeouts.recover_s
-            died_result = worker_died_result(error, await self._last_recovery(recover_s))
+            died_result = worker_died_result(error, await self._last_recovery(pending))
             # A call that could not be interrupted is stopped all the same, with its worker.
             return died_result.with_metadata(stopped=True) if pending.is_interrupted else died_result
         except ChannelError as error:
             died = WorkerDied(f"it sent a malformed result: {error}", last_words=connection.last_words)
-            return worker_died_result(died, await self._end_worker(connection, str(died)))
+            return worker_died_result(died, await self._end_worker(connection, str(died), pending))
         if True in (result.metadata.get("timed_out"), result.metadata.get("stopped")):
             await connection.sweep(pending, within_s=self._stop_timeouts.kill_s)
         return result
@@ -456,7 +453,7 @@ class LocalSandbox:
             if connection.is_serving:
                 return True, None
         message = f"{request.call.name} could not be interrupted ({reason})"
-        return False, await self._end_worker(connection, message)
+        return False, await self._end_worker(connection, message, pending)
 
     async def _interrupt_calls(self, connection: WorkerConnection, calls: Sequence[PendingCall]) -> bool:
         """Interrupt `calls`. Return whether all ended in time, and the worker is still there."""
@@ -545,12 +542,14 @@ class LocalSandbox:
         if failures:
             raise failures[0]
 
-    async def _end_worker(self, connection: WorkerConnection, reason: str) -> Recovery | None:
+    async def _end_worker(
+        self, connection: WorkerConnection, reason: str, call: PendingCall | None = None
+    ) -> Recovery | None:
         """End the worker and all it started; if that is slow, the rest happens in the background."""
         connection.worker_exited(reason)
         if connection.lost_reason is not None:
             await asyncio.wait([connection.processes_ended], timeout=self._stop_timeouts.kill_s)
-        return await self._last_recovery()
+        return await self._last_recovery(call)
 
     def _on_worker_exit(self, connection: WorkerConnection, reason: str) -> bool:
         """Start to restore a snapshot in the place of a worker that died. Return False if there is none."""
@@ -585,14 +584,15 @@ class LocalSandbox:
             self._unreported_end = f"{reason}. {describe_recovery(recovery)}"
         return recovery
 
-    async def _last_recovery(self, within_s: float | None = None) -> Recovery | None:
-        """Return what was restored after the last loss; if that takes long, what is about to be."""
-        within_s = self._stop_timeouts.recover_s if within_s is None else within_s
-        recovery = self._recovery
-        if recovery is None:
+    async def _last_recovery(self, call: PendingCall | None = None) -> Recovery | None:
+        """Return what was restored after the last loss; if that takes too long for `call`, what will be."""
+        if (recovery := self._recovery) is None:
             return None
+        ends_s = time.monotonic() + self._stop_timeouts.settle_s
         # `wait`, not `await`: the recovery belongs to the sandbox and goes on when this call is cancelled.
-        done, _ = await asyncio.wait([recovery], timeout=within_s)
+        done, _ = await asyncio.wait([recovery], timeout=self._stop_timeouts.recover_s)
+        while not (done or call is None or call.is_interrupted or time.monotonic() > ends_s):
+            done, _ = await asyncio.wait([recovery], timeout=TICK_S)
         if not done:
             self._announced = self.variables.expected_recovery
             return self._announced
