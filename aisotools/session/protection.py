@@ -135,7 +135,8 @@ class Protection:
         self._activity = activity
         self._imports = imports
         self._event_log = event_log
-        self._lock = asyncio.Lock()
+        self._locks: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+        """One at a time looks between calls and restores, of each event loop; see `_lock`."""
         self._running: set[str] = set()
         self._any_call_finished = False
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -217,7 +218,7 @@ class Protection:
                 raise SandboxError(f"{name} was not run: {error}") from error
         if self._looking.locked():
             await in_thread(self._await_look)
-        async with self._lock:
+        async with self._lock():
             if self._check_pending:
                 await in_thread(self._check_between_calls)
         if self._unreported.any:
@@ -234,7 +235,7 @@ class Protection:
         more whether a person has changed what is left. What is no person's is put back later, as always.
         """
         if self._check_pending:
-            async with self._lock:
+            async with self._lock():
                 if self._check_pending:
                     with suppress(OutOfSteps):
                         await in_thread(self._check_between_calls, sys.maxsize)
@@ -242,7 +243,7 @@ class Protection:
     async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
         """Restore what the call changed; see `Guard`."""
         try:
-            async with self._lock:
+            async with self._lock():
                 declared = frozenset(map(normalize_path, fnmatch.filter(prepared.facts.writes, "*.ipynb")))
                 try:
                     changes = self._files.restore(declared, most_steps=_LOOP_STEPS)
@@ -315,6 +316,14 @@ class Protection:
         finally:
             self._changing.discard(work)
 
+    def _lock(self) -> asyncio.Lock:
+        """Return the lock of the running event loop.
+
+        Case: that of a loop which was stopped or closed half way is held for ever, and whoever closes this on
+        another one must not wait for it. What goes on in a thread meanwhile has the lock of the files.
+        """
+        return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+
     async def settle(self) -> None:
         """Accept what a person has changed so far, before the host makes the sandbox's processes run itself.
 
@@ -323,7 +332,7 @@ class Protection:
         """
         if self._running:
             return
-        async with self._lock:
+        async with self._lock():
             try:
                 self._check_between_calls(_LOOP_STEPS)
             except OutOfSteps:
@@ -343,7 +352,7 @@ class Protection:
         self._wake.set()
         if self._watch is not None:
             await in_thread(self._watch.join)
-        async with self._lock:
+        async with self._lock():
             if not self._any_call_finished or self._was_idle:
                 if self._files.root_mode is not None:
                     self._files.root_mode.accept()

@@ -399,6 +399,25 @@ async def idling(tmp_path: Path) -> AsyncIterator[Idling]:
     await idling.protection.close()
 
 
+def test_closing_on_another_loop_does_not_wait_for_a_task_of_one_that_was_closed(tmp_path: Path) -> None:
+    idling = Idling(tmp_path)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(idling.run_call())
+    idling.file.write_text("evil")
+
+    async def begin() -> asyncio.Task[ToolResult | None]:
+        looking = asyncio.create_task(idling.protection.after(idling.prepared, None))
+        await asyncio.sleep(0)
+        assert idling.protection._lock().locked()
+        return looking
+
+    looking = loop.run_until_complete(begin())
+    loop.close()
+    asyncio.run(asyncio.wait_for(idling.protection.close(), HANG_S))
+    assert not looking.done()
+    assert idling.file.read_text() == "original"
+
+
 async def test_edit_before_the_first_call_is_accepted(idling: Idling) -> None:
     idling.file.write_text("a person's")
     await idling.run_call()
