@@ -807,7 +807,7 @@ async def test_a_look_that_ended_what_made_it_expensive_puts_off_no_other(exceed
 
 
 async def test_watches_made_at_once_after_a_pause_are_seen(tmp_path: Path) -> None:
-    """The call takes less time than passes between two samples of an idle sandbox."""
+    """They stay until they are seen; how soon that is, the tests of the pauses between samples tell."""
     code = """
 import os, select, time
 files = [file for _ in range(4) for file in os.pipe()]
@@ -817,8 +817,7 @@ for file in files:
         os.dup2(file, number)
         epoll.register(number, select.EPOLLIN)
         os.close(number)
-time.sleep(0.5)
-epoll.close()
+time.sleep(600)
 """
     async with rig(tmp_path, Limits(open_files=128, open_files_total=500), level="confined") as r:
         await r.python("1")
