@@ -875,14 +875,20 @@ def run_alone(
     *,
     with_stacks: bool = False,
     is_unlimited: bool = False,
+    trims: bool = False,
 ) -> dict[str, Any]:
-    """Run a scenario in an interpreter of its own and return what it found."""
+    """Run a scenario in an interpreter of its own and return what it found.
+
+    With `trims`, the allocator gives back what is free at the end of its heap. By default it keeps twice the
+    largest block that was ever free, up to 64 MiB, which hides what the program keeps.
+    """
     if is_unlimited:
         budget = UNLIMITED_BYTES
     arguments = [sys.executable, "-m", "tests.session.hostile_work", "--one", name, str(folder), str(budget)]
     arguments += ["stacks"] * with_stacks + ["unlimited"] * is_unlimited
     root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, cwd=root, check=True)
+    environ = {**os.environ, "MALLOC_TRIM_THRESHOLD_": str(128 << 10)} if trims else None
+    done = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, cwd=root, check=True, env=environ)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
