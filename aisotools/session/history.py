@@ -600,10 +600,13 @@ class WorkspaceHistory:
             except (SandboxError, OSError) as error:
                 why = explain_system_error(error) if isinstance(error, OSError) else str(error)
                 return await self._revert(moved, why)
+
+        def explain() -> ToolResult:
+            detached = self._shared.find_detached((*moved.restored, *moved.removed))
+            return explain_detached(move_result(plan, moved, variables), detached)
+
         # In a thread, and in a turn of the loop of its own: the paths may be a hundred thousand.
-        result = await in_thread(move_result, plan, moved, variables)
-        paths = [*moved.restored, *moved.removed]
-        result = explain_detached(result, await in_thread(self._shared.find_detached, paths))
+        result = await in_thread(explain)
         mode = self._checkpoints.root_mode
         if mode is not None and mode.notes:
             result = add_notes(result, mode)

@@ -313,6 +313,8 @@ def _mapped_and_deleted(pid: int) -> Iterator[tuple[str, bool]]:
             if left < 0 or len(rest) > _MAX_LINE_BYTES:
                 return
             lines, _, rest = (rest + part).rpartition(b"\n")
+            if _DELETED.encode() not in lines:
+                continue  # as mostly: the pattern takes twenty times as long as this look
             for rights, path in _DELETED_MAPPING.findall(lines):
                 yield path.decode("utf-8", "replace"), rights[1:2] == b"w" and rights[3:] == b"s"
 
