@@ -420,6 +420,36 @@ class RunOnce:
         return self._end.done()
 
 
+async def run_on_loop(
+    start: Callable[[], Coroutine[Any, Any, None]], loop: asyncio.AbstractEventLoop
+) -> None:
+    """Have another event loop do what `start` returns, and wait until that is done.
+
+    Nobody waits for a loop that has stopped: it is done there as soon as that loop goes on.
+
+    Raises:
+        Exception: What the work raises.
+    """
+    end = concurrent.futures.Future[None]()
+
+    def finish(work: asyncio.Task[None]) -> None:
+        if work.cancelled():
+            end.cancel()
+        elif (error := work.exception()) is not None:
+            end.set_exception(error)
+        else:
+            end.set_result(None)
+
+    # Begun there: a coroutine that a stopped loop never gets to would be complained about.
+    try:
+        loop.call_soon_threadsafe(lambda: loop.create_task(start()).add_done_callback(finish))
+    except RuntimeError:
+        return  # Race: it was closed after it was looked at
+    await _wait_for(end, loop)
+    if end.done() and not end.cancelled():
+        end.result()
+
+
 class LoopActivity:
     """Work that one event loop does, several pieces at a time. Others wait for its end, on whichever loop.
 

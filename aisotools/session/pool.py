@@ -13,7 +13,7 @@ import re
 import resource
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +21,7 @@ from typing import Any, Self
 from aisotools.core.concurrency import FinalSteps, RunOnce
 from aisotools.core.exceptions import SandboxError, SessionClosed, UsageError, as_clause
 from aisotools.core.sandboxes import (
+    INTERRUPTED_BEFORE,
     Sandbox,
     SandboxCall,
     SandboxListener,
@@ -523,6 +524,7 @@ class PooledSandbox:
         self._stop_reason = ""
         self._generations = 0
         self._ending: list[Sandbox] = []  # those that have been live, until nothing of them is left
+        self._entering: set[asyncio.Future[None]] = set()  # of what waits for a slot
         self._closed = False
 
     def __repr__(self) -> str:
@@ -563,13 +565,17 @@ class PooledSandbox:
 
     async def start(self) -> SandboxStatus:
         """Start a worker once a slot is free; see `aisotools.core.sandboxes.Sandbox.start`."""
-        async with self._slots.use(self):
+        async with AsyncExitStack() as using:
+            if not await self._enter_slot(using):
+                raise SandboxError("The sandbox was not started: the wait for its place was interrupted.")
             return await self._sandbox().start()
 
     async def call(self, request: SandboxCall) -> ToolResult:
         """Run one call once a slot is free; see `aisotools.core.sandboxes.Sandbox.call`."""
         request.dispatch.is_given = False  # Race: the pool may be closed while it waits for its slot
-        async with self._slots.use(self):
+        async with AsyncExitStack() as using:
+            if not await self._enter_slot(using) or request.dispatch.is_interrupted:
+                return INTERRUPTED_BEFORE
             sandbox = self._sandbox()
             request.dispatch.is_given = True
             self._variables.note_call(request.call.id)
@@ -586,6 +592,20 @@ class PooledSandbox:
             )
             return _put_first(result, notice).with_metadata(fresh_sandbox=notice)
 
+    async def _enter_slot(self, using: AsyncExitStack) -> bool:
+        """Use a slot until `using` is closed. Return False if the wait for one was interrupted."""
+        entering = asyncio.ensure_future(using.enter_async_context(self._slots.use(self)))
+        self._entering.add(entering)
+        try:
+            await asyncio.wait([entering])
+        finally:
+            self._entering.discard(entering)
+            entering.cancel()  # gives back a slot that comes just now
+        if entering.cancelled():
+            return False
+        entering.result()
+        return True
+
     @property
     def replaced_paths(self) -> Collection[str]:
         """Denied paths that were replaced; see `aisotools.core.sandboxes.SupportsPathRules`."""
@@ -601,7 +621,9 @@ class PooledSandbox:
         return ()
 
     async def interrupt(self) -> None:
-        """Stop the running calls; see `aisotools.core.sandboxes.Sandbox.interrupt`."""
+        """Stop the running calls and those that wait; see `aisotools.core.sandboxes.Sandbox.interrupt`."""
+        for entering in tuple(self._entering):
+            entering.cancel()
         if self.live is not None:
             await self.live.interrupt()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from aisotools.builtin import WORKER_MODULES, builtin_tools
-from aisotools.core.concurrency import LoopTicker, RunOnce, run_to_completion
+from aisotools.core.concurrency import LoopTicker, RunOnce, run_on_loop, run_to_completion
 from aisotools.core.events import CallEmitted, SessionEvent
 from aisotools.core.exceptions import AisotoolsError, SessionClosed, ToolError, UsageError
 from aisotools.core.protocols import Approver, OutputCaps, StoredText
@@ -343,12 +343,12 @@ class Session:
     async def interrupt(self) -> None:
         """Stop whatever runs or is about to, and call off open questions.
 
-        Any event loop may await it; another thread calls `asyncio.run(session.interrupt())`.
+        Any event loop may await it. Where the session's own one is stopped, that is done when it goes on.
         """
         if (loop := self._loop) is None or loop is asyncio.get_running_loop():
             await self._interrupt()
         elif not self._is_loop_lost():
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._interrupt(), loop))
+            await run_on_loop(self._interrupt, loop)
 
     async def _interrupt(self) -> None:
         self._gate.interrupt()

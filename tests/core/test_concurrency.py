@@ -27,6 +27,7 @@ from aisotools.core.concurrency import (
     end_future,
     gc_paused,
     in_steps,
+    run_on_loop,
     run_to_completion,
     sorted_in_runs,
     wait_for_tasks,
@@ -512,6 +513,52 @@ async def test_work_that_is_done_once_is_waited_for_by_whoever_asks_again() -> N
     await elsewhere
     await once.run(work)
     assert begun == ["begun"]
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["stopped", "closed"])
+def test_work_for_a_loop_that_has_stopped_is_done_when_it_goes_on_and_not_waited_for(
+    *, is_closed: bool
+) -> None:
+    loop, done = asyncio.new_event_loop(), []
+
+    async def work() -> None:
+        done.append(asyncio.get_running_loop())
+
+    if is_closed:
+        loop.close()
+    asyncio.run(asyncio.wait_for(run_on_loop(work, loop), HANG_S))
+    assert not done
+    if not is_closed:
+        loop.run_until_complete(loop_turns())
+        loop.close()
+        assert done == [loop]
+
+
+async def test_work_for_another_loop_ends_or_raises_there() -> None:
+    loop, done = asyncio.new_event_loop(), []
+
+    async def work() -> None:
+        await asyncio.sleep(0)
+        done.append(asyncio.get_running_loop())
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    async def withdraw() -> None:
+        raise asyncio.CancelledError
+
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        await run_on_loop(work, loop)
+        assert done == [loop]
+        with pytest.raises(ValueError, match="no"):
+            await run_on_loop(fail, loop)
+        await run_on_loop(withdraw, loop)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        await asyncio.to_thread(thread.join)
+        loop.close()
 
 
 def test_work_that_is_done_once_is_not_waited_for_where_its_loop_has_stopped() -> None:

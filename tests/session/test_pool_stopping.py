@@ -1,0 +1,80 @@
+"""Stop for calls of conversations that have no sandbox yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aisotools.core.exceptions import SandboxError
+from aisotools.core.sandboxes import INTERRUPTED_BEFORE
+from aisotools.policy.approvers import AllowAll
+from aisotools.sandbox.host.sandbox import LocalSandbox
+from aisotools.session.pool import PooledSandbox, SessionPool
+from tests.waiting import eventually, loop_turns
+
+
+@pytest.fixture
+def options(tmp_path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
+    return {"root": tmp_path / "pool", "environ": environ}
+
+
+@pytest.mark.parametrize("is_evicted", [False, True], ids=["for a place", "for its own sandbox to stop"])
+async def test_call_that_waits_is_stopped_at_once_and_is_no_step(
+    options: dict[str, Any], *, is_evicted: bool
+) -> None:
+    async with SessionPool(max_live=1, wait_s=600, **options, approver=AllowAll()) as pool:
+        a, b = await pool.get("a"), await pool.get("b")
+        first = await a.run_cell("1")
+        stopped = asyncio.Event()
+        if is_evicted:
+            waiting, sandbox = a, a.sandbox
+            assert isinstance(sandbox, PooledSandbox)
+            assert isinstance(sandbox.live, LocalSandbox)
+            real_close = sandbox.live.close
+
+            async def close() -> None:
+                await stopped.wait()
+                await real_close()
+
+            sandbox.live.close = close  # type: ignore[method-assign]  # the real one takes no time
+            ending: asyncio.Task[Any] = asyncio.create_task(pool.stop("a"))
+            await eventually(lambda: sandbox.live is None)
+        else:
+            waiting = b
+            ending = asyncio.create_task(a.run_cell("import time; time.sleep(600)"))
+            await loop_turns(50)
+        calls = [asyncio.create_task(waiting.run_cell("open('f', 'w')")) for _ in range(2)]
+        await eventually(lambda: len(getattr(waiting.sandbox, "_entering", ())) >= 2)
+        await waiting.interrupt()
+        for call in calls:
+            result = await call
+            assert (result.content, result.metadata["stopped"]) == (INTERRUPTED_BEFORE.content, True)
+        history: Any = waiting.history
+        steps = history._checkpoints.steps
+        assert [step.call_id for step in steps] == ([first.metadata["call_id"]] if waiting is a else [])
+        assert pool.status().waiting == 0
+        stopped.set()
+        await a.interrupt()
+        await ending
+        assert not (await waiting.run_cell("1")).is_error
+        assert waiting.workspace is not None
+        assert not (waiting.workspace / "f").exists()
+
+
+async def test_start_that_waits_for_a_place_is_stopped_with_a_reason(options: dict[str, Any]) -> None:
+    async with SessionPool(max_live=1, wait_s=600, **options, approver=AllowAll()) as pool:
+        a, b = await pool.get("a"), await pool.get("b")
+        busy = asyncio.create_task(a.run_cell("import time; time.sleep(600)"))
+        await eventually(lambda: a.sandbox is not None and a.sandbox.status().alive)
+        starting = asyncio.create_task(b.start())
+        await eventually(lambda: pool.status().waiting == 1)
+        await b.interrupt()
+        with pytest.raises(SandboxError, match=r"not started: the wait for its place was interrupted"):
+            await starting
+        assert pool.status().waiting == 0
+        await a.interrupt()
+        await busy
