@@ -34,6 +34,7 @@ _RUN_ITEMS = 512
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
+Waited = TypeVar("Waited", bound=asyncio.Future[Any])
 
 
 class LoopTicker:
@@ -277,8 +278,8 @@ _FOREIGN_LOOK_S = 0.02
 """How often it is looked whether a task of another event loop has ended."""
 
 
-async def wait_for_tasks(tasks: Collection[asyncio.Task[Any]], within_s: float) -> list[asyncio.Task[Any]]:
-    """Wait until tasks of whichever event loops have ended. Return those that did not do all of their work.
+async def wait_for_tasks(tasks: Collection[Waited], within_s: float) -> list[Waited]:
+    """Wait until tasks or futures of whichever event loops have ended. Return those that were not done.
 
     These were cancelled, or belong to another loop that has stopped, or does not end them in `within_s`
     seconds, as one whose thread waits for this one.

@@ -17,6 +17,7 @@ from functools import lru_cache, singledispatch
 from pathlib import Path
 from typing import Any
 
+from aisotools.core.concurrency import wait_for_tasks
 from aisotools.core.events import (
     AgentEvent,
     ApprovalAnswered,
@@ -50,6 +51,9 @@ from aisotools.session.ledger_values import escaped
 from aisotools.tools.registry import ToolRegistry
 
 _log = logging.getLogger(__name__)
+_SEALED_S = 5.0
+"""How long the seal of another event loop is waited for that still runs."""
+
 _SEAL_DELAY_S = 0.05
 """Replacing the head takes longer than writing a line, so one head covers the lines of this time."""
 
@@ -208,7 +212,8 @@ class Recording:
     async def write_waiting(self) -> None:
         """Write what waits for room on the disk, as far as there is any; after that calls run again."""
         if self._sealing is not None:
-            await asyncio.wait([self._sealing])
+            # Case: the loop on which that was begun has been closed, and this is closed on another one.
+            await wait_for_tasks([self._sealing], _SEALED_S)
         try:
             while self._waiting and not self._stopped:
                 self._append(self._waiting[0])

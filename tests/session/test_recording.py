@@ -29,6 +29,7 @@ from aisotools.tools.function import tool
 from aisotools.tools.registry import ToolRegistry
 from tests import stalls
 from tests.conftest import OpenSession
+from tests.waiting import HANG_S
 
 KEY = "sk-proj-abcdefghijklmnopqrstuvwx"
 
@@ -119,6 +120,27 @@ async def test_failure_to_record_is_reported_once(tmp_path: Path) -> None:
     await recording.close()
     assert len(errors) == 1
     assert "cannot be written" in str(errors[0])
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["stopped", "closed"])
+def test_closing_does_not_wait_for_a_seal_of_a_loop_that_has_ended(
+    tmp_path: Path, *, is_closed: bool
+) -> None:
+    ledger = open_ledger(tmp_path / "ledger", "mine")
+    recording = Recording(ledger, lambda _: frozenset(), lambda _: None)
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> None:
+        recording._seal()
+        recording._is_unsealed = True  # as after one that the disk had no room for
+
+    with ledger._sealing:  # a thread is at it when the loop ends
+        loop.run_until_complete(begin())
+        if is_closed:
+            loop.close()
+    asyncio.run(asyncio.wait_for(recording.close(), HANG_S))
+    loop.close()
+    assert verify(ledger.path).problems == ()
 
 
 async def test_a_second_session_of_a_key_goes_on_in_the_same_ledger(open_session: OpenSession) -> None:
