@@ -55,7 +55,7 @@ def run_calmest(name: str, folder: Path, budget: int = BUDGET) -> dict[str, Any]
     return found
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "name",
     [

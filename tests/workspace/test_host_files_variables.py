@@ -147,15 +147,22 @@ SAMPLES = {
 }
 
 
-@pytest.mark.parametrize("name", [name for row in HOST_VARIABLES for name in row.names])
-def test_every_variable_of_the_table_is_looked_at(place: Path, name: str) -> None:
-    (row,) = (row for row in HOST_VARIABLES if name in row.names)
+def test_every_variable_of_the_table_is_looked_at(place: Path) -> None:
+    names = [name for row in HOST_VARIABLES for name in row.names]
+    assert len(names) == len(set(names))
     workspace = folder(place / "work")
-    assert chooses_code(name)
-    inside, outside = (SAMPLES[row.form].format(place / where / "x") for where in ("work", "other"))
-    assert row.reason in why_variables_refuse(str(workspace), {name: inside})
-    assert why_variables_refuse(str(workspace), {name: outside}) == ""
-    assert why_variables_refuse(str(workspace), {name: ""}) == ""
+    wrong = []
+    for row in HOST_VARIABLES:
+        inside, outside = (SAMPLES[row.form].format(place / where / "x") for where in ("work", "other"))
+        wrong += [
+            name
+            for name in row.names
+            if not chooses_code(name)
+            or row.reason not in why_variables_refuse(str(workspace), {name: inside})
+            or why_variables_refuse(str(workspace), {name: outside})
+            or why_variables_refuse(str(workspace), {name: ""})
+        ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("entry", ["work/bin", "./work/bin", "x/../work", "link", "~/work", "$HOME/work"])
@@ -313,11 +320,14 @@ def test_a_variable_by_which_common_software_runs_a_file_is_refused(place: Path,
         assert refusal(workspace, {name: f"{place}/other/x"}) == "", name
 
 
-@pytest.mark.parametrize("name", CORPUS["reads"])
-def test_a_variable_by_which_nothing_is_run_may_lead_into_the_workspace(place: Path, name: str) -> None:
+def test_a_variable_by_which_nothing_is_run_may_lead_into_the_workspace(place: Path) -> None:
     workspace = folder(place / "work")
-    for value in (f"{workspace}/x", str(workspace)):
-        assert refusal(workspace, {name: value}) == "", CORPUS["reads"][name]
+    refused = {
+        name: why
+        for name, why in CORPUS["reads"].items()
+        if any(refusal(workspace, {name: value}) for value in (f"{workspace}/x", str(workspace)))
+    }
+    assert refused == {}
 
 
 def test_every_name_that_is_let_through_by_itself_would_be_refused_by_its_form() -> None:
@@ -380,16 +390,22 @@ OPTIONS = [
 @pytest.mark.parametrize(
     "name", ["ACME_OPTIONS", "ACME_CONFIG", "NODE_OPTIONS", "CFLAGS", "GIT_CONFIG_VALUE_0"]
 )
-@pytest.mark.parametrize("value", OPTIONS)
 @pytest.mark.parametrize("workspace", ["work", "my work"])
-def test_a_path_inside_of_a_value_is_found(place: Path, name: str, value: str, workspace: str) -> None:
+def test_a_path_inside_of_a_value_is_found(place: Path, name: str, workspace: str) -> None:
     inside, outside = folder(place / workspace), place / f"{workspace}er"
-    variants = {value.format(inside)}
-    if " " in workspace:
-        variants |= {value.format(str(inside).replace(" ", mark)) for mark in ("%20", "\\ ")}
-    for variant in variants:
-        assert f"the variable {name} " in why_variables_refuse(str(inside), {name: variant}), variant
-    assert why_variables_refuse(str(inside), {name: value.format(outside)}) == ""
+    wrong = []
+    for value in OPTIONS:
+        variants = {value.format(inside)}
+        if " " in workspace:
+            variants |= {value.format(str(inside).replace(" ", mark)) for mark in ("%20", "\\ ")}
+        wrong += [
+            variant
+            for variant in variants
+            if f"the variable {name} " not in why_variables_refuse(str(inside), {name: variant})
+        ]
+        if why_variables_refuse(str(inside), {name: value.format(outside)}):
+            wrong.append(value.format(outside))
+    assert wrong == []
 
 
 FUNCTIONS = [

@@ -1,25 +1,29 @@
 """What servers with messages of many parts cost the host: its growth, and for how long its loop stands still.
 
 `python -m tests.integrations.mcp.large_messages` runs all shapes over all transports and prints a table; with
-names of shapes, only those. `... --one SHAPE WAY` runs one here and prints a JSON object: for how long the
-loop stood still at most, in seconds (see `tests.stalls`), resident memory before and at most after that, in
-bytes, and what came of the call.
+names of shapes, only those. `... --each` reads lines with a JSON array of a shape and a way, runs each in a
+process that is forked, since to import the library takes longer than all else, and prints a JSON object: for
+how long the loop stood still at most, in seconds (see `tests.stalls`), resident memory before and at most
+after that, in bytes, and what came of the call.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from aisotools.core.exceptions import ToolError
 from aisotools.core.threads import in_thread
@@ -107,13 +111,48 @@ async def measure(address: dict[str, Any], folder: Path, record: stalls.Stalls) 
     return found
 
 
-def run_alone(shape: str, way: str) -> dict[str, Any]:
-    """Measure a shape in an interpreter of its own and return what was found."""
-    arguments = [sys.executable, "-m", "tests.integrations.mcp.large_messages", "--one", shape, way]
-    root = Path(__file__).resolve().parents[3]
-    done = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, cwd=root, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+class Measurer:
+    """An interpreter that has imported what is needed and nothing else, and is forked for each shape."""
+
+    def __enter__(self) -> Self:
+        arguments = [sys.executable, "-m", "tests.integrations.mcp.large_messages", "--each"]
+        root, pipe = Path(__file__).resolve().parents[3], subprocess.PIPE
+        self._process = subprocess.Popen(arguments, stdin=pipe, stdout=pipe, text=True, cwd=root)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def run(self, shape: str, way: str) -> dict[str, Any]:
+        """Measure a shape in a process of its own and return what was found."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{json.dumps([shape, way])}\n")
+        self._process.stdin.flush()
+        found: dict[str, Any] | None = json.loads(self._process.stdout.readline())
+        assert found is not None, "the process has failed; see its standard error"
+        return found
+
+
+def measure_each() -> None:
+    """Measure the shapes of standard input, each in a process that is forked."""
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                shape, way = json.loads(line)
+                with tempfile.TemporaryDirectory() as folder, serving(shape, way) as address:
+                    work = partial(measure, address, Path(folder, "workspace"))
+                    found = stalls.run(work, with_stacks=True)
+                print(json.dumps(found), flush=True)
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                raise
+            finally:
+                os._exit(1)
+        if os.waitpid(pid, 0)[1]:
+            print("null", flush=True)
 
 
 def report(shape: str, way: str, found: dict[str, Any]) -> str:
@@ -126,16 +165,13 @@ def report(shape: str, way: str, found: dict[str, Any]) -> str:
 
 def main(arguments: list[str]) -> None:
     """Do what the command line says."""
-    if arguments[:1] == ["--one"]:
-        shape, way = arguments[1:]
-        with tempfile.TemporaryDirectory() as folder, serving(shape, way) as address:
-            work = partial(measure, address, Path(folder, "workspace"))
-            print(json.dumps(stalls.run(work, with_stacks=True)))
+    if arguments == ["--each"]:
+        measure_each()
         return
     print(f"{'':36} stall ms  wall ms  peak MiB")
-    for shape in arguments or SHAPES:
-        for way in WAYS:
-            found = run_alone(shape, way)
+    with Measurer() as measurer:
+        for shape, way in itertools.product(arguments or SHAPES, WAYS):
+            found = measurer.run(shape, way)
             print(report(shape, way, found), flush=True)
             for stall_s, stack in found["where"]:
                 if stall_s > 0.02:

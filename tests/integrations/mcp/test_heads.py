@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from aisotools.integrations.mcp.heads import (
     ResponseForm,
 )
 from tests.integrations.mcp.head_server import HEADS
-from tests.integrations.mcp.large_messages import HEADS as BY_HEADS, report, run_alone
+from tests.integrations.mcp.large_messages import HEADS as BY_HEADS, Measurer, report
 from tests.stalls import stall_limit_s
 
 MAX_PEAK_BYTES = 32 << 20
@@ -37,12 +37,20 @@ INTERIM = b"HTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\n"
 # ---- what servers with odd heads cost the host
 
 
+@pytest.fixture(scope="module")
+def measurer() -> Iterator[Measurer]:
+    with Measurer() as measurer:
+        yield measurer
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("shape", HEADS)
-def test_heads_of_any_shape_neither_hold_up_the_loop_nor_fill_the_memory(shape: str) -> None:
+def test_heads_of_any_shape_neither_hold_up_the_loop_nor_fill_the_memory(
+    measurer: Measurer, shape: str
+) -> None:
     for _ in range(_RUNS):
-        found = run_alone(shape, BY_HEADS)
+        found = measurer.run(shape, BY_HEADS)
         print(report(shape, BY_HEADS, found), *found["where"][-2:], sep="\n")
         if found["stall_s"] <= stall_limit_s():
             break
@@ -61,8 +69,8 @@ def test_heads_of_any_shape_neither_hold_up_the_loop_nor_fill_the_memory(shape: 
         ("list/lines", f"a head of more than 64 KiB or {MAX_HEAD_LINES} lines"),
     ],
 )
-def test_errors_name_the_limit_of_a_head(shape: str, words: str) -> None:
-    found = run_alone(shape, BY_HEADS)
+def test_errors_name_the_limit_of_a_head(measurer: Measurer, shape: str, words: str) -> None:
+    found = measurer.run(shape, BY_HEADS)
     assert found["is_error"]
     assert words in found["content"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from aisotools.integrations.mcp.messages import (
     looks_like_answer,
     parse_message,
 )
-from tests.integrations.mcp.large_messages import WAYS, report, run_alone
+from tests.integrations.mcp.large_messages import WAYS, Measurer, report
 from tests.integrations.mcp.large_server import HONEST, SHAPES
 from tests.stalls import stall_limit_s
 
@@ -39,11 +40,17 @@ _RUNS = 3
 # ---- what servers with large messages cost the host
 
 
-def run_calmest(shape: str, way: str) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def measurer() -> Iterator[Measurer]:
+    with Measurer() as measurer:
+        yield measurer
+
+
+def run_calmest(measurer: Measurer, shape: str, way: str) -> dict[str, Any]:
     """Return the figures of the run with the shortest stall: one that the code causes is there in each."""
     found: dict[str, Any] = {}
     for _ in range(_RUNS):
-        again = run_alone(shape, way)
+        again = measurer.run(shape, way)
         print(report(shape, way, again), *again["where"][-2:], sep="\n")
         found = again if not found or again["stall_s"] < found["stall_s"] else found
         if found["stall_s"] <= stall_limit_s():
@@ -55,8 +62,10 @@ def run_calmest(shape: str, way: str) -> dict[str, Any]:
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape not in HONEST])
-def test_messages_of_any_shape_neither_hold_up_the_loop_nor_fill_the_memory(shape: str, way: str) -> None:
-    found = run_calmest(shape, way)
+def test_messages_of_any_shape_neither_hold_up_the_loop_nor_fill_the_memory(
+    measurer: Measurer, shape: str, way: str
+) -> None:
+    found = run_calmest(measurer, shape, way)
     assert found["stall_s"] <= stall_limit_s()
     assert found["peak"] - found["before"] <= MAX_PEAK_BYTES
 
@@ -65,8 +74,10 @@ def test_messages_of_any_shape_neither_hold_up_the_loop_nor_fill_the_memory(shap
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("shape", HONEST)
-def test_large_results_of_honest_servers_arrive_and_do_not_hold_up_the_loop(shape: str, way: str) -> None:
-    found = run_calmest(shape, way)
+def test_large_results_of_honest_servers_arrive_and_do_not_hold_up_the_loop(
+    measurer: Measurer, shape: str, way: str
+) -> None:
+    found = run_calmest(measurer, shape, way)
     assert not found["is_error"], found["content"]
     assert found["size"] >= (0 if shape in {"100 images", "a plain text"} else 19_000)
     assert found["stall_s"] <= stall_limit_s()
@@ -84,8 +95,8 @@ def test_large_results_of_honest_servers_arrive_and_do_not_hold_up_the_loop(shap
         ("capabilities", "has more than 1,000 parts"),
     ],
 )
-def test_refusals_name_a_number_and_a_next_step(shape: str, words: str) -> None:
-    found = run_alone(shape, "stdio")
+def test_refusals_name_a_number_and_a_next_step(measurer: Measurer, shape: str, words: str) -> None:
+    found = measurer.run(shape, "stdio")
     assert found["is_error"]
     assert words in found["content"]
 

@@ -229,17 +229,12 @@ ANSWERS: list[tuple[str, tuple[int, ...], int]] = [
 ]
 
 
-ON_EACH_MACHINE = [
-    (arch, *answer)
-    for arch, numbers in syscalls.NUMBERS.items()
-    for answer in ANSWERS
-    if answer[0] in numbers
-]
-
-
-@pytest.mark.parametrize(("arch", "name", "arguments", "action"), ON_EACH_MACHINE, ids=str)
-def test_answer(arch: str, name: str, arguments: tuple[int, ...], action: int) -> None:
-    assert ask(name, *arguments, arch=arch) == action
+@pytest.mark.parametrize("arch", syscalls.NUMBERS)
+def test_answer(arch: str) -> None:
+    asked = [answer for answer in ANSWERS if answer[0] in syscalls.NUMBERS[arch]]
+    assert len(asked) > 100, "most calls are there on each machine"
+    wrong = [answer for answer in asked if ask(answer[0], *answer[1], arch=arch) != answer[2]]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("arch", syscalls.NUMBERS)

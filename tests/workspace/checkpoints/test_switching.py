@@ -30,6 +30,7 @@ from aisotools.workspace.checkpoints.switching import (
 from aisotools.workspace.checkpoints.timeline import Checkpoints
 from aisotools.workspace.checkpoints.tree import Node, TreePath
 from aisotools.workspace.dirfd import exchange, file_time, rename_new
+from tests.points import by_points, points_of
 from tests.waiting import file_times_advance
 from tests.workspace.checkpoints.test_timeline_faults import CHANGES, LOOKS, places_of
 
@@ -75,7 +76,7 @@ class Ended(BaseException):
 
 
 class Calls:
-    """Does something right before one of the system calls of this process; counts them."""
+    """Does something right before one of the system calls of this process, from 0 on; counts them."""
 
     def __init__(self, patch: pytest.MonkeyPatch, at: int, act: Callable[[], object]) -> None:
         self.count = 0
@@ -88,8 +89,9 @@ class Calls:
     def _watched(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
             if not self._busy:
+                number = self.count
                 self.count += 1
-                if self.count == self._at:
+                if number == self._at:
                     self._busy = self.was_done = True
                     self._act()
                     self._busy = False
@@ -170,8 +172,8 @@ def no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(module, attribute, lambda _file: None)
 
 
-def check(top: Path, act: Act, person: str, name: str, at: int) -> bool:
-    """Check one case. Return False if there is no such call any more."""
+def check(top: Path, act: Act, person: str, name: str, at: int) -> int | None:
+    """Check one case. If there is no such call any more, return how many there are."""
     place = Place(top, act)
     path = place.root / name
     with pytest.MonkeyPatch.context() as patch:
@@ -186,7 +188,7 @@ def check(top: Path, act: Act, person: str, name: str, at: int) -> bool:
         moved = place.run()
     place.chain.close()
     if not calls.was_done:
-        return False
+        return calls.count
     case = f"{act}, {person} {name} before call {at}: {moved}"
     now = texts_of(place.root)
     mine = {path: text for path, text in now.items() if text == MINE}
@@ -212,22 +214,24 @@ def check(top: Path, act: Act, person: str, name: str, at: int) -> bool:
         assert act == "forced", case
         assert moved is not None
         assert moved.conflicts, "it was there when the undo was planned, which force replaces"
-    return True
+    return None
 
 
 CASES = [(person, name) for person in PERSONS for name in BOTH if (person, name) != ("remove", "gone")]
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(30)
+@by_points(200)
 @pytest.mark.parametrize(("person", "name"), CASES)
 @pytest.mark.parametrize("act", ["undo", "redo", "forced", "revert", "open"])
 def test_change_by_a_person_before_any_call_of_an_undo_stays(
-    tmp_path: Path, act: Act, person: str, name: str
+    tmp_path: Path, act: Act, person: str, name: str, part: int
 ) -> None:
-    at = 1
-    while check(tmp_path / str(at), act, person, name, at):
-        at += 1
-    assert at > 50
+    for at in points_of(f"{act} {person} {name}", part):
+        count = check(tmp_path / str(at), act, person, name, at)
+        if count is not None:
+            assert count >= 50
+            break
 
 
 # ---- the process ends right then

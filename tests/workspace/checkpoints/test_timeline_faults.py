@@ -2,6 +2,7 @@
 
 Each case runs in a process of its own, which is forked, so that nothing else meets the faults: by
 interpreters that hold nothing else, since to fork one with all tests in it takes tens of milliseconds.
+By default each row has some of its cases, see `points`; the slow tests have them all.
 Afterwards the folder is wholly as before or wholly as after, or the answer names each path that is not, with
 its state; and the history is whole.
 
@@ -23,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -35,6 +36,7 @@ from aisotools.workspace.checkpoints import staging, store, switching
 from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.timeline import Checkpoints
 from aisotools.workspace.workspace import TEMPORARY
+from tests.points import by_points, points_of
 from tests.sandbox.inside import command_of, user_of
 from tests.waiting import file_times_advance
 from tests.workspace.checkpoints.test_timeline_stateful import (
@@ -404,6 +406,7 @@ class Row:
         code: The number of the error.
         calls: Which calls fail.
         is_untouched: Check that a fault leaves everything as it was, down to the change times.
+        part: The fault is tried at one of so many calls.
     """
 
     act: Act
@@ -411,42 +414,46 @@ class Row:
     code: int = 0
     calls: Calls = "changes"
     is_untouched: bool = False
+    part: int = 1
 
     def __str__(self) -> str:
         error = f" {errno.errorcode[self.code]}" if self.code else ""
         return f"{self.act}, {self.kind}{error}, {'untouched' if self.is_untouched else self.calls}"
 
-    def cases(self, folder: Path, share: int, shares: int) -> Iterator[tuple[Case, UndoResult | str | None]]:
-        """Yield one of so many shares of the cases, each with the answer, until the act meets no fault.
+    def check(self, folder: Path, share: int, shares: int) -> tuple[Counter[str], int]:
+        """Check one of so many shares of the cases, until the act meets no fault.
 
-        The fault of each case lies one call later than that of the case before it, which is in another share.
+        The fault of each case lies later than that of the case before it, which is in another share.
+
+        Returns:
+            How many came out in which way, and how many calls the act makes that meets no fault.
         """
-        for number in itertools.count(share, shares):
+        outcomes: Counter[str] = Counter()
+        for number in itertools.islice(points_of(str(self), self.part), share, None, shares):
             case = Case(folder / str(number), self.act)
             faults = Faults(self.kind, number, self.code, self.calls)
             answer = case.run(faults)
             if answer is not None and len(faults.names) <= number:
-                return
-            yield case, answer
+                return outcomes, len(faults.names)
+            outcomes[self._check_case(case, answer)] += 1
             remove(folder / str(number))
+        raise AssertionError("there is always another point")
 
-    def check(self, folder: Path, share: int, shares: int) -> Counter[str]:
-        """Check a share of the cases. Return how many came out in which way."""
-        outcomes: Counter[str] = Counter()
-        for case, answer in self.cases(folder, share, shares):
-            if self.kind == "killed":
-                assert answer is None
-                outcomes[check_ended(case)] += 1
-            else:
-                assert answer is not None
-                outcomes[outcome_of(answer)] += 1
-                if self.is_untouched:
-                    check_untouched(case, answer)
-                elif self.act != "open":
-                    check_answer(case, answer, self.calls)
-            if not self.is_untouched:
-                check_history(case)
-        return outcomes
+    def _check_case(self, case: Case, answer: UndoResult | str | None) -> str:
+        """Check what became of one case. Return how it came out."""
+        if self.kind == "killed":
+            assert answer is None
+            outcome = check_ended(case)
+        else:
+            assert answer is not None
+            outcome = outcome_of(answer)
+            if self.is_untouched:
+                check_untouched(case, answer)
+            elif self.act != "open":
+                check_answer(case, answer, self.calls)
+        if not self.is_untouched:
+            check_history(case)
+        return outcome
 
 
 def outcome_of(answer: UndoResult | str) -> str:
@@ -488,10 +495,11 @@ def check_row(folder: Path, row: Row, *, uid: int | None = None) -> Counter[str]
         How many cases came out in which way, which is printed as well.
     """
     began_s = time.monotonic()
+    shares = SHARES if row.part == 1 else 1  # to start another interpreter takes as long as some cases
     module, root = "tests.workspace.checkpoints.test_timeline_faults", Path(__file__).resolve().parents[3]
     running = []
-    for share in range(SHARES):
-        argv = [sys.executable, "-B", "-m", module, str(folder), json.dumps([share, *astuple(row)])]
+    for share in range(shares):
+        argv = [sys.executable, "-B", "-m", module, str(folder), json.dumps([share, shares, *astuple(row)])]
         command, options = command_of(argv, uid)
         running.append(
             subprocess.Popen(
@@ -499,17 +507,22 @@ def check_row(folder: Path, row: Row, *, uid: int | None = None) -> Counter[str]
             )
         )
     outcomes: Counter[str] = Counter()
+    counts: set[int] = set()
     failures = []
     for process in running:
         output, errors = process.communicate()
         if process.returncode or errors:
             failures.append(errors or f"It ended with {process.returncode}.")
         else:
-            outcomes.update(json.loads(output))
+            checked, count = json.loads(output)
+            outcomes.update(checked)
+            counts.add(count)
     took_s = time.monotonic() - began_s
     print(f"{row}: {outcomes.total()} cases, {took_s:.1f} s: {dict(outcomes)}", flush=True)
     assert not failures, "\n".join(failures)
-    assert outcomes.total() > 100, "an undo of this tree takes many calls"
+    (calls,) = counts
+    assert calls > 100, "an undo of this tree takes many calls"
+    assert outcomes.total() >= calls // row.part, "one out of so many was tried"
     return outcomes
 
 
@@ -533,20 +546,24 @@ OF_OPENS: list[tuple[Kind, int, Calls]] = [
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(2)
+@by_points(15)
 @pytest.mark.parametrize("act", ACTS)
-def test_a_process_that_ends_at_any_call_leaves_the_one_or_the_other_state(tmp_path: Path, act: Act) -> None:
-    outcomes = check_row(tmp_path, Row(act, "killed"))
+def test_a_process_that_ends_at_any_call_leaves_the_one_or_the_other_state(
+    tmp_path: Path, act: Act, part: int
+) -> None:
+    outcomes = check_row(tmp_path, Row(act, "killed", part=part))
     assert set(outcomes) == {"as before", "completed"}
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(5)
+@by_points(20)
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize(("kind", "code"), FAULTS)
 def test_a_call_that_fails_changes_nothing_or_is_named(
-    tmp_path: Path, act: Act, kind: Kind, code: int
+    tmp_path: Path, act: Act, kind: Kind, code: int, part: int
 ) -> None:
-    check_row(tmp_path, Row(act, kind, code))
+    check_row(tmp_path, Row(act, kind, code, part=part))
 
 
 @pytest.mark.slow
@@ -558,14 +575,15 @@ def test_a_look_that_fails_changes_nothing_or_is_named(
     check_row(tmp_path, Row(act, kind, code, "looks"))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(2)
+@by_points(20)
 @pytest.mark.parametrize(("kind", "code", "calls"), OF_OPENS)
 def test_a_fault_while_an_undo_is_completed_leaves_that_to_the_next_process(
-    tmp_path: Path, kind: Kind, code: int, calls: Calls
+    tmp_path: Path, kind: Kind, code: int, calls: Calls, part: int
 ) -> None:
     """It loses nothing of the history, whether this process was opened or refused."""
-    outcomes = check_row(tmp_path, Row("open", kind, code, calls))
-    assert len(outcomes) > 1
+    outcomes = check_row(tmp_path, Row("open", kind, code, calls, part=part))
+    assert part > 1 or len(outcomes) > 1
 
 
 def test_undo_is_not_completed_while_what_it_had_taken_out_cannot_be_looked_at(tmp_path: Path) -> None:
@@ -584,23 +602,27 @@ def test_undo_is_not_completed_while_what_it_had_taken_out_cannot_be_looked_at(t
         assert not case.paths_unlike(case.new)
 
 
+@by_points(15)
 @pytest.mark.parametrize("act", ["undo", "redo"])
-def test_a_full_disk_is_met_before_the_first_change(tmp_path: Path, act: Act) -> None:
-    outcomes = check_row(tmp_path, Row(act, "full", errno.ENOSPC, is_untouched=True))
+def test_a_full_disk_is_met_before_the_first_change(tmp_path: Path, act: Act, part: int) -> None:
+    outcomes = check_row(tmp_path, Row(act, "full", errno.ENOSPC, is_untouched=True, part=part))
     assert outcomes["done"]
-    assert outcomes.total() - outcomes["done"] > 10, "what is staged takes many calls"
+    assert (outcomes.total() - outcomes["done"]) * part > 10, "what is staged takes many calls"
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="the tests above are run as a plain user already")
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
+@by_points(20)
 @pytest.mark.parametrize(("kind", "code"), [("killed", 0), ("once", errno.EIO), ("full", errno.ENOSPC)])
 @pytest.mark.parametrize("act", ["undo", "revert", "redo"])
-def test_all_of_this_holds_for_a_plain_user_whose_bits_lend_rights(act: Act, kind: Kind, code: int) -> None:
+def test_all_of_this_holds_for_a_plain_user_whose_bits_lend_rights(
+    act: Act, kind: Kind, code: int, part: int
+) -> None:
     """As root such a bit of a file never comes back."""
     uid = user_of("plain")
     with tempfile.TemporaryDirectory() as place:  # another user cannot come to the usual one
         os.chown(place, uid or 0, -1)
-        check_row(Path(place), Row(act, kind, code), uid=uid)
+        check_row(Path(place), Row(act, kind, code, part=part), uid=uid)
 
 
 def test_table_has_each_kind_of_attribute(tmp_path: Path) -> None:
@@ -626,8 +648,8 @@ def main(arguments: list[str]) -> None:
         for call in ("fsync", "fdatasync", "syncfs"):
             for module, attribute in places_of(call):
                 setattr(module, attribute, lambda _file: None)
-        share, *values = json.loads(arguments[1])
-        print(json.dumps(Row(*values).check(Path(arguments[0]), share, SHARES)))
+        share, shares, *values = json.loads(arguments[1])
+        print(json.dumps(Row(*values).check(Path(arguments[0]), share, shares)))
         return
     rows = [Row(act, "killed") for act in ACTS]
     rows += [Row(act, kind, code) for kind, code in FAULTS for act in ACTS]

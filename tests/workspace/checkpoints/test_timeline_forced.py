@@ -17,6 +17,7 @@ from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.steps import Direction
 from aisotools.workspace.checkpoints.timeline import Checkpoints
 from aisotools.workspace.checkpoints.tree import is_whole
+from tests.points import by_points, points_of
 from tests.workspace.checkpoints.test_timeline_faults import Faults
 
 Act = Callable[[Path], None]
@@ -325,10 +326,11 @@ def move_and_end(top: Path, way: Direction, count: int, number: int) -> bool:
 
 
 @pytest.mark.sample(8)
+@by_points(8)
 @pytest.mark.parametrize("way", ["undo", "redo"])
 @pytest.mark.parametrize("name", HISTORIES)
 def test_forced_move_that_ends_at_any_call_leaves_the_one_or_the_other_state(
-    tmp_path: Path, name: str, way: Direction
+    tmp_path: Path, name: str, way: Direction, part: int
 ) -> None:
     """What it overrides stays overridden: the next process completes it as it was begun."""
     before, by_calls, by_person = HISTORIES[name]
@@ -344,7 +346,7 @@ def test_forced_move_that_ends_at_any_call_leaves_the_one_or_the_other_state(
     forced.chain.close()
     new: dict[str, tuple[object, ...]] = {}
     outcomes = set()
-    for number in itertools.chain([1 << 30], itertools.count()):
+    for number in itertools.chain([1 << 30], points_of(f"{name} {way}", part)):
         shutil.copytree(tmp_path / "start", tmp_path / "copy", symlinks=True)
         is_ended = move_and_end(tmp_path / "copy", way, count, number)
         forced = opened(tmp_path / "copy")

@@ -6,6 +6,7 @@ or the undo that was under way, and that is said.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.workspace.checkpoints.timeline import Checkpoints
+from tests.points import by_points, points_of
 from tests.sandbox.inside import command_of, user_of
 from tests.workspace.checkpoints.power import Change, Disk, Loss, Sync
 from tests.workspace.checkpoints.test_timeline_stateful import (
@@ -250,20 +252,14 @@ def without(state: State, paths: set[str]) -> State:
     return {path: entry for path, entry in state.items() if path not in paths}
 
 
-@pytest.mark.parametrize(
-    ("loss", "seeds"),
-    [
-        ("nothing", 1),
-        ("all", 1),
-        ("some", 1),
-        pytest.param("some", 12, marks=pytest.mark.slow),
-    ],
-)
+@by_points(25)
+@pytest.mark.parametrize("loss", ["nothing", "all", "some"])
 @pytest.mark.timeout(3600)
 def test_power_that_fails_after_any_call_takes_nothing_that_was_answered(
-    tmp_path: Path, loss: Loss, seeds: int
+    tmp_path: Path, loss: Loss, part: int
 ) -> None:
-    check_each_cut(tmp_path, loss, seeds)
+    seeds = 12 if (loss, part) == ("some", 1) else 1
+    check_cuts(tmp_path, loss, seeds, part)
 
 
 @pytest.mark.slow
@@ -282,8 +278,8 @@ def test_bits_that_lend_rights_are_back_after_the_power_failed(tmp_path: Path) -
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
-def check_each_cut(tmp_path: Path, loss: Loss, seeds: int) -> None:
-    """Let the power fail after each system call."""
+def check_cuts(tmp_path: Path, loss: Loss, seeds: int, part: int = 1) -> None:
+    """Let the power fail after one of so many system calls, and whenever something was answered."""
     (tmp_path / "told").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         story = tell(tmp_path / "told", patch)
@@ -293,13 +289,20 @@ def check_each_cut(tmp_path: Path, loss: Loss, seeds: int) -> None:
         for name in ("fsync", "fdatasync"):
             patch.setattr(os, name, lambda _file: None)
         for seed in range(seeds):
-            for cut in range(first, len(story.disk.log) + 1):
+            for cut in cuts_of(story, f"{loss} {seed}", part):
                 top = tmp_path / "cut"
                 top.mkdir()
                 story.disk.write_to(top, cut, loss, random.Random(f"{seed} {cut}"))
                 (top / "state").mkdir(exist_ok=True)
                 check(story, top, cut)
                 shutil.rmtree(top)
+
+
+def cuts_of(story: Story, row: str, part: int) -> list[int]:
+    """Return after how many calls the power fails."""
+    first, last = story.points[0].calls, len(story.disk.log)
+    cuts = {first + number for number in itertools.takewhile((last - first).__ge__, points_of(row, part))}
+    return sorted(cuts | {point.calls for point in story.points} | {last})
 
 
 def test_records_that_were_not_synced_would_be_lost(tmp_path: Path) -> None:
@@ -320,4 +323,4 @@ def test_records_that_were_not_synced_would_be_lost(tmp_path: Path) -> None:
 
 
 if __name__ == "__main__":
-    check_each_cut(Path(sys.argv[1]), "some", 1)
+    check_cuts(Path(sys.argv[1]), "some", 1)
