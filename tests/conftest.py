@@ -13,6 +13,13 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+# Some images set it. What is imported from here on would be compiled again and again, in each process.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+# `jsonschema` checks addresses in any script by it, which nobody asks for here: each process that imports it
+# would build forty parsers, for two seconds and in 20 MB.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # as of a package that is not there
+
 import pytest
 from hypothesis import Phase, settings
 
@@ -56,9 +63,6 @@ def pytest_configure(config: pytest.Config) -> None:
     them.
     """
     host_guard.install(config, host_guard.usual(os.environ))
-    # Some images set it. Each process that tests start would then compile what it imports, again and again.
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    sys.dont_write_bytecode = False
     if "PYTEST_XDIST_WORKER" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="aisotools-tests-")
         config.add_cleanup(folder.cleanup)

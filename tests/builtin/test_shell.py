@@ -368,6 +368,7 @@ async def test_git_is_told_to_note_nothing_whatever_earlier_calls_have_set(sessi
     assert result.value["stdout"] == "0\n"
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     ("name", "value"),
     [

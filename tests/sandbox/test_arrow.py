@@ -97,6 +97,7 @@ TOO_MUCH = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("what", TOO_MUCH)
 def test_frames_that_would_hold_up_their_reader_are_refused_at_both_ends(what: str) -> None:
     frame = TOO_MUCH[what]()

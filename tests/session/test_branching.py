@@ -96,6 +96,7 @@ OPENED = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("prepare", "rest"), OPENED.values(), ids=OPENED)
 async def test_branch_does_not_move_the_place_in_an_open_file(
     real_session: OpenSession, prepare: str, rest: str

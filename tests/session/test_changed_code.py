@@ -312,6 +312,7 @@ class Approving:
         return Approval("approve", remember=self._remember)
 
 
+@pytest.mark.sample(11)
 @pytest.mark.parametrize("name", CHANGES)
 async def test_programs_of_git_that_change_before_the_run_are_asked_about_again(
     open_session: OpenSession, name: str
@@ -346,6 +347,7 @@ async def test_code_that_starts_git_is_asked_about_again_when_a_hook_changes(
     assert ".git/hooks/pre-commit is there now" in "; ".join(approver.requests[1].reasons)
 
 
+@pytest.mark.sample(22)
 @pytest.mark.parametrize("scope", ["call", "shape"])
 @pytest.mark.parametrize("name", CHANGES)
 async def test_no_approval_outlives_a_change_of_what_git_would_start(
@@ -366,6 +368,7 @@ async def test_no_approval_outlives_a_change_of_what_git_would_start(
     assert session.grants.find(session.explain(call)) is None
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", [name for name in CHANGES if "git in" not in name])
 async def test_mode_auto_asks_before_git_starts_a_program_of_the_repository(
     open_session: OpenSession, name: str

@@ -1031,6 +1031,7 @@ async def test_undo_names_the_files_that_variables_hold_open(real_session: OpenS
     assert "Still open" not in (await session.undo()).content
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("level", ["isolated", "confined"])
 @pytest.mark.parametrize(
     ("opens", "reads"),

@@ -485,6 +485,7 @@ def test_declarations_of_host_tools_are_believed_for_reading_alone(
     assert found == wanted
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     "declared",
     [

@@ -291,6 +291,7 @@ async def test_no_session_opens_in_or_around_the_workspace_of_another(
         pass
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("first", "level"),
     [

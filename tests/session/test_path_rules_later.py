@@ -109,6 +109,7 @@ def reading(path: str) -> dict[str, Any]:
     return {"code": f"p = {path[::-1]!r}[::-1]\nfor q in (p, '/workspace/' + p):{spelled}"}
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("when", ["before any call", "after a call"])
 async def test_a_file_that_is_replaced_is_hidden_again_before_the_next_call(
@@ -140,6 +141,7 @@ async def test_a_file_that_is_replaced_is_hidden_again_before_the_next_call(
     assert SECRET in (workspace / path).read_text(), "the person's file is as it was"
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", CHANGES)
 async def test_each_of_these_files_can_be_read_without_the_rule(
     real_session: OpenSession, tmp_path: Path, name: str
@@ -221,6 +223,7 @@ async def test_a_reader_that_is_kept_does_not_read_what_was_moved_there(
         assert SECRET not in (await call(session, "sandbox_bash", {"command": command})).content
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("level", ["isolated", "confined", "guarded"])
 @pytest.mark.parametrize("decision", [Decision.DENY, Decision.ASK])
 @pytest.mark.parametrize("folder", ["pub", "new/below"])
@@ -328,6 +331,7 @@ async def test_the_card_follows_the_policy_of_the_moment(real_session: OpenSessi
     assert listed == [False, True, False]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("level", ["isolated", "confined"])
 @pytest.mark.parametrize(
     "glob",
@@ -374,6 +378,7 @@ def crowd(workspace: Path) -> None:
     (workspace / "secrets/z/deep").write_text("deep")
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("place", ["0", "449", "z/deep", "z/new"])
 @pytest.mark.parametrize(
     "command", ["cat pub/later", "cat pub/l*", "cp pub/later pub/copy", "cd pub && wc later"]
@@ -442,6 +447,7 @@ LEFT_RUNNING = {
 }
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("how", LEFT_RUNNING)
 @pytest.mark.parametrize("name", [name for name in CHANGES if "appears" not in name])
 async def test_a_file_that_is_replaced_is_hidden_again_from_what_runs_without_another_call(
@@ -560,6 +566,7 @@ def make_new_tree(workspace: Path) -> None:
     (workspace / "new" / "er" / "key").write_text(f"{SECRET}\n")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", LINKS)
 async def test_a_link_in_the_place_of_what_is_denied_is_hidden_from_what_runs_without_another_call(
     real_session: OpenSession, tmp_path: Path, name: str

@@ -390,6 +390,7 @@ def calls_of(calls: Sequence[tuple[str, dict[str, Any]]]) -> list[ToolCall]:
     return [ToolCall(f"c{number}", *call, origin="model") for number, call in enumerate(calls)]
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("name", CHAINS)
 async def test_each_call_of_a_chain_is_asked_about_once(
     real_session: OpenSession, workspace: Path, name: str

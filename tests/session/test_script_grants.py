@@ -214,6 +214,7 @@ CELLS: dict[str, tuple[str, str, dict[str, str]]] = {
 }
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(
     ("tool", "source"), [*(("sandbox_bash", one) for one in LOADED), *(("python", one) for one in CELLS)]
 )
@@ -370,6 +371,7 @@ def put_setting(home: Path, name: str, text: str) -> None:
     (home / name).write_text(text)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("name", "text", "command"), SETTINGS)
 @pytest.mark.parametrize("remember", ["call", "shape", "tool"])
 async def test_a_setting_in_the_home_folder_ends_an_approval(

@@ -108,6 +108,7 @@ async def test_links_that_lead_nowhere_keep_no_session_from_opening(
     (workspace / "locked").chmod(0o700)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("level", ["isolated", "confined"])
 @pytest.mark.parametrize("kind", MAKERS)
 async def test_anything_at_a_protected_name_keeps_no_session_from_opening(

@@ -207,6 +207,7 @@ _SHAPES: Mapping[str, Callable[[str, int], str]] = {
 }
 
 
+@pytest.mark.sample(72)
 @pytest.mark.parametrize("flags", ["", "(?i)"])
 @pytest.mark.parametrize("shape", _SHAPES)
 @pytest.mark.parametrize("unit", _UNITS)

@@ -871,6 +871,7 @@ OVERLAID = {
 """Lower layers, the upper one, where they are mounted, and which folder is on the path of modules."""
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("is_relative", [False, True])
 @pytest.mark.parametrize("case", OVERLAID)
 def test_a_workspace_that_an_overlay_shows_where_modules_are_is_refused(
@@ -988,6 +989,7 @@ release()
 WAYS = ["bind", "overlay", "renamed", "bind, then renamed", "overlay, then renamed", "moved in", "free"]
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("case", SHOWN_LATER)
 def test_a_mount_that_shows_an_open_workspace_to_imports_is_seen_at_once(

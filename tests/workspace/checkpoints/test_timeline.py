@@ -1235,6 +1235,7 @@ def _measure_files(first: str, rig: Rig) -> None:
         gc.enable()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("folders", "most_bytes"),
     [(["d" * 250] * 14, 2 << 10), (["\U0001f600" + "d" * 246] * 14, 2 << 10), (["d"] * 195, 3 << 10)],

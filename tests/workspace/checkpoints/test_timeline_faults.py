@@ -547,7 +547,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.sample(2)
-@by_points(15)
+@by_points(30)
 @pytest.mark.parametrize("act", ACTS)
 def test_a_process_that_ends_at_any_call_leaves_the_one_or_the_other_state(
     tmp_path: Path, act: Act, part: int
@@ -557,7 +557,7 @@ def test_a_process_that_ends_at_any_call_leaves_the_one_or_the_other_state(
 
 
 @pytest.mark.sample(5)
-@by_points(20)
+@by_points(40)
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize(("kind", "code"), FAULTS)
 def test_a_call_that_fails_changes_nothing_or_is_named(
@@ -576,7 +576,7 @@ def test_a_look_that_fails_changes_nothing_or_is_named(
 
 
 @pytest.mark.sample(2)
-@by_points(20)
+@by_points(40)
 @pytest.mark.parametrize(("kind", "code", "calls"), OF_OPENS)
 def test_a_fault_while_an_undo_is_completed_leaves_that_to_the_next_process(
     tmp_path: Path, kind: Kind, code: int, calls: Calls, part: int
@@ -612,7 +612,7 @@ def test_a_full_disk_is_met_before_the_first_change(tmp_path: Path, act: Act, pa
 
 @pytest.mark.skipif(not IS_ROOT, reason="the tests above are run as a plain user already")
 @pytest.mark.sample(3)
-@by_points(20)
+@by_points(40)
 @pytest.mark.parametrize(("kind", "code"), [("killed", 0), ("once", errno.EIO), ("full", errno.ENOSPC)])
 @pytest.mark.parametrize("act", ["undo", "revert", "redo"])
 def test_all_of_this_holds_for_a_plain_user_whose_bits_lend_rights(

@@ -425,6 +425,7 @@ def _random_act(random: Random) -> Act:
     return random.choice([put(name, text), put(name, text), remove(name), link(name, text), folder(name)])
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("seed", range(60))
 def test_redo_of_any_forced_undo_leads_to_what_it_has_found(tmp_path: Path, seed: int) -> None:
     random = Random(seed)

@@ -180,6 +180,7 @@ a% a%4 a%zz %41%42 d/%2e%2e/e //a ///
 _OPTIONS = ("", "-q", "-P d", "-nc", "-nd -nv", "-c", "-N", "-x", "-E", "-nH", "--default-page=i")
 
 
+@pytest.mark.sample(5)
 @pytest.mark.skipif(shutil.which("wget") is None, reason="needs wget")
 @pytest.mark.parametrize("options", _OPTIONS)
 def test_files_that_wget_saves_are_those_in_the_verdict(tmp_path: Path, address: str, options: str) -> None:
