@@ -112,7 +112,7 @@ def a_notebook(path: Path, code: str, printed: str) -> None:
 
 def nbval(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
     """Compare as `.ci/run` does."""
-    options = ["-p", "nbval", "--nbval", "--nbval-current-env", "--nbval-sanitize-with", str(SANITIZE)]
+    options = ["--nbval", "--nbval-current-env", "--nbval-sanitize-with", str(SANITIZE)]
     command = [
         sys.executable,
         "-m",

@@ -141,7 +141,6 @@ async def test_a_file_that_is_replaced_is_hidden_again_before_the_next_call(
     assert SECRET in (workspace / path).read_text(), "the person's file is as it was"
 
 
-@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", CHANGES)
 async def test_each_of_these_files_can_be_read_without_the_rule(
     real_session: OpenSession, tmp_path: Path, name: str
