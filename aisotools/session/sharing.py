@@ -164,6 +164,9 @@ _STOPPED_S = 2.0
 BackgroundProcesses: TypeAlias = tuple[dict[int, str], dict[int, str]]
 """Process id to name, of those that may do something, and of those that only wait for work."""
 
+_LOOKS = 20
+"""How often all background processes may have ended when it is looked at them again."""
+
 _ENDING_S = 5.0
 """How long a process that was killed is waited for. The kernel takes its time to free much memory."""
 
@@ -325,6 +328,16 @@ class SharedWorkspace:
             Those that may do something, process id to name; and those that only wait for work, each with the
             library that it belongs to.
         """
+        for _ in range(_LOOKS):
+            running, helpers = await self._look_once()
+            left = {pid: name for pid, name in running.items() if not has_ended(pid)}
+            if left or not running:
+                return left, helpers
+            # Race: all have ended since they were listed. If that happens at each look, something in there
+            # begins another process and ends, on and on.
+        return running, helpers
+
+    async def _look_once(self) -> BackgroundProcesses:
         trees = [
             (sandbox.supervisor, sandbox.worker_pid, _snapshot_pids(sandbox))
             for sandbox in self.sandboxes
@@ -342,8 +355,7 @@ class SharedWorkspace:
         # Race: what was killed is there until its memory is freed. It may still finish one system call.
         if ending := [pid for pid in running if is_ending(pid)]:
             await wait_until_ended(ending, within_s=_ENDING_S)
-        # Race: one has ended since it was listed. Its parent, perhaps a snapshot, may not have reaped it yet.
-        return {pid: name for pid, name in running.items() if not has_ended(pid)}, helpers
+        return running, helpers
 
     def find_detached(self, paths: Iterable[str]) -> DetachedFiles:
         """Return which files the workers have open or mapped that were replaced or removed at some paths.

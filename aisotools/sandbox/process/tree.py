@@ -251,7 +251,8 @@ def _children_of(pid: int, threads: Iterable[str]) -> set[int]:
 def find_background_processes(root: int, worker: int, exempt: Collection[int] = ()) -> dict[int, str]:
     """Return what runs below `root` beside the worker: process id to name.
 
-    The name is chosen by the program; do not trust it. Stopped processes are left out.
+    The name is chosen by the program; do not trust it. Stopped processes are left out. Those that have ended
+    since they were listed are in it: who forks and ends on and on is never there when it is looked at.
 
     Args:
         root: The process above all; 0 for none.
@@ -262,13 +263,20 @@ def find_background_processes(root: int, worker: int, exempt: Collection[int] = 
         return {}
     chain = {worker}
     # Race: where a child ends while the kernel's list of them is read, the one behind it may be left out of
-    # that reading. So they are read twice; a table of all processes takes ten times as long.
-    processes = table(descendants(root) | descendants(root))
+    # that reading. So they are read several times; a table of all processes takes longer, and has holes, too.
+    listed = descendants(root) | descendants(root) | descendants(root)
+    processes = table(listed)
     while (pid := worker) in processes and pid != root:
         worker = processes[pid].parent
         chain.add(worker)
-    candidates = sorted(processes.keys() - chain - set(exempt))
-    return {pid: _name(pid) for pid in candidates if not (_is_stopped(pid) or _is_namespace_init(pid))}
+    candidates = sorted(listed - chain - set(exempt))
+    return {pid: _name(pid) for pid in candidates if not (_is_still(pid) or _is_namespace_init(pid))}
+
+
+def _is_still(pid: int) -> bool:
+    """Return whether a process does nothing for now; false of one that is gone, and may have left another."""
+    states = set(_thread_states(pid))
+    return bool(states) and states <= _NOT_RUNNING
 
 
 def number_inside(pid: int) -> int:
@@ -576,14 +584,16 @@ def _stop_descendants(
     have_stopped = await_stop([pid for pid in stopped if set(_thread_states(pid)) & _ON_CPU_OR_DISK], ends_s)
     visited = {*exempt, *stopped}
     # Race: processes fork while they are being found. Each round finds what was started during the last one.
+    # One that has ended since it was found, or was told to stop, may have left another one.
+    told: set[int] = set()
     for _ in range(_FREEZE_ROUNDS):
         found = descendants(root, exempt, max_threads=max_threads) - visited
         # Not by us, so it is not ours to continue. A stop is for all threads: the others are on their way.
-        # Race: one process may stop and continue another on and on. When the first has stopped, a further
-        # round sees whether the other one runs.
         states_of = {pid: _thread_states(pid) for pid in found}
         new = {pid: states for pid, states in states_of.items() if not _is_being_stopped(states)}
-        if not new:
+        ended = set(filter(has_ended, told))
+        told -= ended
+        if not (new or ended) and all(states_of.values()):
             break
         visited |= new.keys()
         # Before any of them is stopped: each signal is an occasion for the kernel to let another process run.
@@ -601,6 +611,7 @@ def _stop_descendants(
             if len(states) > 1 or set(states) & _ON_CPU_OR_DISK:
                 moving.append(pid)
             send_signal(pid, signal.SIGSTOP)
+            told.add(pid)
         # Before the next round: what runs may still be about to continue another one.
         have_stopped &= await_stop(moving, ends_s)
     return have_stopped
@@ -611,14 +622,10 @@ def _is_being_stopped(states: bytes) -> bool:
 
 
 def await_stop(moving: Iterable[int], ends_s: float) -> bool:
-    """Wait until these processes, which were told to stop, have.
+    """Wait until these processes, which were told to stop, have; until `ends_s` by `time.monotonic`.
 
-    Args:
-        moving: The processes.
-        ends_s: When to give up, by `time.monotonic`.
-
-    Returns:
-        False if one had not stopped by then.
+    Race: one that still ran may have continued another one. So that is told again. Return False if one had
+    not stopped by then.
     """
     began_s = time.monotonic()
     for pid in moving:
@@ -628,6 +635,7 @@ def await_stop(moving: Iterable[int], ends_s: float) -> bool:
                 return False
             if now_s - began_s > _FREEZE_POLL_S:
                 time.sleep(_FREEZE_POLL_S)
+                send_signal(pid, signal.SIGSTOP)
     return True
 
 

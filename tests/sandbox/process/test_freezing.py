@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -144,6 +145,56 @@ while True:
                 wait_until(partial(is_larger, before))
         finally:
             os.killpg(above.pid, signal.SIGKILL)
+
+
+HOPPER = """
+import ctypes, os, signal, sys, time
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # adopts those whose parent has ended
+signal.alarm(200)  # if the tests are killed
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+if os.fork():
+    while True:
+        time.sleep(100)
+signal.alarm(200)
+while True:
+    os.write(1, b"x")
+    time.sleep(float(sys.argv[1]))
+    if os.fork():
+        os._exit(0)
+"""
+"""Below it is a process that begins another one and ends, on and on."""
+
+
+@contextlib.contextmanager
+def hopping(file: Path, pause_s: float) -> Iterator[int]:
+    with (
+        file.open("wb") as output,
+        subprocess.Popen(
+            [sys.executable, "-c", HOPPER, str(pause_s)], stdout=output, start_new_session=True
+        ) as above,
+    ):
+        try:
+            wait_until(lambda: file.stat().st_size > 10)
+            yield above.pid
+        finally:
+            os.killpg(above.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("pause_s", [0, 0.0005, 0.002])
+def test_process_that_forks_and_ends_on_and_on_is_seen_at_each_look(tmp_path: Path, pause_s: float) -> None:
+    with hopping(tmp_path / "hops", pause_s) as above:
+        assert [find_background_processes(above, 0) for _ in range(100)].count({}) <= 2
+
+
+def test_process_that_forks_and_ends_on_and_on_is_stopped(tmp_path: Path) -> None:
+    file = tmp_path / "hops"
+    with hopping(file, 0.005) as above:
+        for _ in range(20):
+            with TreeFreezer().freeze(above):
+                before = file.stat().st_size
+                time.sleep(0.02)
+                assert file.stat().st_size == before
+            wait_until(lambda: file.stat().st_size > before)  # noqa: B023 - called within this round
 
 
 def test_background_processes_are_returned_with_their_names(busy: int) -> None:
