@@ -585,14 +585,14 @@ def _stop_descendants(
     visited = {*exempt, *stopped}
     # Race: processes fork while they are being found. Each round finds what was started during the last one.
     # One that has ended since it was found, or was told to stop, may have left another one.
-    told: set[int] = set()
+    signalled: set[int] = set()
     for _ in range(_FREEZE_ROUNDS):
         found = descendants(root, exempt, max_threads=max_threads) - visited
         # Not by us, so it is not ours to continue. A stop is for all threads: the others are on their way.
         states_of = {pid: _thread_states(pid) for pid in found}
         new = {pid: states for pid, states in states_of.items() if not _is_being_stopped(states)}
-        ended = set(filter(has_ended, told))
-        told -= ended
+        ended = set(filter(has_ended, signalled))
+        signalled -= ended
         if not (new or ended) and all(states_of.values()):
             break
         visited |= new.keys()
@@ -611,7 +611,7 @@ def _stop_descendants(
             if len(states) > 1 or set(states) & _ON_CPU_OR_DISK:
                 moving.append(pid)
             send_signal(pid, signal.SIGSTOP)
-            told.add(pid)
+            signalled.add(pid)
         # Before the next round: what runs may still be about to continue another one.
         have_stopped &= await_stop(moving, ends_s)
     return have_stopped
