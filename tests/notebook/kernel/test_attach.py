@@ -29,10 +29,11 @@ from aisotools.sandbox.process import tree
 from aisotools.session.session import Session
 from tests.conftest import OpenSession
 from tests.notebook.kernel.jupyter import Client
-from tests.sandbox.host.test_displays import MAX_STALL_S, longest_stall_s
+from tests.sandbox.host.test_displays import longest_stall_s
 from tests.sandbox.host.test_watches import FullSelector, run
 from tests.sandbox.hostile_displays import SHAPES
 from tests.sandbox.rig import open_files
+from tests.stalls import stall_limit_s
 from tests.waiting import HANG_S, eventually, wait_until
 
 
@@ -236,7 +237,7 @@ def test_no_display_holds_up_the_loop_of_either_end(shape: str) -> None:
             ours.send("printed", ["c", "stdout", "after\n"])
             await eventually(lambda: sink.seen == ["display", "after\n"])
 
-    assert longest_stall_s(forward) <= MAX_STALL_S
+    assert longest_stall_s(forward) <= stall_limit_s()
 
 
 async def test_displays_keep_their_order_and_their_content_on_the_way() -> None:
