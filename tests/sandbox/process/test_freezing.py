@@ -125,6 +125,7 @@ if writer := os.fork():
         os.kill(writer, signal.SIGSTOP)
         os.kill(writer, signal.SIGCONT)
         os.sched_yield()  # else it hardly ever runs where there are few processors
+signal.alarm(200)  # no fork has that of its parent
 while True:
     os.write(1, b"x")
 """
@@ -155,8 +156,8 @@ signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 if os.fork():
     while True:
         time.sleep(100)
-signal.alarm(200)
 while True:
+    signal.alarm(200)  # no fork has that of its parent
     os.write(1, b"x")
     time.sleep(float(sys.argv[1]))
     if os.fork():
