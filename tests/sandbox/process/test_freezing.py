@@ -202,7 +202,8 @@ def test_background_processes_are_returned_with_their_names(busy: int) -> None:
     worker = min(descendants(busy))
     found = find_background_processes(busy, worker)
     assert worker not in found
-    assert set(found.values()) <= {"sh", "sleep", "dash"}
+    # Race: a `sleep` that has ended since it was listed has no name any more.
+    assert set(found.values()) <= {"sh", "sleep", "dash", "a process"}
     assert find_background_processes(0, 0) == {}
     assert descendants(0) == set()
 
