@@ -165,7 +165,7 @@ BackgroundProcesses: TypeAlias = tuple[dict[int, str], dict[int, str]]
 """Process id to name, of those that may do something, and of those that only wait for work."""
 
 _LOOKS = 20
-"""How often all background processes may have ended when it is looked at them again."""
+"""After so many looks that found only processes which had ended since, something begins others on and on."""
 
 _ENDING_S = 5.0
 """How long a process that was killed is waited for. The kernel takes its time to free much memory."""

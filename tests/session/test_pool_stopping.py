@@ -12,6 +12,7 @@ import pytest
 from aisotools.core.exceptions import SandboxError
 from aisotools.core.sandboxes import INTERRUPTED_BEFORE
 from aisotools.policy.approvers import AllowAll
+from aisotools.policy.rules import Policy
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.session.pool import PooledSandbox, SessionPool
 from tests.waiting import eventually, loop_turns
@@ -19,7 +20,8 @@ from tests.waiting import eventually, loop_turns
 
 @pytest.fixture
 def options(tmp_path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
-    return {"root": tmp_path / "pool", "environ": environ}
+    # Nobody is asked, so that no sandbox begins to start meanwhile.
+    return {"root": tmp_path / "pool", "environ": environ, "policy": Policy(mode="auto")}
 
 
 @pytest.mark.parametrize("is_evicted", [False, True], ids=["for a place", "for its own sandbox to stop"])
@@ -48,7 +50,7 @@ async def test_call_that_waits_is_stopped_at_once_and_is_no_step(
             ending = asyncio.create_task(a.run_cell("import time; time.sleep(600)"))
             await loop_turns(50)
         calls = [asyncio.create_task(waiting.run_cell("open('f', 'w')")) for _ in range(2)]
-        await eventually(lambda: len(getattr(waiting.sandbox, "_entering", ())) >= 2)
+        await eventually(lambda: getattr(waiting.sandbox, "_entering", ()))
         await waiting.interrupt()
         for call in calls:
             result = await call
