@@ -13,6 +13,7 @@ import gc
 import heapq
 import inspect
 import math
+import sys
 import threading
 import time
 from collections import deque
@@ -219,7 +220,12 @@ async def run_to_completion(work: Coroutine[Any, Any, Result]) -> Result:
     Raises:
         CancelledError: After `work` has ended, if the waiting task was cancelled meanwhile, any number of
         times.
+        GeneratorExit: At once, and `work` does not begin, if that is being handled: the waiting coroutine is
+        collected, since its event loop was closed for good, and nothing can be awaited any more.
     """
+    if isinstance(collected := sys.exception(), GeneratorExit):
+        work.close()
+        raise collected
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

@@ -76,12 +76,14 @@ class ApprovalManager:
         self._starting: set[asyncio.Task[SandboxStatus]] = set()
 
     def interrupt(self) -> None:
-        """Withdraw every open question."""
-        for question in self._open:
-            cancel_future(question)
+        """Withdraw every open question, and call off the starts of sandboxes that were begun meanwhile."""
+        # Race: a start that waits for the place of a sandbox in a pool may only be about to do so. Nobody
+        # else knows of it yet.
+        for waited_for in (*self._open, *self._starting):
+            cancel_future(waited_for)
 
     async def close(self) -> None:
-        """Withdraw every open question, and cancel what was started meanwhile."""
+        """Withdraw every open question, and await the end of the starts that were begun meanwhile."""
         self.interrupt()
         here = asyncio.get_running_loop()
         for one in tuple(self._starting):

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequen
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
-from aisotools.core.concurrency import end_future, run_to_completion
+from aisotools.core.concurrency import cancel_future, end_future, run_to_completion
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import StoredText, Tool, ToolContext, UserQuestion
 from aisotools.core.threads import tool_functions
@@ -71,7 +71,7 @@ class HostCalls:
             del self._stop_requests[call.id]
             context.cancellation.cancel()
             if not work.done():
-                work.cancel()
+                cancel_future(work)
                 # Also when the caller was cancelled: what the tool does to clean up belongs to the call, and
                 # its changes are looked at next.
                 await run_to_completion(_wait_for_end(work, functions))

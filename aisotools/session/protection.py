@@ -191,7 +191,11 @@ class Protection:
                 self._any_call_finished, self._idle_activity = True, self._rest
                 if self._rest is not None:
                     self._wake.set()
-                loop = asyncio.get_running_loop()
+                try:
+                    loop = asyncio.get_running_loop()
+                except RuntimeError:
+                    # Case: a call whose event loop was closed for good is collected. The next one looks.
+                    return
                 self._idle_timer = loop.call_later(_IDLE_DELAY_S, self._wake.set)
                 if self._watch is None and not self._closing:
                     # A daemon: a program that ends without closing the session does not wait for it. Race: it

@@ -39,7 +39,7 @@ from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.workspace.workspace import Workspace
-from tests.waiting import loop_turns
+from tests.waiting import as_soon_as, loop_turns
 
 SAFE = Policy(mode="safe")
 
@@ -377,6 +377,27 @@ async def test_interrupting_withdraws_the_question_and_denies(end: str) -> None:
     assert decision.reasons[0] == "the question was cancelled (Interrupted)"
     assert approver.withdrawn
     assert setup.events(ApprovalAnswered)[0].approval.outcome == "cancel"
+
+
+@pytest.mark.parametrize("turns", [0, 1, 5])
+async def test_interrupting_calls_off_the_start_of_a_sandbox(turns: int) -> None:
+    class Starting(CountingSandbox):
+        async def start(self) -> SandboxStatus:
+            await loop_turns(20)
+            return await super().start()
+
+    approver = Pending()
+    setup = Setup(approver)
+    spec = WorkerSpec(level="confined", workspace="/nowhere", limits=Limits())
+    setup.env = dataclasses.replace(setup.env, sandbox=(sandbox := Starting(spec, setup.event_log)))
+    resolving = asyncio.ensure_future(setup.resolve(setup.decision("s", runs_in="sandbox")))
+    await as_soon_as(lambda: setup.manager._starting)
+    await loop_turns(turns)
+    setup.manager.interrupt()
+    (decision,) = await resolving
+    await loop_turns(50)
+    assert (decision.decision, sandbox.starts) == (Decision.DENY, 0)
+    setup.manager.interrupt()  # nothing is left of it
 
 
 async def test_a_cancelled_caller_withdraws_its_question_and_the_answer_is_recorded() -> None:

@@ -437,6 +437,25 @@ async def test_all_guards_look_after_a_call_whose_caller_is_cancelled_while_the_
     assert rig.events(CallFinished)[0].result.content == "The call was cancelled."
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_call_whose_event_loop_was_closed_is_recorded_as_cancelled_when_it_is_collected(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen: list[str] = []
+    loop = asyncio.new_event_loop()
+    work = Endless()
+    rig = Rig(changing(result=work))
+    rig.env = dataclasses.replace(rig.env, guards=(Watching("a", seen),))
+    call = rig.gate.run(rig.call("write"), rig.env)
+    running = loop.create_task(call)
+    loop.run_until_complete(work.begun.wait())
+    loop.close()
+    call.close()  # as its collection does
+    assert (seen, caplog.records) == (["a before write"], [])
+    assert rig.events(CallFinished)[0].result.content == "The call was cancelled."
+    assert not running.done()
+
+
 class Failing(Watching):
     """A guard whose `after` fails."""
 
