@@ -566,7 +566,7 @@ class WorkspaceHistory:
 
         def move(progress: ProgressCallback) -> UndoResult:  # noqa: ARG001 - a move does not report any
             # First: a process that writes on while files are put back would leave a mixture of both.
-            self._shared.kill(running)
+            self._shared.kill(running, forced=force)
             return self._checkpoints.move(direction, plan.checkpoints, force=force)
 
         self._forget_states()

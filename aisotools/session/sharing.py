@@ -372,14 +372,26 @@ class SharedWorkspace:
                 found |= find_detached_files(sandbox.worker_pid, names)
         return found
 
-    def kill(self, pids: Collection[int]) -> None:
-        """Kill those of `pids` that still run in the sandboxes. Call it while the sandboxes are frozen."""
-        if not pids:
-            return
+    def kill(self, pids: Collection[int], *, forced: bool) -> None:
+        """Kill those of `pids` that still run in the sandboxes. Call it while the sandboxes are frozen.
+
+        Args:
+            pids: Process ids.
+            forced: Kill all background processes instead. Race: one that forks and ends on and on has
+                another id than when they were listed.
+        """
         for sandbox in tuple(self.sandboxes):
             # Only processes that are below a supervisor now: a process id may have been reused elsewhere.
-            supervisor = sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0
-            for pid in descendants(supervisor) & set(pids):
+            if forced:
+                ended: Collection[int] = find_background_processes(
+                    _supervisor(sandbox),
+                    _worker_pid(sandbox),
+                    _snapshot_pids(sandbox),
+                    self._freezer.frozen(_supervisor(sandbox)),
+                )
+            else:
+                ended = descendants(_supervisor(sandbox)) & set(pids) if pids else ()
+            for pid in ended:
                 send_signal(pid, signal.SIGKILL)
 
     def park(self) -> None:

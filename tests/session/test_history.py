@@ -51,6 +51,7 @@ from aisotools.workspace.checkpoints.store import content_digest
 from aisotools.workspace.checkpoints.timeline import KEPT_STEPS
 from aisotools.workspace.dirfd import exchange
 from tests.conftest import OpenSession
+from tests.sandbox.process.test_freezing import hopping
 from tests.session.variables_fake import Act, CopyHistory, VariablesSandbox
 from tests.waiting import HANG_S, eventually, late, loop_turns, process_state
 
@@ -279,6 +280,24 @@ async def test_undo_is_refused_while_a_task_runs_and_kills_it_when_forced(open_s
     finally:
         shell.kill()
         await shell.wait()
+
+
+@pytest.mark.parametrize("pause_s", [0.0005, 0.005])
+async def test_undo_with_force_ends_a_process_that_forks_and_ends_on_and_on(
+    open_session: OpenSession, tmp_path: Path, pause_s: float
+) -> None:
+    """It has another id than when processes were listed."""
+    session = open_session(policy=AUTO, sandbox=SandboxAbove)
+    await write(session, "a", "1")
+    with hopping(tmp_path / "hops", pause_s) as above:
+        assert isinstance(session.sandbox, SandboxAbove)
+        session.sandbox.supervisor = above
+        assert (await session.undo()).is_error
+        assert not (await session.undo(force=True)).is_error
+        assert not here(session).exists()
+        size = (tmp_path / "hops").stat().st_size
+        await asyncio.sleep(0.1)
+        assert (tmp_path / "hops").stat().st_size == size
 
 
 class LateWriter:

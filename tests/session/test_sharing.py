@@ -213,10 +213,12 @@ async def test_a_process_that_was_left_running_is_found_frozen_and_killed(shared
         await eventually(only_sleeps)
         with shared.freeze():
             await eventually(lambda: process_state(pid) == "T")
-            shared.kill({shell.pid})  # the supervisor itself is none of what runs in the sandbox
+            shared.kill(
+                {shell.pid}, forced=False
+            )  # the supervisor itself is none of what runs in the sandbox
         assert await shared.find_running() == ({pid: "sleep"}, {})
-        shared.kill(())
-        shared.kill({pid})
+        shared.kill((), forced=False)
+        shared.kill({pid}, forced=False)
         assert await shell.stdout.readline() == b"%d\n" % (128 + signal.SIGKILL)
     finally:
         shell.kill()

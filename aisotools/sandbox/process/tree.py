@@ -248,7 +248,9 @@ def _children_of(pid: int, threads: Iterable[str]) -> set[int]:
     return found
 
 
-def find_background_processes(root: int, worker: int, exempt: Collection[int] = ()) -> dict[int, str]:
+def find_background_processes(
+    root: int, worker: int, exempt: Collection[int] = (), frozen: Collection[int] = ()
+) -> dict[int, str]:
     """Return what runs below `root` beside the worker: process id to name.
 
     The name is chosen by the program; do not trust it. Stopped processes are left out. Those that have ended
@@ -258,6 +260,7 @@ def find_background_processes(root: int, worker: int, exempt: Collection[int] = 
         root: The process above all; 0 for none.
         worker: The worker. It and what stands between it and `root` are left out.
         exempt: Further processes to leave out.
+        frozen: Processes that count although they are stopped, by a `TreeFreezer`.
     """
     if not root:
         return {}
@@ -270,7 +273,8 @@ def find_background_processes(root: int, worker: int, exempt: Collection[int] = 
         worker = processes[pid].parent
         chain.add(worker)
     candidates = sorted(listed - chain - set(exempt))
-    return {pid: _name(pid) for pid in candidates if not (_is_still(pid) or _is_namespace_init(pid))}
+    running = (pid for pid in candidates if pid in frozen or not _is_still(pid))
+    return {pid: _name(pid) for pid in running if not _is_namespace_init(pid)}
 
 
 def _is_still(pid: int) -> bool:
@@ -495,6 +499,10 @@ class TreeFreezer:
     def __repr__(self) -> str:
         return f"<TreeFreezer: {self._holders.total()} holders>"
 
+    def frozen(self, root: int) -> frozenset[int]:
+        """Return what is stopped below `root` as long as anybody holds it."""
+        return frozenset(self._stopped.get(root, ()))
+
     @contextmanager
     def freeze(
         self,
@@ -629,7 +637,7 @@ def await_stop(moving: Iterable[int], ends_s: float) -> bool:
     """
     began_s = time.monotonic()
     for pid in moving:
-        while not _is_stopped(pid):
+        while not set(_thread_states(pid)) <= _NOT_RUNNING:  # nothing is left of one that is gone
             now_s = time.monotonic()
             if now_s >= ends_s:
                 return False
@@ -643,15 +651,9 @@ def _count_running(letters: bytes) -> int:
     return sum(map(_ON_CPU_OR_DISK.__contains__, letters))
 
 
-def _is_stopped(pid: int) -> bool:
-    """Return whether no thread of a process can run; true of one that is gone."""
-    return set(_thread_states(pid)) <= _NOT_RUNNING
-
-
 def may_run(pid: int) -> bool:
     """Return whether a process that was told to stop may still run; one that waits for a disk may not."""
-    states = set(_thread_states(pid))
-    return not states <= _NOT_RUNNING | _WAITING
+    return not set(_thread_states(pid)) <= _NOT_RUNNING | _WAITING
 
 
 def has_ended(pid: int) -> bool:

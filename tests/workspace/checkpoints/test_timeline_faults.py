@@ -520,7 +520,9 @@ def check_row(folder: Path, row: Row, *, uid: int | None = None) -> Counter[str]
     took_s = time.monotonic() - began_s
     print(f"{row}: {outcomes.total()} cases, {took_s:.1f} s: {dict(outcomes)}", flush=True)
     assert not failures, "\n".join(failures)
-    (calls,) = counts
+    # Race: what was written in the moment of the last look is looked at again, so there may be some more.
+    calls = min(counts)
+    assert row.act == "revert" or len(counts) == 1
     assert calls > 100, "an undo of this tree takes many calls"
     assert outcomes.total() >= calls // row.part, "one out of so many was tried"
     return outcomes
