@@ -322,8 +322,8 @@ def _missing(
         yield "The variables of the sandbox are gone; files of the workspace are as they were left."
     for call in calls:
         if call.id in started and call.id not in finished:
-            note = "was running when the program ended. What it did is not known; undo covers its files"
-            yield f"{call.name} ({call.id}) {note}."
+            note = "What it did is not known; undo covers its files."
+            yield f"{call.name} ({call.id}) was running when the program or its event loop ended. {note}"
     tasks = [call for call in calls if call.arguments.get("background") is True and call.id in started]
     if tasks:
         yield f"Commands in the background have ended with their worker: {len(tasks)} had been started."

@@ -1504,7 +1504,10 @@ async def test_call_that_was_cut_short_is_said_to_be_and_can_be_undone(open_sess
     session = open_session(policy=AUTO)
     await session.start()
     assert session.status().recovered == (
-        "sandbox_bash (cut) was cut short when the program ended; what it has changed can be undone.",
+        (
+            "sandbox_bash (cut) was cut short when the program or its event loop ended; "
+            "what it has changed can be undone."
+        ),
     )
     assert "Removed: half." in (await session.undo()).content
 

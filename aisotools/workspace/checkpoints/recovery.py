@@ -165,7 +165,7 @@ def describe_completed(moved: UndoResult) -> str:
 def describe_ended(step: Checkpoint) -> str:
     """Return what became of a call that the end of its program cut short, in a sentence."""
     changed = "what it has changed can be undone" if step.changed else "it has changed no file"
-    return f"{name_step(step)} was cut short when the program ended; {changed}."
+    return f"{name_step(step)} was cut short when the program or its event loop ended; {changed}."
 
 
 def name_step(step: Checkpoint) -> str:

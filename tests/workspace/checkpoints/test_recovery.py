@@ -99,7 +99,7 @@ def test_moves_and_steps_that_were_cut_short_are_named() -> None:
         "call may change files until that is possible."
     )
     assert describe_ended(step("a", "x", "y")) == (
-        "bash (a) was cut short when the program ended; what it has changed can be undone."
+        "bash (a) was cut short when the program or its event loop ended; what it has changed can be undone."
     )
     assert describe_ended(step("a", "x", "x")).endswith("; it has changed no file.")
 

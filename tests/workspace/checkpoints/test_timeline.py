@@ -1400,7 +1400,10 @@ def test_step_whose_end_never_found_room_ends_with_the_process(rig: Rig) -> None
         rig.chain.end("c1")
     rig.again()
     assert rig.chain.take_notes() == (
-        "tool (c1) was cut short when the program ended; what it has changed can be undone.",
+        (
+            "tool (c1) was cut short when the program or its event loop ended; "
+            "what it has changed can be undone."
+        ),
     )
     assert rig.move().removed == ("a",)
 
