@@ -594,6 +594,9 @@ class PooledSandbox:
 
     async def _enter_slot(self, using: AsyncExitStack) -> bool:
         """Use a slot until `using` is closed. Return False if the wait for one was interrupted."""
+        if self._slots.holds(self):
+            await using.enter_async_context(self._slots.use(self))  # at once: it waits for nothing
+            return True
         entering = asyncio.ensure_future(using.enter_async_context(self._slots.use(self)))
         self._entering.add(entering)
         try:
