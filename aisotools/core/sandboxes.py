@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from aisotools.core.protocols import OutputCaps, ToolPayload
@@ -271,6 +271,14 @@ class VariablePoint:
     lost: tuple[str, ...] = ()
     memory_bytes: int = 0
 
+    def with_lost(self, lost: Sequence[str]) -> VariablePoint:
+        """Return the point with what turned out to be lost when it was restored."""
+        if not lost:
+            return self
+        label: VariableLabel = "partial" if self.label == "exact" else self.label
+        more = tuple(entry for entry in lost if entry not in self.lost)
+        return replace(self, label=label, lost=(*self.lost, *more))
+
 
 class VariableCopy(Protocol):
     """Variables on their way into another sandbox. Opaque to everything but a sandbox."""
@@ -355,8 +363,12 @@ class SupportsSnapshotProcesses(Protocol):
     async def settled(self) -> None:
         """Wait until `pids` is complete: new processes are known, and those that were dropped have ended."""
 
-    def hold(self) -> AbstractAsyncContextManager[None]:
+    def hold(self, stopped: Collection[int] = ()) -> AbstractAsyncContextManager[None]:
         """Return a context in which no call runs, but `restore`, `redo` and this by the task in it.
 
         Entering it waits for the calls that run. Then `pids` is complete, and the worker may be stopped.
+
+        Args:
+            stopped: Processes that calls have left stopped. A `redo` of a `restore` within the context leaves
+                them stopped. Whoever enters it may add them within.
         """

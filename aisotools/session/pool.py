@@ -427,11 +427,11 @@ class PooledVariables:
             await live.settled()
 
     @asynccontextmanager
-    async def hold(self) -> AsyncIterator[None]:
+    async def hold(self, stopped: Collection[int] = ()) -> AsyncIterator[None]:
         """Let no call run within the context, and keep the live sandbox; see `SupportsSnapshotProcesses`."""
         async with self._sandbox.use_live():
             live: object = self._live
-            async with live.hold() if isinstance(live, SupportsSnapshotProcesses) else nullcontext():
+            async with live.hold(stopped) if isinstance(live, SupportsSnapshotProcesses) else nullcontext():
                 yield
 
     def points(self) -> Sequence[VariablePoint]:

@@ -29,6 +29,7 @@ from aisotools.core.types import ToolCall
 from aisotools.sandbox.host.fork_handle import wait_until_ended
 from aisotools.sandbox.host.fork_observation import DetachedFiles, find_detached_files
 from aisotools.sandbox.host.leftovers import find_idle_helpers
+from aisotools.sandbox.process.killing import with_orphans, youngest_first
 from aisotools.sandbox.process.tree import (
     TooManyProcesses,
     TreeFreezer,
@@ -37,8 +38,10 @@ from aisotools.sandbox.process.tree import (
     find_background_processes,
     has_ended,
     is_ending,
+    is_namespace_init,
     may_run,
     send_signal,
+    table,
 )
 from aisotools.session.event_log import EventLog
 from aisotools.session.host_calls import HostWork
@@ -284,12 +287,13 @@ class SharedWorkspace:
             yield
             return
         # Order: a call that only reads may still run. Stopped, it would never end, and nothing be replaced.
-        async with variables.hold():
+        left: set[int] = set()  # stopped by a call, and not by this
+        async with variables.hold(left):
             # Not before: a pool may have stopped the sandbox while calls were waited for.
             root, worker = _supervisor(sandbox), _worker_pid(sandbox)
             with ExitStack() as stopping:
                 # In a thread, all of it: there may be hundreds of processes.
-                stopped = await in_thread(self._stop, root, _snapshot_pids(sandbox), stopping)
+                stopped = await in_thread(self._stop, root, _snapshot_pids(sandbox), stopping, left)
                 try:
                     yield
                 finally:
@@ -298,14 +302,18 @@ class SharedWorkspace:
                         # Race: a reader may have become known only after it was stopped.
                         stopped.intersection_update(_snapshot_pids(sandbox))
 
-    def _stop(self, root: int, exempt: Collection[int], stopping: ExitStack) -> set[int]:
-        """Stop what runs below a process until `stopping` is closed. Return what will be continued then."""
+    def _stop(self, root: int, exempt: Collection[int], stopping: ExitStack, left: set[int]) -> set[int]:
+        """Stop what runs below a process until `stopping` is closed. Return what will be continued then.
+
+        Add to `left` what was stopped before.
+        """
         ends_s = time.monotonic() + _STOPPED_S
         stopped = stopping.enter_context(self._freezer.freeze(root, exempt, within_s=_STOPPED_S))
         # Also what only sleeps, for which a checkpoint does not wait: it could be sent a signal.
         await_stop(tuple(stopped), ends_s)
         if any(map(may_run, tuple(stopped))):
             raise SandboxError(f"what runs in the sandbox did not stop within {_STOPPED_S:g} s")
+        left |= descendants(root) - stopped - {*exempt}
         return stopped
 
     def supervisors(self) -> list[int]:
@@ -380,19 +388,22 @@ class SharedWorkspace:
             forced: Kill all background processes instead. Race: one that forks and ends on and on has
                 another id than when they were listed.
         """
+        if not (pids or forced):
+            return
         for sandbox in tuple(self.sandboxes):
+            root, worker, snapshots = _supervisor(sandbox), _worker_pid(sandbox), _snapshot_pids(sandbox)
             # Only processes that are below a supervisor now: a process id may have been reused elsewhere.
+            below, frozen = descendants(root), self._freezer.frozen(root)
+            ended: Collection[int] = below & set(pids)
             if forced:
-                ended: Collection[int] = find_background_processes(
-                    _supervisor(sandbox),
-                    _worker_pid(sandbox),
-                    _snapshot_pids(sandbox),
-                    self._freezer.frozen(_supervisor(sandbox)),
-                )
-            else:
-                ended = descendants(_supervisor(sandbox)) & set(pids) if pids else ()
-            for pid in ended:
-                send_signal(pid, signal.SIGKILL)
+                ended = find_background_processes(root, worker, snapshots, frozen)
+            if ended:
+                # What was stopped before is left alone, unless the end of these would continue it.
+                processes = table(below)
+                stopped = [pid for pid in below - frozen - snapshots - {worker} if not is_namespace_init(pid)]
+                ended = with_orphans(ended, stopped, processes)
+                for pid in youngest_first(ended, processes):
+                    send_signal(pid, signal.SIGKILL)
 
     def park(self) -> None:
         """Close what the checkpoints have open, if no other session uses them."""

@@ -21,7 +21,7 @@ import fcntl
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -157,6 +157,7 @@ class SnapshotHistory:
         self._frozen: WorkerProcess | None = None
         self._waking_pid = 0
         self._holder: object = None
+        self._left_stopped: Collection[int] = ()
         self.expected_recovery: Recovery | None = None
         self._broken_calls: set[str] = set()
         self.reader_pids: set[int] = set()
@@ -209,7 +210,7 @@ class SnapshotHistory:
             self._replacements -= 1
 
     @asynccontextmanager
-    async def hold(self) -> AsyncIterator[None]:
+    async def hold(self, stopped: Collection[int] = ()) -> AsyncIterator[None]:
         """Let no call run within the context; see `SupportsSnapshotProcesses`."""
         if self._is_held_here:
             yield
@@ -219,13 +220,13 @@ class SnapshotHistory:
             async with self._replacing:
                 pass
             await self.settled()
-            self._holder = holder = object()
+            self._holder, self._left_stopped = (holder := object()), stopped
             token = _holder.set(holder)
             try:
                 yield
             finally:
                 _holder.reset(token)
-                self._holder = None
+                self._holder, self._left_stopped = None, ()
 
     @property
     def _is_held_here(self) -> bool:
@@ -335,7 +336,7 @@ class SnapshotHistory:
                 return await self._restore_values(connection, snapshot)
             async with self._replace():
                 lost = await self._restore(connection, snapshot, source=snapshot)
-            return _add_lost(snapshot.point, lost)
+            return snapshot.point.with_lost(lost)
 
     async def _find(self, call_id: str) -> ForkSnapshot:
         found = self._store.find(call_id)
@@ -401,7 +402,8 @@ class SnapshotHistory:
         # the supervisor stops everything else.
         self._waking_pid = woken_pid
         try:
-            return await connection.request_supervisor(op, within_s=_SWITCH_S)
+            stopped = [*self._left_stopped]
+            return await connection.request_supervisor(op, within_s=_SWITCH_S, stopped=stopped)
         finally:
             self._waking_pid = 0
 
@@ -580,7 +582,7 @@ class SnapshotHistory:
         message = f"{reason}; the variables are as they were before the call {snapshot.point.call_id}"
         lossy = not expected.is_complete
         self._switch_to(connection, sock, snapshot, message, lossy=lossy).close()
-        return replace(expected, point=_add_lost(snapshot.point, lost), is_pending=False)
+        return replace(expected, point=snapshot.point.with_lost(lost), is_pending=False)
 
     # ---- copies for other sandboxes
 
@@ -687,14 +689,3 @@ def _refuse_if_lost(connection: WorkerConnection, woken: ForkSocket | None) -> N
 
 def _cannot_restore(call_id: str, reason: str) -> SandboxError:
     return SandboxError(f"Cannot restore variables to before call {call_id!r}: {reason}.")
-
-
-def _add_lost(point: VariablePoint, lost: Sequence[str]) -> VariablePoint:
-    """Return the point with what turned out to be lost when it was restored."""
-    if not lost:
-        return point
-    return replace(
-        point,
-        label="partial" if point.label == "exact" else point.label,
-        lost=(*point.lost, *(entry for entry in lost if entry not in point.lost)),
-    )

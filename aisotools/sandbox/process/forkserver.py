@@ -61,7 +61,7 @@ from aisotools.sandbox.confinement import (
 )
 from aisotools.sandbox.frames import BlockingChannel
 from aisotools.sandbox.limits import apply_rlimits
-from aisotools.sandbox.process import tree
+from aisotools.sandbox.process import killing, tree
 from aisotools.sandbox.process.preload import preload_modules, reset_inherited_state
 from aisotools.sandbox.process.scratch import make_scratch, remove_folder, scratch_prefix
 from aisotools.sandbox.process.spawn import PACKET_BYTES, SpawnRequest, base_environment, worker_environment
@@ -347,7 +347,7 @@ class ForkServer:
                 if temporary and status:
                     abandoned.append((temporary, pid))
             # Killing reaps too, and may so reap the next supervisor that was killed: go round again.
-            ended = tree.kill_all(self._orphans, within_s=_KILL_TIMEOUT_S) if abandoned else {}
+            ended = killing.kill_all(self._orphans, within_s=_KILL_TIMEOUT_S) if abandoned else {}
             for temporary, pid in abandoned:
                 _remove_scratch(scratch_prefix(temporary, os.getpid()) + f"{pid}-")
 

@@ -10,7 +10,7 @@ Threat: host, fork server and supervisor are killed together, and what the sandb
 anybody who could stop it.
 Mechanism: it is the subreaper above all of them, so that the kernel hands it whatever has lost its parent. It
 kills what is confined and not below a supervisor that lives, and removes the scratch folders.
-Race: a process may fork while the others are killed; `tree.kill_all` looks again until none is left.
+Race: a process may fork while the others are killed; `killing.kill_all` looks again until none is left.
 Failure: if it is killed as well, process 1 inherits what is left, still confined. What a kernel call holds
 for longer than some seconds is left to process 1, too.
 """
@@ -22,7 +22,7 @@ import os
 import signal
 from typing import NoReturn
 
-from aisotools.sandbox.process import tree
+from aisotools.sandbox.process import killing, tree
 from aisotools.sandbox.process.scratch import remove_folder, scratch_prefix
 
 _KILL_TIMEOUT_S = 5.0  # per dead child; what the kernel still holds then is left to process 1
@@ -67,7 +67,7 @@ def _serve(server: int, prefix: str) -> NoReturn:
         # Afterwards any child may be a tree whose supervisor was killed.
         server_ended = server_ended or pid == server
         if server_ended:
-            tree.kill_all(_unsupervised, within_s=_KILL_TIMEOUT_S)
+            killing.kill_all(_unsupervised, within_s=_KILL_TIMEOUT_S)
     # Crash recovery: nobody else is left who knows of these folders. Their processes were
     # killed above.
     for folder in glob.glob(glob.escape(prefix) + "*"):

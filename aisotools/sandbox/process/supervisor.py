@@ -14,7 +14,8 @@ Messages on the control socket (one JSON object per packet):
   `settle {call, scope}`: end what the sweep after that call has spared only until other calls name theirs;
   `task {key, pid}`: a child of the worker is the keeper of a background task, and `stop_program {pid, kill}`:
   signal all below one, both by the number inside the sandbox; `adopt {worker}`: another process is the worker
-  now; `kill {}`; and with `seq`: `freeze` or `end` all that runs below, `thaw` what was frozen, or `drop` it,
+  now; `kill {}`; and with `seq`: `freeze {stopped}` or `end` all that runs below, `thaw` what was frozen, but
+  for what was `stopped` before, or `drop` it,
   or `clear {root}`: end all below a reader's keeper (see `sandbox.worker.fork`), and it last; or `mount
   {unreadable, unwritable}`: mount what rules deny (see `sandbox.confinement.remounts`), whose `done` has a
   `refusal`. Those with `scope` or `seq` name the parked forks in `keep`
@@ -50,7 +51,7 @@ from pydantic_core import from_json, to_json
 
 from aisotools.core.exceptions import ChannelError
 from aisotools.sandbox.confinement.remounts import RuleMounts, parse_denied
-from aisotools.sandbox.process import ownership, tree
+from aisotools.sandbox.process import killing, ownership, tree
 from aisotools.sandbox.process.scratch import remove_folder
 
 INTERRUPT_RECORD = struct.Struct("=Q")
@@ -154,6 +155,7 @@ class Supervisor:
         self._host = host
         self._children = ChildWatcher()
         self._frozen: set[int] = set()
+        self._left_stopped: frozenset[int] = frozenset()
         self._tasks = ownership.TaskKeepers()
         self._expected: dict[int, dict[int, int]] = {}  # of each sweep: processes, and when they were started
         self._rests_until_s = 0.0  # until then no look at what was replaced; 0 if there may be one
@@ -295,6 +297,7 @@ class Supervisor:
                 self._frozen |= found
             # Race: the host stops and continues all that it finds running, which nothing of this may be.
             tree.await_stop(self._frozen, time.monotonic() + _FREEZE_TIMEOUT_S)
+            self._left_stopped = frozenset(request["stopped"])
         elif op == "drop":
             frozen, self._frozen = self._frozen, set()
             self._kill(lambda: running() & frozen)
@@ -305,20 +308,20 @@ class Supervisor:
         elif op == "thaw":
             frozen, self._frozen = self._frozen, set()
             # Only what is still below us: a number whose process has ended may be somebody else's by now.
-            for pid in frozen & running():
+            for pid in frozen & running() - self._left_stopped:
                 tree.send_signal(pid, signal.SIGCONT)
 
     def _stop_program(self, keeper: int, *, kill: bool) -> None:
         """Signal all below the keeper of a task; it ends by itself when nothing is left there."""
         if kill:
-            watch = tree.OrphanWatch(self._tasks.numbered(keeper, tree.table()))
+            watch = killing.OrphanWatch(self._tasks.numbered(keeper, tree.table()))
             self._kill(lambda: self._tasks.below(keeper), watch)
         else:
             for pid in self._tasks.below(keeper):
                 tree.send_signal(pid, signal.SIGTERM)
 
-    def _kill(self, find: Callable[[], set[int]], watch: tree.OrphanWatch | None = None) -> None:
-        self._report_death(tree.kill_all(find, within_s=_SWEEP_TIMEOUT_S, watch=watch))
+    def _kill(self, find: Callable[[], set[int]], watch: killing.OrphanWatch | None = None) -> None:
+        self._report_death(killing.kill_all(find, within_s=_SWEEP_TIMEOUT_S, watch=watch))
 
     def _sweep(self, request: Mapping[str, Any]) -> None:
         scope = ownership.StopScope.parse(request["scope"])
@@ -342,7 +345,7 @@ class Supervisor:
                 expected[pid] = processes[pid].start_ticks
             return self._sweepable(request, processes)
 
-        watch = tree.OrphanWatch([pid for pid in (os.getpid(), self._init) if pid], is_spared)
+        watch = killing.OrphanWatch([pid for pid in (os.getpid(), self._init) if pid], is_spared)
         self._kill(find, watch)
         if expected:
             self._expected.setdefault(request["call"], {}).update(expected)
@@ -400,11 +403,11 @@ class Supervisor:
     def _finish(self) -> NoReturn:
         """Kill everything below, remove the scratch folder, report both, and exit."""
         me = os.getpid()
-        watch = tree.OrphanWatch([pid for pid in (me, self._init) if pid])
+        watch = killing.OrphanWatch([pid for pid in (me, self._init) if pid])
         # The kernel's lists of children cost in proportion to the tree, a table to all of the machine. So the
         # lists say whom to kill while they name anybody. Race: a list misses what moves to another parent
         # while it is read. That nobody is left is for the table to say, and for it alone.
-        tree.kill_all(
+        killing.kill_all(
             lambda: _running_now(me) or tree.below(me, tree.table()), within_s=_END_TIMEOUT_S, watch=watch
         )
         # Two messages: the host may start the next worker when no process is left, and removing a large

@@ -1,4 +1,4 @@
-"""Process trees: list what runs below a process, freeze it, kill it.
+"""Process trees: list what runs below a process, and freeze it.
 
 Everything is read from /proc. Processes come and go while it is read, so every function here treats a process
 that has vanished as the normal case.
@@ -23,9 +23,6 @@ unreaped: set[int] = set()
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-
-_CATCHES = 50  # looks for a process that forks and ends on and on, in one round of `kill_all`
-_KILL_ROUND_S = 0.001  # pause between two scans of `kill_all`: SIGKILL is delivered within microseconds
 
 # Steps from a process up to its root, and how often the way is tried again when it changes under us.
 _MAX_STEPS = 64
@@ -207,7 +204,7 @@ def descendants(root: int, exempt: Collection[int] = (), *, max_threads: float =
             max_threads -= len(threads)
             if max_threads < 0:
                 raise TooManyProcesses
-            new = _children_of(pid, threads) - found
+            new = children_of(pid, threads) - found
             found |= new
             todo += new.difference(exempt)
     except FileNotFoundError:
@@ -224,7 +221,12 @@ def count_threads(pid: int) -> int:
         return 0
 
 
-def _children_of(pid: int, threads: Iterable[str]) -> set[int]:
+def children_of(pid: int, threads: Iterable[str]) -> set[int]:
+    """Return the children that these threads of a process have started.
+
+    Raises:
+        FileNotFoundError: If this kernel keeps no such lists.
+    """
     found: set[int] = set()
     for thread in threads:
         try:
@@ -274,7 +276,7 @@ def find_background_processes(
         chain.add(worker)
     candidates = sorted(listed - chain - set(exempt))
     running = (pid for pid in candidates if pid in frozen or not _is_still(pid))
-    return {pid: _name(pid) for pid in running if not _is_namespace_init(pid)}
+    return {pid: _name(pid) for pid in running if not is_namespace_init(pid)}
 
 
 def _is_still(pid: int) -> bool:
@@ -296,7 +298,7 @@ def number_inside(pid: int) -> int:
     return pid  # a kernel without process namespaces
 
 
-def _is_namespace_init(pid: int) -> bool:
+def is_namespace_init(pid: int) -> bool:
     """Return whether it is process 1 of the sandbox's own process namespace, which only waits."""
     return pid != 1 and number_inside(pid) == 1
 
@@ -375,107 +377,6 @@ def signal_group(group: int, number: signal.Signals) -> None:
     # Race: the group has ended, or what is left of it runs as another user, whom we may not signal.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
-
-
-class OrphanWatch:
-    """Catches processes that fork and end, on and on, faster than a table of all can be read.
-
-    Each of them ends soon after it was found, and what it has started is adopted by a subreaper: so there a
-    new child is seen at once, if it is looked for again and again, and can be stopped within microseconds.
-    """
-
-    def __init__(
-        self,
-        subreapers: Iterable[int],
-        is_spared: Callable[[int, Process], bool] = lambda _pid, _process: False,
-    ) -> None:
-        """Watch the children of `subreapers`, which have one thread each.
-
-        Args:
-            subreapers: The processes that adopt what is to be killed.
-            is_spared: Returns whether one of their children is to be left alone.
-        """
-        self._subreapers = [*subreapers]
-        self._is_spared = is_spared
-        self._known: set[int] = set()
-
-    def __repr__(self) -> str:
-        return f"<OrphanWatch below {self._subreapers}>"
-
-    def note_children(self) -> None:
-        """Note which children there are."""
-        self._known = self._children()
-
-    def catch(self) -> bool:
-        """Stop the children that have come since the last look. Return whether there were any to stop."""
-        found = False
-        for _ in range(_CATCHES):
-            new = self._children() - self._known
-            if not new:
-                break
-            for pid in new:
-                process = _read_process(str(pid))
-                # One that is gone already has left another, which comes next.
-                if process is None:
-                    found = True
-                elif not self._is_spared(pid, process):
-                    send_signal(pid, signal.SIGSTOP)
-                    found = True
-            self._known |= new
-        return found
-
-    def _children(self) -> set[int]:
-        found: set[int] = set()
-        for pid in self._subreapers:
-            # Gone, or a kernel that has no such lists.
-            with suppress(OSError):
-                found |= _children_of(pid, [str(pid)])
-        return found
-
-
-def kill_all(
-    find: Callable[[], set[int]], *, within_s: float, watch: OrphanWatch | None = None
-) -> dict[int, int]:
-    """Kill what `find` returns, again and again until it returns nothing, and reap our children among them.
-
-    Bounded in time: what the kernel does not let go of (a process that waits for a dead disk) is left behind.
-
-    Args:
-        find: Returns the processes to kill, as of now.
-        within_s: Give up after this many seconds.
-        watch: Tells whether something has come and gone while `find` looked, and stops it.
-
-    Returns:
-        The children that ended: process id to wait status.
-    """
-    ended: dict[int, int] = {}
-    deadline_s = time.monotonic() + within_s
-    while True:
-        # Race: a fork bomb starts children faster than it can be scanned, and each kill leaves a survivor.
-        # So stop first, which a process can neither catch nor ignore, and scan again until nobody new is
-        # found: a stopped process cannot fork.
-        frozen: set[int] = set()
-        if watch is not None:
-            watch.note_children()
-        while new := find() - frozen:
-            for pid in new:
-                send_signal(pid, signal.SIGSTOP)
-            frozen |= new
-        # Race: a process that forks and ends on and on is never there when it is looked at. What has come
-        # meanwhile is stopped at once; the next round kills it.
-        has_missed = watch is not None and watch.catch()
-        for pid in frozen:
-            send_signal(pid, signal.SIGKILL)
-        # Their own children are ours now, if we are the subreaper: the next round finds them. Reap in each
-        # round: process 1 of a namespace stays, killed as it is, until all zombies in there are reaped.
-        reaped = reap()
-        ended |= reaped
-        # Race: a child that ended after `find` had looked has left us its own children, and reaping it takes
-        # away the last sign of that. So go on until a round in which none has ended.
-        if not (frozen or has_missed or reaped) or time.monotonic() > deadline_s:
-            return ended
-        if not has_missed:
-            time.sleep(_KILL_ROUND_S)
 
 
 # ---------------------------------------------------------------- freezing

@@ -397,7 +397,7 @@ def test_only_what_is_below_a_keeper_is_signalled(tmp_path: Path) -> None:
 def test_frozen_processes_are_thawed(tmp_path: Path) -> None:
     with supervised(tmp_path) as host:
         pids = host.pids()
-        host.ask("freeze", keep=[pids["worker"]])
+        host.ask("freeze", keep=[pids["worker"]], stopped=[])
         wait_until(lambda: stopped(pids) == {"member", "daemon"})
         host.ask("end", keep=[pids["worker"]])
         assert living(pids) == {"worker", "member", "daemon"}, "what is frozen is not ended"
@@ -407,10 +407,22 @@ def test_frozen_processes_are_thawed(tmp_path: Path) -> None:
         assert living(pids) == {"worker", "member", "daemon"}, "nothing is frozen any more"
 
 
+def test_processes_that_were_stopped_before_are_not_thawed(tmp_path: Path) -> None:
+    with supervised(tmp_path) as host:
+        pids = host.pids()
+        host.ask("freeze", keep=[pids["worker"]], stopped=[pids["member"]])
+        wait_until(lambda: stopped(pids) == {"member", "daemon"})
+        host.ask("thaw", keep=[pids["worker"]])
+        wait_until(lambda: stopped(pids) == {"member"})
+        host.ask("freeze", keep=[pids["worker"]], stopped=[])
+        host.ask("thaw", keep=[pids["worker"]])
+        wait_until(lambda: stopped(pids) == set())
+
+
 def test_frozen_processes_are_dropped_and_others_are_not(tmp_path: Path) -> None:
     with supervised(tmp_path) as host:
         pids = host.pids()
-        host.ask("freeze", keep=[pids["worker"], pids["member"]])
+        host.ask("freeze", keep=[pids["worker"], pids["member"]], stopped=[])
         host.ask("drop", keep=[pids["worker"]])
         assert living(pids) == {"worker", "member"}
 

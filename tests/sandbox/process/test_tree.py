@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -21,7 +20,6 @@ from aisotools.sandbox.process.tree import (
     has_ended,
     is_below,
     is_ending,
-    kill_all,
     number_inside,
     reap,
     signal_group,
@@ -91,20 +89,6 @@ def test_odd_names_do_not_confuse_the_table(name: str) -> None:
         assert table()[process.pid].parent == os.getpid()
 
 
-def test_a_process_without_its_first_thread_is_not_dead() -> None:
-    code = (
-        "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(100,)).start(); "
-        "print(flush=True); ctypes.CDLL(None).pthread_exit(None)"
-    )
-    with started(sys.executable, "-c", code) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        wait_until(lambda: process_state(process.pid) == "Z")
-        assert process.pid in table()
-        kill_all(lambda: {process.pid} & table().keys(), within_s=HANG_S)
-        assert process.pid not in table()
-
-
 def test_a_number_inside_is_that_of_the_innermost_namespace() -> None:
     with started("sleep", "100") as process:
         assert number_inside(process.pid) == process.pid
@@ -115,79 +99,6 @@ def test_a_table_of_some_processes_has_no_others() -> None:
     with started("sleep", "100") as one, started("sleep", "100") as two:
         assert table([one.pid, 0]) == {one.pid: table()[one.pid]}
         assert {one.pid, two.pid} <= table().keys()
-
-
-def test_a_process_that_forks_on_and_on_is_ended() -> None:
-    """At any moment few processes, and never the same for long; should this fail, they end by themselves."""
-    code = """
-import os, time
-for n in range(10_000):
-    if os.fork():
-        time.sleep(0.03)
-        os._exit(0)
-    os.setsid()
-    if n == 5:
-        print(flush=True)
-    time.sleep(0.005)
-"""
-    with started(sys.executable, "-c", code, RUNAWAY="1") as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-
-        def runaways() -> set[int]:
-            found = set()
-            for pid in table():
-                with contextlib.suppress(OSError):
-                    if b"RUNAWAY=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                        found.add(pid)
-            return found
-
-        wait_until(runaways)  # one look may miss them: each is gone soon
-        kill_all(runaways, within_s=HANG_S)
-        while process.stdout.readline():
-            pass  # whoever is left holds the other end
-        assert not runaways()
-
-
-def test_killing_finds_what_a_child_leaves_that_ends_after_the_look() -> None:
-    """Whoever waits for the end of a child would otherwise never look again."""
-    code = """
-import os, signal, sys
-from aisotools.sandbox.process.tree import become_subreaper, below, kill_all, table
-from tests.waiting import process_state, wait_until
-become_subreaper()
-reading, writing = os.pipe()
-parent = os.fork()
-if parent == 0:
-    if os.fork() == 0:
-        os.execv('/bin/sleep', ['sleep', '100'])
-    os.write(writing, b'.')
-    signal.pause()
-os.read(reading, 1)
-
-looks = 0
-
-def find():
-    global looks
-    looks += 1
-    processes = table()
-    found = below(os.getpid(), processes) - {parent, *below(parent, processes)}
-    if looks == 1:
-        os.kill(parent, signal.SIGKILL)
-        wait_until(lambda: process_state(parent) == 'Z')
-    return found
-
-ended = kill_all(find, within_s=100)
-print(parent in ended, len(ended), below(os.getpid(), table()))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "True 2 set()\n"
-
-
-def test_ending_is_bounded_in_time() -> None:
-    assert (
-        kill_all(lambda: {2**22 + 5}, within_s=0.1) == {}
-    )  # it returns, although that is found again and again
 
 
 def test_reaping_tells_how_children_ended() -> None:
