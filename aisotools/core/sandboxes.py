@@ -372,3 +372,12 @@ class SupportsSnapshotProcesses(Protocol):
             stopped: Processes that calls have left stopped. A `redo` of a `restore` within the context leaves
                 them stopped. Whoever enters it may add them within.
         """
+
+
+@runtime_checkable
+class SupportsPlaces(Protocol):
+    """A sandbox of which only so many may be live at a time, so that a start may wait for a place."""
+
+    @property
+    def has_place(self) -> bool:
+        """True if a start would neither wait nor end the sandbox of somebody else."""

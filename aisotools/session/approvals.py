@@ -16,7 +16,7 @@ from aisotools.core.concurrency import cancel_future
 from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked, ProtectedNamesAllowed
 from aisotools.core.path_texts import is_within
 from aisotools.core.protocols import Approver, UserQuestion
-from aisotools.core.sandboxes import Sandbox, SandboxStatus
+from aisotools.core.sandboxes import Sandbox, SandboxStatus, SupportsPlaces
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Facts, Json, ToolCall
 from aisotools.policy.approvers import ask_question, request_approvals
 from aisotools.policy.grants import Grant, Grants, names_to_allow, remember_scopes
@@ -158,20 +158,26 @@ class ApprovalManager:
         for request in requests:
             self._event_log.add(ApprovalAsked, request.call.id, request=request)
             needs_sandbox = needs_sandbox or request.facts.runs_in == "sandbox"
-        if approver is not None and needs_sandbox:
-            self._start(env.sandbox)
-        answers = [_CANCELLED] * len(requests)
+        starting = self._start(env.sandbox) if approver is not None and needs_sandbox else None
+        answered: list[CallDecision] = []
         try:
-            answers = await self._ask(approver, requests)
+            answers = [_CANCELLED] * len(requests)
+            try:
+                answers = await self._ask(approver, requests)
+            finally:
+                for request, answer in zip(requests, answers, strict=True):
+                    self._event_log.add(
+                        ApprovalAnswered, request.call.id, request_id=request.id, approval=answer
+                    )
+            decided_by = "policy" if approver is None else "approver"
+            for prepared, request, answer in zip(shown, requests, answers, strict=True):
+                answered.append(
+                    await self._decide(prepared, answer, request.reasons, decided_by, env=env, policy=policy)
+                )
         finally:
-            for request, answer in zip(requests, answers, strict=True):
-                self._event_log.add(ApprovalAnswered, request.call.id, request_id=request.id, approval=answer)
-        decided_by = "policy" if approver is None else "approver"
-        answered = []
-        for prepared, request, answer in zip(shown, requests, answers, strict=True):
-            answered.append(
-                await self._decide(prepared, answer, request.reasons, decided_by, env=env, policy=policy)
-            )
+            # Nobody needs it any more.
+            if starting is not None and all(one.decision is Decision.DENY for one in answered):
+                cancel_future(starting)
         return answered
 
     async def _request(
@@ -218,11 +224,17 @@ class ApprovalManager:
             question.cancel()
             self._open.discard(question)
 
-    def _start(self, sandbox: Sandbox) -> None:
-        """Start the worker while the person thinks, so that an approved call need not wait for it."""
+    def _start(self, sandbox: Sandbox) -> asyncio.Task[SandboxStatus] | None:
+        """Start the worker while the person thinks, so that an approved call need not wait for it.
+
+        Not if that takes the place of another sandbox: the call may never run. Return the start, if any.
+        """
+        if isinstance(sandbox, SupportsPlaces) and not sandbox.has_place:
+            return None
         starting = asyncio.ensure_future(sandbox.start())
         self._starting.add(starting)
         starting.add_done_callback(self._forget_start)
+        return starting
 
     def _forget_start(self, starting: asyncio.Task[SandboxStatus]) -> None:
         self._starting.discard(starting)

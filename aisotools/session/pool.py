@@ -563,6 +563,11 @@ class PooledSandbox:
                 self._sandbox()
             yield
 
+    @property
+    def has_place(self) -> bool:
+        """True if a start would not wait for a slot; see `aisotools.core.sandboxes.SupportsPlaces`."""
+        return self._slots.has_place_for(self)
+
     async def start(self) -> SandboxStatus:
         """Start a worker once a slot is free; see `aisotools.core.sandboxes.Sandbox.start`."""
         async with AsyncExitStack() as using:

@@ -81,6 +81,11 @@ class SlotPool:
         """Return whether `holder` has a slot."""
         return holder in self._held
 
+    def has_place_for(self, holder: SlotHolder) -> bool:
+        """Return whether `holder` would get a slot, or has one, without waiting and without an eviction."""
+        is_free = not self._waiting and self.live + self._granted < self.max_live
+        return holder in self._held or (is_free and holder not in self._evictions)
+
     @asynccontextmanager
     async def use(self, holder: SlotHolder) -> AsyncIterator[None]:
         """Use a slot within the context. The holder keeps it afterwards until another holder needs it.

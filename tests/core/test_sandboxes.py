@@ -7,6 +7,7 @@ from aisotools.core.sandboxes import (
     SandboxCall,
     SupportsDetection,
     SupportsLeastLevel,
+    SupportsPlaces,
     SupportsRemoteLocation,
     SupportsSnapshotProcesses,
     SupportsSnapshots,
@@ -17,6 +18,7 @@ from aisotools.core.types import ToolCall
 CAPABILITIES = (
     SupportsDetection,
     SupportsLeastLevel,
+    SupportsPlaces,
     SupportsRemoteLocation,
     SupportsSnapshotProcesses,
     SupportsSnapshots,

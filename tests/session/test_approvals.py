@@ -267,6 +267,23 @@ async def test_the_sandbox_starts_while_a_person_thinks_if_a_call_needs_it() -> 
     await setup.manager.close()
 
 
+async def test_sandbox_does_not_start_while_a_person_thinks_if_it_would_take_the_place_of_another() -> None:
+    class Placed(CountingSandbox):
+        has_place = False
+
+    setup = Setup(ScriptedApprover(["approve", "approve"]))
+    spec = WorkerSpec(level="confined", workspace="/nowhere", limits=Limits())
+    setup.env = dataclasses.replace(setup.env, sandbox=(sandbox := Placed(spec, setup.event_log)))
+    await setup.resolve(setup.decision("s", runs_in="sandbox"))
+    await loop_turns()
+    assert sandbox.starts == 0
+    sandbox.has_place = True
+    await setup.resolve(setup.decision("s", runs_in="sandbox"))
+    await loop_turns()
+    assert sandbox.starts == 1
+    await setup.manager.close()
+
+
 async def test_a_sandbox_that_starts_while_a_person_thinks_is_not_forgotten() -> None:
     """The event loop holds its tasks weakly."""
 
@@ -398,6 +415,32 @@ async def test_interrupting_calls_off_the_start_of_a_sandbox(turns: int) -> None
     await loop_turns(50)
     assert (decision.decision, sandbox.starts) == (Decision.DENY, 0)
     setup.manager.interrupt()  # nothing is left of it
+
+
+@pytest.mark.parametrize("end", ["denied", "cancelled"])
+async def test_start_of_a_sandbox_is_called_off_if_the_call_will_not_run(end: str) -> None:
+    class Starting(CountingSandbox):
+        async def start(self) -> SandboxStatus:
+            await loop_turns(20)
+            return await super().start()
+
+    approver = Pending() if end == "cancelled" else ScriptedApprover([Approval("deny"), Approval("approve")])
+    setup = Setup(approver)
+    spec = WorkerSpec(level="confined", workspace="/nowhere", limits=Limits())
+    setup.env = dataclasses.replace(setup.env, sandbox=(sandbox := Starting(spec, setup.event_log)))
+    resolving = asyncio.ensure_future(setup.resolve(setup.decision("s", runs_in="sandbox")))
+    await as_soon_as(lambda: setup.manager._starting or resolving.done())
+    if end == "cancelled":
+        resolving.cancel()
+    await asyncio.wait([resolving])
+    await loop_turns(50)
+    assert sandbox.starts == 0
+    if end == "denied":
+        two = setup.decision("s", runs_in="sandbox"), setup.decision("s", runs_in="sandbox")
+        setup.manager.approver = ScriptedApprover([Approval("deny"), Approval("approve")])
+        await setup.resolve(*two)
+        await loop_turns(50)
+        assert sandbox.starts == 1, "one of them will run"
 
 
 async def test_a_cancelled_caller_withdraws_its_question_and_the_answer_is_recorded() -> None:

@@ -1,4 +1,4 @@
-"""Stop for calls of conversations that have no sandbox yet."""
+"""Stop, and other ends, for calls of conversations that have no sandbox yet."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from aisotools.core.exceptions import SandboxError
 from aisotools.core.sandboxes import INTERRUPTED_BEFORE
+from aisotools.core.types import Approval, ApprovalRequest
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.host.sandbox import LocalSandbox
@@ -80,3 +81,42 @@ async def test_start_that_waits_for_a_place_is_stopped_with_a_reason(options: di
         assert pool.status().waiting == 0
         await a.interrupt()
         await busy
+
+
+class Asking:
+    """Answers when it is let."""
+
+    def __init__(self) -> None:
+        self.asked, self.answer = asyncio.Event(), asyncio.Event()
+
+    async def ask(self, request: ApprovalRequest) -> Approval:
+        self.asked.set()
+        await self.answer.wait()
+        return Approval("deny")
+
+
+@pytest.mark.parametrize("end", ["cancelled", "denied", "stopped"])
+async def test_call_that_is_asked_about_takes_no_place_of_another_one_before_it_may_run(
+    options: dict[str, Any], end: str
+) -> None:
+    approver = Asking()
+    async with SessionPool(max_live=1, wait_s=600, **options, approver=approver) as pool:
+        a, b = await pool.get("a"), await pool.get("b")
+        assert not (await a.run_cell("x = 1")).is_error
+        busy = asyncio.create_task(a.run_cell("import time; time.sleep(600)"))
+        await eventually(lambda: a.sandbox is not None and a.sandbox.status().alive)
+        asked = asyncio.create_task(b.call("sandbox_bash", {"command": "touch f"}, ask=True))
+        await approver.asked.wait()
+        await loop_turns()
+        if end == "cancelled":
+            asked.cancel()
+        elif end == "denied":
+            approver.answer.set()
+        else:
+            await b.interrupt()
+        await asyncio.wait([asked])
+        assert pool.status().waiting == 0
+        await a.interrupt()
+        await busy
+        await loop_turns()
+        assert (await a.run_cell("x")).value["result"] == "1"

@@ -69,6 +69,21 @@ async def test_used_slot_is_never_freed_and_waiting_ends_with_an_error() -> None
     await slots.close()
 
 
+async def test_place_is_there_for_who_has_one_or_where_one_is_free() -> None:
+    slots, log, (a, b, c) = rig(3, max_live=2)
+    assert slots.has_place_for(a)
+    async with a.using(), b.using():
+        assert [slots.has_place_for(guest) for guest in (a, b, c)] == [True, True, False]
+    assert not slots.has_place_for(c), "somebody would be evicted for it"
+    evicting = asyncio.ensure_future(slots.evict(a, "test"))
+    await asyncio.sleep(0)
+    assert [slots.has_place_for(guest) for guest in (a, b, c)] == [False, True, False]
+    await evicting
+    assert [slots.has_place_for(guest) for guest in (a, b, c)] == [True, True, True]
+    assert log == ["0 left: test"]
+    await slots.close()
+
+
 async def test_waiting_is_first_come_first_served_and_a_cancelled_turn_is_passed_on() -> None:
     slots, _, guests = rig(5, max_live=1)
     order: list[int] = []
