@@ -308,7 +308,7 @@ def test_every_place_of_everyday_behaviour_is_there() -> None:
 @pytest.mark.parametrize(
     ("cell", "lost"),
     [
-        ("`aisotools/session/gate.py` (`Gate.run`, `make_call`)", []),
+        ("`aisotools/session/gate.py` (`Gate.run`, `Gate.close`)", []),
         ("`aisotools/session/gates.py`", ["aisotools/session/gates.py: "]),
         ("`aisotools/session/gate.py` (`Gate.jump`)", ["aisotools/session/gate.py: Gate.jump"]),
         ("`aisotools/session/gate.py` (`Gate.run`, `jump`)", ["aisotools/session/gate.py: jump"]),

@@ -16,7 +16,7 @@ from aisotools.core.concurrency import cancel_future
 from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked, ProtectedNamesAllowed
 from aisotools.core.path_texts import is_within
 from aisotools.core.protocols import Approver, UserQuestion
-from aisotools.core.sandboxes import Sandbox, SandboxStatus, SupportsPlaces
+from aisotools.core.sandboxes import CallDispatch, Sandbox, SandboxStatus, SupportsPlaces
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Facts, Json, ToolCall
 from aisotools.policy.approvers import ask_question, request_approvals
 from aisotools.policy.grants import Grant, Grants, names_to_allow, remember_scopes
@@ -121,6 +121,7 @@ class ApprovalManager:
         env: CallEnvironment,
         policy: Callable[[], Policy],
         approver: Approver | None = None,
+        dispatches: Sequence[CallDispatch] = (),
     ) -> list[CallDecision]:
         """Ask about several calls with one question. Return the decision about each.
 
@@ -129,6 +130,7 @@ class ApprovalManager:
             env: Where they would run.
             policy: Returns the policy that edited arguments are checked against, when they have come.
             approver: Who is asked this time, instead of the session's approver.
+            dispatches: Nobody is asked if one of these was interrupted.
         """
         previewer = Previewer(env.files)
         shown: list[PreparedCall] = []
@@ -154,6 +156,10 @@ class ApprovalManager:
             requests.append(await self._request(prepared, call, preview, env))
         if approver is None:
             approver = default_approver() if self.approver is None else self.approver
+        if any(dispatch.is_interrupted for dispatch in dispatches):
+            # Race: Stop came while previews were made, when there was no question to withdraw.
+            stopped = ("the call was interrupted before anybody was asked",)
+            return [CallDecision(one, Decision.DENY, "policy", stopped) for one in shown]
         needs_sandbox = False
         for request in requests:
             self._event_log.add(ApprovalAsked, request.call.id, request=request)

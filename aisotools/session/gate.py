@@ -14,9 +14,9 @@ import copy
 import functools
 import logging
 import time
-import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, cast, get_args
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 from weakref import WeakSet
 
 from aisotools.core.concurrency import LoopTurns, OrderedTurns, run_to_completion
@@ -33,7 +33,7 @@ from aisotools.core.protocols import Approver, OutputCaps, Tool, ToolContext
 from aisotools.core.retention import RetentionBudget
 from aisotools.core.sandboxes import INTERRUPTED_BEFORE, CallDispatch, SandboxCall
 from aisotools.core.truncation import ResultStore, truncate_result
-from aisotools.core.types import Decision, Effect, Facts, Json, Origin, ToolCall, ToolResult, with_changes
+from aisotools.core.types import Decision, Effect, Facts, Json, ToolCall, ToolResult, with_changes
 from aisotools.policy.grants import Grants, names_to_allow
 from aisotools.policy.prepared import (
     CallDecision,
@@ -46,7 +46,6 @@ from aisotools.policy.prepared import (
     prepare_call,
 )
 from aisotools.policy.rules import Evaluation, Policy
-from aisotools.sandbox.worker.output import escape_surrogates
 from aisotools.session.approvals import DEFAULT_ANSWER_TIMEOUT_S, ApprovalManager
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment, Guard, foresee_refusal, leave_guards
@@ -82,26 +81,6 @@ _MEANWHILE = "another call ran after the approval; call it again to be asked abo
 _CANCELLED = ToolResult.error("The call was cancelled.")
 
 _log = logging.getLogger(__name__)
-
-
-def make_call(name: object, arguments: object = None, *, origin: str, call_id: object = None) -> ToolCall:
-    """Build a call as a program makes it. Mistakes that a model could make in it are left to the gate.
-
-    Raises:
-        TypeError: If this is no call at all.
-        ValueError: If nobody of that kind makes calls.
-    """
-    if not isinstance(name, str):
-        raise TypeError(
-            f"The name of a tool is text, not {type(name).__name__}; give a name that `%tools` lists."
-        )
-    if origin not in get_args(Origin):
-        raise ValueError(f"origin={origin!r}: use one of {', '.join(get_args(Origin))}.")
-    if call_id is not None and not isinstance(call_id, str):
-        raise TypeError(f"A call's id is text, not {type(call_id).__name__}; leave it out to have one made.")
-    checked: Any = {} if arguments is None else arguments
-    call_id = escape_surrogates(call_id) if call_id else uuid.uuid4().hex
-    return ToolCall(call_id, name, checked, origin=cast("Origin", origin))
 
 
 class Gate:
@@ -205,6 +184,16 @@ class Gate:
         self._approvals.interrupt()
         self._host_calls.interrupt()
 
+    @contextmanager
+    def announce(self) -> Iterator[CallDispatch]:
+        """Return a context for calls that are about to be made: an interrupt within it is one of theirs.
+
+        Its value is for `run` and `run_many`.
+        """
+        announced = CallDispatch(is_given=False)
+        self._unfinished.add(announced)
+        yield announced
+
     async def close(self) -> None:
         """Let no further call run, and stop what is under way."""
         self._closed_reason = "the session was closed"
@@ -218,6 +207,7 @@ class Gate:
         self,
         call: ToolCall,
         env: CallEnvironment,
+        announced: CallDispatch | None = None,
         *,
         tool: TransferTool | None = None,
         timeout_s: float | None = None,
@@ -229,17 +219,20 @@ class Gate:
         Args:
             call: The call, as it was made.
             env: Where it runs.
+            announced: See `announce`.
             tool: Replaces the registry's tool, for calls that the session makes itself.
             timeout_s: Deadline in seconds; the tool's own, or the session's, without it.
             ask: Ask a person even if the policy would allow the call.
             approver: Who is asked about this call, instead of the session's approver.
         """
-        request = await self._record_request(call)
+        request = await self._record_request(call, announced)
         return await self._finish(
             request, self._decide_and_run(request, env, tool, timeout_s, ask=ask, approver=approver)
         )
 
-    async def run_many(self, calls: Sequence[ToolCall], env: CallEnvironment) -> list[ToolResult]:
+    async def run_many(
+        self, calls: Sequence[ToolCall], env: CallEnvironment, announced: CallDispatch | None = None
+    ) -> list[ToolResult]:
         """Run several calls with one question for all that need one; see `Session.call_many`."""
         unfinished: dict[int, CallRequest] = {}
         results: dict[int, ToolResult] = {}
@@ -250,12 +243,12 @@ class Gate:
 
         try:
             for index, call in enumerate(calls):
-                unfinished[index] = await self._record_request(call)
-            decisions = []
+                unfinished[index] = await self._record_request(call, announced)
+            decisions: list[CallDecision | ToolResult] = []
             for request in tuple(unfinished.values()):
                 await self._take_turn(request.size)
                 decisions.append(await self._decide(request, env))
-            await self._ask_where_needed(decisions, env)
+            await self._ask_where_needed(decisions, env, list(unfinished.values()))
             for wave in in_waves(decisions):
                 await asyncio.gather(*(run(index, decisions[index]) for index in wave))
         finally:
@@ -264,9 +257,9 @@ class Gate:
                 self._record_end(request, _CANCELLED)
         return [results[index] for index in range(len(calls))]
 
-    async def _record_request(self, call: ToolCall) -> CallRequest:
+    async def _record_request(self, call: ToolCall, announced: CallDispatch | None) -> CallRequest:
         """Find the tool, copy the arguments if they are not too large, and record the request."""
-        dispatch = CallDispatch(is_given=False)
+        dispatch = CallDispatch(is_given=False, is_interrupted=bool(announced and announced.is_interrupted))
         self._unfinished.add(dispatch)
         call = bounded_call(call)
         tool = self.registry.get(call.name)
@@ -435,12 +428,15 @@ class Gate:
             await self._take_turn(request.size)
             if request.dispatch.is_interrupted:
                 return INTERRUPTED_BEFORE
-            (decision,) = await self._ask([decision], env, approver)
-            decision = await self._confirm(decision, env, tool, approver)
+            (decision,) = await self._ask([decision], env, [request], approver)
+            decision = await self._confirm(request, decision, env, tool, approver)
         return await self._run_decided(request, decision, env, timeout_s, tool)
 
     async def _ask_where_needed(
-        self, decisions: list[CallDecision | ToolResult], env: CallEnvironment
+        self,
+        decisions: list[CallDecision | ToolResult],
+        env: CallEnvironment,
+        requests: Sequence[CallRequest],
     ) -> None:
         """Ask one question about all calls that need approval; replace their decisions by the answers."""
         for index, decision in enumerate(decisions):
@@ -450,7 +446,9 @@ class Gate:
                 break  # what comes after is about what this one leaves
         earlier: list[Facts] = []
         for index, decision in enumerate(decisions):
-            if isinstance(decision, CallDecision) and decision.decision is not Decision.DENY:
+            if requests[index].dispatch.is_interrupted:
+                decisions[index] = INTERRUPTED_BEFORE
+            elif isinstance(decision, CallDecision) and decision.decision is not Decision.DENY:
                 if flaw := foresee_refusal(decision, env, earlier):
                     decisions[index] = exception_result(flaw)
                 else:
@@ -461,17 +459,22 @@ class Gate:
             if isinstance(decision, CallDecision) and decision.decision is Decision.ASK
         }
         if to_ask:
-            answers = await self._ask(list(to_ask.values()), env)
+            answers = await self._ask(list(to_ask.values()), env, requests)
             for index, answer in zip(to_ask, answers, strict=True):
                 decisions[index] = answer
 
     async def _ask(
-        self, decisions: Sequence[CallDecision], env: CallEnvironment, approver: Approver | None = None
+        self,
+        decisions: Sequence[CallDecision],
+        env: CallEnvironment,
+        requests: Sequence[CallRequest],
+        approver: Approver | None = None,
     ) -> list[CallDecision]:
         """Ask one question about several calls. Return the decision about each."""
         # A person may edit arguments and answer late: the policy at the time of the answer counts.
         policy = functools.partial(self.effective_policy, env.workspace_policy, env.path_rules)
-        return await self._approvals.resolve(decisions, env, policy, approver)
+        dispatches = [request.dispatch for request in requests]
+        return await self._approvals.resolve(decisions, env, policy, approver, dispatches)
 
     async def _try_first(
         self, decision: CallDecision, env: CallEnvironment, timeout_s: float | None = None
@@ -484,11 +487,12 @@ class Gate:
         self, request: CallRequest, decision: CallDecision | ToolResult, env: CallEnvironment
     ) -> ToolResult:
         if isinstance(decision, CallDecision):
-            decision = await self._confirm(decision, env)
+            decision = await self._confirm(request, decision, env)
         return await self._run_decided(request, decision, env, None)
 
     async def _confirm(
         self,
+        request: CallRequest,
         decision: CallDecision,
         env: CallEnvironment,
         tool: TransferTool | None = None,
@@ -523,7 +527,7 @@ class Gate:
             question = CallDecision(
                 with_changes(prepared, evaluation=changed), Decision.ASK, "policy", changed.reasons
             )
-            (decision,) = await self._ask([question], env, approver)
+            (decision,) = await self._ask([question], env, [request], approver)
         reason = (
             "what it would change was different each time it was shown; call it again when that has settled"
         )

@@ -33,11 +33,12 @@ from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.sandbox.worker.output import escape_surrogates
 from aisotools.session.event_log import EventLog, Listener
-from aisotools.session.gate import Gate, make_call
+from aisotools.session.gate import Gate
 from aisotools.session.options import (
+    check_deadline,
     check_retained_bytes,
     existing_paths,
-    is_number,
+    make_call,
     parse_workspace,
     refuse_auto_without_sandbox,
     require_approver,
@@ -485,12 +486,11 @@ class Session:
             SandboxError: If the session cannot be opened.
         """
         call = make_call(name, arguments, origin=origin, call_id=call_id)
-        if timeout_s is not None and not (is_number(timeout_s) and timeout_s > 0):
-            raise ValueError(f"timeout_s={timeout_s!r}: use a number of seconds above 0.")
+        check_deadline(timeout_s)
         self._check_loop()
-        with self._ticker:
-            parts = await self._open()
-            return await self._gate.run(call, parts.env, timeout_s=timeout_s, ask=ask, approver=approver)
+        with self._ticker, self._gate.announce() as since:
+            env = (await self._open()).env
+            return await self._gate.run(call, env, since, timeout_s=timeout_s, ask=ask, approver=approver)
 
     async def call_many(
         self, calls: Iterable[tuple[str, Mapping[str, Json]] | ToolCall], *, origin: Origin = "program"
@@ -511,9 +511,9 @@ class Session:
         """
         tool_calls = [c if isinstance(c, ToolCall) else make_call(*c, origin=origin) for c in calls]
         self._check_loop()
-        with self._ticker:
+        with self._ticker, self._gate.announce() as since:
             parts = await self._open()
-            return await self._gate.run_many(tool_calls, parts.env)
+            return await self._gate.run_many(tool_calls, parts.env, since)
 
     async def run_cell(
         self, code: str, *, origin: Origin = "program", timeout_s: float | None = None
@@ -575,9 +575,9 @@ class Session:
         # Whoever holds the session may do this as if they had typed it, so its origin is a person.
         call = make_call(tool.name, dict(tool.arguments), origin="person")
         self._check_loop()
-        with self._ticker:
+        with self._ticker, self._gate.announce() as since:
             parts = await self._open()
-            result = await self._gate.run(call, parts.env, tool=tool)
+            result = await self._gate.run(call, parts.env, since, tool=tool)
         if result.is_error:
             raise ToolError(result.content, recoverable=result.recoverable)
 

@@ -16,7 +16,7 @@ from aisotools.builtin.files import sandbox_write
 from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked, ProtectedNamesAllowed
 from aisotools.core.exceptions import SandboxError
 from aisotools.core.protocols import Approver, ToolPayload, UserQuestion
-from aisotools.core.sandboxes import SandboxListener, SandboxStatus
+from aisotools.core.sandboxes import CallDispatch, SandboxListener, SandboxStatus
 from aisotools.core.types import (
     Approval,
     ApprovalRequest,
@@ -441,6 +441,24 @@ async def test_start_of_a_sandbox_is_called_off_if_the_call_will_not_run(end: st
         await setup.resolve(*two)
         await loop_turns(50)
         assert sandbox.starts == 1, "one of them will run"
+
+
+async def test_nobody_is_asked_about_a_call_that_is_stopped_while_the_question_is_prepared() -> None:
+    dispatch = CallDispatch()
+
+    async def describe(_prepared: PreparedCall) -> str:
+        dispatch.is_interrupted = True
+        return "undo restores it"
+
+    approver = ScriptedApprover(["approve"])
+    setup = Setup(approver)
+    setup.env = dataclasses.replace(setup.env, describe_undo=describe)
+    decisions = [setup.decision(), setup.decision()]
+    decided = await setup.manager.resolve(decisions, setup.env, lambda: SAFE, dispatches=[dispatch])
+    assert [(one.decision, one.reasons) for one in decided] == [
+        (Decision.DENY, ("the call was interrupted before anybody was asked",))
+    ] * 2
+    assert (approver.requests, setup.events(ApprovalAsked)) == ([], [])
 
 
 async def test_a_cancelled_caller_withdraws_its_question_and_the_answer_is_recorded() -> None:

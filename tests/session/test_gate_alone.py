@@ -24,7 +24,7 @@ from aisotools.core.events import (
 )
 from aisotools.core.exceptions import SandboxError, ToolError
 from aisotools.core.protocols import OutputCaps, ToolContext, UserQuestion
-from aisotools.core.sandboxes import SandboxCall
+from aisotools.core.sandboxes import INTERRUPTED_BEFORE, SandboxCall
 from aisotools.core.types import (
     Approval,
     ApprovalRequest,
@@ -849,3 +849,31 @@ async def test_a_call_that_is_different_each_time_is_given_up() -> None:
     assert "was different each time it was shown" in result.content
     assert len(moving.reasons) == 4
     assert written.calls == []
+
+
+# ---- interrupts before a call is made
+
+
+@pytest.mark.parametrize("way", ["run", "run_many"])
+async def test_interrupt_of_announced_calls_stops_them(way: str) -> None:
+    asked: list[ApprovalRequest] = []
+
+    class Noting:
+        async def ask(self, request: ApprovalRequest) -> Approval:
+            asked.append(request)
+            return Approval("approve")
+
+    mock = changing()
+    rig = Rig(mock, approver=Noting(), policy=Policy(mode="safe"))
+    with rig.gate.announce() as announced:
+        rig.gate.interrupt()
+        if way == "run":
+            results = [await rig.gate.run(rig.call("write"), rig.env, announced, ask=True)]
+        else:
+            results = await rig.gate.run_many([rig.call("write"), rig.call("write")], rig.env, announced)
+    assert {result.content for result in results} == {INTERRUPTED_BEFORE.content}
+    assert (asked, mock.calls) == ([], [])
+    assert len(rig.events(CallFinished)) == len(results)
+    with rig.gate.announce() as announced:
+        result = await rig.gate.run(rig.call("write"), rig.env, announced, ask=True)
+    assert (result.content, len(asked)) == ("done", 1)

@@ -17,33 +17,9 @@ from aisotools.core.types import Approval, Decision, Effect, Facts, Json, ToolRe
 from aisotools.policy.approvers import ScriptedApprover
 from aisotools.policy.rules import Policy, Rule
 from aisotools.policy.trials import TrialLookups
-from aisotools.session.gate import make_call
 from aisotools.session.path_rules import PathRules
 from aisotools.testing.fakes import MockTool
 from tests.session.test_gate_alone import Recording, Rig, changing, reading
-
-# ---- a call as a program makes it
-
-
-def test_a_call_gets_an_id_and_no_arguments_unless_they_are_given() -> None:
-    one, two = make_call("read", origin="program"), make_call("read", origin="program")
-    assert (one.name, one.arguments, one.origin) == ("read", {}, "program")
-    assert one.id
-    assert one.id != two.id
-    given = make_call("read", {"x": 1}, origin="person", call_id="mine")
-    assert (given.id, given.arguments, given.origin) == ("mine", {"x": 1}, "person")
-    odd: Any = make_call("read", ["no", "object"], origin="model").arguments
-    assert odd == ["no", "object"], "what a model could get wrong is the gate's to refuse"
-
-
-def test_mistakes_of_the_program_in_a_call_are_raised() -> None:
-    with pytest.raises(TypeError, match="name of a tool is text, not int"):
-        make_call(7, origin="program")
-    with pytest.raises(ValueError, match="origin='nobody': use one of"):
-        make_call("read", origin="nobody")
-    with pytest.raises(TypeError, match="id is text, not int"):
-        make_call("read", origin="program", call_id=7)
-
 
 # ---- what is assumed of a sandbox
 

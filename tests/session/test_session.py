@@ -1148,3 +1148,30 @@ def test_session_is_closed_though_its_loop_has_ended_during_a_restart(
 
     asyncio.run(open_and_leave())
     asyncio.run(asyncio.wait_for(sessions[0].close(), HANG_S))
+
+
+@pytest.mark.parametrize("turns", [1, 2, 5, 20])
+@pytest.mark.parametrize("together", [False, True])
+async def test_stop_reaches_the_first_call_while_its_session_opens(
+    open_session: OpenSession, turns: int, *, together: bool
+) -> None:
+    answered = asyncio.Event()
+
+    class Waiting:
+        async def ask(self, request: ApprovalRequest) -> Approval:
+            await answered.wait()
+            return Approval("approve")
+
+    mock = MockTool("write", facts=Facts(writes=("a",)))
+    session = open_session(mock, approver=Waiting())
+    calling = asyncio.ensure_future(
+        session.call_many([("write", {})]) if together else session.call("write", ask=True)
+    )
+    await loop_turns(turns)
+    await session.interrupt()
+    results: Any = await asyncio.wait_for(calling, HANG_S)
+    (result,) = results if together else [results]
+    assert "interrupted" in result.content.lower()
+    assert mock.calls == []
+    answered.set()
+    assert not (await session.call("write")).is_error, "the next one is another one"
