@@ -16,11 +16,11 @@ from aisotools.core.concurrency import cancel_future
 from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked, ProtectedNamesAllowed
 from aisotools.core.path_texts import is_within
 from aisotools.core.protocols import Approver, UserQuestion
-from aisotools.core.sandboxes import CallDispatch, Sandbox, SandboxStatus, SupportsPlaces
+from aisotools.core.sandboxes import Sandbox, SandboxStatus, SupportsPlaces
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Facts, Json, ToolCall
 from aisotools.policy.approvers import ask_question, request_approvals
 from aisotools.policy.grants import Grant, Grants, names_to_allow, remember_scopes
-from aisotools.policy.prepared import CallDecision, PreparedCall
+from aisotools.policy.prepared import CallDecision, CallRequest, PreparedCall
 from aisotools.policy.rules import Policy
 from aisotools.session.approvers import default_approver
 from aisotools.session.event_log import EventLog
@@ -121,7 +121,7 @@ class ApprovalManager:
         env: CallEnvironment,
         policy: Callable[[], Policy],
         approver: Approver | None = None,
-        dispatches: Sequence[CallDispatch] = (),
+        calls: Sequence[CallRequest] = (),
     ) -> list[CallDecision]:
         """Ask about several calls with one question. Return the decision about each.
 
@@ -130,7 +130,7 @@ class ApprovalManager:
             env: Where they would run.
             policy: Returns the policy that edited arguments are checked against, when they have come.
             approver: Who is asked this time, instead of the session's approver.
-            dispatches: Nobody is asked if one of these was interrupted.
+            calls: Nobody is asked if one of these was interrupted.
         """
         previewer = Previewer(env.files)
         shown: list[PreparedCall] = []
@@ -156,16 +156,18 @@ class ApprovalManager:
             requests.append(await self._request(prepared, call, preview, env))
         if approver is None:
             approver = default_approver() if self.approver is None else self.approver
-        if any(dispatch.is_interrupted for dispatch in dispatches):
-            # Race: Stop came while previews were made, when there was no question to withdraw.
-            stopped = ("the call was interrupted before anybody was asked",)
-            return [CallDecision(one, Decision.DENY, "policy", stopped) for one in shown]
+        for made in calls:
+            if made.dispatch.is_interrupted:
+                # Race: Stop came while previews were made, when there was no question to withdraw.
+                stopped = ("the call was interrupted before anybody was asked",)
+                return [CallDecision(one, Decision.DENY, "policy", stopped) for one in shown]
         needs_sandbox = False
         for request in requests:
             self._event_log.add(ApprovalAsked, request.call.id, request=request)
             needs_sandbox = needs_sandbox or request.facts.runs_in == "sandbox"
         starting = self._start(env.sandbox) if approver is not None and needs_sandbox else None
         answered: list[CallDecision] = []
+        will_run = False
         try:
             answers = [_CANCELLED] * len(requests)
             try:
@@ -177,13 +179,14 @@ class ApprovalManager:
                     )
             decided_by = "policy" if approver is None else "approver"
             for prepared, request, answer in zip(shown, requests, answers, strict=True):
-                answered.append(
-                    await self._decide(prepared, answer, request.reasons, decided_by, env=env, policy=policy)
+                decision = await self._decide(
+                    prepared, answer, request.reasons, decided_by, env=env, policy=policy
                 )
+                answered.append(decision)
+                will_run = will_run or decision.decision is not Decision.DENY
         finally:
-            # Nobody needs it any more.
-            if starting is not None and all(one.decision is Decision.DENY for one in answered):
-                cancel_future(starting)
+            if starting is not None and not will_run:
+                cancel_future(starting)  # nobody needs it any more
         return answered
 
     async def _request(

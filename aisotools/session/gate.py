@@ -473,8 +473,7 @@ class Gate:
         """Ask one question about several calls. Return the decision about each."""
         # A person may edit arguments and answer late: the policy at the time of the answer counts.
         policy = functools.partial(self.effective_policy, env.workspace_policy, env.path_rules)
-        dispatches = [request.dispatch for request in requests]
-        return await self._approvals.resolve(decisions, env, policy, approver, dispatches)
+        return await self._approvals.resolve(decisions, env, policy, approver, requests)
 
     async def _try_first(
         self, decision: CallDecision, env: CallEnvironment, timeout_s: float | None = None

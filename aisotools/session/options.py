@@ -1,4 +1,4 @@
-"""Check what a program gives a session, its options and calls, and claim its workspace.
+"""Check the options of a new session, and claim its workspace.
 
 A wrong option is refused when the session is created, in terms of the argument that was given.
 """
@@ -9,21 +9,17 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast, get_args
 
 from aisotools.core.concurrency import run_to_completion
 from aisotools.core.exceptions import UsageError, WorkspaceError, WorkspaceRefused
 from aisotools.core.protocols import Approver
 from aisotools.core.retention import MIN_RETAINED_BYTES
 from aisotools.core.threads import in_thread
-from aisotools.core.types import Origin, ToolCall
 from aisotools.policy.approvers import has_former_method
 from aisotools.policy.rules import Policy
-from aisotools.sandbox.worker.output import escape_surrogates
 from aisotools.tools.validation import short_repr
 from aisotools.workspace.lock import (
     WorkspaceLease,
@@ -249,33 +245,3 @@ def existing_paths(paths: Sequence[str | os.PathLike[str]], environ: Mapping[str
                 "out: a sandbox has a /proc of its own."
             )
     return real
-
-
-def make_call(name: object, arguments: object = None, *, origin: str, call_id: object = None) -> ToolCall:
-    """Build a call as a program makes it. Mistakes that a model could make in it are left to the gate.
-
-    Raises:
-        TypeError: If this is no call at all.
-        ValueError: If nobody of that kind makes calls.
-    """
-    if not isinstance(name, str):
-        raise TypeError(
-            f"The name of a tool is text, not {type(name).__name__}; give a name that `%tools` lists."
-        )
-    if origin not in get_args(Origin):
-        raise ValueError(f"origin={origin!r}: use one of {', '.join(get_args(Origin))}.")
-    if call_id is not None and not isinstance(call_id, str):
-        raise TypeError(f"A call's id is text, not {type(call_id).__name__}; leave it out to have one made.")
-    checked: Any = {} if arguments is None else arguments
-    call_id = escape_surrogates(call_id) if call_id else uuid.uuid4().hex
-    return ToolCall(call_id, name, checked, origin=cast("Origin", origin))
-
-
-def check_deadline(timeout_s: Any) -> None:
-    """Refuse a deadline of a call that is neither None nor a number of seconds above 0.
-
-    Raises:
-        ValueError: If it is none.
-    """
-    if timeout_s is not None and not (is_number(timeout_s) and timeout_s > 0):
-        raise ValueError(f"timeout_s={timeout_s!r}: use a number of seconds above 0.")

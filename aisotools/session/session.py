@@ -35,10 +35,8 @@ from aisotools.sandbox.worker.output import escape_surrogates
 from aisotools.session.event_log import EventLog, Listener
 from aisotools.session.gate import Gate
 from aisotools.session.options import (
-    check_deadline,
     check_retained_bytes,
     existing_paths,
-    make_call,
     parse_workspace,
     refuse_auto_without_sandbox,
     require_approver,
@@ -66,6 +64,7 @@ from aisotools.session.status import SessionStatus, measure_disk, missing_levels
 from aisotools.session.transfer import GetVariable, PutVariable, branch_off, check_variable
 from aisotools.session.undo_history import TimeoutChoice, UndoHistory, VariablesChoice
 from aisotools.tools.registry import ToolRegistry
+from aisotools.tools.validation import check_deadline, make_call
 from aisotools.workspace.diff import Changes
 from aisotools.workspace.import_roots import block_imports
 from aisotools.workspace.lock import WorkspaceLease, real_workspace, state_folder, state_place

@@ -10,12 +10,13 @@ import dataclasses
 import difflib
 import hashlib
 import reprlib
+import uuid
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, cast, get_args
 
 from aisotools.core.exceptions import ArgumentError, ToolError
-from aisotools.core.types import Json, ToolCall
+from aisotools.core.types import Json, Origin, ToolCall
 from aisotools.tools.conformance import Checker, OverBudget, Violation
 from aisotools.tools.soundness import BrokenSchema, schema_flaw
 
@@ -147,6 +148,37 @@ def _bounded_label(label: object) -> str:
     if len(text) <= MAX_LABEL_CHARS:
         return text
     return f"{text[:_LABEL_BEGINNING]}... ({size:,} characters, {hashlib.sha256(encoded).hexdigest()[:32]})"
+
+
+def make_call(name: object, arguments: object = None, *, origin: str, call_id: object = None) -> ToolCall:
+    """Build a call as a program makes it. Mistakes that a model could make in it are left to the gate.
+
+    Raises:
+        TypeError: If this is no call at all.
+        ValueError: If nobody of that kind makes calls.
+    """
+    if not isinstance(name, str):
+        raise TypeError(
+            f"The name of a tool is text, not {type(name).__name__}; give a name that `%tools` lists."
+        )
+    if origin not in get_args(Origin):
+        raise ValueError(f"origin={origin!r}: use one of {', '.join(get_args(Origin))}.")
+    if call_id is not None and not isinstance(call_id, str):
+        raise TypeError(f"A call's id is text, not {type(call_id).__name__}; leave it out to have one made.")
+    checked: Any = {} if arguments is None else arguments
+    return bounded_call(ToolCall(call_id or uuid.uuid4().hex, name, checked, origin=cast("Origin", origin)))
+
+
+def check_deadline(timeout_s: object) -> None:
+    """Refuse a deadline of a call that is neither None nor a number of seconds above 0.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if timeout_s is None:
+        return
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        raise ValueError(f"timeout_s={timeout_s!r}: use a number of seconds above 0.")
 
 
 _CHARS_PER_VALUE = 100  # reading one value takes about as long as this much text

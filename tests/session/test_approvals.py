@@ -29,7 +29,7 @@ from aisotools.core.types import (
     ToolCall,
 )
 from aisotools.policy.approvers import ScriptedApprover
-from aisotools.policy.prepared import CallDecision, PreparedCall, prepare_call
+from aisotools.policy.prepared import CallDecision, CallRequest, PreparedCall, prepare_call
 from aisotools.policy.rules import Policy, Rule
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
@@ -454,7 +454,8 @@ async def test_nobody_is_asked_about_a_call_that_is_stopped_while_the_question_i
     setup = Setup(approver)
     setup.env = dataclasses.replace(setup.env, describe_undo=describe)
     decisions = [setup.decision(), setup.decision()]
-    decided = await setup.manager.resolve(decisions, setup.env, lambda: SAFE, dispatches=[dispatch])
+    made = CallRequest(call=decisions[0].prepared.call, tool=None, started_s=0, dispatch=dispatch)
+    decided = await setup.manager.resolve(decisions, setup.env, lambda: SAFE, calls=[made])
     assert [(one.decision, one.reasons) for one in decided] == [
         (Decision.DENY, ("the call was interrupted before anybody was asked",))
     ] * 2

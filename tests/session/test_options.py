@@ -16,10 +16,8 @@ from aisotools.policy.rules import Policy
 from aisotools.sandbox.confinement.levels import LEVELS
 from aisotools.session import options
 from aisotools.session.options import (
-    check_deadline,
     check_retained_bytes,
     existing_paths,
-    make_call,
     open_workspace,
     parse_workspace,
     refuse_auto_without_sandbox,
@@ -350,35 +348,3 @@ def test_a_folder_that_others_take_before_it_is_refused_hides_no_reason(
     monkeypatch.setattr(options, "refuse_workspace", take)
     with pytest.raises(WorkspaceRefused, match=r"^it lies in another one$"):
         open_workspace(new, "confined", environ)
-
-
-# ---- a call as a program makes it
-
-
-def test_a_call_gets_an_id_and_no_arguments_unless_they_are_given() -> None:
-    one, two = make_call("read", origin="program"), make_call("read", origin="program")
-    assert (one.name, one.arguments, one.origin) == ("read", {}, "program")
-    assert one.id
-    assert one.id != two.id
-    given = make_call("read", {"x": 1}, origin="person", call_id="mine")
-    assert (given.id, given.arguments, given.origin) == ("mine", {"x": 1}, "person")
-    odd: Any = make_call("read", ["no", "object"], origin="model").arguments
-    assert odd == ["no", "object"], "what a model could get wrong is the gate's to refuse"
-
-
-def test_mistakes_of_the_program_in_a_call_are_raised() -> None:
-    with pytest.raises(TypeError, match="name of a tool is text, not int"):
-        make_call(7, origin="program")
-    with pytest.raises(ValueError, match="origin='nobody': use one of"):
-        make_call("read", origin="nobody")
-    with pytest.raises(TypeError, match="id is text, not int"):
-        make_call("read", origin="program", call_id=7)
-
-
-@pytest.mark.parametrize("timeout_s", [0, -1, True, "5", float("nan"), float("inf")])
-def test_deadline_that_is_none_is_refused(timeout_s: object) -> None:
-    if timeout_s == float("inf"):
-        check_deadline(timeout_s)
-        return
-    with pytest.raises(ValueError, match=r"timeout_s=.*: use a number of seconds above 0"):
-        check_deadline(timeout_s)

@@ -18,10 +18,12 @@ from aisotools.tools.validation import (
     MAX_LABEL_CHARS,
     EncodedArguments,
     bounded_call,
+    check_deadline,
     check_size,
     describe_problem,
     encode_arguments,
     fresh_arguments,
+    make_call,
     schema_error,
     short_repr,
     signature_hint,
@@ -359,3 +361,35 @@ def test_ids_and_names_of_calls_are_bounded_and_can_be_recorded() -> None:
     for label in (half.id, half.name, half.agent_id, half.turn_id):
         label.encode()
         assert len(label) <= MAX_LABEL_CHARS
+
+
+# ---- a call as a program makes it
+
+
+def test_a_call_gets_an_id_and_no_arguments_unless_they_are_given() -> None:
+    one, two = make_call("read", origin="program"), make_call("read", origin="program")
+    assert (one.name, one.arguments, one.origin) == ("read", {}, "program")
+    assert one.id
+    assert one.id != two.id
+    given = make_call("read", {"x": 1}, origin="person", call_id="mine")
+    assert (given.id, given.arguments, given.origin) == ("mine", {"x": 1}, "person")
+    odd: Any = make_call("read", ["no", "object"], origin="model").arguments
+    assert odd == ["no", "object"], "what a model could get wrong is the gate's to refuse"
+
+
+def test_mistakes_of_the_program_in_a_call_are_raised() -> None:
+    with pytest.raises(TypeError, match="name of a tool is text, not int"):
+        make_call(7, origin="program")
+    with pytest.raises(ValueError, match="origin='nobody': use one of"):
+        make_call("read", origin="nobody")
+    with pytest.raises(TypeError, match="id is text, not int"):
+        make_call("read", origin="program", call_id=7)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, True, "5", float("nan"), float("inf")])
+def test_deadline_that_is_none_is_refused(timeout_s: object) -> None:
+    if timeout_s == float("inf"):
+        check_deadline(timeout_s)
+        return
+    with pytest.raises(ValueError, match=r"timeout_s=.*: use a number of seconds above 0"):
+        check_deadline(timeout_s)

@@ -290,6 +290,10 @@ def set_time(file: int, node: Node) -> None:
             os.utime(file, ns=(status.st_atime_ns, node.mtime_ns))
 
 
+FIFO_BITS = 0o1777
+"""The mode of a FIFO that is brought back: nobody runs one, so set-user-id and set-group-id mean nothing."""
+
+
 def set_special_attributes(parent: int, name: str, node: Node, owner: tuple[int, int] | None) -> list[str]:
     """Give a new link or FIFO in an open folder the attributes of a node. Return what it has not, as phrases.
 
@@ -307,11 +311,11 @@ def set_special_attributes(parent: int, name: str, node: Node, owner: tuple[int,
                 raise
             if node.owner is not None:
                 lost.append(f"its owner, user {wanted[0]} and group {wanted[1]}")
-    if node.kind == "fifo" and stat.S_IMODE(status.st_mode) != node.mode & 0o777:
+    if node.kind == "fifo" and stat.S_IMODE(status.st_mode) != node.mode & FIFO_BITS:
         # The mask of this process has taken some rights away. Race: what has become a link is not followed.
         place = os.open(name, PLACE_FLAGS, dir_fd=parent)
         try:
-            change_mode(place, node.mode & 0o777)
+            change_mode(place, node.mode & FIFO_BITS)
         finally:
             os.close(place)
     if node.mtime_ns is not None:

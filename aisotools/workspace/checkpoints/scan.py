@@ -28,7 +28,7 @@ from operator import itemgetter
 from typing import BinaryIO
 
 from aisotools.core.concurrency import sorted_in_runs
-from aisotools.workspace.checkpoints.attributes import list_partial, read_xattrs
+from aisotools.workspace.checkpoints.attributes import FIFO_BITS, list_partial, read_xattrs
 from aisotools.workspace.checkpoints.contents import has_holes, occupied_bytes, store_sparse
 from aisotools.workspace.checkpoints.folder_state import (
     FileStamp,
@@ -553,7 +553,7 @@ class _Walk:
             except OSError as error:
                 node = unreadable_node(error, status)
         elif kind == stat.S_IFIFO:
-            node = _with_attributes(Node("fifo"), status)._replace(mode=status.st_mode & 0o777)
+            node = _with_attributes(Node("fifo"), status)._replace(mode=status.st_mode & FIFO_BITS)
             node = _with_names(node, status)
         elif kind in {stat.S_IFREG, stat.S_IFDIR}:
             node = unkept_node("it was replaced while it was looked at", status)

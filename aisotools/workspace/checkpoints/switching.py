@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Set as AbstractSet
 from contextlib import suppress
 
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.workspace.checkpoints.attributes import read_xattrs
+from aisotools.workspace.checkpoints.attributes import FIFO_BITS, read_xattrs
 from aisotools.workspace.checkpoints.contents import has_content
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import (
@@ -349,7 +349,7 @@ def _has_attributes(status: os.stat_result, node: Node) -> bool:
         return not node.is_file or status.st_mode & 0o777 == node.mode & 0o777
     if node.owner is not None and node.owner != (status.st_uid, status.st_gid):
         return False
-    covered = 0o777 if node.kind == "fifo" else 0o7777
+    covered = FIFO_BITS if node.kind == "fifo" else 0o7777
     return node.is_link or stat.S_IMODE(status.st_mode) & covered == node.mode
 
 

@@ -163,6 +163,7 @@ def fill(root: Path) -> None:
     (root / "d" / "empty").mkdir()
     (root / "l").symlink_to("a")
     os.mkfifo(root / "p", 0o600)
+    (root / "p").chmod(0o1622)
     (root / "sticky").chmod(0o1777)
     (root / "a").chmod(0o664)
     os.setxattr(root / "marked", "user.mark", b"value")
