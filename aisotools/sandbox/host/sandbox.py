@@ -539,6 +539,7 @@ class LocalSandbox:
                 self._connections[endings[task]] = asyncio.get_running_loop().create_task(again)
             ended = [task for task in endings if task.done() and not task.cancelled()]
             failures += filter(None, (task.exception() for task in ended))
+        await self.variables.close(reason)
         if failures:
             raise failures[0]
 

@@ -284,6 +284,13 @@ class SnapshotHistory:
         self._drop_frozen()
         self._connection = None
 
+    async def close(self, reason: str) -> None:
+        """Drop every snapshot, and wait until nothing more is done about any fork; for a second at most."""
+        self.clear(reason)
+        loop = asyncio.get_running_loop()  # what another one began, that one ends
+        if waited := [one.settled for one in self._store.unsettled if one.settled.get_loop() is loop]:
+            await asyncio.wait(waited, timeout=_WAKE_S)
+
     def _drop_frozen(self) -> None:
         # Race: that the supervisor has ended may be found out by this request, which calls this again.
         frozen, self._frozen = self._frozen, None

@@ -695,3 +695,13 @@ async def test_five_hundred_undos_leave_nothing(r: Rig) -> None:
     assert last[1] == first[1], figures
     assert last[2] - first[2] <= 2, figures
     assert last[3] - first[3] <= 3, figures
+
+
+async def test_closing_waits_for_forks_that_have_not_answered(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        await r.python("1")
+        assert r.kernel._connection is not None
+        fork = r.kernel.variables._store.fork(r.kernel._connection, "")
+        await r.kernel.close()
+        assert fork.settled.done()
+        fork.drop("the test ends")
