@@ -217,6 +217,15 @@ def _classify_module(words: Words) -> CommandVerdict:
     return uncertain("module changes what programs are found")
 
 
+def _asks_queue(words: Words) -> CommandVerdict:
+    """Return the verdict on a program that shows jobs, which asks the daemons of the queue for them.
+
+    These run on another machine, which nothing here names. Even what needs no answer of theirs may get the
+    settings from there.
+    """
+    return contacts("", f"{words[0].display} asks the daemons of the queue, on another machine")
+
+
 def _classify_service(words: Words) -> CommandVerdict:
     arguments = [word.text for word in words[1:]]
     shows = arguments == ["--status-all"] or (
@@ -295,22 +304,21 @@ COMMANDS = (
     CommandSpec(names="tmux", classify=_classify_tmux, info_arguments="-V"),
     CommandSpec(names="screen", classify=_classify_screen, info_arguments="--version --help -v -h -ls -list"),
     CommandSpec(
-        names="squeue sinfo sacct sstat sprio sshare sreport seff qhost qselect bjobs bqueues bhosts "
-        "lsload lshosts condor_q condor_status showq checkjob smap reportseff",
-        options="*",
-        operands=".",
-        allow_dynamic=True,
+        names="squeue sinfo sacct sstat sprio sshare sreport sdiag seff smap reportseff strigger qhost "
+        "qselect qacct qquota bjobs bqueues bhosts bhist bacct bpeek busers bparams bugroup bmgroup blimits "
+        "bresources bslots lsid lsload lshosts lsinfo lsclusters condor_q condor_status condor_history "
+        "condor_userprio condor_who condor_ping showq showbf showres showstart checkjob checknode mdiag "
+        "pbsnodes",
+        classify=_asks_queue,
         info_arguments="--help --version -h -V",
     ),
-    CommandSpec(
-        names="qstat", options="*", operands=".", allow_dynamic=True, info_arguments="--help --version -help"
-    ),
+    CommandSpec(names="qstat", classify=_asks_queue, info_arguments="--help --version -help"),
     CommandSpec(
         names="scontrol",
         classify=subcommands(
+            Subcommand(names="version, help"),
             Subcommand(
-                names="show, ping, version, listpids, getaddrs, help, hostnames, hostlist, errnumstr",
-                options="-oda --oneliner --details --all",
+                names="show, ping, listpids, getaddrs, hostnames, hostlist, errnumstr", classify=_asks_queue
             ),
             options="-odavQ --oneliner --details --all --verbose --quiet -M: --json? --yaml?",
             reason="changes jobs or the queue",
@@ -321,9 +329,7 @@ COMMANDS = (
     CommandSpec(
         names="sacctmgr",
         classify=subcommands(
-            Subcommand(
-                names="show, list", options="-npPo --noheader --parsable --parsable2 --associations -s"
-            ),
+            Subcommand(names="show, list", classify=_asks_queue),
             options="-inpPQrsv --parsable2 --parsable --noheader --readonly",
             reason="changes accounts",
             effect=Effect.REMOTE_ACTION,
@@ -384,9 +390,10 @@ COMMANDS = (
         ),
         info_arguments="--version --help help version",
     ),
+    # They ask the other machines of the cluster.
+    CommandSpec(names="mmlsquota mmlsfs mmlsfileset mmlscluster mmgetstate mmdf", classify=_asks_queue),
     CommandSpec(
-        names="mmlsquota mmlsfs mmlsfileset mmdf lquota pwdx systemd-cgls systemd-detect-virt systemd-path "
-        "systemd-escape",
+        names="lquota pwdx systemd-cgls systemd-detect-virt systemd-path systemd-escape",
         options="*",  # none of them changes anything
         operands=".",
     ),
