@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
+from aisotools.policy.shell.substitutions import is_count, is_program_path, without_counts
+
 # ---- values
 
 PieceKind = Literal["literal", "variable", "number", "unknown", "channel"]
@@ -113,32 +115,6 @@ def name_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# ---- quotes
-
-_ANSI_ESCAPE = re.compile(
-    r"\\(?:([abeEfnrtv\\'\"?])|([0-7]{1,3})|x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|(.))",
-    re.DOTALL,
-)
-_ANSI_CHARACTERS = dict(zip("abeEfnrtv\\'\"?", "\a\b\x1b\x1b\f\n\r\t\v\\'\"?", strict=True))
-
-
-def decode_ansi(body: str) -> str | None:
-    """Return what the text between `$'` and `'` stands for; None if its meaning depends on the locale."""
-    ambiguous = False
-
-    def decode(escape: re.Match[str]) -> str:
-        nonlocal ambiguous
-        letter, octal, *hexadecimal, other = escape.groups()
-        if letter:
-            return _ANSI_CHARACTERS[letter]
-        number = int(octal, 8) if octal else int(next(filter(None, hexadecimal), "0"), 16)
-        ambiguous |= bool(other) or not 0 < number < 0x80
-        return chr(number) if number < 0x80 else ""
-
-    text = _ANSI_ESCAPE.sub(decode, body)
-    return None if ambiguous else text
-
-
 # ---- words
 
 _MAX_WORDS = 64  # that braces may expand to; more are treated as unknown
@@ -227,6 +203,9 @@ def expand(
     template = _template(token)
     if "{" not in template:
         word = _fill_holes(template, token.pieces, numbers)
+        pieces = [piece for piece in token.pieces if piece.text]
+        if len(pieces) == 1 and pieces[0].quoted and is_program_path(pieces[0].text):
+            return [replace(word, is_name=True)]
         return [_know_file(word, token, files) if files else word]
     alternatives = _expand_braces(template, token.pieces)
     if alternatives is None:
@@ -431,7 +410,6 @@ _HAS_MEANING = re.compile(
 _INTEGER = re.compile(r"-?[0-9]+")
 _PLAIN_BEGINNING = re.compile(r"[\w.]", re.ASCII)
 _PLAIN_WORD = re.compile(r"[\w./+-]+", re.ASCII)
-_MAX_COUNT_CHARS = 1000
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _NUMERIC_VARIABLES = name_set("BASHPID EPOCHSECONDS EUID LINENO PPID RANDOM SECONDS SRANDOM UID")
 _ARITHMETIC = re.compile(
@@ -451,20 +429,6 @@ _VARIABLE_SETTERS = name_set(
     "mapfile readarray getopts declare typeset local export readonly let unset wait eval source . builtin "
     "command coproc trap enable time"
 )
-_COUNTED = r"(?!-)[\w./-]+"
-_COUNT = re.compile(
-    r"\$\((?:[^;&()`\n|]*\|)*\s*(?:wc\s+-[lwcm](?:\s*<\s*[\w./-]+|\s*<\s*\"?\$\{?\w+\}?\"?)?"
-    r"(?:\s*\|\s*tr\s+-d\s+(?:' '|\"\ \"|'\[:space:\]'))?"
-    rf"|wc\s+-[lwcm]\s+{_COUNTED}\s*\|\s*(?:cut\s+-d\s?(?:' '|\"\ \")\s+-f\s?1|awk\s+'\{{print\s*\$1\}}')"
-    r"|nproc(?:\s+--all)?|date\s+\+%[sYmdHMSju]|id\s+-[ug]"
-    # A name that begins with a dash would be an option, such as one that prints other things.
-    rf"|grep\s+-[Eivw]*c[Eivw]*\s+(?:'(?!-)[^']*'|\"(?!-)[^\"$`\\]*\"|[\w.]+)(?:\s+{_COUNTED})?"
-    rf"|stat\s+-c\s?(?P<q>['\"]?)%[sYXZhiugbB](?P=q)\s+{_COUNTED}"
-    rf"|du\s+-(?:s[bkm]?|[bkm]s)\s+{_COUNTED}\s*\|\s*cut\s+-f\s?1)\s*\)",
-    re.ASCII,
-)
-"""A command substitution that prints numbers and nothing else: a count, a size, a time."""
-_NO_COUNT = re.compile(r"""\$\(\s*grep\s+-\w+\s+(?:'[^']*'|"[^"]*"|[\w.]+)\s*\)|\|\s*\|""")
 _NUMERIC_COMPARISONS = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
 
 
@@ -638,18 +602,8 @@ def _are_integers(word: Token) -> bool:
     return _is_integer(word) or bool(re.fullmatch(r"\{[0-9]+\.\.[0-9]+\}", word.bare))
 
 
-def is_count(source: str) -> bool:
-    """Return whether a command substitution certainly prints numbers alone, or nothing.
-
-    Case: `grep -c` and `stat` print names of files as well if they get several, and a name may be `a[$(id)]`,
-    which arithmetic runs. So they get one, that is written here; `||` would let another command print, too.
-    """
-    return len(source) < _MAX_COUNT_CHARS and bool(_COUNT.fullmatch(source)) and not _NO_COUNT.search(source)
-
-
 def _is_plain_arithmetic(source: str, numbers: frozenset[str]) -> bool:
-    if "$(" in source and len(source) <= _MAX_COUNT_CHARS:
-        source = _COUNT.sub(lambda match: "0" if is_count(match[0]) else match[0], source)
+    source = without_counts(source)
     if not _ARITHMETIC.fullmatch(source):
         return False
     # 0x1f is a number, not a name.

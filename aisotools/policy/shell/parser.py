@@ -20,8 +20,8 @@ from aisotools.policy.shell.expansion import (
     Redirect,
     SimpleCommand,
     Token,
-    decode_ansi,
 )
+from aisotools.policy.shell.substitutions import decode_ansi
 
 # A word, a blank and an operator are a step each, and so is a line in which the end of a here-document is
 # looked for once more. The event loop waits meanwhile.

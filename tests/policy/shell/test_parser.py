@@ -7,8 +7,9 @@ import subprocess
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from aisotools.policy.shell.expansion import Word, decode_ansi, expand
+from aisotools.policy.shell.expansion import Word, expand
 from aisotools.policy.shell.parser import MAX_DEPTH, parse_shell
+from aisotools.policy.shell.substitutions import decode_ansi
 
 
 def commands_of(text: str) -> list[list[str]]:

@@ -9,10 +9,12 @@ from aisotools.policy.shell.commands import (
     archives,
     biology,
     builtins,
+    checkers,
     coreutils,
     documents,
     git,
     interpreters,
+    machine,
     mutating,
     network,
     packages,
@@ -46,7 +48,9 @@ COMMANDS: tuple[CommandSpec, ...] = (
     *biology.COMMANDS,
     *packages.COMMANDS,
     *services.COMMANDS,
+    *machine.COMMANDS,
     *interpreters.COMMANDS,
+    *checkers.COMMANDS,
     *wrappers.COMMANDS,
     *builtins.COMMANDS,
 )
@@ -55,8 +59,8 @@ COMMANDS: tuple[CommandSpec, ...] = (
 UNSPECIFIED = name_set(
     "split csplit    mktemp tempfile logger wall write uudecode zip cpio pax "
     "updatedb  mandb etags  swapoff umount modprobe insmod rmmod hwclock adjtimex "
-    "useradd userdel usermod groupadd groupdel passwd chpasswd visudo vipw chsh chfn iptables ip6tables "
-    "nft ufw setenforce localedef ssh-copy-id losetup pivot_root blockdev renice "
+    "useradd userdel usermod groupadd groupdel passwd chpasswd visudo vipw chsh chfn "
+    "setenforce localedef ssh-copy-id losetup pivot_root blockdev renice "
     "setcap dmsetup exportfs sync aptitude zypper port "
     "emerge easy_install"
 )
@@ -92,8 +96,8 @@ _ANSWER_QUESTIONS = name_set(
     "msginit cscope doxygen sphinx-build mkdocs hugo objcopy strip ranlib gdbserver lldb-server "
     "zig crystal nim gleam elm stack cabal opam dune coqc agda ld.gold ld.lld lld mold ccache "
     "sccache distcc "
-    "markdownlint vale codespell typos actionlint cppcheck clang-format clang-tidy "
-    "gofmt golangci-lint staticcheck rust-analyzer pyright basedpyright ty vulture autopep8 yapf "
+    "markdownlint vale actionlint clang-tidy "
+    "golangci-lint staticcheck rust-analyzer pyright basedpyright ty vulture "
     "autoflake pyupgrade "
     "hatch flit rye pip-compile pip-audit safety cookiecutter copier ab wrk siege hey vegeta "
     "google-chrome chromium firefox  inkscape gimp blender libreoffice soffice vlc sox lame oggenc gs "
@@ -121,7 +125,7 @@ _SHORT_QUESTIONS = frozenset(("-help", "-version", "-h", "-V", "-v", "version"))
 _TAKES_ARGUMENTS_FROM_FILES = name_set(
     "nm size objdump readelf strings ar addr2line c++filt gprof ranlib strip objcopy as ld gcc g++ cc c++ "
     "clang clang++ gfortran llvm-nm llvm-size llvm-objdump "
-    "javac java javap javadoc jar otool rustc protoc tsc swiftc windres elfedit"
+    "clang-format javac java javap javadoc jar otool rustc protoc tsc swiftc windres elfedit"
 )
 """Programs for which `@file` stands for arguments that are in the file."""
 _LOADS_PLUGINS = name_set("nm objdump ar llvm-nm llvm-objdump")

@@ -57,12 +57,16 @@ def _classify_compressor(words: Words) -> CommandVerdict:
     prints_always = any(
         word.text in {"-c", "-dc", "-cd", "-cdf", "--stdout", "--to-stdout"} for word in words
     )
-    tests = "gzip" in words[0].display and any(word.text == "-t" for word in words)
+    # In gzip, nothing takes back that it lists or tests.
+    tests = "gzip" in words[0].display and any(map(_GZIP_SHOWS.fullmatch, (w.text or "" for w in words[1:])))
     parsed = parse_options(words, _COMPRESS, allow_dynamic=prints_always or tests)
     prints = parsed.has("-c", "-l", "-t", "--stdout", "--to-stdout", "--list", "--test")
     if prints or not parsed.operands:
         return merge([option_verdict(parsed), *map(reads, parsed.operands)])
     return merge([option_verdict(parsed), *(role_verdict("m", file, "") for file in parsed.operands)])
+
+
+_GZIP_SHOWS = re.compile(r"-[vqN]*[lt][vqNlt]*|--list|--test")
 
 
 def _classify_zstd(words: Words) -> CommandVerdict:
@@ -201,7 +205,17 @@ def _classify_ar(words: Words) -> CommandVerdict:
     return uncertain("ar changes an archive")
 
 
+def _classify_jar(words: Words) -> CommandVerdict:
+    """Return the verdict on jar, which lists with `tf` in front. Of the others, `-J` has options of Java."""
+    letters = (words[1].text or "").removeprefix("-") if len(words) > 2 else ""
+    lists = re.fullmatch(r"[tvf]{2,3}", letters) and {"t", "f"} <= set(letters)
+    if lists and all(word.text and word.text[0] not in "-@" for word in words[2:]):
+        return reads(words[2])
+    return uncertain("jar writes files")
+
+
 COMMANDS = (
+    CommandSpec(names="jar", classify=_classify_jar, info_arguments="--version --help"),
     CommandSpec(
         names="gzip gunzip bzip2 bunzip2 xz unxz lzma unlzma pigz unpigz pbzip2 pbunzip2 lbzip2 lbunzip2 "
         "pixz lzip "

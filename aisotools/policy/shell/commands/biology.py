@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from aisotools.core.types import Effect
-from aisotools.policy.shell.expansion import Word, literal, without_beginning
+from aisotools.policy.shell.expansion import Word, literal, name_set, without_beginning
 from aisotools.policy.shell.options import (
     CommandSpec,
     Words,
@@ -119,7 +119,13 @@ _BED = (
 def _classify_samtools_view(words: Words) -> CommandVerdict:
     """Return the verdict on a subcommand of samtools that prints; a second operand is a region."""
     parsed = parse_options(words, f"{_SAM_GLOBAL} {_SAM_VIEW}", allow_dynamic=True)
-    return merge([option_verdict(parsed), *(_alignment(word) for word in parsed.operands[:1])])
+    shows_header = parsed.has("-H", "--header-only") and {o.name for o in parsed.options} <= _SAM_HEADER
+    look = reads_or_contacts if shows_header else _alignment
+    return merge([option_verdict(parsed), *(look(word) for word in parsed.operands[:1])])
+
+
+_SAM_HEADER = name_set("-H --header-only -h --with-header --no-PG -S -@ --threads --verbosity")
+"""Options with which the header is printed as text, for which no reference is looked up."""
 
 
 def _alignment(word: Word) -> CommandVerdict:

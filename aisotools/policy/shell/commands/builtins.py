@@ -8,6 +8,7 @@ from itertools import pairwise
 from aisotools.core.types import Effect
 from aisotools.policy.shell.expansion import Word, is_harmless_for_programs, is_harmless_in_shell, name_set
 from aisotools.policy.shell.options import (
+    Classifier,
     CommandSpec,
     Words,
     option_verdict,
@@ -110,9 +111,35 @@ def _classify_set(words: Words) -> CommandVerdict:
 
 
 def _classify_shopt(words: Words) -> CommandVerdict:
-    parsed = parse_options(words, "-supq")
-    all_harmless = all(word.text in _SHOPT_NAMES for word in parsed.operands)
+    parsed = parse_options(words, "-supqo")
+    asks = not parsed.has("-s", "-u") and not any(word.may_split for word in parsed.operands)
+    all_harmless = asks or all(word.text in _SHOPT_NAMES for word in parsed.operands)
     return merge([option_verdict(parsed), NO_EFFECT if all_harmless else uncertain(_CHANGES_PARSING)])
+
+
+def _shows_with(options: str, *, operands: str = ".", needs: str = "", alone: bool = True) -> Classifier:
+    """Return a classifier for builtins that only print with these options, and with `needs` among them.
+
+    Args:
+        options: The options with which the builtin prints.
+        operands: `-` if it has another effect on operands.
+        needs: The option without which it does something else.
+        alone: Whether it prints without any argument, too.
+    """
+
+    def classify(words: Words) -> CommandVerdict:
+        parsed = parse_options(words, options)
+        name = words[0].display
+        shows = (not needs or parsed.has(needs)) and not (operands == "-" and parsed.operands)
+        is_alone = len(words) == 1
+        doubt = (
+            NO_EFFECT
+            if (alone if is_alone else shows and parsed.options)
+            else uncertain(f"{name} changes how commands are read")
+        )
+        return merge([option_verdict(parsed), doubt])
+
+    return classify
 
 
 def _classify_alias(words: Words) -> CommandVerdict:
@@ -162,9 +189,14 @@ def _classify_wait(words: Words) -> CommandVerdict:
 
 
 # Most builtins know no --help, or would take it for a name; so nothing is assumed about it. Builtins that are
-# missing here (let, enable, bind, complete, fc, ...) can run commands or change what names mean.
+# missing here (let, ...) can run commands or change what names mean.
 COMMANDS = (
-    CommandSpec(names="cd pushd popd dirs", options="-LPe@n", operands=".", allow_dynamic=True),
+    CommandSpec(names="cd pushd popd", options="-LPe@n", operands=".", allow_dynamic=True),
+    CommandSpec(names="dirs", options="-lpv -#", operands=".", info_arguments=""),
+    CommandSpec(names="enable", classify=_shows_with("-anps", operands="-"), info_arguments=""),
+    CommandSpec(names="complete", classify=_shows_with("-p", needs="-p"), info_arguments=""),
+    CommandSpec(names="bind", classify=_shows_with("-lpPsSvVX -q:", operands="-"), info_arguments=""),
+    CommandSpec(names="fc", classify=_shows_with("-lnr -#", needs="-l", alone=False), info_arguments=""),
     CommandSpec(names="printf", classify=_classify_printf),
     CommandSpec(names="read", classify=_classify_read, info_arguments=""),
     CommandSpec(names="mapfile readarray", classify=_classify_mapfile, info_arguments=""),

@@ -48,12 +48,6 @@ _GREP = (
 )
 
 
-_IP_FLAGS = frozenset(("-4", "-6", "-s", "-d", "-h", "-j", "-p", "-o", "-br", "-brief", "-c"))
-_IP_OBJECTS = frozenset(
-    ("a", "addr", "address", "l", "link", "r", "route", "n", "neigh", "neighbour", "rule"),
-)
-
-
 _FILES_OF_READERS = {
     "wc": "--files0-from:L",
     "du dust": "--files0-from:L -X:r --exclude-from:r",
@@ -137,14 +131,6 @@ def _classify_sysctl(words: Words) -> CommandVerdict:
     parsed = parse_options(words, "-aAXbeNnq -r: --all --values --names --binary --ignore --pattern:")
     sets = any("=" in operand.display or operand.text is None for operand in parsed.operands)
     return merge([option_verdict(parsed), uncertain("sysctl sets a parameter") if sets else NO_EFFECT])
-
-
-def _classify_ip(words: Words) -> CommandVerdict:
-    arguments = [word.text or "" for word in words[1:] if word.text not in _IP_FLAGS]
-    shows = len(arguments) == 1 or arguments[1:2] in (["show"], ["list"], ["ls"])
-    if arguments and arguments[0] in _IP_OBJECTS and shows:
-        return NO_EFFECT
-    return uncertain("ip may change the network")
 
 
 def _classify_getent(words: Words) -> CommandVerdict:
@@ -523,7 +509,6 @@ COMMANDS = (
     CommandSpec(names="lastlog", options="-b: -t: -u: --before: --time: --user:", operands="-"),
     CommandSpec(names="top", classify=_classify_top),
     CommandSpec(names="sysctl", classify=_classify_sysctl),
-    CommandSpec(names="ip", classify=_classify_ip),
     CommandSpec(
         names="ifconfig",
         options="-asv",

@@ -77,6 +77,10 @@ _READ_OPTIONS = {
     "diff-index": _DIFF,
     "diff-tree": _DIFF,
     "for-each-ref": f"-s --count: --shell {_LISTING}",
+    "check-ref-format": "--normalize --allow-onelevel --no-allow-onelevel --refspec-pattern --branch",
+    "column": "--mode? --raw-mode: --width: --indent: --nl: --padding: --command:",
+    "show-index": "--object-format:",
+    "hash-object": "-t: --stdin --path: --no-filters --literally -w!c",
     "grep": "-aiIwvhHEGPFnlLczorpWq -e: -f:r -A: -B: -C: -m: -# --cached --no-index --untracked "
     "--exclude-standard --no-exclude-standard --recurse-submodules --text --ignore-case --word-regexp "
     "--invert-match --full-name --extended-regexp --basic-regexp --perl-regexp --fixed-strings "
@@ -358,6 +362,8 @@ def _changes_otherwise(subcommand: str, words: Words) -> bool:
     """Return whether a subcommand that is listed as reading does so only with other arguments."""
     if subcommand == "add":
         return not any(word.text in {"-n", "--dry-run"} for word in words[1:])
+    if subcommand == "hash-object":  # with -w it puts into the repository what it reads
+        return any(word.prefix.startswith("-") and "w" in word.prefix.partition("=")[0] for word in words[1:])
     if subcommand == "apply":  # looks at the patch only with one of these, unless --apply follows
         arguments = {word.text for word in words[1:]}
         return arguments.isdisjoint({"--stat", "--numstat", "--summary", "--check"}) or "--apply" in arguments

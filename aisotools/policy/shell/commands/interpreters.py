@@ -194,16 +194,23 @@ def _classify_ldd(words: Words) -> CommandVerdict:
     return merge(verdicts)
 
 
-_COMPILER_SHOWS = re.compile(
-    r"-dump(?:version|machine|fullversion|specs)|--?print-[a-z-]+(?:=[\w.+/-]+)?|--help(?:=[\w,^-]+)?|--version|-v",
-    re.ASCII,
-)
+_PRINTS = {
+    "perl": re.compile(r"-V(?::[a-z0-9_]+:?)?"),
+    "java": re.compile(r"(?:-XshowSettings(?::\w+)? |-XX:\+PrintFlagsFinal )+--?version"),
+    # Case: even with -N, which only shows the cache, cmake runs a PreLoad.cmake of the folder.
+    "cmake": re.compile(r"--help-(?:command|module|policy|property|variable|manual)(?:-list| [\w<>():-]+)"),
+    # Case: these it answers from the file that says what to build, before it writes its log.
+    "ninja": re.compile(r"-t (?:list|targets|rules|commands|compdb)(?: [\w./][\w./-]*)*"),
+}
+"""What some of those that run code only print for: their arguments, with blanks between."""
 
 
-def _classify_compiler(words: Words) -> CommandVerdict:
-    """Return the verdict on a compiler, which only prints when it gets nothing but options that show."""
-    if len(words) > 1 and all(word.text and _COMPILER_SHOWS.fullmatch(word.text) for word in words[1:]):
-        return NO_EFFECT
+def _classify_printing(words: Words) -> CommandVerdict:
+    """Return the verdict on a program that runs code, but for some arguments with which it prints."""
+    texts = [word.text or "\0" for word in words[1:]]
+    name = (words[0].text or "").rpartition("/")[2]
+    if not any(" " in text for text in texts) and _PRINTS[name].fullmatch(" ".join(texts)):
+        return reads(literal("build.ninja")) if name == "ninja" else NO_EFFECT
     return merge([uncertain(f"{words[0].display} {_RUNS_CODE}"), *map(reads, _likely_files(words))])
 
 
@@ -233,11 +240,6 @@ def _classify_terraform(words: Words) -> CommandVerdict:
 
 COMMANDS = (
     CommandSpec(
-        names="gcc cc g++ c++ clang clang++ gfortran",
-        classify=_classify_compiler,
-        info_arguments="--version --help -v",
-    ),
-    CommandSpec(
         names="python pypy",
         classify=_classify_python,
         info_arguments="--version -V -VV --help -h -? --help-env --help-xoptions --help-all",
@@ -253,19 +255,20 @@ COMMANDS = (
         info_arguments="--version --help",
     ),
     CommandSpec(
-        names="deno bun ruby perl php lua luajit tclsh Rscript R ghci java javac "
-        "tsc ocaml guile make gmake cmake ninja meson mypy gnuplot dc octave matlab "
+        names="deno bun ruby lua luajit tclsh Rscript R ghci javac "
+        "tsc ocaml guile make gmake meson mypy gnuplot dc octave matlab "
         "julia nvcc ghc erl elixir racket sage nasm as ld pdflatex xelatex lualatex "
         "bibtex biber dot neato "
         "sqlplus eslint prettier jest vitest bandit nbstripout jupytext papermill "
         "pydoc pydoc3 "
-        "hyperfine shfmt protoc swig bison flex m4 ctest cpack autoconf automake bear gcov",
+        "hyperfine protoc swig bison flex m4 ctest cpack autoconf automake bear gcov",
         options="*",
         effect=Effect.LOCAL_MUTATION,
         reason=_RUNS_CODE,
         certain=False,
         info_arguments=_INFO,
     ),
+    CommandSpec(names="perl java cmake ninja", classify=_classify_printing, info_arguments=_INFO),
     *(
         # They read their settings first, which name code: `init-hook`, `local-plugins`, a file of Perl.
         CommandSpec(
@@ -316,6 +319,7 @@ COMMANDS = (
             reason=_RUNS_CODE,
         ),
         info_arguments="version env help",
+        obeys="go.mod go.work",  # which name the toolchain that it fetches and runs instead
     ),
     CommandSpec(
         names="jupyter",

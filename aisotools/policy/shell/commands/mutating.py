@@ -173,8 +173,7 @@ COMMANDS = (
         reason="destroys contents",
     ),
     CommandSpec(
-        names="mkfs fdisk parted sfdisk gdisk mkswap cryptsetup lvremove vgremove zpool debugfs tune2fs "
-        "e2fsck fsck mkdosfs mke2fs hdparm nvme badblocks",
+        names="mkfs parted mkswap cryptsetup lvremove vgremove debugfs e2fsck fsck mkdosfs mke2fs badblocks",
         options="*",
         operands="d",
         effect=Effect.DESTRUCTIVE,

@@ -195,6 +195,13 @@ COMMANDS = (
         ),
     ),
     CommandSpec(
+        names="apt-config",
+        classify=subcommands(
+            Subcommand(names="dump", options="--empty --no-empty --format:"), reason="may do more than show"
+        ),
+        info_arguments="--version --help -v -h",
+    ),
+    CommandSpec(
         names="apt-mark",
         classify=subcommands(
             Subcommand(names="showauto, showmanual, showhold, showinstall"), reason=_CHANGES_INSTALLED
@@ -323,6 +330,7 @@ COMMANDS = (
             reason="installs toolchains",
         ),
         info_arguments="--version -V --help -h",
+        obeys="rust-toolchain rust-toolchain.toml",  # it installs what these name
     ),
     CommandSpec(
         names="pkg-config pkgconf",

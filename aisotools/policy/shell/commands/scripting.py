@@ -261,8 +261,9 @@ def _classify_duckdb(words: Words) -> CommandVerdict:
     """Return the verdict on duckdb: a database that is opened for reading alone, or none, and statements."""
     parsed = parse_options(words, _DUCKDB, one_dash=True)
     statements = [option.value for option in parsed.options if option.name in {"-c", "-s"}]
+    statements += parsed.operands[1:]
     verdicts = [option_verdict(parsed), *map(_duckdb_verdict, statements)]
-    databases = [word for word in parsed.operands if word.text != ":memory:"]
+    databases = [word for word in parsed.operands[:1] if word.text != ":memory:"]
     for word in databases:
         # A table of a database may be a view of any other file.
         verdicts.append(role_verdict("L", word, ""))
@@ -270,7 +271,7 @@ def _classify_duckdb(words: Words) -> CommandVerdict:
             verdicts.append(uncertain(f"it cannot be determined what duckdb opens as {word.display}"))
     if databases and not parsed.has("-readonly"):
         verdicts.append(uncertain("duckdb may write to a database that is not opened with -readonly"))
-    if not statements or len(parsed.operands) > 1:
+    if not statements or any(word.may_split for word in parsed.operands):
         verdicts.append(uncertain("duckdb runs what is typed, or comes from elsewhere"))
     return merge(verdicts)
 

@@ -85,6 +85,8 @@ _OPENSSL_READS = {
     "list": "-1 -commands -digest-commands -digest-algorithms -cipher-commands -cipher-algorithms "
     "-public-key-algorithms "
     "-disabled -verbose -providers -kdf-algorithms -mac-algorithms -standard-commands -options:",
+    "ecparam": "-in:r -inform: -noout -text -check -list_curves -name: -param_enc: -conv_form: -outform:",
+    "pkcs12": "-in:r -info -noout -nokeys -nocerts -clcerts -cacerts -nodes -noenc -legacy -nomacver",
     "prime": "-hex -generate -bits: -safe -checks:",
     "errstr": "",
     "base64": "-d -e -a -A -in:r -base64",
@@ -226,6 +228,14 @@ def _asks_queue(words: Words) -> CommandVerdict:
     return contacts("", f"{words[0].display} asks the daemons of the queue, on another machine")
 
 
+def _lists_networks(words: Words) -> CommandVerdict:
+    """Return the verdict on `nmcli device wifi list`, which looks for networks unless it is told not to."""
+    parsed = parse_options(words, "--rescan:")
+    value = parsed.value("--rescan")
+    is_told = value is not None and value.text == "no" and not parsed.operands
+    return merge([option_verdict(parsed), NO_EFFECT if is_told else uncertain("nmcli may look for networks")])
+
+
 def _classify_service(words: Words) -> CommandVerdict:
     arguments = [word.text for word in words[1:]]
     shows = arguments == ["--status-all"] or (
@@ -346,6 +356,13 @@ COMMANDS = (
     ),
     CommandSpec(names="module ml", classify=_classify_module, info_arguments="--version --help list avail"),
     CommandSpec(names="openssl", classify=_classify_openssl, info_arguments="version help --help --version"),
+    CommandSpec(
+        names="keytool",
+        options="-list -v -rfc -printcert -file:r -keystore:r -alias: -storetype: -storepass: -cacerts",
+        one_dash=True,
+        operands="-",
+        info_arguments="-help --help",
+    ),
     CommandSpec(names="ssh-keygen", classify=_classify_keygen, info_arguments=""),
     CommandSpec(names="gpg gpg2", classify=_classify_gpg),
     CommandSpec(
@@ -428,9 +445,23 @@ COMMANDS = (
         names="nmcli",
         classify=subcommands(
             Subcommand(
-                names="device status, device show, dev status, dev show, d status, d show, "
-                "connection show, con show, c show, c s, general status",
+                names="device status, dev status, d status, general status",
                 operands="-",
+            ),
+            Subcommand(
+                names="device show, dev show, d show, connection show, con show, c show, c s",
+                options="--active --order:",
+                operands=".",
+                allow_dynamic=False,
+            ),
+            # It looks for networks unless it is told not to.
+            Subcommand(
+                names="device wifi list, dev wifi list, d wifi list, d w list",
+                options="--rescan:",
+                classify=_lists_networks,
+            ),
+            Subcommand(
+                names="general permissions, general logging, networking, radio, radio all", operands="-"
             ),
             Subcommand(names="device, dev, d, connection, con, c, general, g", operands="-"),
             options="-tpo -f: -g: -m: -c: -e: -w: --terse --pretty --overview --fields: --get-values: "
@@ -442,8 +473,10 @@ COMMANDS = (
     ),
     CommandSpec(
         names="ethtool",
-        options="-i -k -g -a -c -l -S -T -P --driver --show-features --show-offload --show-ring --show-pause "
-        "--show-coalesce --show-channels --statistics --show-time-stamping --show-permaddr",
+        options="-i -k -g -a -c -l -m -n -u -x -S -T -P --driver --show-features --show-offload --show-ring "
+        "--show-pause --show-coalesce --show-channels --statistics --show-time-stamping --show-permaddr "
+        "--show-eee --show-fec --show-priv-flags --show-rxfh --show-rxfh-indir --show-nfc --show-ntuple "
+        "--module-info --show-tunnels",
         one_dash=True,
         operands=".",
     ),
