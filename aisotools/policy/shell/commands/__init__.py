@@ -58,10 +58,10 @@ COMMANDS: tuple[CommandSpec, ...] = (
 
 UNSPECIFIED = name_set(
     "split csplit    mktemp tempfile logger wall write uudecode zip cpio pax "
-    "updatedb  mandb etags  swapoff umount modprobe insmod rmmod hwclock adjtimex "
+    "updatedb  mandb etags  swapoff umount insmod rmmod adjtimex "
     "useradd userdel usermod groupadd groupdel passwd chpasswd visudo vipw chsh chfn "
-    "setenforce localedef ssh-copy-id losetup pivot_root blockdev renice "
-    "setcap dmsetup exportfs sync aptitude zypper port "
+    "setenforce localedef ssh-copy-id pivot_root renice "
+    "setcap exportfs sync aptitude zypper port "
     "emerge easy_install"
 )
 """Programs without a specification that are known to do nothing but print for `--help` and `--version`."""

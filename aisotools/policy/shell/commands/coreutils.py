@@ -533,7 +533,7 @@ COMMANDS = (
     ),
     CommandSpec(
         names="lspci lsusb",
-        options="-vnkmtD -s: -d:",
+        options="-vnkmtDxbP -s: -d:",
         operands="-",
     ),
     CommandSpec(
@@ -551,7 +551,7 @@ COMMANDS = (
     CommandSpec(names="kill", classify=_classify_kill),
     CommandSpec(
         names="journalctl",
-        options="-frxekaq -u: -n? -b? -p: -o: -S: -U: -t: -g: -F: -D:r --unit: --lines? --boot? --dmesg "
+        options="-frxekaq -# -u: -n? -b? -p: -o: -S: -U: -t: -g: -F: -D:r --unit: --lines? --boot? --dmesg "
         "--priority: --output: --since: --until: --no-pager --user --system --grep: --list-boots "
         "--disk-usage --directory:r --file:r --fields --identifier: --follow --reverse --all --quiet "
         "--vacuum-size:D --vacuum-time:D --vacuum-files:D --rotate!s --flush!s --sync!s --cursor-file:w",

@@ -200,6 +200,9 @@ _PRINTS = {
     # Case: even with -N, which only shows the cache, cmake runs a PreLoad.cmake of the folder.
     "cmake": re.compile(r"--help-(?:command|module|policy|property|variable|manual)(?:-list| [\w<>():-]+)"),
     # Case: these it answers from the file that says what to build, before it writes its log.
+    "mpicc": re.compile(r"-show|--showme(?::[a-z]+)?"),
+    "mpicxx": re.compile(r"-show|--showme(?::[a-z]+)?"),
+    "mpif90": re.compile(r"-show|--showme(?::[a-z]+)?"),
     "ninja": re.compile(r"-t (?:list|targets|rules|commands|compdb)(?: [\w./][\w./-]*)*"),
 }
 """What some of those that run code only print for: their arguments, with blanks between."""
@@ -268,7 +271,9 @@ COMMANDS = (
         certain=False,
         info_arguments=_INFO,
     ),
-    CommandSpec(names="perl java cmake ninja", classify=_classify_printing, info_arguments=_INFO),
+    CommandSpec(
+        names="perl java cmake ninja mpicc mpicxx mpif90", classify=_classify_printing, info_arguments=_INFO
+    ),
     *(
         # They read their settings first, which name code: `init-hook`, `local-plugins`, a file of Perl.
         CommandSpec(
@@ -367,7 +372,14 @@ COMMANDS = (
         info_arguments="--version --help -h",
     ),
     CommandSpec(names="ldd", classify=_classify_ldd),
-    CommandSpec(names="llvm-config", options="*", operands="."),
+    # Scripts and programs that tell how something was built.
+    CommandSpec(
+        names="llvm-config pg_config mysql_config mariadb_config xml2-config xslt-config curl-config "
+        "python-config python3-config nc-config nf-config gdal-config geos-config gsl-config krb5-config "
+        "php-config pcre2-config libpng-config freetype-config",
+        options="*",
+        operands=".",
+    ),
     CommandSpec(
         names="cloc tokei scc sloccount",
         options="-qvcsC -t: -e: -f: -s: -w --by-file --by-file-by-lang --csv --json --yaml --md --xml "

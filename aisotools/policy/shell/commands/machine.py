@@ -79,15 +79,24 @@ def _shows_objects(flags: frozenset[str], objects: Mapping[str, frozenset[str]])
     return classify
 
 
-def _matches(pattern: str, reason: str) -> Classifier:
-    """Return a classifier for programs that only print if their arguments match a pattern, blanks between."""
+def _matches(pattern: str, reason: str, *, otherwise: CommandSpec | None = None) -> Classifier:
+    """Return a classifier for programs that only print if their arguments match a pattern, blanks between.
+
+    Args:
+        pattern: What all arguments are, in one text.
+        reason: What the program does with others, after its name.
+        otherwise: What judges a command with others; by default it is uncertain.
+    """
     shows = re.compile(pattern, re.ASCII)
 
     def classify(words: Words) -> CommandVerdict:
         texts = [word.text for word in words[1:]]
         known = [text for text in texts if text is not None and " " not in text]
-        is_shown = len(known) == len(texts) and shows.fullmatch(" ".join(known))
-        return NO_EFFECT if is_shown else uncertain(f"{words[0].display} {reason}")
+        if len(known) == len(texts) and shows.fullmatch(" ".join(known)):
+            return NO_EFFECT
+        if otherwise is not None:
+            return classify_by_spec(otherwise, words)
+        return uncertain(f"{words[0].display} {reason}")
 
     return classify
 
@@ -295,7 +304,69 @@ COMMANDS = (
     CommandSpec(names="smartctl", classify=_classify_smartctl, info_arguments=f"{_HELPS} --scan"),
     CommandSpec(names="dumpe2fs", options="-hfbgx", info_arguments="-V"),
     CommandSpec(names="xfs_info", info_arguments="-V"),
+    CommandSpec(
+        names="cryptsetup",
+        classify=_matches(
+            r"(?:status|luksDump|isLuks|luksUUID) [\w/.][\w/.-]*", "changes disks", otherwise=_CHANGES_DISKS
+        ),
+        info_arguments="--version --help -V -?",
+    ),
+    CommandSpec(
+        names="losetup",
+        classify=_matches(r"|-a|--all|-l|--list|-al|-la", "changes devices"),
+        info_arguments=_HELPS,
+    ),
+    CommandSpec(
+        names="dmsetup",
+        classify=_matches(
+            rf"(?:info|table|status|deps)(?: {_NAME})?|ls(?: --tree)?|targets|version", "changes devices"
+        ),
+        info_arguments="--version --help",
+    ),
+    CommandSpec(
+        names="blockdev",
+        classify=_matches(
+            r"(?:--get[a-z0-9]+ )+/dev/[\w/.-]+|--report(?: /dev/[\w/.-]+)*", "changes devices"
+        ),
+        info_arguments=_HELPS,
+    ),
+    # ---- clocks, kernel and hardware
+    CommandSpec(
+        names="hwclock", classify=_matches(r"|-r|--show|--get", "sets clocks"), info_arguments=_HELPS
+    ),
+    CommandSpec(names="zdump", options="-vVi -c: -t:", operands=".", info_arguments="--version --help"),
+    CommandSpec(
+        names="modprobe",
+        classify=_matches(
+            rf"-c|--showconfig|(?:-D|--show-depends|-n -v|-nv|-vn|--dry-run --verbose|--dry-run) {_NAME}",
+            "changes the kernel",
+        ),
+        info_arguments=_HELPS,
+    ),
+    CommandSpec(
+        names="cpupower",
+        classify=_matches(
+            r"(?:-c [\w,-]+ )?(?:frequency-info|idle-info|info)(?: -[a-z]+)*", "changes the processor"
+        ),
+        info_arguments="--version --help -v -h",
+    ),
+    # Case: -i asks other machines for the address from which they see this one.
+    CommandSpec(
+        names="inxi",
+        classify=_matches(r"|-[FxzbCMGANDSPIRB]+", "may ask the network"),
+        info_arguments="--version",
+    ),
+    CommandSpec(
+        names="systemd-resolve",
+        classify=_matches(r"(?:--no-pager )?(?:--status|--statistics)", "asks the network"),
+        info_arguments="--version --help -h",
+    ),
     # ---- security
+    CommandSpec(
+        names="gpgconf",
+        classify=_matches(r"--list-(?:dirs|components)(?: [a-z-]+)?", "changes settings"),
+        info_arguments="--version --help",
+    ),
     CommandSpec(
         names="getenforce sestatus getsebool aa-status apparmor_status",
         options="-avb --verbose --json --pretty-json --enabled --profiled --enforced --complaining",

@@ -173,7 +173,7 @@ COMMANDS = (
         reason="destroys contents",
     ),
     CommandSpec(
-        names="mkfs parted mkswap cryptsetup lvremove vgremove debugfs e2fsck fsck mkdosfs mke2fs badblocks",
+        names="mkfs parted mkswap lvremove vgremove debugfs e2fsck fsck mkdosfs mke2fs badblocks",
         options="*",
         operands="d",
         effect=Effect.DESTRUCTIVE,

@@ -87,6 +87,7 @@ _OPENSSL_READS = {
     "-disabled -verbose -providers -kdf-algorithms -mac-algorithms -standard-commands -options:",
     "ecparam": "-in:r -inform: -noout -text -check -list_curves -name: -param_enc: -conv_form: -outform:",
     "pkcs12": "-in:r -info -noout -nokeys -nocerts -clcerts -cacerts -nodes -noenc -legacy -nomacver",
+    "dhparam": "-in:r -inform: -noout -text -check -outform:",
     "prime": "-hex -generate -bits: -safe -checks:",
     "errstr": "",
     "base64": "-d -e -a -A -in:r -base64",

@@ -6,6 +6,20 @@ from aisotools.policy.shell.commands.builtins import COMMANDS
 from tests.policy.shell.commands.verdicts import wrong_effects
 
 EFFECTS = [
+    ("dirs -v", "read_only"),
+    ("dirs -c", "local_mutation?"),
+    ("enable -a", "read_only"),
+    ("enable -n x", "local_mutation?"),
+    ("enable -f x y", "local_mutation?"),
+    ("complete -p x", "read_only"),
+    ("complete -C x y", "local_mutation?"),
+    ("bind -P", "read_only"),
+    ("bind -x a", "local_mutation?"),
+    ("fc -l", "read_only"),
+    ("fc", "local_mutation?"),
+    ("fc -s", "local_mutation?"),
+    ("shopt -p extglob", "read_only"),
+    ("shopt -s extglob", "local_mutation?"),
     ("cd a/b", "read_only"),
     ("cd -P a", "read_only"),
     ("cd", "read_only"),

@@ -50,6 +50,12 @@ EFFECTS = [
     ("smartctl -l $x /dev/sda", "local_mutation?"),
     ("mdadm -Ds", "read_only"),
     ("mdadm -s", "local_mutation?"),
+    ("cryptsetup status x", "read_only"),
+    ("cryptsetup luksErase /dev/sda", "destructive"),
+    ("modprobe -n -v x", "read_only"),
+    ("modprobe x", "local_mutation?"),
+    ("inxi -Fx", "read_only"),
+    ("inxi -Fi", "local_mutation?"),
     ("gsettings get a b", "read_only"),
     ("gsettings set a b c", "local_mutation?"),
 ]
