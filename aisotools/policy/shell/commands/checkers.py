@@ -58,6 +58,20 @@ def _prints_with(
     return classify
 
 
+_RUSTFMT = _prints_with(
+    "-vql --check --edition: --style-edition: --color: --config: --config-path:r --verbose --quiet "
+    "--files-with-diff --emit:c --backup!c --print-config:c --skip-children --unstable-features",
+    "--check",
+    operands="L",  # a module may name any file that it consists of
+)
+
+
+def _classify_rustfmt(words: Words) -> CommandVerdict:
+    """Return the verdict on rustfmt, which may be that of another toolchain: `+name`."""
+    other = [word for word in words[1:] if word.prefix.startswith("+")]
+    return merge([_RUSTFMT(words), *(uncertain(f"rustup may fetch {word.display}") for word in other)])
+
+
 # ---- compilers
 
 _COMPILER_SHOWS = re.compile(
@@ -166,13 +180,7 @@ COMMANDS = (
     ),
     CommandSpec(
         names="rustfmt",
-        # A module may name any file that it consists of.
-        classify=_prints_with(
-            "-vql --check --edition: --style-edition: --color: --config: --config-path:r --verbose --quiet "
-            "--files-with-diff --emit:c --backup!c --print-config:c --skip-children --unstable-features",
-            "--check",
-            operands="L",
-        ),
+        classify=_classify_rustfmt,
         info_arguments="--version -V --help -h",
         obeys="rust-toolchain rust-toolchain.toml",  # which name the program that rustup runs instead
     ),
