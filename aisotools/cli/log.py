@@ -72,10 +72,14 @@ def ledger_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _find_ledger(session: str | None, folder: Path) -> Path | None:
-    """Return the ledger file of `session`, or of the latest session if that is None."""
+    """Return the ledger file of `session`, or of the latest session if that is None.
+
+    A session that is the path of a ledger is that ledger.
+    """
     if session is not None and session.endswith(".jsonl"):
         return Path(session)
-    paths = folder.glob(f"{session or '*'}.jsonl")
+    # Not as a pattern, nor as a part of a path: it is whatever somebody typed.
+    paths = (path for path in folder.glob("*.jsonl") if session in {None, path.stem})
     return max(paths, key=lambda path: path.stat().st_mtime, default=None)
 
 

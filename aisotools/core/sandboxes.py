@@ -6,6 +6,7 @@ other extension points.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -378,6 +379,5 @@ class SupportsSnapshotProcesses(Protocol):
 class SupportsPlaces(Protocol):
     """A sandbox of which only so many may be live at a time, so that a start may wait for a place."""
 
-    @property
-    def has_place(self) -> bool:
-        """True if a start would neither wait nor end the sandbox of somebody else."""
+    def start_at_once(self) -> asyncio.Task[SandboxStatus] | None:
+        """Begin a start that neither waits nor ends the sandbox of somebody else; None if there is none."""

@@ -238,9 +238,13 @@ class ApprovalManager:
 
         Not if that takes the place of another sandbox: the call may never run. Return the start, if any.
         """
-        if isinstance(sandbox, SupportsPlaces) and not sandbox.has_place:
-            return None
-        starting = asyncio.ensure_future(sandbox.start())
+        # Race: of two questions at once only one gets the last free place, so it is taken here and now.
+        if isinstance(sandbox, SupportsPlaces):
+            starting = sandbox.start_at_once()
+            if starting is None:
+                return None
+        else:
+            starting = asyncio.ensure_future(sandbox.start())
         self._starting.add(starting)
         starting.add_done_callback(self._forget_start)
         return starting

@@ -563,10 +563,15 @@ class PooledSandbox:
                 self._sandbox()
             yield
 
-    @property
-    def has_place(self) -> bool:
-        """True if a start would not wait for a slot; see `aisotools.core.sandboxes.SupportsPlaces`."""
-        return self._slots.has_place_for(self)
+    def start_at_once(self) -> asyncio.Task[SandboxStatus] | None:
+        """Start in a slot that is free now; see `aisotools.core.sandboxes.SupportsPlaces`."""
+        give_back = None if self._closed else self._slots.take_at_once(self)
+        if give_back is None:
+            return None
+        starting = asyncio.ensure_future(self._sandbox().start())
+        # Not in the task: one that is cancelled before its first step does nothing at all.
+        starting.add_done_callback(lambda _: give_back())
+        return starting
 
     async def start(self) -> SandboxStatus:
         """Start a worker once a slot is free; see `aisotools.core.sandboxes.Sandbox.start`."""

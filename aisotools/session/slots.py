@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -81,10 +81,17 @@ class SlotPool:
         """Return whether `holder` has a slot."""
         return holder in self._held
 
-    def has_place_for(self, holder: SlotHolder) -> bool:
-        """Return whether `holder` would get a slot, or has one, without waiting and without an eviction."""
+    def take_at_once(self, holder: SlotHolder) -> Callable[[], None] | None:
+        """Begin to use a slot that `holder` has, or that is free. Return what ends the use; None without one.
+
+        Unlike `use` it neither waits nor evicts anybody.
+        """
         is_free = not self._waiting and self.live + self._granted < self.max_live
-        return holder in self._held or (is_free and holder not in self._evictions)
+        if self._closed or not (holder in self._held or (is_free and holder not in self._evictions)):
+            return None
+        slot = self._held.setdefault(holder, _HeldSlot())
+        self._begin_use(slot)
+        return functools.partial(self._release, holder, slot)
 
     @asynccontextmanager
     async def use(self, holder: SlotHolder) -> AsyncIterator[None]:
@@ -112,11 +119,15 @@ class SlotPool:
                 slot = self._held[holder] = _HeldSlot()
             else:
                 self._grant_slots()
+        self._begin_use(slot)
+        return slot
+
+    @staticmethod
+    def _begin_use(slot: _HeldSlot) -> None:
         slot.uses += 1
         if slot.idle_timer is not None:
             slot.idle_timer.cancel()
             slot.idle_timer = None
-        return slot
 
     def _refuse_if_closed(self) -> None:
         # Case: a branch of a conversation, which is a session of its own.

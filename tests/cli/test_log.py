@@ -141,6 +141,13 @@ def test_without_a_ledger_the_status_is_two(
     assert run(*words, environ=environ) == (2, [expected])
 
 
+@pytest.mark.parametrize("session", ["/nowhere", "/", "../..", "*", "[a", "x" * 300, "a\0b"])
+def test_session_is_neither_a_pattern_nor_a_path(environ: dict[str, str], session: str) -> None:
+    write_ledger(environ, "first", time_s=2)
+    status, lines = run("verify", session, environ=environ)
+    assert (status, lines) == (2, [f"There is no ledger of session {session!r}."])
+
+
 def test_a_missing_file_is_an_error_of_one_line(environ: dict[str, str], tmp_path: Path) -> None:
     status, lines = run("show", str(tmp_path / "gone.jsonl"), environ=environ)
     assert status == 1

@@ -271,6 +271,9 @@ async def test_sandbox_does_not_start_while_a_person_thinks_if_it_would_take_the
     class Placed(CountingSandbox):
         has_place = False
 
+        def start_at_once(self) -> asyncio.Task[SandboxStatus] | None:
+            return asyncio.ensure_future(self.start()) if self.has_place else None
+
     setup = Setup(ScriptedApprover(["approve", "approve"]))
     spec = WorkerSpec(level="confined", workspace="/nowhere", limits=Limits())
     setup.env = dataclasses.replace(setup.env, sandbox=(sandbox := Placed(spec, setup.event_log)))

@@ -120,3 +120,23 @@ async def test_call_that_is_asked_about_takes_no_place_of_another_one_before_it_
         await busy
         await loop_turns()
         assert (await a.run_cell("x")).value["result"] == "1"
+
+
+async def test_questions_at_once_take_no_more_places_than_are_free(options: dict[str, Any]) -> None:
+    approver = Asking()
+    async with SessionPool(max_live=2, wait_s=600, **options, approver=approver) as pool:
+        a, *others = [await pool.get(key) for key in ("a", "b", "c", "d")]
+        assert not (await a.run_cell("x = 1")).is_error
+        for other in others:
+            await other.call("sandbox_read", {"path": "f"})  # opens it
+            await pool.stop(other.session_key)
+        asked = [
+            asyncio.create_task(other.call("sandbox_bash", {"command": "touch f"}, ask=True))
+            for other in others
+        ]
+        await eventually(lambda: pool.status().live == 2)
+        await loop_turns(50)
+        assert pool.status().waiting == 0
+        assert (await a.run_cell("x")).value["result"] == "1"
+        approver.answer.set()
+        await asyncio.wait(asked)

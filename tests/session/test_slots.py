@@ -69,19 +69,29 @@ async def test_used_slot_is_never_freed_and_waiting_ends_with_an_error() -> None
     await slots.close()
 
 
-async def test_place_is_there_for_who_has_one_or_where_one_is_free() -> None:
+async def test_slot_is_taken_at_once_by_who_has_one_or_where_one_is_free() -> None:
     slots, log, (a, b, c) = rig(3, max_live=2)
-    assert slots.has_place_for(a)
-    async with a.using(), b.using():
-        assert [slots.has_place_for(guest) for guest in (a, b, c)] == [True, True, False]
-    assert not slots.has_place_for(c), "somebody would be evicted for it"
+    ends = [slots.take_at_once(guest) for guest in (a, b, c)]
+    assert [end is None for end in ends] == [False, False, True]
+    again = slots.take_at_once(a)
+    assert again is not None
+    for end in (ends[0], again, ends[1]):
+        assert end is not None
+        end()
+    assert slots.take_at_once(c) is None, "somebody would be evicted for it"
     evicting = asyncio.ensure_future(slots.evict(a, "test"))
     await asyncio.sleep(0)
-    assert [slots.has_place_for(guest) for guest in (a, b, c)] == [False, True, False]
+    assert [slots.take_at_once(guest) for guest in (a, c)] == [None, None]
     await evicting
-    assert [slots.has_place_for(guest) for guest in (a, b, c)] == [True, True, True]
-    assert log == ["0 left: test"]
+    end = slots.take_at_once(c)
+    assert end is not None
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01), slots.use(a):  # b is evicted for it
+            await asyncio.Event().wait()
+    end()
+    assert log == ["0 left: test", "1 left: another conversation needed its place"]
     await slots.close()
+    assert slots.take_at_once(a) is None
 
 
 async def test_waiting_is_first_come_first_served_and_a_cancelled_turn_is_passed_on() -> None:
