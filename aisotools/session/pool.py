@@ -568,7 +568,11 @@ class PooledSandbox:
         give_back = None if self._closed else self._slots.take_at_once(self)
         if give_back is None:
             return None
-        starting = asyncio.ensure_future(self._sandbox().start())
+
+        async def start() -> SandboxStatus:
+            return await self._sandbox().start()
+
+        starting = asyncio.ensure_future(start())
         # Not in the task: one that is cancelled before its first step does nothing at all.
         starting.add_done_callback(lambda _: give_back())
         return starting
