@@ -25,9 +25,9 @@ from aisotools.policy.rules import Policy
 from aisotools.session.approvers import default_approver
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment
-from aisotools.session.options import is_number
 from aisotools.session.previews import Previewer, digest_of_file
 from aisotools.tools.adapter import definition_of, hints_of
+from aisotools.tools.validation import is_number
 from aisotools.workspace.protected_names import AllowedNames
 from aisotools.workspace.stamps import NAMED
 

@@ -183,11 +183,6 @@ def require_approver(approver: object) -> None:
         )
 
 
-def is_number(value: object) -> bool:
-    """Return whether `value` is a number. A bool is none."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def check_retained_bytes(value: object) -> int:
     """Return the budget of what a session retains, in bytes.
 

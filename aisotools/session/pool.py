@@ -39,10 +39,10 @@ from aisotools.core.types import ToolResult
 from aisotools.sandbox.confinement.detect import Detection
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.process.spawn import WorkerSpec
-from aisotools.session.options import is_number
 from aisotools.session.session import Session
 from aisotools.session.setup import SandboxFactory, detect_levels
 from aisotools.session.slots import SlotPool
+from aisotools.tools.validation import is_number
 from aisotools.workspace.lock import real_workspace, state_place
 
 _FREE_FILES = 64
@@ -608,8 +608,8 @@ class PooledSandbox:
 
     async def _enter_slot(self, using: AsyncExitStack) -> bool:
         """Use a slot until `using` is closed. Return False if the wait for one was interrupted."""
-        if self._slots.holds(self):
-            await using.enter_async_context(self._slots.use(self))  # at once: it waits for nothing
+        if (give_back := self._slots.take_at_once(self)) is not None:
+            using.callback(give_back)
             return True
         entering = asyncio.ensure_future(using.enter_async_context(self._slots.use(self)))
         self._entering.add(entering)

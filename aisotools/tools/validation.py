@@ -13,7 +13,7 @@ import reprlib
 import uuid
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any, cast, get_args
+from typing import Any, TypeGuard, cast, get_args
 
 from aisotools.core.exceptions import ArgumentError, ToolError
 from aisotools.core.types import Json, Origin, ToolCall
@@ -169,15 +169,18 @@ def make_call(name: object, arguments: object = None, *, origin: str, call_id: o
     return bounded_call(ToolCall(call_id or uuid.uuid4().hex, name, checked, origin=cast("Origin", origin)))
 
 
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether `value` is a number. A bool is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def check_deadline(timeout_s: object) -> None:
     """Refuse a deadline of a call that is neither None nor a number of seconds above 0.
 
     Raises:
         ValueError: If it is none.
     """
-    if timeout_s is None:
-        return
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
+    if timeout_s is not None and not (is_number(timeout_s) and timeout_s > 0):
         raise ValueError(f"timeout_s={timeout_s!r}: use a number of seconds above 0.")
 
 

@@ -15,10 +15,10 @@ Messages on the control socket (one JSON object per packet):
   `task {key, pid}`: a child of the worker is the keeper of a background task, and `stop_program {pid, kill}`:
   signal all below one, both by the number inside the sandbox; `adopt {worker}`: another process is the worker
   now; `kill {}`; and with `seq`: `freeze {stopped}` or `end` all that runs below, `thaw` what was frozen, but
-  for what was `stopped` before, or `drop` it,
-  or `clear {root}`: end all below a reader's keeper (see `sandbox.worker.fork`), and it last; or `mount
-  {unreadable, unwritable}`: mount what rules deny (see `sandbox.confinement.remounts`), whose `done` has a
-  `refusal`. Those with `scope` or `seq` name the parked forks in `keep`
+  for what was `stopped` before, or `drop` it, or `clear {root}`: end all below a reader's keeper (see
+  `sandbox.worker.fork`), and it last; or `mount {unreadable, unwritable}`: mount what rules deny (see
+  `sandbox.confinement.remounts`), whose `done` has a `refusal`. Those with `scope` or `seq` name the parked
+  forks in `keep`
 
 Threat: code of the sandbox ends, imitates or outlives what watches it, or survives its host.
 Mechanism: it is outside of the confinement, so that signals cannot reach it, and above all that is started,
