@@ -388,6 +388,13 @@ def _contacts_within(value: Word) -> CommandVerdict:
     return merge(contacts(host_from_operand(url), f"it contacts {url}") for url in urls)
 
 
+def matches_arguments(words: Words, pattern: re.Pattern[str]) -> bool:
+    """Return whether all arguments are known and match a pattern as a whole, with blanks between them."""
+    texts = [word.text for word in words[1:]]
+    known = [text for text in texts if text is not None and " " not in text]
+    return len(known) == len(texts) and pattern.fullmatch(" ".join(known)) is not None
+
+
 def option_verdict(parsed: ParsedCommand, *, program: str = "") -> CommandVerdict:
     """Return the verdict on the options of a command; uncertain if there are doubts about parsing it.
 

@@ -13,6 +13,7 @@ from aisotools.policy.shell.options import (
     CommandSpec,
     Words,
     classify_by_spec,
+    matches_arguments,
     option_verdict,
     parse_options,
 )
@@ -210,9 +211,8 @@ _PRINTS = {
 
 def _classify_printing(words: Words) -> CommandVerdict:
     """Return the verdict on a program that runs code, but for some arguments with which it prints."""
-    texts = [word.text or "\0" for word in words[1:]]
     name = (words[0].text or "").rpartition("/")[2]
-    if not any(" " in text for text in texts) and _PRINTS[name].fullmatch(" ".join(texts)):
+    if matches_arguments(words, _PRINTS[name]):
         return reads(literal("build.ninja")) if name == "ninja" else NO_EFFECT
     return merge([uncertain(f"{words[0].display} {_RUNS_CODE}"), *map(reads, _likely_files(words))])
 

@@ -15,6 +15,7 @@ from aisotools.policy.shell.options import (
     CommandSpec,
     Words,
     classify_by_spec,
+    matches_arguments,
     option_verdict,
     parse_options,
 )
@@ -90,9 +91,7 @@ def _matches(pattern: str, reason: str, *, otherwise: CommandSpec | None = None)
     shows = re.compile(pattern, re.ASCII)
 
     def classify(words: Words) -> CommandVerdict:
-        texts = [word.text for word in words[1:]]
-        known = [text for text in texts if text is not None and " " not in text]
-        if len(known) == len(texts) and shows.fullmatch(" ".join(known)):
+        if matches_arguments(words, shows):
             return NO_EFFECT
         if otherwise is not None:
             return classify_by_spec(otherwise, words)
