@@ -15,7 +15,13 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from aisotools.policy.shell.substitutions import is_count, is_program_path, without_counts
+from aisotools.policy.shell.substitutions import (
+    is_count,
+    is_plain_name,
+    is_program_path,
+    printed_beginning,
+    without_counts,
+)
 
 # ---- values
 
@@ -370,11 +376,12 @@ def _fill_holes(template: str, pieces: tuple[Piece, ...], numbers: Collection[st
         if piece.kind == "literal":
             continue
         is_path = piece.kind == "variable" and piece.text.strip("{}") in ABSOLUTE_PATH_VARIABLES
-        is_number = piece.kind == "number" or piece.text.strip("{}") in numbers
+        is_number = piece.kind == "number" or piece.text.strip("{}") in numbers or is_plain_name(piece.text)
         is_channel = piece.kind == "channel"
         is_first = prefix is None and not "".join(display[:-1])
         if is_first:
-            prefix = "/dev/fd/" if is_channel else "/" if is_path else "0" if is_number else ""
+            beginning = printed_beginning(piece.text) if piece.kind == "unknown" else ""
+            prefix = "/dev/fd/" if is_channel else "/" if is_path else "0" if is_number else beginning
         elif prefix is None:
             prefix = "".join(display[:-1])
         splits = not piece.quoted or (piece.kind == "variable" and _EXPANDS_TO_SEVERAL.fullmatch(piece.text))
@@ -574,6 +581,8 @@ def _sets_plainly(command: SimpleCommand) -> bool:
     if not words:
         return True
     name = _program(command)
+    if name == "command" and len(words) > 1 and words[1].bare in {"-v", "-V"}:
+        return True  # it only looks for programs
     if "{" in name or any(piece.kind != "literal" for piece in words[0].pieces):
         return False
     if name == "read":

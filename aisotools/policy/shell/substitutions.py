@@ -91,3 +91,29 @@ def is_program_path(source: str) -> bool:
     Without quotes, a folder of `PATH` with a blank in its name makes several words.
     """
     return bool(_PROGRAM_PATH.fullmatch(source))
+
+
+# ---- names and folders
+
+_PLAIN_NAME = re.compile(
+    r"\$\( *(?:whoami|logname|id +-un|hostname(?: +-s)?|uname(?: +-[srm])?"
+    r"|date(?: +-u)?(?: +(?:-d ?|--date=)'[\w +-]*')?"
+    r" +(?P<q>['\"]?)\+(?!-)(?:%[YymdHMSFTjuNsVGgU]|[\w.:/-])*(?P=q)) *\)",
+    re.ASCII,
+)
+_FOLDER = re.compile(
+    r"\$\( *(?:pwd(?: +-[PL])?|git +rev-parse +--show-toplevel)(?: +2> ?/dev/null)? *\)", re.ASCII
+)
+
+
+def is_plain_name(source: str) -> bool:
+    """Return whether a command substitution prints one word, which is no option: a user's name, a date."""
+    return bool(_PLAIN_NAME.fullmatch(source))
+
+
+def printed_beginning(source: str) -> str:
+    """Return how what a command substitution prints begins; empty if it is not known.
+
+    A folder is printed with its whole path, which may have blanks in it, or nothing is.
+    """
+    return "/" if _FOLDER.fullmatch(source) else ""

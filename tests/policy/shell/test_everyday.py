@@ -8,7 +8,8 @@ list, of 313, 7.7 % were asked when it was new; of its held-out half 8.8 %, 7.5 
 extended for the other, and 2.0 % after it had been looked at itself. Of 194 that were written after that, 8
 (4.1 %) were asked when they were new. Of a fourth list, of 557 in two parts, 33 (5.9 %) were asked when it
 was new: 1.4 % of the part with the usual programs, 10.4 % of the other. Of the held-out half of that one,
-11.6 %, and 9.7 % after the tables were extended for the rest; a third of those use `sudo`, always asked.
+11.6 %, and 9.7 % after the tables were extended for the rest; a third of those use `sudo`, always asked. Of a
+fifth list, of 280, 14 (5.0 %) were asked when it was new, and 8 (2.9 %) after it had been looked at.
 """
 
 from __future__ import annotations

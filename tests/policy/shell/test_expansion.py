@@ -259,6 +259,8 @@ def test_only_variables_that_certainly_hold_numbers_do(text: str, numbers: set[s
         ("for f in /dev/tcp/x/80; do ls; done", {}),
         ("for f in a; do f=b; done", {}),
         ("for f in a; do eval x; done", {}),
+        ("for f in a; do command -v $f; done", {"f": ("a",)}),
+        ("for f in a; do command read f; done", {}),
         ("for f; do ls; done", {}),
     ],
 )
@@ -344,6 +346,15 @@ def test_path_of_a_program_is_no_option_in_quotes() -> None:
     assert not expand(token('"$(command -v git)"'))[0].may_be_option
     for text in ("$(command -v git)", '"$(cat x)"', '"$(which git)$x"', '"$x$(which git)"'):
         assert expand(token(text))[0].may_be_option
+
+
+def test_output_of_a_known_substitution_is_no_option() -> None:
+    for text in ("$(whoami)", '"$(hostname).csv"', "$(date +%F)", '"$(pwd)"', '"$(pwd)/a"'):
+        (word,) = expand(token(text))
+        assert not word.may_be_option
+        assert not word.may_split
+    assert expand(token("$(pwd)"))[0].may_be_option  # its name may have a blank in it
+    assert expand(token("$(pwd; ls)"))[0].may_be_option
 
 
 def test_a_word_loses_its_beginning_and_keeps_what_is_known_of_it() -> None:

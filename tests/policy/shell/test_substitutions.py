@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from aisotools.policy.shell.substitutions import decode_ansi, is_count, is_program_path, without_counts
+from aisotools.policy.shell.substitutions import (
+    decode_ansi,
+    is_count,
+    is_plain_name,
+    is_program_path,
+    printed_beginning,
+    without_counts,
+)
 
 
 @pytest.mark.parametrize(
@@ -97,3 +104,46 @@ def test_counts_in_an_expression_are_numbers() -> None:
 )
 def test_path_of_a_program_is_known_to_be_one(source: str, expected: bool) -> None:
     assert is_program_path(source) is expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("$(whoami)", True),
+        ("$( id -un )", True),
+        ("$(hostname -s)", True),
+        ("$(uname -m)", True),
+        ("$(date +%F)", True),
+        ("$(date '+%Y-%m-%d')", True),
+        ('$(date -u "+%Y%m%dT%H%M%S")', True),
+        ("$(date -d 'last monday' +%F)", True),
+        ("$(date +-o%F)", False),  # an option
+        ("$(date '+%F %T')", False),  # two words
+        ("$(date +%z)", False),  # may begin with a minus
+        ("$(date +%n-o)", False),
+        ("$(date -f names +%F)", False),
+        ("$(date '+%F)", False),
+        ("$(uname -a)", False),
+        ("$(whoami; echo -x)", False),
+        ("$(hostname x)", False),
+        ("$(cat name)", False),
+    ],
+)
+def test_plain_name_is_one_word_and_no_option(source: str, *, expected: bool) -> None:
+    assert is_plain_name(source) is expected
+
+
+@pytest.mark.parametrize(
+    ("source", "beginning"),
+    [
+        ("$(pwd)", "/"),
+        ("$(pwd -P)", "/"),
+        ("$(git rev-parse --show-toplevel 2>/dev/null)", "/"),
+        ("$(git rev-parse --show-prefix)", ""),
+        ("$(git rev-parse --show-toplevel -x)", ""),
+        ("$(pwd; echo -x)", ""),
+        ("$(cat x)", ""),
+    ],
+)
+def test_folder_that_is_printed_begins_at_the_root(source: str, beginning: str) -> None:
+    assert printed_beginning(source) == beginning

@@ -139,8 +139,36 @@ def _classify_7z_command(words: Words) -> CommandVerdict:
     return merge(map(reads, archives[:1]))
 
 
+_TAR_PACKS = (
+    "-cvzjJphSP -f: -C: --create --verbose --gzip --bzip2 --xz --dereference --exclude: --exclude-vcs "
+    "--exclude-vcs-ignores --exclude-backups --exclude-caches --file: --directory: --totals --sort: --mtime: "
+    "--owner: --group: --numeric-owner --no-recursion --one-file-system"
+)
+_TAR_LETTERS = re.compile(r"[cvzjJphSP]*c[cvzjJphSP]*f")
+
+
+def _classify_tar_to_output(words: Words) -> CommandVerdict | None:
+    """Return the verdict on a tar that packs files and prints the archive; None if it does anything else."""
+    if len(words) > 1 and _TAR_LETTERS.fullmatch(words[1].text or ""):
+        words = [words[0], literal(f"-{words[1].text}"), *words[2:]]
+    parsed = parse_options(words, _TAR_PACKS)
+    archive = parsed.value("-f", "--file")
+    if (
+        not parsed.has("-c", "--create")
+        or parsed.doubts
+        or len([option for option in parsed.options if option.name in {"-f", "--file"}]) != 1
+        or (archive is not None and archive.text != "-")
+    ):
+        return None
+    # Which operands stand behind which folder is not looked for: all that is below them may be read.
+    folders = [o.value for o in parsed.options if o.name in {"-C", "--directory"} and o.value is not None]
+    return merge(map(reads, [*folders, *parsed.operands]))
+
+
 def _classify_tar(words: Words) -> CommandVerdict:
     """Return the verdict on tar: listing and printing only read, and can still run programs or use a host."""
+    if (packs := _classify_tar_to_output(words)) is not None:
+        return packs
     letters_seen: set[str] = set()
     doubts = []
     for position, word in enumerate(words[1:]):
@@ -229,7 +257,12 @@ COMMANDS = (
     CommandSpec(names="lz4 unlz4", classify=_classify_lz4, info_arguments="--help --version -h -V"),
     CommandSpec(names="bgzip", classify=_classify_bgzip, info_arguments="--help --version -h"),
     CommandSpec(
-        names="zcat gzcat bzcat xzcat lzcat zstdcat lz4cat lzma-cat brcat",
+        names="zcat gzcat",  # they print whatever their options are
+        options="-fqvskdc -T: --force --quiet --verbose",
+        allow_dynamic=True,
+    ),
+    CommandSpec(
+        names="bzcat xzcat lzcat zstdcat lz4cat lzma-cat brcat",
         options="-fqvskdc -T: --force --quiet --verbose --long? --memory:",
         allow_patterns=True,
     ),

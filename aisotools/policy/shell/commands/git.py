@@ -120,6 +120,8 @@ _READ_OPTIONS = {
     "patch-id": "--stable --unstable --verbatim",
     "stripspace": "-sc",
     "whatchanged": _LOG,
+    "format-patch": "-N -k --stdout --numbered --no-numbered --signoff --zero-commit --no-signature "
+    f"--thread? {_LOG}",
 }
 _READ_OPTIONS["blame"] = _READ_OPTIONS["annotate"]
 _CHANGES = name_set(
@@ -362,6 +364,8 @@ def _changes_otherwise(subcommand: str, words: Words) -> bool:
     """Return whether a subcommand that is listed as reading does so only with other arguments."""
     if subcommand == "add":
         return not any(word.text in {"-n", "--dry-run"} for word in words[1:])
+    if subcommand == "format-patch":  # without it, it writes a file for each commit
+        return not any(word.text == "--stdout" for word in words[1:])
     if subcommand == "hash-object":  # with -w it puts into the repository what it reads
         return any(word.prefix.startswith("-") and "w" in word.prefix.partition("=")[0] for word in words[1:])
     if subcommand == "apply":  # looks at the patch only with one of these, unless --apply follows

@@ -291,9 +291,22 @@ COMMANDS = (
             ("latexmk", "--version -version -v --help -help -h", "latexmkrc .latexmkrc LatexMk"),
         )
     ),
+    *(
+        # They may be those of rustup, which runs the program that these files name.
+        CommandSpec(
+            names=name,
+            options="*",
+            effect=Effect.LOCAL_MUTATION,
+            reason=_RUNS_CODE,
+            certain=False,
+            info_arguments="--version -V -vV --help -h",
+            obeys="rust-toolchain rust-toolchain.toml",
+        )
+        for name in ("cargo", "rustc")
+    ),
     CommandSpec(
         # Even when asked for their version these run files of the folder, or install what they need.
-        names="cargo rustc dotnet swift scala kotlin groovy jshell bazel just task rake ant mvn "
+        names="dotnet swift scala kotlin groovy jshell bazel just task rake ant mvn "
         "gradle pytest tox nox yarn pnpm poetry pipenv uvx ipython bundle composer nix guix sbt "
         "lein grunt gulp flask source .",
         options="*",

@@ -32,13 +32,47 @@ from aisotools.policy.shell.verdicts import (
 )
 
 SAME_IN_ALL_SHELLS = re.compile(r"[\w \n\t./,:%+\-'\"|;@]*", re.ASCII)
-"""A text that bash reads as every other shell does. awk runs its commands by sh."""
+"""A text that bash reads as every other shell does."""
+_SAME_IN_POSIX_SHELLS = re.compile(
+    r"""(?:
+        (?<=\s) -- [\w-]+ = | (?<=[ !=]) = (?=[ =]) | !=  # Any other `=` may be an assignment.
+        | \$ (?:\w | [@#?*] | \((?!\())  # `$((` may be arithmetic, and `$'` and `$"` are quotes of bash
+        | \$ \{ [#]? \w+ \}
+        | \$ \{ \w+ (?::?- | %%? | [#][#]?) [\w.*/-]* \}
+        | (?<![&|>]) && (?![&>|])
+        | < (?![<(&>])
+        | > & [12] (?=[\s;|)]|\Z)
+        | >>? (?![(&>|])
+        | ! (?!\()
+        | \[ (?![\[^])                   # `[[` is a command of bash; in `[^a]` some shells know only `!`
+        | \\ [\w\\"$.|*/;()\[\]-]
+        | [\w\ \n\t./,:%+\-'"|;@?*)\]]    # Without `(` before it, `)` ends a substitution or a pattern.
+    )*+""",
+    re.ASCII | re.VERBOSE,
+)
+# Builtins that other shells lack: what follows may then be done in another folder, or for other words.
+_ONLY_IN_BASH = re.compile(
+    r"\b(?:pushd|popd|dirs|mapfile|readarray|source|declare|typeset|let|shopt|enable|builtin|select|coproc"
+    r"|function|compgen|complete|disown|caller)\b"
+)
+
+
+def is_same_in_posix_shells(text: str) -> bool:
+    """Return whether sh reads `text` as bash does, be it dash, the ash of busybox, or bash by another name.
+
+    What is read in two ways is left out: assignments, which outlast a special builtin in sh alone, functions
+    and subshells, braces, arithmetic, the quotes that begin with `$`, redirections of `&`, here-strings, and
+    a backslash beside `echo`, which some of them decode.
+    """
+    is_decoded = "\\" in text and "echo" in text
+    is_plain = _SAME_IN_POSIX_SHELLS.fullmatch(text) is not None
+    return is_plain and not is_decoded and not _ONLY_IN_BASH.search(text)
 
 
 def _program_verdict(language: str, reading: ProgramReading) -> CommandVerdict:
     if reading.doubt:
         return uncertain(f"{language}: {reading.doubt}")
-    if not all(map(SAME_IN_ALL_SHELLS.fullmatch, reading.scripts)):
+    if not all(map(is_same_in_posix_shells, reading.scripts)):  # awk and sed run them by sh
         return uncertain(f"{language}: a command that sh may read differently from bash")
     return CommandVerdict(scripts=reading.scripts, reads=reading.reads)
 

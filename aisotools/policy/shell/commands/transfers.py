@@ -164,6 +164,8 @@ _RSYNC = (
     "--ignore-existing --size-only --no-owner --no-group --no-perms --timeout: --contimeout: --port:"
 )
 _RSYNC_FILTERS = frozenset(("-f", "--filter"))
+_RSYNC_PLACES = frozenset(("-T", "--temp-dir", "--partial-dir", "--backup-dir", "--link-dest"))
+"""Folders that rsync writes to where it copies."""
 _MERGE_RULE = re.compile(r"(?:merge|\.)(?:,?[-+!/enCwsrpx]*)[ _](.+)", re.DOTALL)
 _PLAIN_RULE = re.compile(
     r"(?:include|exclude|hide|show|protect|risk|clear|[-+!HSPR])(?:,?[!/Csrpx]*)(?:[ _].*)?", re.DOTALL
@@ -229,6 +231,11 @@ def _hosts_of(paths: Words) -> Iterator[str]:
 def _classify_rsync(words: Words) -> CommandVerdict:
     """Return the verdict on rsync: paths with a colon are remote, and the last path is written."""
     parsed = parse_options(words, _RSYNC)
+    if parsed.has("-n", "--dry-run", "--list-only") and all(map(_is_here, parsed.operands)):
+        # It says what it would do. What it writes about that, such as `--log-file`, is written all the same.
+        acts = [o for o in parsed.options if o.role != "d" and o.name not in _RSYNC_PLACES]
+        rules = (_rsync_filter(o.value) for o in acts if o.name in _RSYNC_FILTERS and o.value is not None)
+        return merge([option_verdict(parsed._replace(options=acts)), *rules, *map(reads, parsed.operands)])
     verdicts = [
         has_effect(Effect.REMOTE_ACTION, f"{words[0].display} copies files"),
         option_verdict(parsed),
@@ -242,6 +249,11 @@ def _classify_rsync(words: Words) -> CommandVerdict:
         else:
             verdicts.append(reads(path))
     return merge(verdicts)
+
+
+def _is_here(path: Word) -> bool:
+    """Return whether a path certainly lies on this machine."""
+    return path.text is not None and not path.may_be_option and not host_of(path.display)
 
 
 def _rsync_filter(rule: Word) -> CommandVerdict:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from aisotools.core.types import Effect
-from aisotools.policy.shell.commands.scripting import SAME_IN_ALL_SHELLS
+from aisotools.policy.shell.commands.scripting import SAME_IN_ALL_SHELLS, is_same_in_posix_shells
 from aisotools.policy.shell.expansion import (
     Word,
     is_harmless_for_programs,
@@ -132,7 +132,7 @@ def _classify_shell_program(words: Words) -> CommandVerdict:
         verdicts.append(CommandVerdict(scripts=(first.text,)))
         if parsed.has("-k", "-a", "-B", "-H", "-p", "-P", "-o") or name == "zsh":
             verdicts.append(uncertain(f"its options change how {name} reads the text"))
-        if name != "bash" and not SAME_IN_ALL_SHELLS.fullmatch(first.text):
+        if name != "bash" and not _reads_like_bash(name, first.text):
             verdicts.append(uncertain(f"{name} may read the text differently from bash"))
     elif parsed.has("-n") and first is not None and not parsed.has("-c"):
         verdicts.append(reads(first))  # only checks the syntax
@@ -140,6 +140,16 @@ def _classify_shell_program(words: Words) -> CommandVerdict:
         verdicts.append(uncertain(f"{name} runs code that is not analysed"))
         verdicts += map(reads, parsed.operands[:1])
     return merge(verdicts)
+
+
+_POSIX_SHELLS = frozenset(("sh", "dash", "ash"))
+
+
+def _reads_like_bash(name: str, text: str) -> bool:
+    """Return whether the shell `name` certainly reads `text` as bash does."""
+    return SAME_IN_ALL_SHELLS.fullmatch(text) is not None or (
+        name in _POSIX_SHELLS and is_same_in_posix_shells(text)
+    )
 
 
 def _classify_eval(words: Words) -> CommandVerdict:
@@ -169,8 +179,29 @@ def _classify_command(words: Words) -> CommandVerdict:
     return merge([*verdicts, _runs(parsed.operands)])
 
 
+_WATCH = (
+    "-bcCdegptrwx -n: -q: -s: --beep --color --no-color --differences? --errexit --chgexit --interval: "
+    "--equexit: --precise --no-rerun --no-title --no-wrap --exec"
+)
+
+
+def _classify_watch(words: Words) -> CommandVerdict:
+    """Return the verdict on watch, which runs what it is given by sh, again and again, or with -x itself."""
+    parsed = parse_options(words, _WATCH, posix=True)
+    if parsed.has("-x", "--exec"):
+        return merge([option_verdict(parsed), _runs(parsed.operands)])
+    texts = [word.text for word in parsed.operands]
+    if parsed.doubts or not texts or None in texts:
+        return _classify_text_runner(words)
+    text = " ".join(map(str, texts))
+    doubt = (
+        NO_EFFECT if _reads_like_bash("sh", text) else uncertain("sh may read the text differently from bash")
+    )
+    return merge([option_verdict(parsed), doubt, CommandVerdict(scripts=(text,))])
+
+
 def _classify_text_runner(words: Words) -> CommandVerdict:
-    """Return the verdict on watch, su -c and similar: they take a command in one word or in several."""
+    """Return the verdict on su -c and similar: they take a command in one word or in several."""
     text = " ".join(word.text or "" for word in words[1:] if not word.prefix.startswith("-"))
     doubt = uncertain(f"{words[0].display} runs a command in its own way")
     return merge([doubt, CommandVerdict(scripts=(text,), spellings=_possible_commands(words))])
@@ -403,7 +434,8 @@ COMMANDS = (
             "-sxnuoF -w: -E: -c!u --shared --exclusive --nonblock --timeout:", 1, "creates a lock file"
         ),
     ),
-    CommandSpec(names="watch su at batch rsh", classify=_classify_text_runner),
+    CommandSpec(names="watch", classify=_classify_watch),
+    CommandSpec(names="su at batch rsh", classify=_classify_text_runner),
     CommandSpec(names="bash sh dash ash ksh mksh zsh fish csh tcsh rbash", classify=_classify_shell_program),
     CommandSpec(names="eval", classify=_classify_eval, info_arguments=""),
     CommandSpec(names="trap", classify=_classify_trap, info_arguments=""),

@@ -106,7 +106,7 @@ def words(text: str) -> list[Word]:
         ("frobnicate --version", False),
         ("./zip --version", False),
         ("./ls --version", False),
-        ("cargo --version", False),  # may install what the folder asks for
+        ("dotnet --version", False),  # may install what the folder asks for
         ("read --version", False),
         ("let --version", False),
         ("kubectl --version", True),

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import random
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
 
-from aisotools.policy.shell.commands.scripting import COMMANDS
+from aisotools.policy.shell.classify import classify_shell
+from aisotools.policy.shell.commands.scripting import COMMANDS, is_same_in_posix_shells
 from aisotools.policy.shell.languages.awk import read_awk
 from aisotools.policy.shell.languages.sed import read_sed
 from tests.policy.shell.commands.verdicts import (
@@ -223,3 +231,86 @@ def test_files_that_duckdb_may_read_are_named_or_unresolved(
 ) -> None:
     found = verdict(COMMANDS, command)
     assert (found.reads, found.unresolved) == (reads, unresolved)
+
+
+TEXTS = [
+    ('cat "$1" | wc -l', True),
+    ('echo "$1: $(grep -c x "$1")"', True),
+    ('[ -f a ] && ! cat "${1:-b}" 2>/dev/null', True),
+    ('for f in *.txt; do head -1 "$f" 2>&1; done', True),
+    ('case "$1" in a) cat a;; *) cat b;; esac', True),
+    ('if [ "$1" = a ] || [ "$1" != b ]; then cat --number=1 < a; fi', True),
+    ("A=-delete :; find . $A", False),  # the assignment lasts in sh
+    ("printf x=1", False),
+    ("f() { cat; }; f", False),
+    ("((1)) || cat", False),
+    ("echo $((1))", False),
+    ("echo $'a'", False),
+    ('echo $"a"', False),
+    ("cat {a,b}", False),
+    ("cat a &> b", False),  # sh runs cat in the background, and empties b
+    ("cat a |& cat", False),
+    ("cat >&b", False),
+    ("cat <<< a", False),
+    ("cat <(ls)", False),
+    ("[[ a && rm ]]", False),
+    ("ls [^a]", False),
+    ("ls !(a)", False),
+    ("ls @(a)", False),
+    ("echo ${a/b/c} ${a:1:2} ${a^^} ${!a}", False),
+    ("echo '\\055n'", False),  # which some decode
+    ("pushd a; cat key", False),
+    ("echo `ls`", False),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), TEXTS)
+def test_texts_that_sh_reads_as_bash_does(text: str, *, expected: bool) -> None:
+    assert is_same_in_posix_shells(text) is expected
+
+
+_PARTS = r"""
+cat a | cat b.txt | show $1 | show $@ | show * | show ? | show [!a]* | show [^a]* | show a=b | show ${1:-x}
+show ${3%y} | show ${#1} | show $(show $1) | show $(echo a b) | show $((1)) | show $'a' | show {a,b} | $A
+[ $1 = a ] | [ a == a ] | [[ a ]] | set -- c d | cd sub | cd .. | pushd sub | exec show | read x | show $x
+for x in a b | do show $x | done | if true | then | else | fi | case $1 in a) | *) | esac | f() | { | }
+(show) | ! | != | = | --c=d | -n | <a | <<<a | >&2 | 2>&1 | 2>/dev/null | &>o | >o | && | && | || | ;; | &
+' | \n | \\n | \$ | \* | " | ~ | `show` | # | @(a) | !(a) | % | x | let | select | function g | time show
+true | false | : | A=1 | export A=1 | ; | ; | show | show $A | "$1" | "$@" | '$1' | 'a b' | "a
+"""
+_TEXTS_TRIED = 5_000
+
+
+@pytest.mark.skipif(shutil.which("dash") is None, reason="no shell to compare bash with")
+def test_texts_that_are_said_to_be_the_same_do_the_same_in_both_shells(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "show").write_text('#!/bin/sh\nprintf "<%s>" "$0" "$@" "$PWD"\n')
+    (programs / "show").chmod(0o755)
+    parts = [part.strip() for line in _PARTS.splitlines() for part in line.split(" | ")]
+    parts += ["|", "|&", "\n", "\\\n"]
+    texts = set()
+    for _ in range(_TEXTS_TRIED):
+        text = chance.choice((" ", "; ", "")).join(chance.choices(parts, k=chance.randint(1, 6)))
+        if is_same_in_posix_shells(text) and classify_shell(f"bash -c {shlex.quote(text)}").certain:
+            texts.add(text)
+    assert len(texts) > 60
+    for number, text in enumerate(sorted(texts)):
+        results = []
+        for shell in ("bash", "dash"):
+            folder = tmp_path / f"{number}-{shell}" / "f"
+            (folder / "sub").mkdir(parents=True)
+            for name in ("a", "b.txt", "-n"):
+                (folder / name).write_text(f"{name}\n")
+            done = subprocess.run(
+                [shell, "-c", text, "_", "a b", "*", "xyy"],
+                cwd=folder,
+                env={"PATH": f"{programs}:/usr/bin:/bin", "LC_ALL": "C"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+            )
+            shown = re.findall(b"<[^>]*>", done.stdout.replace(f"{number}-{shell}".encode(), b""))
+            results.append((shown, sorted(path.name for path in folder.rglob("*"))))
+        assert results[0] == results[1], text
