@@ -26,6 +26,7 @@ from aisotools.core.events import (
     CheckpointTaken,
     HistoryRecovered,
     Redone,
+    SandboxLost,
     SandboxStarted,
     SessionEvent,
     Undone,
@@ -145,7 +146,7 @@ class WorkspaceHistory:
         self._first_root = ""
         self._fits_at_first = False
         self._states = VariableStates()
-        event_log.subscribe(self._on_worker_started, (SandboxStarted,))
+        event_log.subscribe(self._on_worker_event, (SandboxStarted, SandboxLost))
         self._scans = CheckpointScans(shared, event_log)
         self.recovered: tuple[str, ...] = ()
         self._syncing = DelayedRun(self._sync, _SYNC_DELAY_S)
@@ -380,8 +381,11 @@ class WorkspaceHistory:
         steps = [*self._checkpoints.steps, *self._checkpoints.undone]
         self._states.retain({*self._tokens, *(step.call_id for step in steps)})
 
-    def _on_worker_started(self, event: SessionEvent) -> None:  # noqa: ARG002 - whichever it is
-        self._states.note_changed()
+    def _on_worker_event(self, event: SessionEvent) -> None:
+        if isinstance(event, SandboxLost):
+            self._states.note_lost()
+        else:
+            self._states.note_started()
 
     def _path_outside(self, prepared: PreparedCall) -> Path | None:
         """Return the path outside the workspace that a host tool says it changes, if it can be covered."""

@@ -81,6 +81,7 @@ class VariableStates:
         self.now = self.latest = self.left = next(self._numbers)
         self._found: dict[str, int] = {}
         self._begun: tuple[str, int] = "", self.now
+        self._without_worker: int | None = self.now
 
     def __repr__(self) -> str:
         return f"<VariableStates: {len(self._found)} calls, now {self.now}>"
@@ -101,8 +102,23 @@ class VariableStates:
         if self._begun == (call_id, self.now):  # nothing else has begun or ended since
             self.now = found
 
+    def note_lost(self) -> None:
+        """Note that the worker has ended, and its variables with it."""
+        self.note_changed()
+        self._without_worker = self.now
+
+    def note_started(self) -> None:
+        """Note that another worker has come.
+
+        A call that begins while there is none finds what the one that comes for it has: no variables, or
+        those that were rescued. For any other call they are not those that it has found.
+        """
+        if self.now != self._without_worker:
+            self.note_changed()
+        self._without_worker = None
+
     def note_changed(self) -> None:
-        """Note that the variables may have changed: a call has ended, or another worker has come.
+        """Note that the variables may have changed, as when a call has ended.
 
         A call that was made inside the one that has ended has found a state that is over by now.
         """

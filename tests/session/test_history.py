@@ -34,7 +34,7 @@ from aisotools.core.exceptions import SandboxError, SessionClosed, UsageError, W
 from aisotools.core.protocols import ToolContext
 from aisotools.core.sandboxes import SandboxCall, SupportsSnapshots, VariablePoint
 from aisotools.core.threads import OWN
-from aisotools.core.types import Effect, Facts, ToolCall, ToolResult
+from aisotools.core.types import Approval, ApprovalRequest, Effect, Facts, ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.host.sandbox import LocalSandbox
@@ -653,6 +653,38 @@ async def test_idle_helpers_do_not_keep_an_undo_from_what_it_does(real_session: 
     # It is started again when it is needed, with a word of Python's.
     again = await session.call("python", {"code": "lock = multiprocessing.get_context('spawn').Lock()"})
     assert not again.is_error, again.content
+
+
+@pytest.mark.parametrize("answer_s", [0, 0.05])
+@pytest.mark.parametrize("count", [1, 2])
+async def test_calls_that_open_a_session_can_be_undone(
+    real_session: OpenSession, count: int, answer_s: float
+) -> None:
+    class SlowApprover:
+        async def ask(self, request: ApprovalRequest) -> Approval:
+            await asyncio.sleep(answer_s)
+            return Approval("approve")
+
+    session = real_session(approver=SlowApprover())
+    assert session.workspace is not None
+    file = session.workspace / "f"
+    for _ in range(count):
+        assert not (await session.call("sandbox_bash", {"command": "echo x >> f"})).is_error
+    undone = await session.undo(count)
+    assert (undone.is_error, file.exists()) == (False, False), undone.content
+    redone = await session.redo(count)
+    assert (redone.is_error, file.read_text()) == (False, "x\n" * count), redone.content
+
+
+async def test_call_that_a_sandbox_is_started_again_for_can_be_undone(real_session: OpenSession) -> None:
+    session = real_session(approver=AllowAll())
+    assert session.workspace is not None
+    await session.run_cell("x = 1; open('f', 'w').write('1')")
+    await session.run_cell("import os; os._exit(1)")
+    await session.restart()
+    assert not (await session.call("sandbox_bash", {"command": "echo 2 > f"})).is_error
+    undone = await session.undo()
+    assert (undone.is_error, (session.workspace / "f").read_text()) == (False, "1"), undone.content
 
 
 async def test_shell_python_and_maps_are_undone_with_the_real_sandbox(real_session: OpenSession) -> None:

@@ -319,6 +319,20 @@ async def test_undo_brings_variables_back_while_the_sandbox_lives(options: dict[
         assert (await a.get("v"), file.read_text()) == (4, "4")
 
 
+async def test_call_that_a_sandbox_is_started_for_can_be_undone(options: dict[str, Any]) -> None:
+    async with SessionPool(approver=AllowAll(), **options) as pool:
+        a = await pool.get("a")
+        assert a.workspace is not None
+        for stops in (False, True):
+            if stops:
+                await run_numbered(a, 1)
+                await pool.stop("a")
+            assert not (await a.call("sandbox_bash", {"command": "echo x > g"})).is_error
+            undone = await a.undo()
+            assert (undone.is_error, (a.workspace / "g").exists()) == (False, False), undone.content
+        assert (a.workspace / "f").read_text() == "1"
+
+
 async def test_undo_to_variables_that_a_stop_has_taken_is_refused_with_the_reason(
     options: dict[str, Any],
 ) -> None:

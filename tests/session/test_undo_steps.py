@@ -119,6 +119,36 @@ def test_call_that_did_not_run_leaves_the_state_as_it_was() -> None:
     assert states.found_by("three") != first
 
 
+def test_call_that_a_worker_is_started_for_finds_what_that_has() -> None:
+    states = VariableStates()
+    states.begin("first", may_change=False)
+    states.note_started()
+    assert states.found_by("first") == states.now
+    states.begin("changing", may_change=True)
+    states.note_lost()
+    assert states.now not in {states.found_by("first"), states.found_by("changing")}
+    states.begin("next", may_change=False)
+    states.note_started()
+    assert states.found_by("next") == states.now
+
+
+def test_worker_that_takes_the_place_of_another_has_other_variables() -> None:
+    states = VariableStates()
+    states.note_started()
+    states.begin("running", may_change=False)
+    states.note_started()  # as when one is restored
+    assert states.found_by("running") != states.now
+    states.begin("running", may_change=False)
+    states.note_lost()
+    states.note_started()
+    assert states.found_by("running") != states.now
+    states.note_lost()
+    states.begin("changing", may_change=True)
+    changed = states.now
+    states.note_started()
+    assert states.now != changed
+
+
 def test_calls_inside_a_call_are_one_step_with_it() -> None:
     calls = [file("a"), file("b/1", inside="b"), file("b/2", inside="b"), checkpoint("b"), file("c")]
     steps = group_steps(calls)
