@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from aisotools.cli.tools import Echo, add_subcommand
 from aisotools.core.exceptions import LedgerError, WorkspaceError
-from aisotools.workspace.lock import state_folder
+from aisotools.workspace.lock import state_place
 from aisotools.workspace.paths import printable
 
 _MAX_LINE_CHARS = 400
@@ -25,16 +26,33 @@ def add_parser(commands: Any) -> None:
         commands,
         "log",
         "show, verify or export the ledger of a session, or forget one that you removed",
-        epilog="Exit status: 0 for success, 1 if the ledger is damaged or unreadable, 2 if there is none.",
+        epilog="Exit status: 0 for success, 1 if the ledger is damaged or unreadable, 2 if there is none. "
+        "Before a key that begins with a dash put `--`.",
     )
     parser.add_argument("action", choices=("show", "verify", "export", "forget"), help=_ACTIONS)
     parser.add_argument("session", nargs="?", help="session key or ledger file (default: the latest session)")
 
 
-def run(options: argparse.Namespace, echo: Echo, environ: Mapping[str, str] = os.environ) -> int:
-    """Run `aisotools log`. Return 0 for success, 1 for a damaged or unreadable ledger, 2 if there is none."""
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def run(
+    options: argparse.Namespace, echo: Echo, environ: Mapping[str, str] = os.environ, *, warn: Echo = _warn
+) -> int:
+    """Run `aisotools log`.
+
+    Args:
+        options: The command line.
+        echo: Prints what was asked for.
+        environ: The environment.
+        warn: Prints what is wrong with a ledger that is shown or exported.
+
+    Returns:
+        0 for success, 1 for a damaged or unreadable ledger, 2 if there is none.
+    """
     # Imported here, since the other commands do not need it.
-    from aisotools.session.ledger import read
+    from aisotools.session.ledger import read, verify
     from aisotools.session.ledger_values import escape_unseen
 
     try:
@@ -56,19 +74,21 @@ def run(options: argparse.Namespace, echo: Echo, environ: Mapping[str, str] = os
                 echo(escape_unseen(json.dumps(record, ensure_ascii=False)))
             else:
                 echo(_line(record))
+        if not (path.parent / "key").exists():
+            warn(f"{path} was not checked: there is no key beside it.")
+            return 0
+        problems = verify(path).problems
+        for problem in problems:
+            warn(f"DAMAGED: {problem}. What follows in {path} is not printed, or is not to be relied on.")
+        return 1 if problems else 0
     except (LedgerError, WorkspaceError) as error:
-        echo(str(error))
+        warn(str(error)) if options.action in {"show", "export"} else echo(str(error))
         return 1
-    return 0
 
 
 def ledger_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder of the ledgers.
-
-    Raises:
-        WorkspaceError: If the state folder cannot be used.
-    """
-    return state_folder(environ) / "ledger"
+    """Return the folder of the ledgers, which need not exist."""
+    return state_place(environ) / "ledger"
 
 
 def _find_ledger(session: str | None, folder: Path) -> Path | None:
@@ -76,11 +96,20 @@ def _find_ledger(session: str | None, folder: Path) -> Path | None:
 
     A session that is the path of a ledger is that ledger.
     """
-    if session is not None and session.endswith(".jsonl"):
-        return Path(session)
+    names = _names_of(session)
     # Not as a pattern, nor as a part of a path: it is whatever somebody typed.
-    paths = (path for path in folder.glob("*.jsonl") if session in {None, path.stem})
+    paths = [path for path in folder.glob("*.jsonl") if session is None or path.stem in names]
+    if session is not None and session.endswith(".jsonl") and not paths:
+        path = Path(session)
+        return path if path.exists() or os.sep in session else None
     return max(paths, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _names_of(session: str | None) -> frozenset[str]:
+    """Return the names that the ledger of `session`, a key or the name of a ledger, may have."""
+    from aisotools.session.ledger import ledger_name
+
+    return frozenset() if session is None else frozenset((session, ledger_name(session)))
 
 
 def _report_missing(path: Path | None, session: str | None, folder: Path, echo: Echo) -> bool:
@@ -94,7 +123,8 @@ def _report_missing(path: Path | None, session: str | None, folder: Path, echo: 
     except LedgerError as error:
         echo(f"DAMAGED: {error}")
         return True
-    gone = {name: count for name, count in missing.items() if session in {None, name}}
+    names = _names_of(session)
+    gone = {name: count for name, count in missing.items() if session is None or name in names}
     for name, count in gone.items():
         echo(
             f"DAMAGED: the ledger {name} is gone; it had {count} records or more. If you removed it, "
@@ -109,11 +139,14 @@ def _forget(session: str | None, folder: Path, echo: Echo) -> int:
     if session is None:
         echo("Name the ledger that you moved or removed: `aisotools log forget NAME`.")
         return 2
-    if not forget_ledger(folder, session):
-        echo(f"There is no ledger of session {session!r} in the index.")
-        return 2
-    echo(f"The ledger {session} is forgotten. The next session of that key begins a new one.")
-    return 0
+    path = Path(session)
+    is_file = path.suffix == ".jsonl" and path.parent.absolute() == folder
+    for name in (path.stem,) if is_file else sorted(_names_of(session)):
+        if forget_ledger(folder, name):
+            echo(f"The ledger {name} is forgotten. The next session of that key begins a new one.")
+            return 0
+    echo(f"There is no ledger of session {session!r} in the index.")
+    return 2
 
 
 def _verify(path: Path, echo: Echo) -> int:
@@ -130,11 +163,14 @@ def _verify(path: Path, echo: Echo) -> int:
 
 def _line(record: Mapping[str, Any]) -> str:
     """Format one record as one line: number, local time, kind, and a summary."""
-    kind = record.get("kind", "")
-    local_time = time.strftime("%H:%M:%S", time.localtime(record.get("time_s", 0)))
-    summary = _summary(kind, record.get("body", {}))
+    try:
+        kind = record["kind"]
+        local_time = time.strftime("%H:%M:%S", time.localtime(record["time_s"]))
+        line = f"{record['n']:5}  {local_time}  {kind:18}  {_summary(kind, record['body'])}"
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError):
+        line = json.dumps(record)  # Somebody has changed it, which is said when all is printed.
     # A terminal obeys what a sandbox or a page has put into a record.
-    return printable(f"{record.get('n', 0):5}  {local_time}  {kind:18}  {summary}"[:_MAX_LINE_CHARS])
+    return printable(line[:_MAX_LINE_CHARS])
 
 
 def _summary(kind: str, body: Mapping[str, Any]) -> str:

@@ -46,7 +46,7 @@ from aisotools.core.types import Facts, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.session.event_log import EventLog
 from aisotools.session.sharing import BackgroundProcesses, CheckpointScans, LockToken, SharedWorkspace
-from aisotools.session.undo_history import TimeoutChoice, VariablesChoice
+from aisotools.session.undo_history import Record, TimeoutChoice, VariablesChoice
 from aisotools.session.undo_results import (
     VARIABLES_LEFT,
     add_notes,
@@ -61,6 +61,7 @@ from aisotools.session.undo_results import (
     explain_kept,
     explain_left_running,
     explain_passed_over,
+    explain_record,
     explain_taken_back,
     explain_unrecorded,
     explain_unredone,
@@ -153,6 +154,7 @@ class WorkspaceHistory:
         self._moving = LoopActivity()  # an undo or redo that is carried out
         self._guarded = LoopActivity()  # calls with a step that has not ended
         self._is_closed = False
+        self._record: Record | None = None
         self._checkpoints.limit_memory(event_log.budget.limit_bytes // _CHECKPOINTS_SHARE)
 
     def __repr__(self) -> str:
@@ -162,6 +164,10 @@ class WorkspaceHistory:
     def _variables(self) -> VariableHistory | None:
         # Of a sandbox in a pool it is known only once it has been live.
         return self._sandbox.variables if isinstance(self._sandbox, SupportsSnapshots) else None
+
+    def use_record(self, record: Record) -> None:
+        """Refuse what cannot be recorded; see `UndoHistory.use_record`."""
+        self._record = record
 
     async def finish(self) -> None:
         """Write through to the disk what waits for that; see `UndoHistory.finish`."""
@@ -532,6 +538,8 @@ class WorkspaceHistory:
         token = await self._shared.lock.enter(object())  # a holder of its own: every other call has ended
         try:
             self._refuse_if_closed()
+            if problem := self._record.find_problem() if self._record is not None else "":
+                return refusal(f"Nothing was changed: the {direction} could not be recorded. {problem}")
             # A fork that keeps variables is only known once it has answered. Until then it would be taken for
             # a background task and refuse the undo, or be killed by force.
             await self._shared.wait_for_snapshots()
@@ -625,7 +633,7 @@ class WorkspaceHistory:
             steps=len(plan.steps),
             files_only=keeps,
         )
-        return result
+        return explain_record(result, direction, self._record)
 
     async def _revert(self, moved: UndoResult, problem: str) -> ToolResult:
         back: UndoResult | str

@@ -25,6 +25,7 @@ import itertools
 import os
 import re
 import secrets
+import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -132,7 +133,7 @@ class Ledger:
         Raises:
             LedgerError: If the file is damaged otherwise; the ledger is closed then.
         """
-        checked = _check(self.path, self._key)
+        checked = _check(self.path, self._key, _read_file(self.path))
         if checked.problems:
             self._close_file()
             problems = "; ".join(checked.problems)
@@ -207,15 +208,24 @@ class Ledger:
             problem = f"The ledger {self.path} took only {written} of {len(line)} bytes; is the disk full?"
             raise LedgerError(problem, retryable=True)
         self._size += written
+        # Race: the file may be removed right after this; the next record notices, before the next effect.
+        self.check()
+        self._position = (records + 1, mac)
+
+    def check(self) -> None:
+        """Look whether what was written is where the next reader looks.
+
+        Raises:
+            LedgerError: If another program has changed the file.
+        """
         try:
             status = os.stat(self._path_text)  # noqa: PTH116 - a Path takes twice as long, for each record
-            is_whole = (status.st_dev, status.st_ino, status.st_size) == (*self._place, self._size)
+            size = status.st_size - self._torn_bytes
+            is_whole = (status.st_dev, status.st_ino, size) == (*self._place, self._size)
         except OSError:
             is_whole = False
         if not is_whole:
-            # Race: the file may be removed right after this; the next record notices, before the next effect.
             raise LedgerError(self._describe_change())
-        self._position = (records + 1, mac)
 
     def _remove_torn(self) -> None:
         """Remove the part of a record that a full disk has taken; the next one would become part of it."""
@@ -408,9 +418,18 @@ def verify(path: Path) -> Verification:
     Raises:
         LedgerError: If the file or the key cannot be read.
     """
+    text = _read_file(path)
     try:
         key = (path.parent / "key").read_bytes()
-        return _check(path, key)
+    except FileNotFoundError as error:
+        raise LedgerError(
+            f"The ledger {path} cannot be checked: there is no key beside it. A copy of it needs the file "
+            "`key` from its folder, too."
+        ) from error
+    except OSError as error:
+        raise LedgerError(f"The ledger {path} cannot be checked: its key: {error.strerror}.") from error
+    try:
+        return _check(path, key, text)
     except OSError as error:
         raise LedgerError(
             f"The ledger {path} cannot be checked: {error.filename}: {error.strerror}."
@@ -456,19 +475,26 @@ def read(path: Path) -> Iterator[dict[str, Json]]:
     Raises:
         LedgerError: If the file cannot be read.
     """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise LedgerError(f"The ledger {path} cannot be read: {error.strerror}.") from error
-    for line in lines:
+    for line in _read_file(path).split(b"\n"):
         record = read_object(line)
         if record is None:
             return
         yield record
 
 
-def _check(path: Path, key: bytes) -> Verification:
-    lines = path.read_bytes().split(b"\n")
+def _read_file(path: Path) -> bytes:
+    try:
+        # Without waiting: whoever names a pipe would wait for what nobody writes to it.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise LedgerError(f"{path} is no ledger: it is no regular file.")
+            return file.read()
+    except OSError as error:
+        raise LedgerError(f"The ledger {path} cannot be read: {error.strerror}.") from error
+
+
+def _check(path: Path, key: bytes, text: bytes) -> Verification:
+    lines = text.split(b"\n")
     torn = lines.pop()
     previous_mac, records = "", 0
     problem = None

@@ -116,11 +116,21 @@ class Recording:
         self._stopped = False
         self._waiting: deque[tuple[str, dict[str, Any], float]] = deque()
         self._is_unsealed = False  # there was no room for the head
+        self._problem = ""
 
     @property
     def is_waiting(self) -> bool:
         """True if something waits for room on the disk; see `write_waiting`."""
         return bool(self._waiting or self._is_unsealed) and not self._stopped
+
+    def find_problem(self) -> str:
+        """Return why nothing more can be recorded; empty if it can, or waits for room on the disk."""
+        if not self._stopped:
+            try:
+                self._ledger.check()
+            except LedgerError as error:
+                self._fail(error)
+        return self._problem
 
     @property
     def path(self) -> Path:
@@ -254,7 +264,7 @@ class Recording:
 
     def _fail(self, error: LedgerError) -> None:
         if not self._stopped:
-            self._stopped = True
+            self._stopped, self._problem = True, str(error)
             self._redacted.clear()
             _log.error("%s", error)
             if self._is_blocked:

@@ -440,6 +440,7 @@ class Session:
         except BaseException:
             await run_to_completion(give_back(lease, parts, self._recording if self._closed else None))
             raise
+        parts.history.use_record(self._recording)
         self.log_path = self._recording.path
         # Files of the system's folder for temporary ones may be in memory.
         self._gate.results.write_files_to(self._recording.path.parent)

@@ -24,8 +24,22 @@ TimeoutChoice = Literal["keep", "undo"]
 """What becomes of the changes of a call that times out: they stay and are named, or they are taken back."""
 
 
+class Record(Protocol):
+    """Where it is recorded what a session does."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if something waits for room on the disk."""
+
+    def find_problem(self) -> str:
+        """Return why nothing more can be recorded; empty if it can, or waits for room on the disk."""
+
+
 class UndoHistory(Protocol):
     """The undo history of a session."""
+
+    def use_record(self, record: Record) -> None:
+        """Refuse an undo or redo from now on that cannot be recorded."""
 
     @property
     def store(self) -> Store:
@@ -98,6 +112,9 @@ class NoUndoHistory:
     )
 
     recovered: tuple[str, ...] = ()
+
+    def use_record(self, record: Record) -> None:
+        """Do nothing: every request is refused."""
 
     def announce(self) -> None:
         """Do nothing: nothing is recovered here."""

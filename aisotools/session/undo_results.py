@@ -12,18 +12,23 @@ from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.sandbox.host.failures import VARIABLES_KEPT
 from aisotools.sandbox.host.fork_observation import DetachedFiles
+from aisotools.session.undo_history import Record
 from aisotools.session.undo_steps import UndoPlan, UndoStep, refusal
 from aisotools.workspace.checkpoints.authorship import Author
 from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.plan import NOT_COMPARED, RAN_BESIDE, Reasons
 from aisotools.workspace.checkpoints.scan import Snapshot
-from aisotools.workspace.checkpoints.steps import Checkpoint
+from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
 from aisotools.workspace.paths import printable
 from aisotools.workspace.root_mode import RootMode
 
 _MOST_EVENTS = 2_000
 _STILL_OPEN = "Still open in the sandbox: "
-_MATTERS = ("Left as it is: ", "Not brought back: ", "Variables: ", "Stays done: ", f"[{_STILL_OPEN}")
+_UNRECORDED = "This undo is not in the ledger"
+_MATTERS = (
+    *("Left as it is: ", "Not brought back: ", "Variables: ", "Stays done: "),
+    *(f"[{_STILL_OPEN}", _UNRECORDED),
+)
 """Beginnings of the lines of an undo that also matter where it took a call back that timed out."""
 
 VARIABLES_LEFT = "They were left as they are."
@@ -217,6 +222,19 @@ def find_passed_over(events: Sequence[SessionEvent], plan: UndoPlan, undone: Col
     # Calls that were undone earlier, or could not be recorded, lie between the steps as well.
     readers = [call_id for call_id in started if effects.get(call_id) is Effect.READ_ONLY]
     return [f"{started[call_id]} ({call_id})" for call_id in reversed(readers)]
+
+
+def explain_record(result: ToolResult, direction: Direction, record: Record | None) -> ToolResult:
+    """Add to the result of an undo or redo that it is not recorded, if that is so."""
+    if record is None:
+        return result
+    if problem := record.find_problem():
+        line = f"{_UNRECORDED.replace('undo', direction)}. {problem}"
+    elif record.is_waiting:
+        line = f"{_UNRECORDED.replace('undo', direction)} yet, which cannot be written now."
+    else:
+        return result
+    return _add_line(result, line).with_metadata(is_recorded=False)
 
 
 def explain_passed_over(result: ToolResult, passed_over: Sequence[str]) -> ToolResult:

@@ -26,7 +26,7 @@ def run(*words: str, environ: Mapping[str, str]) -> tuple[int, list[str]]:
     parser = argparse.ArgumentParser()
     log.add_parser(parser.add_subparsers())
     lines: list[str] = []
-    return log.run(parser.parse_args(["log", *words]), lines.append, environ), lines
+    return log.run(parser.parse_args(["log", *words]), lines.append, environ, warn=lines.append), lines
 
 
 def write_ledger(environ: Mapping[str, str], name: str, *records: Mapping[str, Any], time_s: int) -> Path:

@@ -77,6 +77,23 @@ async def test_a_session_goes_on_once_its_ledger_has_room(open_session: OpenSess
     assert len(again.history.store.records()) > len(done)
 
 
+async def test_undo_that_cannot_be_recorded_yet_says_so(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    await write(session, 0)
+    assert session.log_path is not None
+    assert session.workspace is not None
+    with largest_file(session.log_path.stat().st_size):
+        undone = await session.undo()
+        assert not undone.is_error, undone.content
+        assert "[This undo is not in the ledger yet, which cannot be written now.]" in undone.content
+    assert not (session.workspace / "a").exists()
+    redone = await session.redo()
+    assert (redone.is_error, "ledger" in redone.content) == (False, False)
+    await session.close()
+    assert verify(session.log_path).ok
+    assert [record["kind"] for record in read(session.log_path)][-3:-1] == ["undone", "redone"]
+
+
 async def test_a_session_that_ends_while_there_is_no_room_leaves_a_sound_ledger(
     open_session: OpenSession,
 ) -> None:

@@ -163,7 +163,8 @@ def log(*words: str, environ: Mapping[str, str]) -> tuple[int, list[str]]:
     parser = argparse.ArgumentParser()
     cli_log.add_parser(parser.add_subparsers())
     lines: list[str] = []
-    return cli_log.run(parser.parse_args(["log", *words]), lines.append, environ), lines
+    options = parser.parse_args(["log", *words])
+    return cli_log.run(options, lines.append, environ, warn=lines.append), lines
 
 
 async def test_log_shows_verifies_and_exports(open_session: OpenSession, environ: Mapping[str, str]) -> None:
@@ -194,6 +195,76 @@ async def test_log_verify_finds_damage(open_session: OpenSession, environ: Mappi
     status, lines = log("verify", str(session.log_path), environ=environ)
     assert status == 1
     assert lines[0].startswith("DAMAGED: line ")
+
+
+@pytest.mark.parametrize("key", ["ann@example.com", "a b/c", "../x", "*", "ünï", "x.jsonl"])
+async def test_log_finds_the_ledger_of_any_key(
+    open_session: OpenSession, environ: Mapping[str, str], key: str
+) -> None:
+    session = open_session(MockTool("write"), approver=AllowAll(), session_key=key)
+    await session.call("write")
+    await session.close()
+    assert session.log_path is not None
+    for action in ("show", "verify", "export"):
+        assert log(action, key, environ=environ)[0] == 0
+        assert log(action, str(session.log_path), environ=environ)[0] == 0
+    session.log_path.unlink()
+    assert "is gone; it had" in log("verify", key, environ=environ)[1][0]
+    assert log("forget", key, environ=environ)[0] == 0
+
+
+@pytest.mark.parametrize("action", ["show", "export"])
+@pytest.mark.parametrize("damage", ["cut", "garbage", "removed", "renamed"])
+async def test_log_says_that_what_it_prints_is_damaged(
+    open_session: OpenSession, environ: Mapping[str, str], action: str, damage: str
+) -> None:
+    session = open_session(MockTool("write"), approver=AllowAll())
+    await session.call("write")
+    await session.close()
+    assert session.log_path is not None
+    lines = session.log_path.read_bytes().splitlines(keepends=True)
+    damaged = {
+        "cut": lines[:2],
+        "garbage": [b"\0\xff" * 100],
+        "removed": lines[:1] + lines[2:],
+        "renamed": [line.replace(b'"reasons"', b'"seasons"') for line in lines],
+    }
+    session.log_path.write_bytes(b"".join(damaged[damage]))
+    status, printed = log(action, environ=environ)
+    assert status == 1
+    assert printed[-1].startswith("DAMAGED: ")
+
+
+async def test_log_forgets_a_ledger_that_is_named_by_its_file(
+    open_session: OpenSession, environ: Mapping[str, str]
+) -> None:
+    session = open_session(MockTool("write"), approver=AllowAll(), session_key="mine")
+    await session.call("write")
+    await session.close()
+    assert session.log_path is not None
+    session.log_path.rename(session.log_path.with_suffix(".away"))
+    assert log("forget", str(session.log_path), environ=environ)[0] == 0
+
+
+def test_log_of_a_pipe_or_a_copy_says_what_is_wrong(environ: Mapping[str, str], tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.jsonl"
+    os.mkfifo(pipe)
+    copy = tmp_path / "copy.jsonl"
+    copy.write_text('{"n": 1}\n')
+    for action in ("show", "verify", "export"):
+        assert log(action, str(pipe), environ=environ) == (
+            1,
+            [f"{pipe} is no ledger: it is no regular file."],
+        )
+    assert "there is no key beside it" in log("verify", str(copy), environ=environ)[1][0]
+    status, lines = log("show", str(copy), environ=environ)
+    assert (status, lines[-1]) == (0, f"{copy} was not checked: there is no key beside it.")
+
+
+@pytest.mark.parametrize("action", ["show", "verify", "export", "forget"])
+def test_log_makes_no_folder(environ: Mapping[str, str], action: str) -> None:
+    assert log(action, "x", environ=environ)[0] == 2
+    assert not Path(environ["XDG_STATE_HOME"]).exists()
 
 
 @pytest.mark.parametrize("action", ["show", "verify", "export"])
@@ -293,6 +364,41 @@ async def test_a_record_that_fails_after_the_effect_stops_the_session(open_sessi
     assert not (await session.call("act")).is_error
     assert (await session.call("act")).is_error
     assert len(mock.calls) == 1
+
+
+@pytest.mark.parametrize("damage", ["removed", "cut", "moved"])
+async def test_undo_that_cannot_be_recorded_changes_nothing(open_session: OpenSession, damage: str) -> None:
+    session = open_session(approver=AllowAll())
+    await session.call("sandbox_write", {"path": "a", "content": "1"})
+    await session.call("sandbox_write", {"path": "a", "content": "2"})
+    assert not (await session.undo()).is_error
+    assert session.log_path is not None
+    assert session.workspace is not None
+    if damage == "removed":
+        session.log_path.unlink()
+    elif damage == "cut":
+        os.truncate(session.log_path, 10)
+    else:
+        folder = session.log_path.parent
+        folder.rename(folder.with_name("elsewhere"))
+        folder.mkdir()
+    for move in (session.undo, session.redo):
+        refused = await move()
+        assert refused.is_error
+        assert refused.content.startswith(f"Nothing was changed: the {move.__name__} could not be recorded.")
+        assert "Close this session" in refused.content
+    assert (session.workspace / "a").read_text() == "1"
+    assert "could not be recorded" in (await session.call("sandbox_read", {"path": "a"})).content
+
+
+async def test_undo_whose_record_fails_says_so(open_session: OpenSession) -> None:
+    session = open_session(approver=AllowAll())
+    await session.call("sandbox_write", {"path": "a", "content": "1"})
+    Failing(session, "undone")
+    undone = await session.undo()
+    assert not undone.is_error
+    assert "[This undo is not in the ledger. The ledger cannot be written: No space" in undone.content
+    assert undone.metadata["is_recorded"] is False
 
 
 async def test_an_event_that_raises_while_its_record_is_made_stops_the_session(
