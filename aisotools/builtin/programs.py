@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
@@ -34,6 +35,8 @@ NameProgram = Callable[[int], object]
 _READ_BYTES = 1 << 16
 _REPORT_MS = 200  # for a keeper to report an end; code in the sandbox may have stopped it
 _STACK_BYTES = 1 << 20  # of a thread that starts one program
+_BEGINS_S = 1.0  # for a thread to begin, on a busy machine
+_TICK_S = 0.001
 # As it was when this was imported: user code may have changed the variable since.
 _PYTHON = sys.executable
 
@@ -91,12 +94,14 @@ def _start_restricted(
     """Return what `start` has started, without the right to change files."""
     scratch = [env["TMPDIR"]] if env.get("TMPDIR") else []  # programs such as `tac` use temporary files
     outcome: list[subprocess.Popen[bytes] | BaseException] = []
+    has_begun, is_unwanted = threading.Event(), threading.Event()
 
     # Landlock restricts the calling thread for good, and what it starts. So a thread of its own gives up the
     # rights, starts the program and ends; the worker's other threads keep theirs. Restricting the child
     # between fork and exec (preexec_fn) would rule out vfork, and so copy the page tables of a large worker.
 
     def restrict_and_start() -> None:
+        has_begun.set()
         try:
             try:
                 landlock.restrict_read_only(scratch)
@@ -106,23 +111,46 @@ def _start_restricted(
                 raise subprocess.SubprocessError(str(error)) from error
             # Confinement: only this thread gave up its right to write, and a child inherits the rights of
             # the thread that starts it. The other threads of the worker keep theirs.
-            outcome.append(start())
+            outcome.append(process := start())
+            if is_unwanted.is_set():
+                _discard(process)
         except BaseException as error:  # raised again in the thread that waits
             outcome.append(error)
 
     thread = threading.Thread(target=restrict_and_start, name="read-only-spawn")
     size_bytes = threading.stack_size(_STACK_BYTES)  # user code may have chosen one that cannot be had
     try:
-        thread.start()
-    except RuntimeError:
-        # Python says "can't start new thread" for both. Which of them it was is tried out.
-        raise _explain_no_thread() from None
-    finally:
-        threading.stack_size(size_bytes)
-    thread.join()
+        try:
+            thread.start()
+        except RuntimeError:
+            # Python says "can't start new thread" for both. Which of them it was is tried out.
+            raise _explain_no_thread() from None
+        finally:
+            threading.stack_size(size_bytes)
+        thread.join()
+    except KeyboardInterrupt:
+        # Stop: neither the thread nor what it starts may outlive the call, which has no use for it.
+        # Race: it may have been about to begin, or it may never begin.
+        is_unwanted.set()
+        if has_begun.wait(_BEGINS_S):
+            # Not by `join`: Python takes a thread for ended as soon as that was interrupted.
+            while thread in threading.enumerate():
+                time.sleep(_TICK_S)
+        if outcome and isinstance(outcome[0], subprocess.Popen):
+            _discard(outcome[0])
+        raise
     if isinstance(outcome[0], BaseException):
         raise outcome[0]
     return outcome[0]
+
+
+def _discard(process: subprocess.Popen[bytes]) -> None:
+    """End a program that nobody waits for."""
+    process.kill()
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+    process.wait()
 
 
 def _explain_no_thread() -> OSError:

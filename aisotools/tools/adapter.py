@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib
+import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -212,11 +213,24 @@ def host_exception_result(error: BaseException, arguments: Mapping[str, Any] | N
 def format_tool_frames(error: BaseException) -> str:
     """Return the tool's part of the traceback, without the exception itself; empty if it has no part."""
     frames = traceback.extract_tb(error.__traceback__)
-    # The outermost frames are this package calling the tool. They tell its author nothing.
-    package = f"{Path(__file__).parents[1]}/"
-    first = next((n for n, f in enumerate(frames) if not f.filename.startswith(package)), len(frames))
+    # The outermost frames are this package, and what it uses, on the way to the tool. They tell its author
+    # nothing, and of a tool of this package there are no others.
+    first = next((n for n, frame in enumerate(frames) if not _is_on_the_way(frame)), len(frames))
     stack = "".join(traceback.format_list(frames[first:])).rstrip()
     return f"Traceback (most recent call last):\n{stack}" if stack else ""
+
+
+_PACKAGE = f"{Path(__file__).parents[1]}/"
+_LIBRARY = f"{Path(os.__file__).parent}/"
+_OTHERS = (f"{_LIBRARY}site-packages/", f"{_LIBRARY}dist-packages/")
+_VALIDATION = "-packages/pydantic/"
+
+
+def _is_on_the_way(frame: traceback.FrameSummary) -> bool:
+    name = frame.filename
+    is_library = name.startswith((_LIBRARY, "<frozen ")) and not name.startswith(_OTHERS)
+    is_generated = name == "<string>" and frame.name.startswith("__")  # methods of dataclasses
+    return is_library or is_generated or name.startswith(_PACKAGE) or _VALIDATION in name
 
 
 def broken_tool_result(name: str, error: Exception) -> ToolResult:

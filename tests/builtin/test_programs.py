@@ -6,6 +6,9 @@ import asyncio
 import errno
 import os
 import signal
+import subprocess
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +95,33 @@ async def test_closing_kills_a_read_only_program(tmp_path: Path) -> None:
     await asyncio.wait_for(protocol.exited.wait(), 30)
     assert transport.get_returncode() == -9
     assert protocol.reports == ["exited"]  # the reader closed the pipes itself
+
+
+@pytest.mark.parametrize("pause_s", [0, 0.05])
+def test_interrupt_leaves_neither_the_thread_nor_what_it_starts(pause_s: float) -> None:
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    main = threading.get_ident()
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        signal.pthread_kill(main, signal.SIGUSR1)  # which waits for this thread
+        time.sleep(pause_s)
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        started.append(subprocess.Popen(["/bin/sleep", "60"], **pipes))
+        return started[0]
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            programs._start_restricted(start, {}, None)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert [t.name for t in threading.enumerate() if t.name == "read-only-spawn"] == []
+    assert started[0].returncode == -signal.SIGKILL
+    assert started[0].stdout is not None
+    assert started[0].stdout.closed
 
 
 async def test_a_program_that_is_missing_is_reported_from_the_thread(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import importlib
+import json
 import subprocess
 import sys
 import traceback
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import aisotools
 from aisotools.builtin import builtin_tools
 from aisotools.builtin.files import sandbox_read
 from aisotools.builtin.tasks import task_list, task_stop
@@ -29,6 +31,7 @@ from aisotools.tools.adapter import (
     examples_of,
     exception_result,
     find_builtin,
+    format_tool_frames,
     gather_facts,
     hints_of,
     load_analysis,
@@ -155,6 +158,18 @@ async def test_an_error_shows_where_it_happened() -> None:
     assert result.content.startswith("ValueError: the reason\n\nTraceback (most recent call last):")
     assert __file__ in result.content
     assert result.metadata["exception"] == "ValueError"
+
+
+def test_traceback_of_a_tool_of_our_own_has_no_frames() -> None:
+    names: dict[str, Any] = {"loads": json.loads}
+    place = f"{Path(aisotools.__file__).parent}/example.py"  # which there is not
+    exec(compile("def execute(text):\n    loads(text)", place, "exec"), names)
+    with pytest.raises(json.JSONDecodeError) as raised:
+        names["execute"]("{")
+    error, trace = raised.value, raised.value.__traceback__
+    assert trace is not None
+    assert __file__ in format_tool_frames(error)
+    assert format_tool_frames(error.with_traceback(trace.tb_next)) == ""
 
 
 async def test_our_own_frames_are_left_out() -> None:

@@ -93,14 +93,21 @@ class InterruptRecords:
         return {number for (number,) in INTERRUPT_RECORD.iter_unpack(data[:whole])}
 
     def keep(self, number: int) -> None:
-        """Keep the number of a call that is not known yet, or has ended; `take` drops the latter."""
+        """Keep the number of a call that is not known yet, or has ended; `give` drops the latter.
+
+        A signal handler may call it, between any two instructions of `give`.
+        """
         self._early.add(number)
 
-    def take(self, number: int) -> int:
-        """Return how often a call was interrupted before it began, 0 or 1. Numbers increase."""
-        count = int(number in self._early)
-        self._early = {later for later in self._early if later > number}
-        return count
+    def give(self, number: int, count: InterruptCount) -> None:
+        """Count for a call what was asked of it before it was known, as it is by now. Numbers increase."""
+        # Signal: what is kept meanwhile stays. The set is copied at once, and never replaced.
+        for early in tuple(self._early):
+            if early < number:
+                self._early.discard(early)
+        if number in self._early:
+            self._early.discard(number)
+            count.signals += 1
 
 
 def interrupt_main_thread() -> None:

@@ -179,7 +179,7 @@ class _Call:
     holds_main_thread: bool
     record: CallRecord
     cancellation: Cancellation
-    interrupts: InterruptCount
+    interrupts: InterruptCount = dataclasses.field(default_factory=InterruptCount)
     attached: int | None = None
     threads_before: frozenset[int | None] = frozenset()
     is_answered: bool = False
@@ -461,9 +461,9 @@ class Worker:
                 listener=listener,
             ),
             cancellation=Cancellation(),
-            interrupts=InterruptCount(signals=self._records.take(number)),
             attached=self._channel.descriptors.popleft() if header.get("attached") else None,
         )
+        self._records.give(number, call.interrupts)  # not before a signal finds the call
         task = self._tasks[number] = asyncio.get_running_loop().create_task(self._run(call))
         task.add_done_callback(functools.partial(self._finish, call))
 

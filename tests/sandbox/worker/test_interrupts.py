@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import threading
+import types
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -66,7 +69,57 @@ def test_a_number_is_kept_until_its_call_begins(pipe: tuple[InterruptRecords, in
     records, _ = pipe
     for number in (2, 5, 6):
         records.keep(number)
-    assert [records.take(number) for number in (4, 5, 5, 6, 7)] == [0, 1, 0, 1, 0]
+
+    def given(number: int) -> int:
+        records.give(number, count := InterruptCount())
+        return count.signals
+
+    assert [given(number) for number in (4, 5, 5, 6, 7)] == [0, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("target", [4, 5, 6])
+def test_signal_between_any_two_instructions_loses_no_number(target: int) -> None:
+    code = InterruptRecords.give.__code__
+
+    def interrupted_at(position: int) -> bool:
+        """Run `give` for call 5 with a signal at that of its instructions; return whether it has so many."""
+        reading, writing = os.pipe()
+        records, counts = InterruptRecords(reading), {5: InterruptCount()}
+        steps = 0
+
+        def trace(frame: types.FrameType, event: str, _: object) -> Any:
+            nonlocal steps
+            if frame.f_code is not code:
+                return None
+            frame.f_trace_opcodes = True
+            if event == "opcode":
+                steps += 1
+                if steps == position:
+                    # As the worker does: a call that is known counts it, and for any other it is kept.
+                    if target in counts:
+                        counts[target].signals += 1
+                    else:
+                        records.keep(target)
+            return trace
+
+        for early in (1, 2, 3, 7):
+            records.keep(early)
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            records.give(5, counts[5])
+        finally:
+            sys.settrace(before)
+        for number in (6, 7, 8):
+            records.give(number, counts.setdefault(number, InterruptCount()))
+        os.close(reading)
+        os.close(writing)
+        reached = {number for number, count in counts.items() if count.signals}
+        assert reached == ({7, target} - {4} if steps >= position else {7}), position
+        return steps >= position
+
+    positions = itertools.takewhile(interrupted_at, itertools.count(1))
+    assert len(list(positions)) > 20
 
 
 def drop(error: BaseException) -> None:

@@ -522,7 +522,7 @@ def check_row(folder: Path, row: Row, *, uid: int | None = None) -> Counter[str]
     assert not failures, "\n".join(failures)
     # Race: what was written in the moment of the last look is looked at again, so there may be some more.
     calls = min(counts)
-    assert row.act == "revert" or len(counts) == 1
+    assert max(counts) - calls < calls // 20
     assert calls > 100, "an undo of this tree takes many calls"
     assert outcomes.total() >= calls // row.part, "one out of so many was tried"
     return outcomes
@@ -585,7 +585,8 @@ def test_a_fault_while_an_undo_is_completed_leaves_that_to_the_next_process(
 ) -> None:
     """It loses nothing of the history, whether this process was opened or refused."""
     outcomes = check_row(tmp_path, Row("open", kind, code, calls, part=part))
-    assert part > 1 or len(outcomes) > 1
+    # Who was killed is followed by one that completes it; any other fault is met by a refusal at some calls.
+    assert set(outcomes) == {"completed"} if kind == "killed" else part > 1 or len(outcomes) > 1
 
 
 def test_undo_is_not_completed_while_what_it_had_taken_out_cannot_be_looked_at(tmp_path: Path) -> None:
