@@ -146,7 +146,7 @@ def _start_restricted(
 
 def _discard(process: subprocess.Popen[bytes]) -> None:
     """End a program that nobody waits for."""
-    process.kill()
+    process.kill()  # Race: it may have ended; its id is its own until `wait`
     for pipe in (process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
