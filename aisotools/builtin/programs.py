@@ -35,7 +35,7 @@ NameProgram = Callable[[int], object]
 _READ_BYTES = 1 << 16
 _REPORT_MS = 200  # for a keeper to report an end; code in the sandbox may have stopped it
 _STACK_BYTES = 1 << 20  # of a thread that starts one program
-_BEGINS_S = 1.0  # for a thread to begin, on a busy machine
+_ENDS_S = 0.2  # for such a thread to end when its call is stopped
 _TICK_S = 0.001
 # As it was when this was imported: user code may have changed the variable since.
 _PYTHON = sys.executable
@@ -129,13 +129,14 @@ def _start_restricted(
             threading.stack_size(size_bytes)
         thread.join()
     except KeyboardInterrupt:
-        # Stop: neither the thread nor what it starts may outlive the call, which has no use for it.
-        # Race: it may have been about to begin, or it may never begin.
+        # Stop: neither the thread nor what it starts may outlive the call, which has no use for it. This
+        # takes no longer than such a call may: a thread that is later than that ends what it has started.
+        ends_s = time.monotonic() + _ENDS_S
         is_unwanted.set()
-        if has_begun.wait(_BEGINS_S):
-            # Not by `join`: Python takes a thread for ended as soon as that was interrupted.
-            while thread in threading.enumerate():
-                time.sleep(_TICK_S)
+        has_begun.wait(_ENDS_S)  # Race: it may have been about to begin, or it may never begin.
+        # Not by `join`: Python takes a thread for ended as soon as that was interrupted.
+        while thread in threading.enumerate() and time.monotonic() < ends_s:
+            time.sleep(_TICK_S)
         if outcome and isinstance(outcome[0], subprocess.Popen):
             _discard(outcome[0])
         raise

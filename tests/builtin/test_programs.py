@@ -18,7 +18,7 @@ from aisotools.builtin import programs
 from aisotools.builtin.programs import KeptProgram, ProgramTransport, spawn
 from aisotools.sandbox.confinement import landlock
 from aisotools.sandbox.process import tree
-from tests.waiting import HANG_S, eventually
+from tests.waiting import HANG_S, eventually, wait_until
 
 
 class Collecting(asyncio.SubprocessProtocol):
@@ -118,7 +118,7 @@ def test_interrupt_leaves_neither_the_thread_nor_what_it_starts(pause_s: float) 
             programs._start_restricted(start, {}, None)
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert [t.name for t in threading.enumerate() if t.name == "read-only-spawn"] == []
+    wait_until(lambda: all(thread.name != "read-only-spawn" for thread in threading.enumerate()))
     assert started[0].returncode == -signal.SIGKILL
     assert started[0].stdout is not None
     assert started[0].stdout.closed
