@@ -22,6 +22,8 @@ _TEXT = re.compile(r"[aic](?:[ \t]*\\\n[^\\\n]*|[ \t]*\\?[ \t]*[^\\\s][^\\\n]*)(
 _FLAGS = re.compile(r"[gpiImM0-9]*")
 _ENDS = re.compile(r"[ \t]*(?=[;\n}#]|$)")
 _DELIMITER = re.compile(r"[^\w\s\\;{}\[\]]", re.ASCII)
+_ACTS = frozenset("wWeErR")
+"""Letters of commands and flags that write, run or read something."""
 _BRACKET = re.compile(r"\[\^?\]?(?:\[:[a-z]+:\]|\\[^\]\[\n]|[^\[\]\\\n])*\]")
 
 
@@ -161,7 +163,9 @@ class _SedReader:
                 raise self._not_plain()
             if text[position] == "[" and is_pattern:
                 bracket = _BRACKET.match(text, position)
-                if bracket is None or delimiter in re.sub(r"\\.", "", bracket[0]):
+                may_end = bracket is None or delimiter in re.sub(r"\\.", "", bracket[0])
+                # Without one of these letters a script does nothing, wherever the pattern ends.
+                if bracket is None or (may_end and not _ACTS.isdisjoint(text)):
                     raise NotPlain("brackets in which a pattern may end")
                 position = bracket.end()
             else:

@@ -86,7 +86,8 @@ EFFECTS = [
     ("sed -e p -e d a", "read_only"),
     ('sed "$x" a', "local_mutation?"),
     ("sed", "read_only"),
-    ("sed 's/[/]/b/' a", "local_mutation?"),
+    ("sed 's/[/]/b/' a", "read_only"),  # wherever the pattern ends
+    ("sed 's/[/]/w b/' a", "local_mutation?"),
     ("sed 'y/a/b/' a", "read_only"),
     ("sed 's/a' a", "local_mutation?"),
     ("sed 's/a\nb/c/' a", "local_mutation?"),
@@ -207,7 +208,7 @@ def test_reasons_why_an_awk_program_may_do_more(program: str, doubt: str) -> Non
         ("w x", "'w x', which may write or run something"),
         ("/a/I,+3{p}", ""),
         ("1~2d", ""),
-        ("s|[|]|b|", "brackets in which a pattern may end"),
+        ("s|[|]|w b|", "brackets in which a pattern may end"),
         ("e", "'e', which may write or run something"),
         ("a\\\ntext", ""),
         ("y/abc/def/", ""),
