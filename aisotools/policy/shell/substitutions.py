@@ -47,7 +47,10 @@ _COUNT = re.compile(
     r"\$\((?:[^;&()`\n|]*\|)*\s*(?:wc\s+-[lwcm](?:\s*<\s*[\w./-]+|\s*<\s*\"?\$\{?\w+\}?\"?)?"
     r"(?:\s*\|\s*tr\s+-d\s+(?:' '|\"\ \"|'\[:space:\]'))?"
     rf"|wc\s+-[lwcm]\s+{_COUNTED}\s*\|\s*(?:cut\s+-d\s?(?:' '|\"\ \")\s+-f\s?1|awk\s+'\{{print\s*\$1\}}')"
-    r"|nproc(?:\s+--all)?|date\s+\+%[sYmdHMSju]|id\s+-[ug]"
+    r"|nproc(?:\s+--all)?|id\s+-[ug]"
+    # What is given with `-d` can be nothing but a time, so that a variable in quotes may stand for it.
+    r"|date(?:\s+-u)?(?:\s+(?:-d\s?|--date=)(?:[\w:-]+|'[\w +:-]*'|\"[\w +:-]*(?:\$\{?\w+\}?)?[\w +:-]*\"))?"
+    r"\s+\+%[sYmdHMSju]"
     # A name that begins with a dash would be an option, such as one that prints other things.
     rf"|grep\s+-[Eivw]*c[Eivw]*\s+(?:'(?!-)[^']*'|\"(?!-)[^\"$`\\]*\"|[\w.]+)(?:\s+{_COUNTED})?"
     rf"|stat\s+-c\s?(?P<q>['\"]?)%[sYXZhiugbB](?P=q)\s+{_COUNTED}"

@@ -70,6 +70,12 @@ def test_escapes_are_decoded_unless_the_locale_decides(body: str, text: str | No
         ("$(wc -l < f | tr -d ' ')", True),
         ("$(wc -l < f | tr 0-9 a)", False),
         ("$(date +%Z)", False),
+        ("$(date -d 2024-05-01 +%s)", True),
+        ('$(date -u -d "$day 00:00" +%s)', True),
+        ("$(date --date='2 days ago' +%j)", True),
+        ("$(date -d $day +%s)", False),  # which may be several words
+        ("$(date -d x +%Z)", False),
+        ("$(date -f x +%s)", False),
     ],
 )
 def test_only_a_count_is_a_number(source: str, expected: bool) -> None:
