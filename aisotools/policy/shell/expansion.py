@@ -10,7 +10,7 @@ them. So only those that certainly hold numbers may take part in arithmetic, in 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -232,7 +232,7 @@ def _know_file(word: Word, token: Token, files: Mapping[str, LoopWords]) -> Word
     return replace(
         word,
         is_file=True,
-        prefix="0" if values.are_arguments else word.prefix,
+        prefix=values.beginning or word.prefix,
         may_split=word.may_split and (has_pattern or not values.are_single),
     )
 
@@ -440,16 +440,16 @@ _NUMERIC_COMPARISONS = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
 
 
 class LoopWords(NamedTuple):
-    """The words that a loop's variable is in turn.
+    """The words that a loop's variable is in turn, or the one that a variable is set to.
 
     Attributes:
         displays: The words, as they are written.
-        are_arguments: Whether none begins with a dash or a slash.
+        beginning: `0` if none begins with a dash or a slash, `/` if all begin with a slash, else empty.
         are_single: Whether none can split.
     """
 
     displays: tuple[str, ...]
-    are_arguments: bool
+    beginning: str
     are_single: bool
 
 
@@ -460,7 +460,7 @@ class VariableUsage:
     Attributes:
         numbers: Variables that hold numbers whenever they are used.
         files: Variables that hold names of files written here, or found by patterns written here: the words
-            of the loop that sets each.
+            of the loop that sets each, or the one that it is set to.
         assigned: All that are set, be it for one command only.
         doubts: Why setting or using some of them may not be harmless.
     """
@@ -560,7 +560,10 @@ def _assigned_value(token: Token) -> tuple[str, bool]:
 
 
 def _file_variables(parsed: ParsedText) -> Iterator[tuple[str, LoopWords]]:
-    """Yield the variables of loops over plain words that nothing else sets (as bash does `_`), with these."""
+    """Yield the variables that are set once, by a loop over plain words or to one, with these.
+
+    Bash sets `_` itself.
+    """
     setters = [name for name, _ in (*_assignments(parsed), *_temporary_assignments(parsed))]
     for words in parsed.loops:
         values = [word for token in words[2:] for word in expand(token)]
@@ -570,9 +573,25 @@ def _file_variables(parsed: ParsedText) -> Iterator[tuple[str, LoopWords]]:
         )
         if values and are_files and setters.count(words[0].bare) == 1 and words[0].bare != "_":
             displays = tuple(word.display for word in values)
-            are_arguments = all(_PLAIN_BEGINNING.match(word.prefix) for word in values)
             are_single = all(_PLAIN_WORD.fullmatch(word.text or "") for word in values)
-            yield words[0].bare, LoopWords(displays, are_arguments, are_single)
+            beginning = _common_beginning([word.prefix for word in values])
+            yield words[0].bare, LoopWords(displays, beginning, are_single)
+    for command in parsed.commands:
+        if command.assignments < len(command.words):
+            continue
+        for token in command.words:
+            name, value = split_assignment(token)
+            text = expand_value(value).text or ""
+            is_set_to = token.pieces[0].text.partition("=")[0] == name  # no part of it, and nothing is added
+            is_plain = _PLAIN_WORD.fullmatch(text) is not None and not text.startswith("/dev")
+            if is_set_to and is_plain and setters.count(name) == 1 and name != "_":
+                yield name, LoopWords((text,), _common_beginning([text]), are_single=True)
+
+
+def _common_beginning(texts: Sequence[str]) -> str:
+    if all(map(_PLAIN_BEGINNING.match, texts)):
+        return "0"
+    return "/" if all(text.startswith("/") for text in texts) else ""
 
 
 def _sets_plainly(command: SimpleCommand) -> bool:

@@ -258,6 +258,15 @@ def test_only_variables_that_certainly_hold_numbers_do(text: str, numbers: set[s
         ("for f in $x; do ls; done", {}),
         ("for f in /dev/tcp/x/80; do ls; done", {}),
         ("for f in a; do f=b; done", {}),
+        ("f=a g='b'; ls", {"f": ("a",), "g": ("b",)}),
+        ("f=a; f=b; ls", {}),
+        ("f=a; f+=b; ls", {}),
+        ("f[0]=a; ls", {}),
+        ("f=a; read f", {}),
+        ("f=$x; ls", {}),
+        ("f='a b'; ls", {}),
+        ("f=/dev/tcp/x/80; ls", {}),
+        ("f=a ls", {}),  # for that command alone
         ("for f in a; do eval x; done", {}),
         ("for f in a; do command -v $f; done", {"f": ("a",)}),
         ("for f in a; do command read f; done", {}),
@@ -291,6 +300,17 @@ def test_a_loop_over_plain_words_tells_how_its_variable_begins(
     (found,) = expand(parsed.commands[-1].words[1], used.numbers, used.files)
     assert found.is_file
     assert (found.may_be_option, found.may_split) == (may_be_option, may_split)
+
+
+@pytest.mark.parametrize(
+    ("value", "may_be_option"),
+    [("a", False), ("/a/b", False), ("./-a", False), ("-a", True), ("''", True)],
+)
+def test_variable_that_is_set_once_begins_as_its_value_does(value: str, may_be_option: bool) -> None:
+    parsed = parse_shell(f'f={value}; echo "$f"')
+    used = survey_variables(parsed)
+    (found,) = expand(parsed.commands[-1].words[1], used.numbers, used.files)
+    assert found.may_be_option is may_be_option
 
 
 def test_all_assigned_names_are_listed() -> None:
