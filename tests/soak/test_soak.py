@@ -85,10 +85,13 @@ async def test_ten_thousand_calls_on_one_session(tmp_path: Path) -> None:
             if not right:
                 wrong += 1
                 print(f"\n{number}: {result}")
+        # What measures processes in a thread has one open for a moment, and so has a fork until it settles.
+        await eventually(lambda: open_files() <= before.files)
         files, grown = before.show("10,000 calls on one session")
         in_worker = (rss_bytes(pid) - worker) / MIB
         print(f"    {wrong} wrong answers; the worker {in_worker:+.1f} MiB; {len(r.reported.losses)} lost")
-        assert (wrong, r.reported.losses, files) == (0, [], 0)
+        assert (wrong, r.reported.losses) == (0, [])
+        assert files <= 0
         assert grown < 20
         assert in_worker < 40
 
