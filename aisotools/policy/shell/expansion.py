@@ -151,6 +151,7 @@ class Word:
         is_located: Whether it is known which path it means, apart from patterns in it.
         is_file: Whether it is a variable that certainly holds the name of a file written or found here.
         is_name: Whether it is a pattern of which it is taken for granted that no match begins with a dash.
+        sample: The text with `1` in place of each number, if nothing else of it is open; None otherwise.
     """
 
     display: str
@@ -160,6 +161,12 @@ class Word:
     is_located: bool = True
     is_file: bool = False
     is_name: bool = False
+    sample: str | None = None
+
+    @property
+    def program(self) -> str | None:
+        """The text as a program in a small language, into which nothing but numbers is put; else None."""
+        return self.sample if self.text is None else self.text
 
     @property
     def path(self) -> str:
@@ -188,7 +195,14 @@ def literal(text: str) -> Word:
 def without_beginning(word: Word, length: int) -> Word:
     """Return `word` without its first characters, which are fixed text."""
     text = None if word.text is None else word.text[length:]
-    return replace(word, display=word.display[length:], text=text, prefix=word.prefix[length:], is_name=False)
+    return replace(
+        word,
+        display=word.display[length:],
+        text=text,
+        prefix=word.prefix[length:],
+        is_name=False,
+        sample=None,
+    )
 
 
 def unknown_words(display: str = "", prefix: str = "") -> Word:
@@ -389,7 +403,28 @@ def _fill_holes(template: str, pieces: tuple[Piece, ...], numbers: Collection[st
         is_located &= is_first and (is_path or is_channel)
     whole = _decode_utf8("".join(display))
     text = whole if prefix is None else None
-    return Word(whole, text, whole if prefix is None else prefix, may_split, is_located)
+    sample = _fill_in_numbers(template, pieces, numbers) if text is None else None
+    return Word(whole, text, whole if prefix is None else prefix, may_split, is_located, sample=sample)
+
+
+def _fill_in_numbers(template: str, pieces: tuple[Piece, ...], numbers: Collection[str]) -> str | None:
+    """Return the text with `1` in each hole, if only numbers come there; None if anything else does."""
+    parts: list[str] = []
+    for character in template:
+        if ord(character) < _FIRST_HOLE:
+            if character in _GLOB:
+                return None
+            parts.append(character)
+            continue
+        piece = pieces[ord(character) - _FIRST_HOLE]
+        is_number = piece.kind == "number" or piece.text.strip("{}") in numbers
+        if piece.kind == "literal":
+            parts.append(piece.text)
+        elif is_number or (piece.kind == "unknown" and is_count(piece.text)):
+            parts.append("1")
+        else:
+            return None
+    return _decode_utf8("".join(parts))
 
 
 def _decode_utf8(text: str) -> str:

@@ -125,7 +125,7 @@ def test_just_as_many_words_as_allowed_are_known() -> None:
         ('"$@"', Word("$@", None, "", may_split=True, is_located=False)),
         ('"${x[@]}"', Word("${x[@]}", None, "", may_split=True, is_located=False)),
         ('"${x[0]}"', Word("${x[0]}", None, "", is_located=False)),
-        ("$?", Word("$?", None, "0", is_located=False)),
+        ("$?", Word("$?", None, "0", is_located=False, sample="1")),
         ("$(a)", Word("$(a)", None, "", may_split=True, is_located=False)),
         ("<(a)", Word("<(a)", None, "/dev/fd/")),
         ("a*$x", Word("a*$x", None, "a", may_split=True, is_located=False)),
@@ -137,9 +137,27 @@ def test_a_word_says_what_is_known(text: str, expected: Word) -> None:
 
 
 def test_a_variable_that_holds_a_number_begins_with_a_digit_and_is_one_word() -> None:
-    assert expand(token("$i"), {"i"}) == [Word("$i", None, "0", is_located=False)]
-    assert expand(token("${i}"), {"i"}) == [Word("${i}", None, "0", is_located=False)]
-    assert expand_value(token("a$i"), {"i"}) == Word("a$i", None, "a", is_located=False)
+    assert expand(token("$i"), {"i"}) == [Word("$i", None, "0", is_located=False, sample="1")]
+    assert expand(token("${i}"), {"i"}) == [Word("${i}", None, "0", is_located=False, sample="1")]
+    assert expand_value(token("a$i"), {"i"}) == Word("a$i", None, "a", is_located=False, sample="a1")
+
+
+@pytest.mark.parametrize(
+    ("text", "program"),
+    [
+        ("a", "a"),
+        ('"$((n - 1)),${n}p"', "1,1p"),
+        ('"$(wc -l < f)p"', "1p"),
+        ('"${x}p"', None),
+        ('"$n$x"', None),
+        ('"$(cat f)p"', None),
+        ("${n}*", None),
+    ],
+)
+def test_program_with_numbers_in_it_is_known(text: str, program: str | None) -> None:
+    (word,) = expand(token(text), {"n"})
+    assert word.program == program
+    assert without_beginning(word, 0).sample is None
 
 
 def test_a_value_is_one_word_whatever_braces_it_has() -> None:

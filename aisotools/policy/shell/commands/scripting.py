@@ -96,13 +96,13 @@ def _classify_awk(words: Words) -> CommandVerdict:
     is_bioawk = words[0].display.endswith("bioawk")
     functions = _BIOAWK_FUNCTIONS if is_bioawk else frozenset()
     parsed = parse_options(words, _BIOAWK if is_bioawk else _AWK, posix=True)
-    if not parsed.operands or parsed.operands[0].text is None:
+    if not parsed.operands or parsed.operands[0].program is None:
         return merge([option_verdict(parsed), uncertain("an awk program that is only known at run time")])
     program, *files = parsed.operands
     return merge(
         [
             option_verdict(parsed),
-            _program_verdict("awk", read_awk(program.text or "", functions)),
+            _program_verdict("awk", read_awk(program.program or "", functions)),
             *map(_awk_file_verdict, files),
         ]
     )
@@ -146,7 +146,7 @@ def _with_suffix(word: Word, suffix: str) -> Word:
 
 
 def _sed_script_verdict(scripts: list[Word | None]) -> CommandVerdict:
-    texts = [script.text for script in scripts if script is not None and script.text is not None]
+    texts = [script.program for script in scripts if script is not None and script.program is not None]
     if not scripts:
         return NO_EFFECT
     if len(texts) < len(scripts):

@@ -234,6 +234,22 @@ def test_files_that_duckdb_may_read_are_named_or_unresolved(
     assert (found.reads, found.unresolved) == (reads, unresolved)
 
 
+@pytest.mark.parametrize(
+    ("command", "is_certain"),
+    [
+        ('l=482; sed -n "$((l-6)),$((l+6))p" a', True),
+        ('n=$(wc -l < a); awk "NR >= $((n / 2))" a', True),
+        ('for i in 1 2; do sed -n "${i}p" a; done', True),
+        ('n=3; sed -n "${n}w out" a', False),
+        ('n=3; awk "NR == $n {print > 1}" a', False),
+        ('sed -n "${1}p" a', False),
+        ('n=$(cat x); sed -n "${n}p" a', False),
+    ],
+)
+def test_programs_with_numbers_of_the_text_are_read(command: str, is_certain: bool) -> None:
+    assert classify_shell(command).certain is is_certain
+
+
 TEXTS = [
     ('cat "$1" | wc -l', True),
     ('echo "$1: $(grep -c x "$1")"', True),
