@@ -9,7 +9,8 @@ extended for the other, and 2.0 % after it had been looked at itself. Of 194 tha
 (4.1 %) were asked when they were new. Of a fourth list, of 557 in two parts, 33 (5.9 %) were asked when it
 was new: 1.4 % of the part with the usual programs, 10.4 % of the other. Of the held-out half of that one,
 11.6 %, and 9.7 % after the tables were extended for the rest; a third of those use `sudo`, always asked. Of a
-fifth list, of 280, 14 (5.0 %) were asked when it was new, and 8 (2.9 %) after it had been looked at.
+fifth list, of 280, 14 (5.0 %) were asked when it was new, and 7 (2.5 %) after it had been looked at. Of a
+sixth, of 240 for less usual situations that was written after that, 16 (6.7 %) were asked when it was new.
 """
 
 from __future__ import annotations
