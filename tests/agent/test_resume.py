@@ -322,7 +322,7 @@ async def test_a_torn_ledger_is_refused_until_it_was_mended(
 def test_there_is_none(environ: Mapping[str, str]) -> None:
     with pytest.raises(LedgerError, match=r"no ledger of a session 'nobody' in .* See `aisotools log show`"):
         resumed("nobody", environ)
-    with pytest.raises(LedgerError, match="cannot be checked"):
+    with pytest.raises(LedgerError, match="cannot be read"):
         resumed("/nowhere/x.jsonl", environ)
 
 

@@ -16,7 +16,7 @@ from aisotools.policy.trials import TrialLookups, why_not_tried
 from aisotools.testing.fakes import MockTool
 from tests.policy.shell.test_everyday import EverydayCommand, everyday_commands, only_reads
 
-INSTALLED = frozenset(("frob", "nbdiff", "sponge", "ruby3.3", "make", "octave", "zcat", "typos"))
+INSTALLED = frozenset(("frob", "nbdiff", "sponge", "ruby3.3", "make", "octave", "bzcat", "typos"))
 CODE = frozenset(("x.py", "run.sh", "/workspace/run.sh"))
 LOOKUPS = TrialLookups(
     find_program=lambda name: f"/usr/bin/{name}" if name.rpartition("/")[2] in INSTALLED else "",
@@ -49,7 +49,7 @@ def why_not(command: str, policy: Policy | None = None, **more: Any) -> str:
         "frob /workspace/a.csv",
         "frob /srv/work/a.csv",
         "sponge -h",
-        "for f in *.gz; do zcat $f; done",
+        "for f in *.bz2; do bzcat $f; done",
     ],
 )
 def test_unknown_programs_are_tried(command: str, mode: Mode) -> None:

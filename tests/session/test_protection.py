@@ -59,7 +59,7 @@ async def test_changes_by_what_was_left_running_are_put_back_without_another_cal
 
 
 async def test_changes_by_a_background_task_are_put_back_again_and_again(session: Session) -> None:
-    command = "n=conf; while :; do echo evil > ${n}test.py; sleep 0.05; done"
+    command = "n=$(echo conf); while :; do echo evil > ${n}test.py; sleep 0.05; done"
     started = await session.call("sandbox_bash", {"command": command, "background": True}, origin="person")
     assert "runs in the background" in started.content
     for _ in range(3):

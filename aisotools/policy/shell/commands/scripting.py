@@ -33,6 +33,7 @@ from aisotools.policy.shell.verdicts import (
 
 SAME_IN_ALL_SHELLS = re.compile(r"[\w \n\t./,:%+\-'\"|;@]*", re.ASCII)
 """A text that bash reads as every other shell does."""
+# Not possessive: before Python 3.11.5 `(...)*+` loses alternatives that look ahead.
 _SAME_IN_POSIX_SHELLS = re.compile(
     r"""(?:
         (?<=\s) -- [\w-]+ = | (?<=[ !=]) = (?=[ =]) | !=  # Any other `=` may be an assignment.
@@ -47,7 +48,7 @@ _SAME_IN_POSIX_SHELLS = re.compile(
         | \[ (?![\[^])                   # `[[` is a command of bash; in `[^a]` some shells know only `!`
         | \\ [\w\\"$.|*/;()\[\]-]
         | [\w\ \n\t./,:%+\-'"|;@?*)\]]    # Without `(` before it, `)` ends a substitution or a pattern.
-    )*+""",
+    )*""",
     re.ASCII | re.VERBOSE,
 )
 # Builtins that other shells lack: what follows may then be done in another folder, or for other words.
