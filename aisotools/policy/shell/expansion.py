@@ -164,11 +164,6 @@ class Word:
     sample: str | None = None
 
     @property
-    def program(self) -> str | None:
-        """The text as a program in a small language, into which nothing but numbers is put; else None."""
-        return self.sample if self.text is None else self.text
-
-    @property
     def path(self) -> str:
         """The word as a path: a name that only looks like a variable, as it was quoted, is told from that."""
         return f"./{self.text}" if self.text and self.text[0] in "$`" else self.display
@@ -223,6 +218,8 @@ def expand(
     template = _template(token)
     if "{" not in template:
         word = _fill_holes(template, token.pieces, numbers)
+        if word.text is None:
+            word = replace(word, sample=_fill_in_numbers(token.pieces, numbers))
         pieces = [piece for piece in token.pieces if piece.text]
         if len(pieces) == 1 and pieces[0].quoted and is_program_path(pieces[0].text):
             return [replace(word, is_name=True)]
@@ -403,27 +400,19 @@ def _fill_holes(template: str, pieces: tuple[Piece, ...], numbers: Collection[st
         is_located &= is_first and (is_path or is_channel)
     whole = _decode_utf8("".join(display))
     text = whole if prefix is None else None
-    sample = _fill_in_numbers(template, pieces, numbers) if text is None else None
-    return Word(whole, text, whole if prefix is None else prefix, may_split, is_located, sample=sample)
+    return Word(whole, text, whole if prefix is None else prefix, may_split, is_located)
 
 
-def _fill_in_numbers(template: str, pieces: tuple[Piece, ...], numbers: Collection[str]) -> str | None:
-    """Return the text with `1` in each hole, if only numbers come there; None if anything else does."""
-    parts: list[str] = []
-    for character in template:
-        if ord(character) < _FIRST_HOLE:
-            if character in _GLOB:
-                return None
-            parts.append(character)
-            continue
-        piece = pieces[ord(character) - _FIRST_HOLE]
-        is_number = piece.kind == "number" or piece.text.strip("{}") in numbers
-        if piece.kind == "literal":
-            parts.append(piece.text)
-        elif is_number or (piece.kind == "unknown" and is_count(piece.text)):
-            parts.append("1")
-        else:
+def _fill_in_numbers(pieces: tuple[Piece, ...], numbers: Collection[str]) -> str | None:
+    """Return the text of a word without braces with `1` for each number; None if more of it is open."""
+    parts = []
+    for piece in pieces:
+        is_literal = piece.kind == "literal"
+        is_pattern = is_literal and not piece.quoted and not _GLOB.isdisjoint(piece.text)
+        is_number = piece.kind == "number" or piece.text.strip("{}") in numbers or is_count(piece.text)
+        if is_pattern or not (is_literal or is_number):
             return None
+        parts.append(piece.text if is_literal else "1")
     return _decode_utf8("".join(parts))
 
 
@@ -595,10 +584,7 @@ def _assigned_value(token: Token) -> tuple[str, bool]:
 
 
 def _file_variables(parsed: ParsedText) -> Iterator[tuple[str, LoopWords]]:
-    """Yield the variables that are set once, by a loop over plain words or to one, with these.
-
-    Bash sets `_` itself.
-    """
+    """Yield the variables (but `_`) that are set once, by a loop over plain words or to one, with these."""
     setters = [name for name, _ in (*_assignments(parsed), *_temporary_assignments(parsed))]
     for words in parsed.loops:
         values = [word for token in words[2:] for word in expand(token)]

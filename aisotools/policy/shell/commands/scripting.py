@@ -70,6 +70,11 @@ def is_same_in_posix_shells(text: str) -> bool:
     return is_plain and not is_decoded and not _ONLY_IN_BASH.search(text)
 
 
+def _program_of(word: Word) -> str | None:
+    """Return the text of a program, or one as it is with numbers in it; None if it is not known."""
+    return word.sample if word.text is None else word.text
+
+
 def _program_verdict(language: str, reading: ProgramReading) -> CommandVerdict:
     if reading.doubt:
         return uncertain(f"{language}: {reading.doubt}")
@@ -97,13 +102,13 @@ def _classify_awk(words: Words) -> CommandVerdict:
     is_bioawk = words[0].display.endswith("bioawk")
     functions = _BIOAWK_FUNCTIONS if is_bioawk else frozenset()
     parsed = parse_options(words, _BIOAWK if is_bioawk else _AWK, posix=True)
-    if not parsed.operands or parsed.operands[0].program is None:
+    if not parsed.operands or _program_of(parsed.operands[0]) is None:
         return merge([option_verdict(parsed), uncertain("an awk program that is only known at run time")])
     program, *files = parsed.operands
     return merge(
         [
             option_verdict(parsed),
-            _program_verdict("awk", read_awk(program.program or "", functions)),
+            _program_verdict("awk", read_awk(_program_of(program) or "", functions)),
             *map(_awk_file_verdict, files),
         ]
     )
@@ -147,7 +152,7 @@ def _with_suffix(word: Word, suffix: str) -> Word:
 
 
 def _sed_script_verdict(scripts: list[Word | None]) -> CommandVerdict:
-    texts = [script.program for script in scripts if script is not None and script.program is not None]
+    texts = [text for script in scripts if script is not None and (text := _program_of(script)) is not None]
     if not scripts:
         return NO_EFFECT
     if len(texts) < len(scripts):
