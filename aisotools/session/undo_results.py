@@ -27,7 +27,7 @@ _STILL_OPEN = "Still open in the sandbox: "
 _UNRECORDED = "This undo is not in the ledger"
 _MATTERS = (
     *("Left as it is: ", "Not brought back: ", "Variables: ", "Stays done: "),
-    *(f"[{_STILL_OPEN}", _UNRECORDED),
+    *(f"[{_STILL_OPEN}", f"[{_UNRECORDED}"),
 )
 """Beginnings of the lines of an undo that also matter where it took a call back that timed out."""
 

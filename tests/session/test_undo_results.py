@@ -200,6 +200,9 @@ def test_timeout_names_what_was_taken_back_or_why_not() -> None:
     result = explain_taken_back(late, ["a"], ToolResult(content="Undid 1 call.", value=value))
     assert result.content == "late\n[What it had changed was taken back: a.]"
     assert result.metadata["taken_back"] is True
+    unrecorded = "[This undo is not in the ledger yet, which cannot be written now.]"
+    undone = ToolResult(content=f"Undid 1 call.\n{unrecorded}", value=value)
+    assert explain_taken_back(late, ["a"], undone).content == f"{result.content}\n{unrecorded}"
     refused = explain_taken_back(late, ["a"], ToolResult.error("Disk full."))
     assert refused.content == (
         "late\n[What had changed by then could not be taken back, and stays changed: a. Disk full.]"
