@@ -275,7 +275,8 @@ COMMANDS = (
         names="perl java cmake ninja mpicc mpicxx mpif90", classify=_classify_printing, info_arguments=_INFO
     ),
     *(
-        # They read their settings first, which name code: `init-hook`, `local-plugins`, a file of Perl.
+        # They read their settings first, which name code: `init-hook`, `local-plugins`, a file of Perl. cargo
+        # and rustc may be those of rustup, which runs the toolchain that its files name.
         CommandSpec(
             names=name,
             options="*",
@@ -289,20 +290,9 @@ COMMANDS = (
             ("pylint", "--version --help -h", "pylintrc* .pylintrc* pyproject.toml setup.cfg tox.ini"),
             ("flake8", "--version --help -h", ".flake8 setup.cfg tox.ini"),
             ("latexmk", "--version -version -v --help -help -h", "latexmkrc .latexmkrc LatexMk"),
+            ("cargo", "--version -V -vV --help -h", "rust-toolchain rust-toolchain.toml"),
+            ("rustc", "--version -V -vV --help -h", "rust-toolchain rust-toolchain.toml"),
         )
-    ),
-    *(
-        # They may be those of rustup, which runs the program that these files name.
-        CommandSpec(
-            names=name,
-            options="*",
-            effect=Effect.LOCAL_MUTATION,
-            reason=_RUNS_CODE,
-            certain=False,
-            info_arguments="--version -V -vV --help -h",
-            obeys="rust-toolchain rust-toolchain.toml",
-        )
-        for name in ("cargo", "rustc")
     ),
     CommandSpec(
         # Even when asked for their version these run files of the folder, or install what they need.

@@ -231,15 +231,17 @@ def _hosts_of(paths: Words) -> Iterator[str]:
 def _classify_rsync(words: Words) -> CommandVerdict:
     """Return the verdict on rsync: paths with a colon are remote, and the last path is written."""
     parsed = parse_options(words, _RSYNC)
+    rules = [
+        _rsync_filter(o.value) for o in parsed.options if o.name in _RSYNC_FILTERS and o.value is not None
+    ]
     if parsed.has("-n", "--dry-run", "--list-only") and all(map(_is_here, parsed.operands)):
         # It says what it would do. What it writes about that, such as `--log-file`, is written all the same.
         acts = [o for o in parsed.options if o.role != "d" and o.name not in _RSYNC_PLACES]
-        rules = (_rsync_filter(o.value) for o in acts if o.name in _RSYNC_FILTERS and o.value is not None)
         return merge([option_verdict(parsed._replace(options=acts)), *rules, *map(reads, parsed.operands)])
     verdicts = [
         has_effect(Effect.REMOTE_ACTION, f"{words[0].display} copies files"),
         option_verdict(parsed),
-        *(_rsync_filter(o.value) for o in parsed.options if o.name in _RSYNC_FILTERS and o.value is not None),
+        *rules,
     ]
     for path in parsed.operands:
         if host := host_of(path.display):

@@ -129,11 +129,9 @@ def _classify_shell_program(words: Words) -> CommandVerdict:
     verdicts = [option_verdict(parsed)]
     first = parsed.operands[0] if parsed.operands else None
     if parsed.has("-c") and first is not None and first.text is not None:
-        verdicts.append(CommandVerdict(scripts=(first.text,)))
         if parsed.has("-k", "-a", "-B", "-H", "-p", "-P", "-o") or name == "zsh":
             verdicts.append(uncertain(f"its options change how {name} reads the text"))
-        if name != "bash" and not _reads_like_bash(name, first.text):
-            verdicts.append(uncertain(f"{name} may read the text differently from bash"))
+        verdicts.append(_text_verdict(name, first.text))
     elif parsed.has("-n") and first is not None and not parsed.has("-c"):
         verdicts.append(reads(first))  # only checks the syntax
     else:
@@ -145,11 +143,13 @@ def _classify_shell_program(words: Words) -> CommandVerdict:
 _POSIX_SHELLS = frozenset(("sh", "dash", "ash"))
 
 
-def _reads_like_bash(name: str, text: str) -> bool:
-    """Return whether the shell `name` certainly reads `text` as bash does."""
-    return SAME_IN_ALL_SHELLS.fullmatch(text) is not None or (
-        name in _POSIX_SHELLS and is_same_in_posix_shells(text)
-    )
+def _text_verdict(name: str, text: str) -> CommandVerdict:
+    """Return the verdict on a text that the shell `name` runs, which may read it otherwise than bash does."""
+    verdict = CommandVerdict(scripts=(text,))
+    is_same = name in _POSIX_SHELLS and is_same_in_posix_shells(text)
+    if name == "bash" or is_same or SAME_IN_ALL_SHELLS.fullmatch(text):
+        return verdict
+    return merge([verdict, uncertain(f"{name} may read the text differently from bash")])
 
 
 def _classify_eval(words: Words) -> CommandVerdict:
@@ -193,11 +193,7 @@ def _classify_watch(words: Words) -> CommandVerdict:
     texts = [word.text for word in parsed.operands]
     if parsed.doubts or not texts or None in texts:
         return _classify_text_runner(words)
-    text = " ".join(map(str, texts))
-    doubt = (
-        NO_EFFECT if _reads_like_bash("sh", text) else uncertain("sh may read the text differently from bash")
-    )
-    return merge([option_verdict(parsed), doubt, CommandVerdict(scripts=(text,))])
+    return merge([option_verdict(parsed), _text_verdict("sh", " ".join(map(str, texts)))])
 
 
 def _classify_text_runner(words: Words) -> CommandVerdict:
