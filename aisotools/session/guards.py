@@ -150,6 +150,10 @@ async def leave_guards(
     return result
 
 
+def _has_none() -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallEnvironment:
     """Where calls run, settled when the session opened.
@@ -167,7 +171,8 @@ class CallEnvironment:
         on_read: Called with the result of a call that only reads; returns the result for the caller.
         can_undo: Returns whether undo covers a call with these facts.
         describe_undo: Returns a sentence for the approval card: what undo will restore of the call.
-        has_readers: Whether the sandbox can hold tools that only read to it.
+        has_readers: Returns whether the sandbox can hold tools that only read to it; by default none can. A
+            sandbox of a pool is made later, and is known only then.
         resolve_paths: Returns the facts of a call with their paths resolved in the workspace.
         find_sources: Returns the facts of a call with digests of what it reads.
         digest_code: Returns a digest of the code in the workspace that a call may run without naming it.
@@ -186,7 +191,7 @@ class CallEnvironment:
     on_read: Callable[[PreparedCall, ToolResult], ToolResult] | None = None
     can_undo: Callable[[Facts], bool] | None = None
     describe_undo: Callable[[PreparedCall], Awaitable[str]] | None = None
-    has_readers: bool = False
+    has_readers: Callable[[], bool] = _has_none
     resolve_paths: PathsResolver | None = None
     find_sources: SourcesFinder | None = None
     digest_code: CodeDigester | None = None
@@ -259,7 +264,7 @@ class CallEnvironment:
             policy,
             self.level,
             self.can_undo,
-            has_readers=self.has_readers,
+            has_readers=self.has_readers(),
             resolve_paths=self.resolve_paths,
             find_sources=self.find_sources,
             digest_code=self.digest_code,
@@ -270,7 +275,8 @@ class CallEnvironment:
 
     def with_trial(self, prepared: PreparedCall, policy: Policy) -> PreparedCall:
         """Return a call of this environment, marked if it is tried before anybody is asked."""
-        if self.trials is None or not prepared.facts.unknown:
+        # Only a reader holds a command to what a trial promises.
+        if self.trials is None or not prepared.facts.unknown or not self.has_readers():
             return prepared
         return with_changes(prepared, is_tried=not why_not_tried(prepared, policy, self.trials))
 

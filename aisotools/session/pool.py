@@ -28,6 +28,7 @@ from aisotools.core.sandboxes import (
     SandboxStatus,
     SupportsLeastLevel,
     SupportsPathRules,
+    SupportsReaders,
     SupportsRemoteLocation,
     SupportsSnapshotProcesses,
     SupportsSnapshots,
@@ -36,7 +37,9 @@ from aisotools.core.sandboxes import (
     VariablePoint,
 )
 from aisotools.core.types import ToolResult
+from aisotools.sandbox.confinement import levels
 from aisotools.sandbox.confinement.detect import Detection
+from aisotools.sandbox.host.failures import unreadable_result
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.session import Session
@@ -346,8 +349,9 @@ class _PooledFactory:
             return self._make_sandbox(present, listener)
 
         sandbox = PooledSandbox(make, listener, self._slots, spec.level, on_vacated=self.on_idle)
-        # Of others it is known when the first is live.
-        sandbox.keeps_variables = self._make_sandbox is LocalSandbox
+        if self._make_sandbox is LocalSandbox:  # of others it is known when the first is live
+            sandbox.keeps_variables = True
+            sandbox.has_readers = levels.has_readers(spec.level, spec.landlock_abi)
         sandbox.denied = spec.unreadable, spec.unwritable
         return sandbox
 
@@ -493,11 +497,13 @@ def _remember(places: OrderedDict[str, str], call_id: str, value: str = "") -> N
 class PooledSandbox:
     """A sandbox that is live while it has a slot in the pool. Implements `core.sandboxes.Sandbox`.
 
-    Its optional members are those of the live sandbox. While none is live, it has none but `variables`.
+    Its optional members are those of the live sandbox. While none is live, it has none but `variables` and
+    `has_readers`.
 
     Attributes:
         live: The live sandbox.
         keeps_variables: Whether the sandboxes keep earlier states of variables, as far as that is known.
+        has_readers: Whether they can hold tools that only read to it, as far as that is known.
         denied: The paths that the sandbox made next must not read or write, and those that it must not write.
     """
 
@@ -520,6 +526,7 @@ class PooledSandbox:
         self.denied: tuple[Sequence[str], Sequence[str]] = ((), ())
         self.live: Sandbox | None = None
         self.keeps_variables = False
+        self.has_readers = False
         self._variables = PooledVariables(self)
         self._stop_reason = ""
         self._generations = 0
@@ -542,6 +549,7 @@ class PooledSandbox:
         if self.live is None:
             self.live = self._make(*self.denied)
             self.keeps_variables = isinstance(self.live, SupportsSnapshots)
+            self.has_readers = isinstance(self.live, SupportsReaders) and self.live.has_readers
         return self.live
 
     @property
@@ -591,6 +599,9 @@ class PooledSandbox:
             if not await self._enter_slot(using) or request.dispatch.is_interrupted:
                 return INTERRUPTED_BEFORE
             sandbox = self._sandbox()
+            if request.in_reader and not self.has_readers:
+                # The one that was live when the call was judged could hold it to reading.
+                return unreadable_result(request.call.name, "this sandbox cannot hold a tool to reading")
             request.dispatch.is_given = True
             self._variables.note_call(request.call.id)
             reason, self._stop_reason = self._stop_reason, ""

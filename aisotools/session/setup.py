@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import operator
 import re
 import resource
 import threading
@@ -87,6 +88,7 @@ def factory_for(
     return make_sandbox.adopt(session) if isinstance(make_sandbox, SupportsAdoption) else (make_sandbox, None)
 
 
+_HAS_READERS = operator.attrgetter("has_readers")
 _LEAST_OPEN_FILES = 68
 """With fewer no worker starts in a program that has no other files open, as measured."""
 
@@ -472,10 +474,12 @@ async def build_environment(
         level=spec.level,
         workspace=workspace,
         workspace_policy=prepared.narrowing,
-        has_readers=isinstance(sandbox, SupportsReaders) and sandbox.has_readers,
         can_undo=history.can_undo,
         describe_undo=history.describe,
     )
+    if isinstance(sandbox, SupportsReaders):
+        # Looked up for each call: a sandbox of a pool is made later.
+        env = dataclasses.replace(env, has_readers=functools.partial(_HAS_READERS, sandbox))
     if isinstance(history, WorkspaceHistory):
         read_guard = ReadGuard(reads)
         resolver = PathResolver(workspace, path_rules.name_lookup, functools.partial(_home, sandbox))
@@ -490,10 +494,7 @@ async def build_environment(
             find_sources=resolver.with_sources,
             digest_code=functools.partial(digest_of_code, workspace),
             path_rules=path_rules,
-            # Only a reader holds a command to what a trial promises.
-            trials=trial_lookups(workspace, search_path())
-            if try_unknown_commands and env.has_readers
-            else None,
+            trials=trial_lookups(workspace, search_path()) if try_unknown_commands else None,
         )
     return SessionParts(env=env, protection=protection, reads=reads, history=history)
 

@@ -538,7 +538,7 @@ async def test_a_request_to_the_sandbox_says_what_may_be_done_and_how_much_may_c
     rig, sandbox = with_sandbox(
         ToolResult.text("out"), reading(runs_in="sandbox"), changing(runs_in="sandbox")
     )
-    without_readers, rig.env = rig.env, dataclasses.replace(rig.env, has_readers=True)
+    without_readers, rig.env = rig.env, dataclasses.replace(rig.env, has_readers=lambda: True)
     await rig.run("read", {"x": 1})
     await rig.run("write")
     rig.env = without_readers

@@ -27,10 +27,10 @@ from tests.session.test_gate_alone import Recording, Rig, changing, reading
 async def test_without_a_session_a_preview_assumes_a_sandbox_with_readers() -> None:
     rig = Rig(reading(runs_in="sandbox"), policy=Policy(mode="plan"))
     assert rig.gate.prepare(rig.call("read"), "confined").evaluation.decision is Decision.ALLOW
-    without = dataclasses.replace(rig.env, has_readers=False)
+    without = dataclasses.replace(rig.env, has_readers=lambda: False)
     prepared = rig.gate.prepare(rig.call("read"), "confined", without)
     assert (prepared.effect, prepared.evaluation.decision) == (Effect.LOCAL_MUTATION, Decision.DENY)
-    within = dataclasses.replace(rig.env, has_readers=True)
+    within = dataclasses.replace(rig.env, has_readers=lambda: True)
     assert rig.gate.prepare(rig.call("read"), "confined", within).evaluation.decision is Decision.ALLOW
 
 
@@ -92,7 +92,7 @@ async def test_the_result_says_what_was_done_for_the_rules_before_the_call(tmp_p
     rules = Noting(tmp_path, "isolated")
     rig = Rig(reading(runs_in="sandbox"), policy=Policy(mode="auto", rules=[SECRETS]))
     sandbox = Recording(ToolResult.text("out"))
-    rig.env = dataclasses.replace(rig.env, sandbox=sandbox, has_readers=True, path_rules=rules)
+    rig.env = dataclasses.replace(rig.env, sandbox=sandbox, has_readers=lambda: True, path_rules=rules)
     assert (await rig.run("read")).content == "out\n[before read a path was replaced]"
     sandbox.answer = ToolResult(content="")
     assert (await rig.run("read")).content == "[before read a path was replaced]"
@@ -118,7 +118,7 @@ class Trying(Rig):
         super().__init__(sandbox_bash, *tools, policy=Policy(mode="safe"), **options)
         self.recording = Recording(answer)
         self.env = dataclasses.replace(
-            self.env, sandbox=self.recording, has_readers=True, trials=LOOKUPS, level="confined"
+            self.env, sandbox=self.recording, has_readers=lambda: True, trials=LOOKUPS, level="confined"
         )
 
     @property

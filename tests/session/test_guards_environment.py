@@ -74,7 +74,7 @@ def test_without_rules_nothing_is_enforced_and_nothing_is_left_open(tmp_path: Pa
     assert env.enforcement == PathEnforcement()
     assert (env.not_enforced, env.gaps_of(Facts())) == ((), ())
     env.announce(DENYING)
-    assert not env.has_readers, "unless somebody has found that it can hold them"
+    assert not env.has_readers(), "unless somebody has found that it can hold them"
 
 
 async def test_gaps_are_said_of_each_rule_that_the_sandbox_does_not_enforce(tmp_path: Path) -> None:

@@ -16,12 +16,14 @@ import pytest
 
 from aisotools.core.events import AgentStarted, SandboxLost
 from aisotools.core.exceptions import SandboxError, SessionClosed, WorkspaceRefused
-from aisotools.core.sandboxes import SupportsSnapshots
-from aisotools.core.types import Approval, ApprovalRequest
+from aisotools.core.protocols import ToolPayload
+from aisotools.core.sandboxes import SandboxCall, SupportsSnapshots
+from aisotools.core.types import Approval, ApprovalRequest, ToolCall
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.rules import Policy
+from aisotools.sandbox.confinement.levels import at_least
 from aisotools.session.ledger import verify
-from aisotools.session.pool import SessionPool
+from aisotools.session.pool import PooledSandbox, SessionPool
 from aisotools.session.session import Session
 from aisotools.testing.fakes import FakeSandbox
 from tests.sandbox.rig import processes_of
@@ -317,6 +319,48 @@ async def test_undo_brings_variables_back_while_the_sandbox_lives(options: dict[
         assert not (await a.undo()).is_error
         assert not (await a.redo()).is_error
         assert (await a.get("v"), file.read_text()) == (4, "4")
+
+
+@pytest.mark.parametrize("reads", ["get", "variables"])
+async def test_call_that_only_reads_leaves_what_can_be_redone(options: dict[str, Any], reads: str) -> None:
+    async with SessionPool(approver=AllowAll(), **options) as pool:
+        a = await pool.get("a")
+        for number in (1, 2):
+            await run_numbered(a, number)
+        if not at_least(a.level, "confined"):
+            pytest.skip("no level here holds a tool to reading")
+        assert not (await a.undo()).is_error
+        read = await a.get("v") if reads == "get" else (await a.call("variables", {})).is_error
+        assert read == (1 if reads == "get" else False)
+        assert not (await a.redo()).is_error
+        assert await a.get("v") == 2
+        undone = await a.undo()
+        assert undone.content.startswith("Undid 1 call: python"), undone.content
+        assert await a.get("v") == 1
+
+
+async def test_first_call_is_held_to_reading(options: dict[str, Any]) -> None:
+    async with SessionPool(**options) as pool:
+        a = await pool.get("a")
+        listed = await a.call("variables", {})  # without a question, which nobody would answer here
+        if not at_least(a.level, "confined"):
+            pytest.skip("no level here holds a tool to reading")
+        assert not listed.is_error, listed.content
+        assert (await a.undo()).is_error
+
+
+async def test_call_that_reads_is_refused_where_nothing_holds_it_to_reading(options: dict[str, Any]) -> None:
+    async with SessionPool(approver=AllowAll(), **options) as pool:
+        a = await pool.get("a")
+        await run_numbered(a, 1)
+        sandbox = a.sandbox
+        assert isinstance(sandbox, PooledSandbox)
+        sandbox.has_readers = False
+        call = ToolCall("r1", "variables", {})
+        payload = ToolPayload(key="variables", import_path="aisotools.builtin:variables")
+        refused = await sandbox.call(SandboxCall(call=call, shipment=payload, timeout_s=5.0, in_reader=True))
+        assert refused.is_error
+        assert "was not run: it only reads" in refused.content
 
 
 async def test_call_that_a_sandbox_is_started_for_can_be_undone(options: dict[str, Any]) -> None:
@@ -641,7 +685,7 @@ import asyncio, os, resource, sys
 from pathlib import Path
 from aisotools.core.exceptions import UsageError
 from aisotools.policy.rules import Policy
-from aisotools.session.pool import SessionPool
+from aisotools.session.pool import PooledSandbox, SessionPool
 
 top = Path(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 4096))
