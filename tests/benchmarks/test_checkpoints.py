@@ -158,9 +158,6 @@ class Syncs:
         return call
 
 
-# The budget of an undo was set on a machine on which a worker forks in this time and does nothing else.
-UNDO_BUDGET_MS, BUDGET_FORK_MS = 15.0, 1.9
-
 BARE_FORK = """
 import os, statistics, time
 times = []
@@ -179,8 +176,8 @@ print(statistics.median(times) * 1e3)
 async def test_undo_of_a_small_change_with_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 21 undos the median: what it takes beside its syncs, and what of that is work of this process.
 
-    An undo forks the snapshot of the worker. If a bare fork of the same worker takes longer in the same run
-    than on the machine on which the budget was set, the budget is longer in proportion.
+    An undo forks the snapshot of the worker. What a bare fork of the same worker takes is printed beside it,
+    to tell a slow undo from a slow machine.
     """
     environ = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
     async with Session(tmp_path / "workspace", environ=environ, approver=AllowAll()) as session:
@@ -203,10 +200,10 @@ async def test_undo_of_a_small_change_with_variables(tmp_path: Path, monkeypatch
             assert (await session.run_cell("x")).content == "0"
         fork_ms = float((await session.run_cell(BARE_FORK)).content)
     wall_ms, work_ms = statistics.median(walls_s) * 1e3, statistics.median(works_s) * 1e3
-    budget_ms = UNDO_BUDGET_MS * max(1.0, fork_ms / BUDGET_FORK_MS)
     print(
         f"\nundo of a small change with variables: {wall_ms:.1f} ms beside {statistics.median(counts):.0f} "
-        f"syncs (<= {budget_ms:.1f}), of which {work_ms:.1f} ms are CPU time of the host; a bare fork of the "
-        f"worker takes {fork_ms:.1f} ms (budget {UNDO_BUDGET_MS:g} ms up to {BUDGET_FORK_MS:g} ms)"
+        f"syncs (<= 15), of which {work_ms:.1f} ms are CPU time of the host; a bare fork of the worker takes "
+        f"{fork_ms:.1f} ms"
     )
-    assert wall_ms <= budget_ms
+    assert work_ms <= 15
+    assert wall_ms <= 15
