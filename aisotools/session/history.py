@@ -56,6 +56,7 @@ from aisotools.session.undo_results import (
     describe_elsewhere,
     describe_irreversible,
     describe_restored,
+    describe_running,
     describe_unsupported,
     explain_detached,
     explain_kept,
@@ -72,6 +73,7 @@ from aisotools.session.undo_results import (
     list_uncovered,
     move_result,
     refuse_for_host_work,
+    refuse_for_processes,
     reverted_result,
 )
 from aisotools.session.undo_steps import (
@@ -91,7 +93,6 @@ from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.trees import WORKSPACE_KEY
 from aisotools.workspace.diff import Changes, changes_between
-from aisotools.workspace.paths import printable
 from aisotools.workspace.read_tracker import ReadCache
 from aisotools.workspace.real_paths import resolve_links
 
@@ -373,7 +374,7 @@ class WorkspaceHistory:
         if others:
             undone = refusal(f"Another call is running: {summarize_names(others)}.")
         elif running:
-            undone = refusal(f"{summarize_names(list(running.values()))} still runs in the background.")
+            undone = refusal(describe_running(running))
         elif work := self._shared.find_host_work():
             undone = refuse_for_host_work("undo", work)
         elif isinstance(plan, UndoPlan):
@@ -550,11 +551,7 @@ class WorkspaceHistory:
                 return plan
             running, helpers = await self._shared.find_running()
             if running and not force:
-                names = summarize_names([f"{printable(name)} ({pid})" for pid, name in running.items()])
-                return refusal(
-                    f"{names} still runs in the background and may go on changing files. "
-                    f"Stop it first; with force=True the {direction} stops it, too."
-                )
+                return refuse_for_processes(direction, running)
             work = self._shared.find_host_work()
             if work and not force:
                 return refuse_for_host_work(direction, work)

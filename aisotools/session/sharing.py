@@ -330,11 +330,11 @@ class SharedWorkspace:
                     await variables.settled()
 
     async def find_running(self) -> BackgroundProcesses:
-        """Return the background processes that calls left running in the sandboxes.
+        """Return the background processes that calls left in the sandboxes.
 
         Returns:
-            Those that may do something, process id to name; and those that only wait for work, each with the
-            library that it belongs to.
+            Those that may do something, now or when they are continued, process id to name; and those that
+            only wait for work, each with the library that it belongs to.
         """
         for _ in range(_LOOKS):
             running, helpers = await self._look_once()
@@ -396,9 +396,10 @@ class SharedWorkspace:
             below, frozen = descendants(root), self._freezer.frozen(root)
             ended: Collection[int] = below & set(pids)
             if forced:
-                ended = find_background_processes(root, worker, snapshots, frozen)
+                ended = find_background_processes(root, worker, snapshots)
             if ended:
-                # What was stopped before is left alone, unless the end of these would continue it.
+                # Race: one that was stopped by something else since they were listed is left alone, unless
+                # the end of these would continue it.
                 processes = table(below)
                 stopped = [pid for pid in below - frozen - snapshots - {worker} if not is_namespace_init(pid)]
                 ended = with_orphans(ended, stopped, processes)

@@ -12,6 +12,7 @@ from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.sandbox.host.failures import VARIABLES_KEPT
 from aisotools.sandbox.host.fork_observation import DetachedFiles
+from aisotools.sandbox.process.tree import is_stopped
 from aisotools.session.undo_history import Record
 from aisotools.session.undo_steps import UndoPlan, UndoStep, refusal
 from aisotools.workspace.checkpoints.authorship import Author
@@ -169,6 +170,29 @@ def explain_detached(result: ToolResult, files: DetachedFiles) -> ToolResult:
         )
         result = _add_line(result, line)
     return result.with_metadata(detached_files=[*written, *read][:_MAX_LISTED]) if written or read else result
+
+
+def describe_running(running: Mapping[int, str]) -> str:
+    """Return the sentences that name what calls have left in the background, process id to name."""
+    names: dict[bool, list[str]] = {False: [], True: []}
+    for pid, name in running.items():
+        names[is_stopped(pid)].append(f"{printable(name)} ({pid})" if pid else printable(name))
+    sentences = []
+    if names[False]:
+        sentences.append(
+            f"{summarize_names(names[False])} still runs in the background and may go on changing files."
+        )
+    if names[True]:
+        sentences.append(
+            f"{summarize_names(names[True])} was left stopped in the background and may go on changing files "
+            "once something continues it."
+        )
+    return " ".join(sentences)
+
+
+def refuse_for_processes(direction: Direction, running: Mapping[int, str]) -> ToolResult:
+    """Return the refusal of an undo or redo while calls have left processes, process id to name."""
+    return refusal(f"{describe_running(running)} End it first; with force=True the {direction} ends it, too.")
 
 
 def refuse_for_host_work(direction: str, work: Sequence[str]) -> ToolResult:

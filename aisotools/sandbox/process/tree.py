@@ -32,6 +32,7 @@ _FREEZE_TIMEOUT_S = 0.05  # for all processes together; one that waits for a dis
 _FREEZE_POLL_S = 0.0002  # spin this long before sleeping: most signals arrive within microseconds
 _FREEZE_ROUNDS = 20  # a fork bomb is stopped in about three; the rest is a bound
 _STOPPED = ord("T")
+_HELD = frozenset(b"Tt")  # thread states: stopped, traced
 _NOT_RUNNING = frozenset(b"TtZXx")  # thread states: stopped, traced, zombie, dead
 _WAITING = frozenset(b"D")  # in an uninterruptible sleep
 _ON_CPU_OR_DISK = frozenset(b"RD")  # running, or in an uninterruptible sleep
@@ -250,19 +251,17 @@ def children_of(pid: int, threads: Iterable[str]) -> set[int]:
     return found
 
 
-def find_background_processes(
-    root: int, worker: int, exempt: Collection[int] = (), frozen: Collection[int] = ()
-) -> dict[int, str]:
-    """Return what runs below `root` beside the worker: process id to name.
+def find_background_processes(root: int, worker: int, exempt: Collection[int] = ()) -> dict[int, str]:
+    """Return what is below `root` beside the worker and has not ended: process id to name.
 
-    The name is chosen by the program; do not trust it. Stopped processes are left out. Those that have ended
-    since they were listed are in it: who forks and ends on and on is never there when it is looked at.
+    The name is chosen by the program; do not trust it. Stopped processes are among them: whatever continues
+    one, it then goes on with what it was doing. Those that have ended since they were listed are in it, too:
+    who forks and ends on and on is never there when it is looked at.
 
     Args:
         root: The process above all; 0 for none.
         worker: The worker. It and what stands between it and `root` are left out.
         exempt: Further processes to leave out.
-        frozen: Processes that count although they are stopped, by a `TreeFreezer`.
     """
     if not root:
         return {}
@@ -275,14 +274,13 @@ def find_background_processes(
         worker = processes[pid].parent
         chain.add(worker)
     candidates = sorted(listed - chain - set(exempt))
-    running = (pid for pid in candidates if pid in frozen or not _is_still(pid))
-    return {pid: _name(pid) for pid in running if not is_namespace_init(pid)}
+    left = (pid for pid in candidates if not _is_zombie(pid))
+    return {pid: _name(pid) for pid in left if not is_namespace_init(pid)}
 
 
-def _is_still(pid: int) -> bool:
-    """Return whether a process does nothing for now; false of one that is gone, and may have left another."""
-    states = set(_thread_states(pid))
-    return bool(states) and states <= _NOT_RUNNING
+def _is_zombie(pid: int) -> bool:
+    """Return whether a process is listed and has ended. One that is gone may have left another."""
+    return bool(_thread_states(pid)) and has_ended(pid)
 
 
 def number_inside(pid: int) -> int:
@@ -555,6 +553,12 @@ def _count_running(letters: bytes) -> int:
 def may_run(pid: int) -> bool:
     """Return whether a process that was told to stop may still run; one that waits for a disk may not."""
     return not set(_thread_states(pid)) <= _NOT_RUNNING | _WAITING
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped, by a signal or a debugger, until something continues it."""
+    states = set(_thread_states(pid))
+    return bool(states & _HELD) and states <= _NOT_RUNNING
 
 
 def has_ended(pid: int) -> bool:
