@@ -24,10 +24,11 @@ import pytest
 from hypothesis import Phase, settings
 
 from aisotools.core.protocols import Tool
+from aisotools.session.pool import SessionPool
 from aisotools.session.session import Session
 from aisotools.testing.fakes import FakeSandbox
 from aisotools.tools.registry import ToolRegistry
-from tests import host_guard
+from tests import host_guard, pooled
 
 # How long an example takes says more about the machine's other work than about the code: see benchmarks.
 # Examples that failed are not kept, since tests write nothing into the checkout: what is printed repeats one.
@@ -53,6 +54,16 @@ def environ(tmp_path: Path) -> Mapping[str, str]:
     """Where a session looks up settings: a home of the test's own."""
     (tmp_path / "home").mkdir()
     return {"HOME": str(tmp_path / "home"), "XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of `pooled`."""
+    parser.addoption("--pooled", action="store_true", help="open all real sessions of tests in a pool")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Have tests with the mark `pooled` run with a session alone and in a pool."""
+    pooled.parametrize(metafunc, "real_session")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -157,18 +168,31 @@ async def open_session(tmp_path: Path, environ: Mapping[str, str]) -> AsyncItera
 
 
 @pytest.fixture
-async def real_session(tmp_path: Path, environ: Mapping[str, str]) -> AsyncIterator[OpenSession]:
-    """Sessions on the real sandbox, at the best level that this machine holds."""
+async def real_session(
+    tmp_path: Path, environ: Mapping[str, str], request: pytest.FixtureRequest
+) -> AsyncIterator[OpenSession]:
+    """Sessions on the real sandbox, at the best level that this machine holds; see `pooled`."""
     async with AsyncExitStack() as stack:
-        yield partial(_session, stack, tmp_path / "workspace", environ)
+        make: Callable[..., Session] = Session
+        if pooled.place_of(request) == pooled.POOLED:
+            pool = SessionPool(root=tmp_path)
+            stack.push_async_callback(pool.close)
+            make = partial(pooled.open_in_pool, pool)
+        yield partial(_session, stack, tmp_path / "workspace", environ, make=make)
 
 
 def _session(
-    stack: AsyncExitStack, workspace: Path, environ: Mapping[str, str], /, *tools: Tool, **options: Any
+    stack: AsyncExitStack,
+    workspace: Path,
+    environ: Mapping[str, str],
+    /,
+    *tools: Tool,
+    make: Callable[..., Session] = Session,
+    **options: Any,
 ) -> Session:
     if tools:
         options["registry"] = ToolRegistry(tools)
     given: dict[str, Any] = {"workspace": workspace, "environ": environ, **options}
-    session = Session(**given)
+    session = make(**given)
     stack.push_async_callback(session.close)
     return session

@@ -190,7 +190,7 @@ COMPUTED_MEMBERS: Mapping[str, Mapping[str, str]] = {
         "name": "fields of `Limits`; limits of the module resource that only some systems have"
     },
     "sandbox.worker.ipython": {"arguments['kind']": "the methods of comm's manager for its three messages"},
-    "session.pool": {"member": _FORWARDED},
+    "session.pooled_sandbox": {"member": _FORWARDED},
     "testing.fakes": {"name": "the fields of `ToolResult` that cross to a sandbox"},
     "tools.adapter": {"name": "the members of a Protocol, faster than isinstance", "member": _FORWARDED},
     "tools.registry": {"member": "members of `Tool`: the message names those that a user's object misses"},

@@ -361,6 +361,9 @@ class SupportsSnapshotProcesses(Protocol):
     def pids(self) -> Collection[int]:
         """Return the process ids of the parked processes. They belong to no call and do no work."""
 
+    def frozen_pids(self) -> Collection[int]:
+        """Return the process ids of workers that were undone, and stay stopped until they are redone."""
+
     async def settled(self) -> None:
         """Wait until `pids` is complete: new processes are known, and those that were dropped have ended."""
 

@@ -264,10 +264,9 @@ class SharedWorkspace:
         with ExitStack() as stack:
             for sandbox in tuple(self.sandboxes):
                 if isinstance(sandbox, SupportsSupervisor):
+                    root, worker, exempt = sandbox.supervisor, sandbox.worker_pid, _snapshot_pids(sandbox)
                     limits = _LOOP_LIMITS if on_loop else {}
-                    stack.enter_context(
-                        self._freezer.freeze(sandbox.supervisor, _snapshot_pids(sandbox), **limits)
-                    )
+                    stack.enter_context(self._freezer.freeze(root, exempt, worker=worker, **limits))
             yield
 
     @asynccontextmanager
@@ -293,7 +292,8 @@ class SharedWorkspace:
             root, worker = _supervisor(sandbox), _worker_pid(sandbox)
             with ExitStack() as stopping:
                 # In a thread, all of it: there may be hundreds of processes.
-                stopped = await in_thread(self._stop, root, _snapshot_pids(sandbox), stopping, left)
+                exempt = _snapshot_pids(sandbox)
+                stopped = await in_thread(self._stop, root, worker, exempt, stopping, left)
                 try:
                     yield
                 finally:
@@ -302,13 +302,16 @@ class SharedWorkspace:
                         # Race: a reader may have become known only after it was stopped.
                         stopped.intersection_update(_snapshot_pids(sandbox))
 
-    def _stop(self, root: int, exempt: Collection[int], stopping: ExitStack, left: set[int]) -> set[int]:
-        """Stop what runs below a process until `stopping` is closed. Return what will be continued then.
+    def _stop(
+        self, root: int, worker: int, exempt: Collection[int], stopping: ExitStack, left: set[int]
+    ) -> set[int]:
+        """Stop what runs below `root` until `stopping` is closed. Return what will be continued then.
 
         Add to `left` what was stopped before.
         """
         ends_s = time.monotonic() + _STOPPED_S
-        stopped = stopping.enter_context(self._freezer.freeze(root, exempt, within_s=_STOPPED_S))
+        freezing = self._freezer.freeze(root, exempt, worker=worker, within_s=_STOPPED_S)
+        stopped = stopping.enter_context(freezing)
         # Also what only sleeps, for which a checkpoint does not wait: it could be sent a signal.
         await_stop(tuple(stopped), ends_s)
         if any(map(may_run, tuple(stopped))):
@@ -347,7 +350,7 @@ class SharedWorkspace:
 
     async def _look_once(self) -> BackgroundProcesses:
         trees = [
-            (sandbox.supervisor, sandbox.worker_pid, _snapshot_pids(sandbox))
+            (sandbox.supervisor, sandbox.worker_pid, _snapshot_pids(sandbox), _undone_pids(sandbox))
             for sandbox in self.sandboxes
             if isinstance(sandbox, SupportsSupervisor) and sandbox.supervisor
         ]
@@ -396,7 +399,8 @@ class SharedWorkspace:
             below, frozen = descendants(root), self._freezer.frozen(root)
             ended: Collection[int] = below & set(pids)
             if forced:
-                ended = find_background_processes(root, worker, snapshots)
+                undone = _undone_pids(sandbox)
+                ended = find_background_processes(root, worker, snapshots, undone, frozen)
             if ended:
                 # Race: one that was stopped by something else since they were listed is left alone, unless
                 # the end of these would continue it.
@@ -503,12 +507,12 @@ class CheckpointScans:
 
 
 def _find_running(
-    trees: Iterable[tuple[int, int, frozenset[int]]],
+    trees: Iterable[tuple[int, int, frozenset[int], frozenset[int]]],
 ) -> tuple[dict[int, str], dict[int, str]]:
     running: dict[int, str] = {}
     helpers: dict[int, str] = {}
-    for supervisor, worker, snapshots in trees:
-        found = find_background_processes(supervisor, worker, snapshots)
+    for supervisor, worker, snapshots, undone in trees:
+        found = find_background_processes(supervisor, worker, snapshots, undone)
         running |= found
         helpers |= find_idle_helpers(found, worker)
     return {pid: name for pid, name in running.items() if pid not in helpers}, helpers
@@ -521,6 +525,13 @@ def _supervisor(sandbox: Sandbox) -> int:
 def _worker_pid(sandbox: Sandbox) -> int:
     """Return the worker's process; 0 for none, as of a pooled sandbox that was stopped."""
     return sandbox.worker_pid if isinstance(sandbox, SupportsSupervisor) else 0
+
+
+def _undone_pids(sandbox: Sandbox) -> frozenset[int]:
+    """Return the workers of a sandbox that were undone, and wait for a redo."""
+    if isinstance(sandbox, SupportsSnapshots) and isinstance(sandbox.variables, SupportsSnapshotProcesses):
+        return frozenset(sandbox.variables.frozen_pids())
+    return frozenset()
 
 
 def _snapshot_pids(sandbox: Sandbox) -> frozenset[int]:

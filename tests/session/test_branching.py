@@ -242,6 +242,7 @@ async def test_a_branch_that_is_cancelled_leaves_no_files(
 
 def options_of(session: Session) -> dict[str, object]:
     """What each option of the constructor came to."""
+    factory = session._make_sandbox
     return {
         "registry": [tool.name for tool in session.registry],
         "policy": session.policy,
@@ -249,7 +250,8 @@ def options_of(session: Session) -> dict[str, object]:
         "limits": session.limits,
         "level": session.level,
         "read_only": session._read_only,
-        "sandbox": session._make_sandbox,
+        # In a pool, each session has a factory of its own around that.
+        "sandbox": getattr(factory, "_make_sandbox", factory),
         "output_caps": session._gate.caps,
         "environ": session._environ,
         "protect_notebooks": session._options["protect_notebooks"],

@@ -37,7 +37,6 @@ from aisotools.core.threads import OWN
 from aisotools.core.types import Approval, ApprovalRequest, Effect, Facts, ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy
-from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.session import ledger, sharing
 from aisotools.session.history import WorkspaceHistory
 from aisotools.session.ledger_reader import events_of_records
@@ -51,6 +50,7 @@ from aisotools.workspace.checkpoints.store import content_digest
 from aisotools.workspace.checkpoints.timeline import KEPT_STEPS
 from aisotools.workspace.dirfd import exchange
 from tests.conftest import OpenSession
+from tests.pooled import local_sandbox
 from tests.sandbox.process.test_freezing import hopping
 from tests.session.variables_fake import Act, CopyHistory, VariablesSandbox
 from tests.waiting import HANG_S, eventually, late, loop_turns, process_state
@@ -575,6 +575,7 @@ async def test_unchanged_is_said_only_while_the_text_is_in_the_context(open_sess
     assert "another" in await read("r6")
 
 
+@pytest.mark.pooled
 async def test_background_processes_are_named_and_stopped_only_by_force(
     real_session: OpenSession,
 ) -> None:
@@ -655,6 +656,7 @@ async def test_idle_helpers_do_not_keep_an_undo_from_what_it_does(real_session: 
     assert not again.is_error, again.content
 
 
+@pytest.mark.pooled
 @pytest.mark.parametrize("answer_s", [0, 0.05])
 @pytest.mark.parametrize("count", [1, 2])
 async def test_calls_that_open_a_session_can_be_undone(
@@ -676,6 +678,7 @@ async def test_calls_that_open_a_session_can_be_undone(
     assert (redone.is_error, file.read_text()) == (False, "x\n" * count), redone.content
 
 
+@pytest.mark.pooled
 async def test_call_that_a_sandbox_is_started_again_for_can_be_undone(real_session: OpenSession) -> None:
     session = real_session(approver=AllowAll())
     assert session.workspace is not None
@@ -849,6 +852,7 @@ async def test_the_state_is_held_for_whoever_asks_from_outside_of_calls(open_ses
     assert "A call is running here. Wait until it has ended." in (await session.call("m")).content
 
 
+@pytest.mark.pooled
 async def test_a_file_tool_forks_no_worker_and_its_undo_leaves_the_variables(
     real_session: OpenSession,
 ) -> None:
@@ -1303,6 +1307,7 @@ def wait_for_file(path: str) -> bool:
     return True
 
 
+@pytest.mark.pooled
 @pytest.mark.parametrize("how", ["interrupt", "cancel"])
 async def test_call_that_waits_for_the_worker_and_is_stopped_is_no_step(
     real_session: OpenSession, how: str
@@ -1313,7 +1318,7 @@ async def test_call_that_waits_for_the_worker_and_is_stopped_is_no_step(
         await session.call("python", {"code": f"v = {number}"}, call_id=f"c{number}")
     assert not (await session.undo()).is_error
     reading = asyncio.create_task(session.call("wait_for_file", {"path": "go"}))
-    sandbox: Any = session.sandbox
+    sandbox = local_sandbox(session)
 
     def are_given() -> list[bool]:
         return [caller.dispatch.is_given for caller in sandbox._callers.values()]
@@ -1692,11 +1697,11 @@ async def test_call_in_a_workspace_with_too_many_files_says_that_they_are_not_re
 
 def has_settled(session: Session) -> bool:
     """Return whether no snapshot is being taken: it has a deadline too, which passes with that of a call."""
-    sandbox = session.sandbox
-    assert isinstance(sandbox, LocalSandbox)
+    sandbox = local_sandbox(session)
     return all(snapshot.settled.done() for snapshot in sandbox.variables._store.snapshots)
 
 
+@pytest.mark.pooled
 @pytest.mark.parametrize("on_timeout", ["keep", "undo"])
 @pytest.mark.parametrize("is_stubborn", [False, True])
 async def test_timeout_says_what_stays_or_takes_it_back(
@@ -1762,6 +1767,7 @@ time.sleep(1000)
     assert (await session.get("v"), grows.exists()) == (1, False)
 
 
+@pytest.mark.pooled
 async def test_thread_that_an_undo_has_stopped_goes_on_after_a_redo(real_session: OpenSession) -> None:
     session = real_session(policy=AUTO, approver=AllowAll())
     grows = here(session, "grows")
@@ -1831,6 +1837,7 @@ while not os.path.exists('grows'): time.sleep(0.001)
 """
 
 
+@pytest.mark.pooled
 async def test_thread_that_writes_on_is_stopped_until_its_worker_is_replaced(
     real_session: OpenSession,
 ) -> None:
@@ -1864,6 +1871,7 @@ while not os.path.exists('grows'): await asyncio.sleep(0.001)
 """
 
 
+@pytest.mark.pooled
 async def test_task_that_writes_on_is_a_conflict_and_stopped_by_force_until_a_redo(
     real_session: OpenSession,
 ) -> None:
@@ -1894,13 +1902,13 @@ async def test_thread_goes_on_if_the_variables_are_kept(real_session: OpenSessio
     assert await session.get("v") == 2
 
 
+@pytest.mark.pooled
 async def test_thread_of_a_worker_that_is_not_replaced_goes_on(real_session: OpenSession) -> None:
     """The undo fails after the files were restored: its worker was stopped, and goes on."""
     session = real_session(policy=AUTO, approver=AllowAll())
     await session.run_cell("v = 1")
     assert not (await session.run_cell(f"v = 2{WRITER}")).is_error
-    sandbox = session.sandbox
-    assert isinstance(sandbox, LocalSandbox)
+    sandbox = local_sandbox(session)
     state_while_moved: list[str] = []
 
     async def fail(call_id: str) -> VariablePoint:
@@ -1935,13 +1943,13 @@ async def test_undo_is_not_begun_where_the_sandbox_does_not_stop(
     assert not (await session.undo()).is_error
 
 
+@pytest.mark.pooled
 async def test_call_that_only_reads_ends_before_an_undo_stops_its_worker(real_session: OpenSession) -> None:
     session = real_session(policy=AUTO, approver=AllowAll())
     file = here(session, "f")
     await session.run_cell("v = 1")
     await session.run_cell("v = 2; open('f', 'w').close()")
-    sandbox = session.sandbox
-    assert isinstance(sandbox, LocalSandbox)
+    sandbox = local_sandbox(session)
     async with sandbox._scheduler.slot("overlap"):
         undoing = asyncio.ensure_future(session.undo())
         await eventually(lambda: "1 waiting" in repr(sandbox._scheduler))

@@ -15,7 +15,8 @@ from aisotools.core.types import Approval, ApprovalRequest
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.host.sandbox import LocalSandbox
-from aisotools.session.pool import PooledSandbox, SessionPool
+from aisotools.session.pool import SessionPool
+from aisotools.session.pooled_sandbox import PooledSandbox
 from tests.waiting import eventually, loop_turns
 
 

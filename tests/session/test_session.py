@@ -47,6 +47,7 @@ from aisotools.tools.function import tool
 from aisotools.tools.registry import ToolRegistry
 from aisotools.workspace.lock import state_folder
 from tests.conftest import OpenSession
+from tests.pooled import local_sandbox
 from tests.sandbox.rig import processes_of
 from tests.waiting import HANG_S, eventually, loop_turns, process_state
 
@@ -1026,8 +1027,7 @@ def test_session_is_closed_on_another_loop_without_a_wait_for_its_own(
     """As a script does that calls `asyncio.run` for each step."""
     session = Session(workspace=tmp_path / "workspace", environ=environ, policy=Policy(mode="auto"))
     asyncio.run(session.start())
-    sandbox = session.sandbox
-    assert isinstance(sandbox, LocalSandbox)
+    sandbox = local_sandbox(session)
     worker = sandbox.worker_pid
     fired: list[float] = []
 
@@ -1066,8 +1066,7 @@ async def test_session_is_closed_in_a_thread_while_a_question_is_open(
     )
     assert (await session.call("python", {"code": "1"}, ask=True)).is_error
     await session.close()
-    sandbox = session.sandbox
-    assert isinstance(sandbox, LocalSandbox)
+    sandbox = local_sandbox(session)
     assert not sandbox.status().alive
     await eventually(lambda: not processes_of(folder))
 

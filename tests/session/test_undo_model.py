@@ -29,11 +29,11 @@ from aisotools.core.protocols import ToolPayload
 from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.types import ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll
-from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.session.session import Session
 from aisotools.workspace.checkpoints import switching, timeline
 from aisotools.workspace.dirfd import exchange, rename_new
 from tests.conftest import OpenSession
+from tests.pooled import local_sandbox
 from tests.session.variables_fake import Act, VariablesSandbox
 from tests.waiting import file_times_advance
 from tests.workspace.checkpoints.test_timeline_stateful import (
@@ -621,7 +621,6 @@ class RealPlace:
         self.traits = ["link", "holes"]  # the sandbox sets no modes and no extended attributes
 
     def connect(self, session: Session) -> None:
-        assert isinstance(session.sandbox, LocalSandbox)
         if session.level == "isolated" and "time" not in self.traits:  # elsewhere it only pretends to set one
             self.traits.append("time")
 
@@ -650,8 +649,7 @@ class RealPlace:
         }
 
     def evict(self, session: Session, call_id: str) -> bool:
-        assert isinstance(session.sandbox, LocalSandbox)
-        store = session.sandbox.variables._store
+        store = local_sandbox(session).variables._store
         found = store.find(call_id)
         # The fork may still be on its way, which no eviction for memory drops.
         if found is None or found.drop_reason or not found.settled.done():

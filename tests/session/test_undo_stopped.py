@@ -13,6 +13,7 @@ from aisotools.session.history import WorkspaceHistory
 from aisotools.session.session import Session
 from aisotools.session.sharing import BackgroundProcesses, SharedWorkspace
 from tests.conftest import OpenSession
+from tests.pooled import local_sandbox
 from tests.waiting import eventually, process_state
 
 CHILD = """
@@ -68,11 +69,14 @@ async def content_for_a_while(session: Session) -> set[str]:
     return found
 
 
+def shared_workspace(session: Session) -> SharedWorkspace:
+    assert isinstance(session.history, WorkspaceHistory)
+    return session.history._shared
+
+
 async def stopped_processes(session: Session) -> list[int]:
     """Return what is stopped in a session's sandbox and may go on when it is continued."""
-    history = session.history
-    assert isinstance(history, WorkspaceHistory)
-    running, helpers = await history._shared.find_running()
+    running, helpers = await shared_workspace(session).find_running()
     return [pid for pid in {**running, **helpers} if is_stopped(pid)]
 
 
@@ -135,3 +139,94 @@ async def test_redo_leaves_stopped_what_was_stopped_before_the_undo(
     assert await content_for_a_while(session) == {"new"}
     assert (await session.call("python", {"code": "x"}, origin="person")).value["result"] == "2"
     assert len(await stopped_processes(session)) == 1
+
+
+TASK = """
+v = 1
+import asyncio
+open('victim', 'w').write('new')
+async def write():
+    while True:
+        open('victim', 'w').write('written')
+        await asyncio.sleep(0)
+task = asyncio.get_running_loop().create_task(write())
+"""
+
+
+@pytest.mark.pooled
+async def test_task_of_a_worker_that_was_brought_back_is_stopped_by_the_next_undo(
+    real_session: OpenSession,
+) -> None:
+    """After an undo, the worker is below the snapshot that it was woken from, of which nothing is stopped."""
+    session = real_session(approver=AllowAll())
+    await session.call("sandbox_write", {"path": "victim", "content": "old"}, origin="person")
+    assert not (await session.run_cell(TASK)).is_error
+    await session.run_cell("v = 2")
+    assert not (await session.undo(force=True)).is_error
+    shared = shared_workspace(session)
+    worker = local_sandbox(session).worker_pid
+    with shared.freeze():
+        await eventually(lambda: process_state(worker) == "T")
+    await eventually(lambda: process_state(worker) != "T")
+    assert not (await session.undo(force=True)).is_error
+    assert await content_for_a_while(session) == {"old"}
+
+
+@pytest.mark.pooled
+async def test_worker_that_waits_for_a_redo_is_not_what_a_call_has_left(real_session: OpenSession) -> None:
+    """Also where it is not above the present one, as after a crash: it was woken from an earlier snapshot."""
+    session = real_session(approver=AllowAll())
+    for value in range(3):
+        await session.run_cell(f"v = {value}")
+    assert (await session.run_cell("import os; os._exit(1)")).is_error
+    await session.run_cell("v = 3")
+    before = local_sandbox(session).worker_pid
+    for expected in (2, 1):
+        assert not (await session.undo(1 if expected == 2 else 2)).is_error
+        assert (await stopped_processes(session), await session.get("v")) == ([], expected)
+    assert process_state(before) == "T"
+    redone = await session.redo(3)
+    assert not redone.is_error, redone.content
+    assert (local_sandbox(session).worker_pid, await session.get("v")) == (before, 3)
+
+
+CONTINUES = """
+import asyncio, os, signal
+async def continue_all():
+    while True:
+        if os.path.exists('go'):
+            os.kill(-1, signal.SIGCONT)
+        await asyncio.sleep(0.001)
+task = asyncio.get_running_loop().create_task(continue_all())
+"""
+THREAD = """
+import threading, time
+def write():
+    while True:
+        if os.path.exists('go'):
+            open('victim', 'w').write('written')
+        time.sleep(0.001)
+threading.Thread(target=write, daemon=True).start()
+"""
+
+
+@pytest.mark.pooled
+async def test_undone_worker_that_something_continues_is_named_and_ended(real_session: OpenSession) -> None:
+    # Elsewhere it would continue what others have stopped.
+    session = real_session(level="isolated", approver=AllowAll())
+    await session.call("sandbox_write", {"path": "victim", "content": "old"}, origin="person")
+    assert not (await session.run_cell(CONTINUES)).is_error
+    assert not (await session.run_cell(THREAD)).is_error
+    before = local_sandbox(session).worker_pid
+    assert not (await session.undo()).is_error
+    assert process_state(before) == "T"
+    assert session.workspace is not None
+    victim = session.workspace / "victim"
+    (session.workspace / "go").touch()
+    await eventually(lambda: victim.read_text() == "written")
+    refused = await session.undo()
+    assert f"python ({before}) still runs in the background" in refused.content
+    undone = await session.undo(2, force=True)
+    assert not undone.is_error, undone.content
+    assert has_ended(before)
+    assert not victim.exists()

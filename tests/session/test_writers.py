@@ -23,6 +23,7 @@ from aisotools.tools.function import tool
 from aisotools.workspace.checkpoints.tree import TreePath
 from aisotools.workspace.dirfd import file_time
 from tests.conftest import OpenSession
+from tests.pooled import sandbox_of
 from tests.waiting import HANG_S, eventually, wait_until
 
 AUTO = Policy(mode="auto")
@@ -56,8 +57,7 @@ async def write(session: Session, path: str, content: str = "by the call") -> To
 
 
 def act_in(session: Session, act: Callable[[], object]) -> None:
-    assert isinstance(session.sandbox, BusyFolder)
-    session.sandbox.act = act
+    sandbox_of(session, BusyFolder).act = act
 
 
 def change_all(folder: Path) -> None:
@@ -327,8 +327,7 @@ async def test_save_during_calls_that_overlap_is_a_conflict(
     session = real_session(policy=AUTO, sandbox=OverlappingCalls)
     for name in ("a", "b"):
         await write(session, name, "before")
-    file, sandbox = here(session) / "a", session.sandbox
-    assert isinstance(sandbox, OverlappingCalls)
+    file, sandbox = here(session) / "a", sandbox_of(session, OverlappingCalls)
     act_in(session, lambda: file.write_text("by a person"))
     await write(session, "a")
     assert (await session.undo()).is_error

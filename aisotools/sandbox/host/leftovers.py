@@ -405,7 +405,7 @@ class OtherProcesses:
         if self._has_none(own):
             return {}
         try:
-            found = tree.descendants(self._supervisor, own, max_threads=_MOST_COMPARED)
+            found = tree.descendants(self._supervisor, own, worker=self.worker, max_threads=_MOST_COMPARED)
         except tree.TooManyProcesses:
             return None
         counts = count_switches(found.difference(own, self._above))

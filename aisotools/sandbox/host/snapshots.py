@@ -179,8 +179,11 @@ class SnapshotHistory:
 
     def pids(self) -> list[int]:
         """Return the processes that hold snapshots, are being woken, or can change nothing."""
-        waking = [self._waking_pid] if self._waking_pid else []
-        return [*self._store.pids(), *self.reader_pids, *self.keeper_pids, *waking]
+        return [*self._store.pids(), *self.reader_pids, *self.keeper_pids, *filter(None, [self._waking_pid])]
+
+    def frozen_pids(self) -> list[int]:
+        """Return the worker that was undone, and stays stopped for a redo."""
+        return [self._frozen.pid] if self._frozen is not None else []
 
     async def settled(self) -> None:
         """Wait until `pids` is complete: each requested fork is known, and each that was killed has ended.
@@ -409,8 +412,7 @@ class SnapshotHistory:
         # the supervisor stops everything else.
         self._waking_pid = woken_pid
         try:
-            stopped = [*self._left_stopped]
-            return await connection.request_supervisor(op, within_s=_SWITCH_S, stopped=stopped)
+            return await connection.request_supervisor(op, within_s=_SWITCH_S, stopped=[*self._left_stopped])
         finally:
             self._waking_pid = 0
 

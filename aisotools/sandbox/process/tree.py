@@ -36,7 +36,8 @@ _HELD = frozenset(b"Tt")  # thread states: stopped, traced
 _NOT_RUNNING = frozenset(b"TtZXx")  # thread states: stopped, traced, zombie, dead
 _WAITING = frozenset(b"D")  # in an uninterruptible sleep
 _ON_CPU_OR_DISK = frozenset(b"RD")  # running, or in an uninterruptible sleep
-_ENDED = frozenset({b"Z", b"X", b"x"})  # zombie, dead
+_GONE = b"ZXx"  # zombie, dead
+_ENDED = frozenset({b"Z", b"X", b"x"})
 _EXITING = 0x4  # PF_EXITING of the kernel's include/linux/sched.h
 
 
@@ -180,7 +181,9 @@ class TooManyProcesses(Exception):
     """Raised instead of looking at more processes and threads than was allowed."""
 
 
-def descendants(root: int, exempt: Collection[int] = (), *, max_threads: float = math.inf) -> set[int]:
+def descendants(
+    root: int, exempt: Collection[int] = (), *, worker: int = 0, max_threads: float = math.inf
+) -> set[int]:
     """Return all processes below `root`, read from the kernel's lists of children where it keeps them.
 
     That costs in proportion to the tree, and not to all processes of the machine.
@@ -188,6 +191,7 @@ def descendants(root: int, exempt: Collection[int] = (), *, max_threads: float =
     Args:
         root: The process above all; nothing is below 0.
         exempt: Processes whose own descendants need not be found. There are many, and each costs a read.
+        worker: A process that is found with what is below it, also below an exempt one; 0 for none.
         max_threads: How many threads the processes may have that are looked at. Each of them costs a read.
 
     Raises:
@@ -196,8 +200,10 @@ def descendants(root: int, exempt: Collection[int] = (), *, max_threads: float =
     found: set[int] = set()
     todo = [root] if root else []
     try:
-        while todo:
-            pid = todo.pop()
+        while todo or (worker and worker not in found and is_below(worker, root)):
+            # After an undo, the worker is the child of a snapshot.
+            pid = todo.pop() if todo else worker
+            found |= {pid} & {worker}
             try:
                 threads = os.listdir(f"/proc/{pid}/task")
             except OSError:
@@ -251,7 +257,13 @@ def children_of(pid: int, threads: Iterable[str]) -> set[int]:
     return found
 
 
-def find_background_processes(root: int, worker: int, exempt: Collection[int] = ()) -> dict[int, str]:
+def find_background_processes(
+    root: int,
+    worker: int,
+    exempt: Collection[int] = (),
+    undone: frozenset[int] = frozenset(),
+    frozen: Collection[int] = (),
+) -> dict[int, str]:
     """Return what is below `root` beside the worker and has not ended: process id to name.
 
     The name is chosen by the program; do not trust it. Stopped processes are among them: whatever continues
@@ -262,25 +274,29 @@ def find_background_processes(root: int, worker: int, exempt: Collection[int] = 
         root: The process above all; 0 for none.
         worker: The worker. It and what stands between it and `root` are left out.
         exempt: Further processes to leave out.
+        undone: Former workers, which should be stopped. One that is not counts, also above the worker.
+        frozen: Processes that the caller has stopped just now.
     """
     if not root:
         return {}
-    chain = {worker}
+    chain, top = {worker}, worker
     # Race: where a child ends while the kernel's list of them is read, the one behind it may be left out of
     # that reading. So they are read several times; a table of all processes takes longer, and has holes, too.
     listed = descendants(root) | descendants(root) | descendants(root)
     processes = table(listed)
-    while (pid := worker) in processes and pid != root:
-        worker = processes[pid].parent
-        chain.add(worker)
-    candidates = sorted(listed - chain - set(exempt))
+    while (pid := top) in processes and pid != root:
+        top = processes[pid].parent
+        chain.add(top)
+    continued = undone - {*filter(is_stopped, undone.difference(frozen))}
+    candidates = sorted(listed.difference(chain, undone, exempt) | listed & continued)
     left = (pid for pid in candidates if not _is_zombie(pid))
     return {pid: _name(pid) for pid in left if not is_namespace_init(pid)}
 
 
 def _is_zombie(pid: int) -> bool:
     """Return whether a process is listed and has ended. One that is gone may have left another."""
-    return bool(_thread_states(pid)) and has_ended(pid)
+    states = _thread_states(pid)
+    return bool(states) and not states.strip(_GONE)
 
 
 def number_inside(pid: int) -> int:
@@ -408,6 +424,7 @@ class TreeFreezer:
         root: int,
         exempt: Collection[int] = (),
         *,
+        worker: int = 0,
         within_s: float = _FREEZE_TIMEOUT_S,
         max_threads: float = math.inf,
         max_running: float = math.inf,
@@ -421,7 +438,8 @@ class TreeFreezer:
 
         Args:
             root: The process above all; 0 for none.
-            exempt: Processes that do nothing anyway.
+            exempt: Processes that do nothing anyway. What is below them is not looked for, either.
+            worker: A process that is stopped with what is below it, also below an exempt one; 0 for none.
             within_s: How long to wait until all have stopped.
             max_threads: How many threads the processes may have together. Each costs several system calls.
             max_running: How many of them may run, or wait for a disk or a child, when they are found: each
@@ -445,7 +463,7 @@ class TreeFreezer:
                 # Filled in place, before each signal is sent: an error on the way leaves nothing stopped.
                 ends_s = time.monotonic() + within_s
                 have_stopped = _stop_descendants(
-                    root, stopped, exempt, max_threads, max_running, ends_s=ends_s
+                    root, stopped, exempt, max_threads, max_running, worker=worker, ends_s=ends_s
                 )
                 if is_quick and not have_stopped:
                     raise TooManyProcesses
@@ -484,6 +502,7 @@ def _stop_descendants(
     max_threads: float,
     max_running: float,
     *,
+    worker: int,
     ends_s: float,
 ) -> bool:
     """Stop everything below `root` that may run, and add it to `stopped`. Return whether all has stopped."""
@@ -494,7 +513,7 @@ def _stop_descendants(
     # One that has ended since it was found, or was told to stop, may have left another one.
     signalled: set[int] = set()
     for _ in range(_FREEZE_ROUNDS):
-        found = descendants(root, exempt, max_threads=max_threads) - visited
+        found = descendants(root, exempt, worker=worker, max_threads=max_threads) - visited
         # Not by us, so it is not ours to continue. A stop is for all threads: the others are on their way.
         states_of = {pid: _thread_states(pid) for pid in found}
         new = {pid: states for pid, states in states_of.items() if not _is_being_stopped(states)}
