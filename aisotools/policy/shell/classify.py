@@ -32,13 +32,9 @@ from aisotools.policy.shell.expansion import (
     Redirect,
     SimpleCommand,
     Token,
-    VariableUsage,
     Word,
     expand,
     expand_value,
-    is_harmless_for_programs,
-    split_assignment,
-    survey_variables,
 )
 from aisotools.policy.shell.folders import (
     START,
@@ -55,6 +51,12 @@ from aisotools.policy.shell.grammar import grammar_objection
 from aisotools.policy.shell.options import classify_by_spec
 from aisotools.policy.shell.parser import parse_shell
 from aisotools.policy.shell.patches import patches_in
+from aisotools.policy.shell.variables import (
+    VariableUsage,
+    is_harmless_for_programs,
+    split_assignment,
+    survey_variables,
+)
 from aisotools.policy.shell.verdicts import (
     NO_EFFECT,
     UNKNOWN_WORDS,

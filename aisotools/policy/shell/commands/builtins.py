@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 
 from aisotools.core.types import Effect
-from aisotools.policy.shell.expansion import Word, is_harmless_for_programs, is_harmless_in_shell, name_set
+from aisotools.policy.shell.expansion import Word, name_set
 from aisotools.policy.shell.options import (
     Classifier,
     CommandSpec,
@@ -14,6 +14,7 @@ from aisotools.policy.shell.options import (
     option_verdict,
     parse_options,
 )
+from aisotools.policy.shell.variables import is_harmless_for_programs, is_harmless_in_shell
 from aisotools.policy.shell.verdicts import (
     NO_EFFECT,
     CommandVerdict,

@@ -9,13 +9,7 @@ import re
 
 from aisotools.core.types import Effect
 from aisotools.policy.shell.commands.scripting import SAME_IN_ALL_SHELLS, is_same_in_posix_shells
-from aisotools.policy.shell.expansion import (
-    Word,
-    is_harmless_for_programs,
-    literal,
-    name_set,
-    unknown_words,
-)
+from aisotools.policy.shell.expansion import Word, literal, name_set, unknown_words
 from aisotools.policy.shell.options import (
     Classifier,
     CommandSpec,
@@ -24,6 +18,7 @@ from aisotools.policy.shell.options import (
     option_verdict,
     parse_options,
 )
+from aisotools.policy.shell.variables import is_harmless_for_programs
 from aisotools.policy.shell.verdicts import (
     NO_EFFECT,
     UNKNOWN_WORDS,
