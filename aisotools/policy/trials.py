@@ -104,7 +104,7 @@ def why_not_tried(prepared: PreparedCall, policy: Policy, lookups: TrialLookups)
 
 def _flaw_of(command: tuple[str, ...], lookups: TrialLookups) -> str:
     """Return why a command is not tried, by its words; empty if nothing speaks against it."""
-    from aisotools.policy.shell.commands import program_name  # heavy, and loaded with the first command
+    from aisotools.policy.shell.options import program_name  # loaded with the first command
 
     program = command[0]
     name = program_name(program)

@@ -25,7 +25,6 @@ from aisotools.policy.shell.commands import (
     classify_response_files,
     find_spec,
     is_information_request,
-    program_name,
 )
 from aisotools.policy.shell.expansion import (
     LoopWords,
@@ -48,7 +47,7 @@ from aisotools.policy.shell.folders import (
 )
 from aisotools.policy.shell.git_programs import HOOKS
 from aisotools.policy.shell.grammar import grammar_objection
-from aisotools.policy.shell.options import classify_by_spec
+from aisotools.policy.shell.options import classify_by_spec, program_name
 from aisotools.policy.shell.parser import parse_shell
 from aisotools.policy.shell.patches import patches_in
 from aisotools.policy.shell.variables import (

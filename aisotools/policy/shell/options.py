@@ -129,6 +129,25 @@ class ParsedCommand(NamedTuple):
         return next((o.value for o in reversed(self.options) if o.name in names and o.value), None)
 
 
+_SYSTEM_FOLDERS = frozenset(
+    ("/bin", "/usr/bin", "/sbin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"),
+)
+_VERSIONED = re.compile(
+    r"(python|pypy|pip|ruby|perl|php|lua|node|gcc|g\+\+|clang|clang\+\+|java)-?[0-9][0-9.]*"
+)
+_MKFS = re.compile(r"mkfs\.\w+")
+
+
+def program_name(program: str) -> str:
+    """Return the name under which a program is specified; empty for a path outside the system's folders."""
+    folder, slash, name = program.rpartition("/")
+    if slash and folder not in _SYSTEM_FOLDERS:
+        return ""
+    if found := _VERSIONED.fullmatch(name):
+        return found[1]
+    return "mkfs" if _MKFS.fullmatch(name) else name
+
+
 # ---- parsing the arguments of a command
 
 _OPTION = re.compile(r"(-#|-[^-\s:?!]+|--[^\s:?!]+)(?:([:?])(\w?)|!(\w))?")

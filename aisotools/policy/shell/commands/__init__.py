@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 
 from aisotools.policy.shell.commands import (
@@ -27,6 +26,7 @@ from aisotools.policy.shell.expansion import name_set, without_beginning
 from aisotools.policy.shell.options import (
     CommandSpec,
     Words,
+    program_name,
 )
 from aisotools.policy.shell.verdicts import (
     NO_EFFECT,
@@ -131,28 +131,10 @@ _TAKES_ARGUMENTS_FROM_FILES = name_set(
 _LOADS_PLUGINS = name_set("nm objdump ar llvm-nm llvm-objdump")
 """Of those that only read, the ones that such arguments can make load code."""
 
-_SYSTEM_FOLDERS = frozenset(
-    ("/bin", "/usr/bin", "/sbin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"),
-)
-_VERSIONED = re.compile(
-    r"(python|pypy|pip|ruby|perl|php|lua|node|gcc|g\+\+|clang|clang\+\+|java)-?[0-9][0-9.]*"
-)
-_MKFS = re.compile(r"mkfs\.\w+")
-
 
 @cache
 def _specs_by_name() -> dict[str, CommandSpec]:
     return {name: spec for spec in COMMANDS for name in spec.names.split()}
-
-
-def program_name(program: str) -> str:
-    """Return the name under which a program is specified; empty for a path outside the system's folders."""
-    folder, slash, name = program.rpartition("/")
-    if slash and folder not in _SYSTEM_FOLDERS:
-        return ""
-    if found := _VERSIONED.fullmatch(name):
-        return found[1]
-    return "mkfs" if _MKFS.fullmatch(name) else name
 
 
 def find_spec(program: str) -> CommandSpec | None:

@@ -22,6 +22,7 @@ from aisotools.policy.shell.options import (
     option_verdict,
     parse_option_table,
     parse_options,
+    program_name,
     role_verdict,
 )
 from aisotools.policy.shell.patches import patches_of_patch
@@ -88,7 +89,7 @@ def _classify_reader(words: Words) -> CommandVerdict:
 
 def _classify_printer(words: Words) -> CommandVerdict:
     """Return the verdict on the options by which a program that only prints reads or writes files."""
-    table = _file_options((words[0].text or "").rpartition("/")[2])
+    table = _file_options(program_name(words[0].text or ""))
     return merge(role_verdict(role, value, name) for name, role, value in _listed_options(words, table))
 
 

@@ -16,6 +16,7 @@ from aisotools.policy.shell.options import (
     matches_arguments,
     option_verdict,
     parse_options,
+    program_name,
 )
 from aisotools.policy.shell.subcommands import Subcommand, subcommands
 from aisotools.policy.shell.verdicts import (
@@ -211,7 +212,7 @@ _PRINTS = {
 
 def _classify_printing(words: Words) -> CommandVerdict:
     """Return the verdict on a program that runs code, but for some arguments with which it prints."""
-    name = (words[0].text or "").rpartition("/")[2]
+    name = program_name(words[0].text or "")
     if matches_arguments(words, _PRINTS[name]):
         return reads(literal("build.ninja")) if name == "ninja" else NO_EFFECT
     return merge([uncertain(f"{words[0].display} {_RUNS_CODE}"), *map(reads, _likely_files(words))])

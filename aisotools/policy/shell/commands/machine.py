@@ -18,6 +18,7 @@ from aisotools.policy.shell.options import (
     matches_arguments,
     option_verdict,
     parse_options,
+    program_name,
 )
 from aisotools.policy.shell.subcommands import Subcommand, subcommands
 from aisotools.policy.shell.verdicts import (
@@ -133,7 +134,7 @@ _DISK_SHOWS = {
 
 def _classify_disk(words: Words) -> CommandVerdict:
     """Return the verdict on a program that changes disks, but for the options with which it only shows."""
-    shows = _DISK_SHOWS[(words[0].text or "").rpartition("/")[2]]
+    shows = _DISK_SHOWS[program_name(words[0].text or "")]
     options = [word for word in words[1:] if word.may_be_option]
     disks = [word for word in words[1:] if not word.may_be_option]
     are_shown = bool(options) and all(

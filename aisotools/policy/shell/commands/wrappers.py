@@ -17,6 +17,7 @@ from aisotools.policy.shell.options import (
     Words,
     option_verdict,
     parse_options,
+    program_name,
 )
 from aisotools.policy.shell.variables import is_harmless_for_programs
 from aisotools.policy.shell.verdicts import (
@@ -326,7 +327,7 @@ _SHOWS: dict[str, tuple[str, tuple[str, ...], int]] = {
 
 
 def _classify_runner(words: Words) -> CommandVerdict:
-    name = words[0].display.rpartition("/")[2]
+    name = program_name(words[0].text or "")
     if name in _SHOWS:
         options, needed, operands = _SHOWS[name]
         # Case: `-cunlimited` of prlimit is no group of letters, but sets a limit.

@@ -14,10 +14,9 @@ from aisotools.policy.shell.commands import (
     UNSPECIFIED,
     find_spec,
     is_information_request,
-    program_name,
 )
 from aisotools.policy.shell.expansion import Word, literal, unknown_words
-from aisotools.policy.shell.options import CommandSpec
+from aisotools.policy.shell.options import CommandSpec, program_name
 
 EXAMPLES = tomllib.loads((Path(__file__).parents[3] / "data" / "shell_commands.toml").read_text("utf-8"))
 
@@ -80,6 +79,16 @@ def test_every_program_has_one_specification() -> None:
 def test_programs_are_found_by_name_and_in_the_folders_of_the_system(program: str, name: str) -> None:
     assert program_name(program) == name
     assert (find_spec(program) is not None) is bool(name)
+
+
+@pytest.mark.parametrize("arguments", ["", "x", "-e 1", "-V:version", "-XshowSettings -version"])
+def test_a_version_in_the_name_of_a_program_changes_no_verdict(arguments: str) -> None:
+    names = [name for spec in COMMANDS for name in spec.names.split()]
+    versioned = [name for name in names if program_name(f"{name}3.1") == name]
+    assert {"java", "perl", "python"} <= set(versioned)
+    for name in versioned:
+        plain, other = classify_shell(f"{name} {arguments}"), classify_shell(f"{name}3.1 {arguments}")
+        assert (other.effect, other.certain, other.reads) == (plain.effect, plain.certain, plain.reads), name
 
 
 def words(text: str) -> list[Word]:
