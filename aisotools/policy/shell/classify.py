@@ -15,7 +15,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from aisotools.core.path_texts import is_within
@@ -96,6 +96,7 @@ _MAY_BE_ANY = ("$", "`", "{}", "*", "?", "[", UNKNOWN_WORDS)
 _RUNS_INPUT = frozenset(("sqlite3",))
 """Programs that run each line they get as they run an argument."""
 _REDIRECTED_DESCRIPTOR = "it cannot be determined what its file descriptors mean"
+_InFolder = TypeVar("_InFolder", AbsentNames, GitPrograms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +180,7 @@ def shell_facts(command: str, folder: str = ".") -> Facts:
     return dataclasses.replace(
         _facts_of(report, folder),
         dash_folders=dash_folders,
-        absent=tuple(_relocate_absent(found.absent, start)),
+        absent=tuple(_relocate_folders(found.absent, start)),
         without_dashes=_facts_of(found, folder),
     )
 
@@ -196,8 +197,9 @@ def _may_make(report: ShellReport) -> bool:
     )
 
 
-def _relocate_absent(absent: Iterable[AbsentNames], folders: frozenset[str]) -> Iterator[AbsentNames]:
-    for one in absent:
+def _relocate_folders(found: Iterable[_InFolder], folders: frozenset[str]) -> Iterator[_InFolder]:
+    """Yield what was found in a folder, for each of `folders` that this folder may be meant in."""
+    for one in found:
         for folder in sorted(folders):
             place = join(folder, one.folder).removesuffix("/.")
             yield one if place == one.folder else dataclasses.replace(one, folder=place)
@@ -217,7 +219,7 @@ def _facts_of(report: ShellReport, folder: str) -> Facts:
         places=tuple(place for place in places if place not in named),
         made=tuple(_relocate_made(report.made, start)),
         patches=tuple(_relocate_patches(report.patches, start)),
-        git_programs=tuple(_relocate_git_programs(report.git_programs, start)),
+        git_programs=tuple(_relocate_folders(report.git_programs, start)),
         outside=any(map(_is_outside, written)),
         hosts=report.hosts,
         commands=report.commands,
@@ -462,7 +464,7 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
     if verdict.patches and (patches := tuple(_relocate_patches(verdict.patches, folders))) != verdict.patches:
         moved["patches"] = patches
     if verdict.git_programs:
-        started = tuple(_relocate_git_programs(verdict.git_programs, folders or frozenset()))
+        started = tuple(_relocate_folders(verdict.git_programs, folders or frozenset()))
         if started != verdict.git_programs:
             moved["git_programs"] = started
         if folders is None:
@@ -472,7 +474,7 @@ def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Loop
     if verdict.absent and folders is None:
         doubts.append(uncertain("it may run what lies in the folder, which is not known"))
     elif verdict.absent:
-        absent = tuple(_relocate_absent(verdict.absent, folders or frozenset()))
+        absent = tuple(_relocate_folders(verdict.absent, folders or frozenset()))
         if absent != verdict.absent:
             moved["absent"] = absent
     if doubts or moved:
@@ -514,14 +516,6 @@ def _relocate_patches(patches: Iterable[PatchFile], folders: Folders) -> Iterato
     patches = tuple(patches)
     for folder in sorted(folders or (START,)):
         yield from patches_in(patches, folder)
-
-
-def _relocate_git_programs(programs: Iterable[GitPrograms], folders: frozenset[str]) -> Iterator[GitPrograms]:
-    """Yield programs as they are meant in each folder."""
-    for one in programs:
-        for folder in sorted(folders):
-            place = join(folder, one.folder).removesuffix("/.")
-            yield one if place == one.folder else dataclasses.replace(one, folder=place)
 
 
 def _with_hooks(absent: AbsentNames) -> AbsentNames:
