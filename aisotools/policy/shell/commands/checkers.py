@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from aisotools.policy.shell.commands.interpreters import runs_code
 from aisotools.policy.shell.expansion import literal
 from aisotools.policy.shell.options import (
     Classifier,
@@ -104,8 +105,7 @@ def _classify_compiler(words: Words) -> CommandVerdict:
         return NO_EFFECT
     if not _PREPROCESSES.isdisjoint(texts) and (found := _preprocesses(words)) is not None:
         return found
-    operands = parse_options(words, "*").operands
-    return merge([uncertain(f"{words[0].display} runs code that is not analysed"), *map(reads, operands)])
+    return runs_code(words)
 
 
 def _preprocesses(words: Words) -> CommandVerdict | None:
@@ -146,8 +146,7 @@ def _classify_php(words: Words) -> CommandVerdict:
     texts = [word.text for word in words[1:]]
     if len(texts) == 2 and texts[0] in {"-l", "--syntax-check"} and texts[1] and texts[1][0] != "-":
         return reads(words[2])
-    operands = parse_options(words, "*").operands
-    return merge([uncertain(f"{words[0].display} runs code that is not analysed"), *map(reads, operands)])
+    return runs_code(words)
 
 
 _INFO = "--version -V -v -version --help -h"

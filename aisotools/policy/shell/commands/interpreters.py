@@ -96,7 +96,7 @@ def _classify_python(words: Words) -> CommandVerdict:
     if rest and rest[0].text is not None and (joined := _PYTHON_JOINED.match(rest[0].text)):
         flags |= {f"-{letter}" for letter in joined[1]}
         rest[0] = literal(f"-m{rest[0].text[joined.end() :]}")
-    uncertain_code = merge([uncertain(f"{words[0].display} {_RUNS_CODE}"), *map(reads, _likely_files(words))])
+    uncertain_code = runs_code(words)
     if not rest or rest[0].text is None:
         return uncertain_code
     if rest[0].text == "-m" and len(rest) > 1:
@@ -121,8 +121,10 @@ def _classify_python(words: Words) -> CommandVerdict:
     return merge([verdict, shadows if verdict.effect is Effect.READ_ONLY else uncertain_code])
 
 
-def _likely_files(words: Words) -> Words:
-    return parse_options(words, "*").operands
+def runs_code(words: Words) -> CommandVerdict:
+    """Return the verdict on a program that runs code, perhaps that in one of its operands: uncertain."""
+    doubt = uncertain(f"{words[0].display} {_RUNS_CODE}")
+    return merge([doubt, *map(reads, parse_options(words, "*").operands)])
 
 
 # ---- tools for code
@@ -130,12 +132,11 @@ def _likely_files(words: Words) -> Words:
 
 def _classify_node(words: Words) -> CommandVerdict:
     """Return the verdict on node: it runs code, but for `--check`, which parses one file."""
-    parsed = parse_options(words, "*")
     if len(words) == 3 and words[1].text in {"--check", "-c"} and words[2].text is not None:
         is_plain = not words[2].text.startswith("-") and "*" not in words[2].text
         if is_plain:
             return reads(words[2])
-    return merge([uncertain(f"{words[0].display} {_RUNS_CODE}"), *map(reads, parsed.operands)])
+    return runs_code(words)
 
 
 _RUFF = (
@@ -215,7 +216,7 @@ def _classify_printing(words: Words) -> CommandVerdict:
     name = program_name(words[0].text or "")
     if matches_arguments(words, _PRINTS[name]):
         return reads(literal("build.ninja")) if name == "ninja" else NO_EFFECT
-    return merge([uncertain(f"{words[0].display} {_RUNS_CODE}"), *map(reads, _likely_files(words))])
+    return runs_code(words)
 
 
 def _classify_ctags(words: Words) -> CommandVerdict:
