@@ -520,6 +520,14 @@ def copy_operands(parsed: ParsedCommand) -> tuple[list[Word], Word, bool]:
     return sources, destination, is_folder
 
 
+def path_below(folder: Word, path: Word) -> Word:
+    """Return a path that is meant in a folder, with that folder in front."""
+    display = f"{folder.display.rstrip('/')}/{path.display}"
+    if folder.text is not None and path.text is not None:
+        return literal(display)
+    return Word(display, None, "", is_located=folder.is_located and path.text is not None)
+
+
 def path_in(folder: Word, file: Word) -> Word:
     """Return the path that a file gets in a folder into which it is copied."""
     name = file.display.rstrip("/").rpartition("/")[2]

@@ -18,6 +18,7 @@ from aisotools.policy.shell.options import (
     copy_targets,
     parse_option_table,
     parse_options,
+    path_below,
     role_verdict,
 )
 from aisotools.policy.shell.subcommands import Subcommands
@@ -350,3 +351,15 @@ def test_copies_are_written_where_they_go(command: str, sources: list[str], targ
 def test_a_copy_into_an_unknown_folder_is_uncertain() -> None:
     _, (verdict,) = copy_targets(parse_options([literal("p"), literal("-t"), QUOTED, literal("a")], "-t:"))
     assert (verdict.writes, verdict.certain) == (("$x/a",), False)
+
+
+def test_path_below_a_folder_is_as_certain_as_both() -> None:
+    assert path_below(literal("d/"), literal("a/b")) == literal("d/a/b")
+    pattern = Word("*", None, "", may_split=True)
+    for folder, path, is_known in [
+        (literal("d"), QUOTED, False),
+        (QUOTED, literal("a"), False),
+        (pattern, literal("a"), True),
+    ]:
+        found = path_below(folder, path)
+        assert (found.text, found.prefix, found.is_located) == (None, "", is_known)

@@ -19,6 +19,7 @@ from aisotools.policy.shell.options import (
     Words,
     option_verdict,
     parse_options,
+    path_below,
     role_verdict,
 )
 from aisotools.policy.shell.subcommands import Subcommand, subcommands
@@ -282,10 +283,7 @@ def _curl_output(parsed: ParsedCommand, urls: Sequence[_Url]) -> CommandVerdict:
 def _in_folder(folder: Word | None, name: Word) -> Word:
     if folder is None or (name.text is None and name.display.startswith("$")):
         return name
-    display = f"{folder.display.rstrip('/')}/{name.display}"
-    if folder.text is not None and name.text is not None:
-        return literal(display)
-    return Word(display, None, "", is_located=folder.is_located and name.text is not None)
+    return path_below(folder, name)
 
 
 def _output_names(value: Word, urls: Sequence[_Url]) -> list[Word] | None:

@@ -15,10 +15,12 @@ from urllib.parse import unquote
 from aisotools.core.types import Effect
 from aisotools.policy.shell.expansion import Word, literal
 from aisotools.policy.shell.options import (
+    Classifier,
     CommandSpec,
     Words,
     option_verdict,
     parse_options,
+    path_below,
     path_in,
     role_verdict,
 )
@@ -305,9 +307,7 @@ def _elsewhere(words: Words) -> CommandVerdict:
     return uncertain(f"{words[0].display} {ACTS_ELSEWHERE}", Effect.REMOTE_ACTION)
 
 
-def _downloader(
-    options: str, folders: Sequence[str], outputs: Sequence[str]
-) -> Callable[[Words], CommandVerdict]:
+def _downloader(options: str, folders: Sequence[str], outputs: Sequence[str]) -> Classifier:
     """Return a classifier of a program that saves each URL by its name, or as the server says.
 
     Args:
@@ -334,10 +334,7 @@ def _below(folder: Word | None, path: Word) -> Word:
     """Return a path that a program takes from a folder, as it takes `-o a/b` from that of `-d`."""
     if folder is None or path.prefix.startswith("/"):
         return path
-    display = f"{folder.display.rstrip('/')}/{path.display}"
-    if folder.text is not None and path.text is not None:
-        return literal(display)
-    return Word(display, None, "", is_located=folder.is_located and path.text is not None)
+    return path_below(folder, path)
 
 
 def _classify_ftp(words: Words) -> CommandVerdict:
@@ -433,9 +430,7 @@ def _store_verdict(
     return merge([*verdicts, _received(sources, destination)])
 
 
-def _copier(
-    actions: Sequence[str], store_of: Callable[[Word], str], *, words_before: int = 0
-) -> Callable[[Words], CommandVerdict]:
+def _copier(actions: Sequence[str], store_of: Callable[[Word], str], *, words_before: int = 0) -> Classifier:
     """Return a classifier of a program with actions that copy files.
 
     Args:
