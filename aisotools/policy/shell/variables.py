@@ -80,6 +80,11 @@ class VariableUsage:
     doubts: tuple[str, ...]
 
 
+def is_variable_name(text: str) -> bool:
+    """Return whether a variable can have this name."""
+    return bool(_NAME.fullmatch(text))
+
+
 def is_harmless_in_shell(name: str) -> bool:
     """Return whether a variable means nothing to the shell, nor to programs if it is already exported."""
     return not _HAS_MEANING.fullmatch(name)
@@ -211,7 +216,7 @@ def _sets_plainly(command: SimpleCommand) -> bool:
     if "{" in name or any(piece.kind != "literal" for piece in words[0].pieces):
         return False
     if name == "read":
-        return all(token.bare == "-r" or _NAME.fullmatch(token.bare) for token in words[1:])
+        return all(token.bare == "-r" or is_variable_name(token.bare) for token in words[1:])
     if name == "printf":
         return not any("".join(piece.text for piece in token.pieces).startswith("-") for token in words[1:2])
     return name not in _VARIABLE_SETTERS
@@ -269,7 +274,7 @@ def _is_plain_test(words: tuple[Token, ...], numbers: frozenset[str]) -> bool:
     for position, word in enumerate(words):
         if word.bare in {"-v", "-R"}:
             operand = words[position + 1] if position + 1 < len(words) else None
-            if operand is None or not re.fullmatch(r"[A-Za-z_]\w*", operand.bare):
+            if operand is None or not is_variable_name(operand.bare):
                 return False
         if word.bare in _NUMERIC_COMPARISONS:
             operands = (*words[max(position - 1, 0) : position], *words[position + 1 : position + 2])

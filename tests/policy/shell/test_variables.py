@@ -10,6 +10,7 @@ from aisotools.policy.shell.variables import (
     VariableUsage,
     is_harmless_for_programs,
     is_harmless_in_shell,
+    is_variable_name,
     split_assignment,
     survey_variables,
 )
@@ -23,6 +24,22 @@ def assignment(text: str) -> Token:
 
 def usage(text: str, *, is_only_text: bool = True) -> VariableUsage:
     return survey_variables(parse_shell(text), is_only_text=is_only_text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x", True),
+        ("_1", True),
+        ("1x", False),
+        ("x-y", False),
+        ("x[0]", False),
+        ("", False),
+        ("x\u00c3", False),
+    ],
+)
+def test_name_of_a_variable_has_letters_of_ascii_alone(text: str, expected: bool) -> None:
+    assert is_variable_name(text) is expected
 
 
 @pytest.mark.parametrize("name", ["x", "FOO", "i", "result", "MY_DATA"])
@@ -203,6 +220,7 @@ def test_plain_uses_of_variables_raise_no_doubt(text: str) -> None:
         ("echo ${x@P}", "${x@P} can run commands"),
         ("echo ${!x}", "${!x} can run commands"),
         ("[[ -v x[1] ]]", "a test that evaluates its words can run commands"),
+        ("[[ -v x\u00c3 ]]", "a test that evaluates its words can run commands"),
         ("[[ -v $x ]]", "a test that evaluates its words can run commands"),
         ("[[ -R ]]", "a test that evaluates its words can run commands"),
         ("[[ $x -eq 1 ]]", "a test that evaluates its words can run commands"),

@@ -14,7 +14,11 @@ from aisotools.policy.shell.options import (
     option_verdict,
     parse_options,
 )
-from aisotools.policy.shell.variables import is_harmless_for_programs, is_harmless_in_shell
+from aisotools.policy.shell.variables import (
+    is_harmless_for_programs,
+    is_harmless_in_shell,
+    is_variable_name,
+)
 from aisotools.policy.shell.verdicts import (
     NO_EFFECT,
     CommandVerdict,
@@ -23,7 +27,6 @@ from aisotools.policy.shell.verdicts import (
     uncertain,
 )
 
-_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _PRINTF_STORES = re.compile(r"%[-+ #0-9.*'hlLjzt]*n")
 _SET_LETTERS = frozenset("euxfvnCb")
 _SET_NAMES = name_set("errexit nounset xtrace pipefail noglob verbose noclobber noexec notify")
@@ -37,7 +40,7 @@ def _assignment_verdict(word: Word, *, for_programs: bool = False) -> CommandVer
     """Return the verdict on a word that names a variable to set, perhaps with `=value`."""
     name, equals, value = word.prefix.partition("=")
     is_plain = (
-        _NAME.fullmatch(name)
+        is_variable_name(name)
         and (equals or word.text is not None)
         and not value.startswith("(")
         and not word.may_split
