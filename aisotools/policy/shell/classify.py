@@ -30,7 +30,6 @@ from aisotools.policy.shell.expansion import (
     LoopWords,
     Redirect,
     SimpleCommand,
-    Token,
     Word,
     expand,
     expand_value,
@@ -353,9 +352,12 @@ class _ShellAnalysis:
         self, command: SimpleCommand, variables: VariableUsage, folders: Folders
     ) -> CommandVerdict:
         """Judge a simple command, its redirections and assignments, and the commands that it runs."""
-        tokens = command.words[command.assignments :]
         values = [expand_value(split_assignment(token)[1]) for token in command.words[: command.assignments]]
-        words = [word for token in tokens for word in expand(token, variables.numbers, variables.files)]
+        words = [
+            word
+            for token in command.program_words
+            for word in expand(token, variables.numbers, variables.files)
+        ]
         if self._takes_patterns_for_names and folders is not None:
             bare = [word.is_bare_pattern for word in words]
             words = [
@@ -563,8 +565,9 @@ def _redirect_verdict(redirect: Redirect, variables: VariableUsage) -> CommandVe
             return NO_EFFECT  # copies standard output or standard error, or closes one
         return uncertain(_REDIRECTED_DESCRIPTOR)
     if operator == "<":
-        if not redirect.descriptor and _names_plain_file(redirect.target, variables):
-            return CommandVerdict(reads=(target.display,))  # which becomes each of the loop's words
+        if not redirect.descriptor and redirect.target.variable in variables.files:
+            # It becomes each of the loop's words, and none opens a connection.
+            return CommandVerdict(reads=(target.display,))
         if redirect.descriptor in {"", "0"}:
             return opens(target)
         # `1<file` makes /dev/stdout mean that file, and a program may open it for writing.
@@ -572,12 +575,6 @@ def _redirect_verdict(redirect: Redirect, variables: VariableUsage) -> CommandVe
     if operator == "<&" or (target.text is not None and _DESCRIPTOR.fullmatch(target.text)):
         return uncertain(_REDIRECTED_DESCRIPTOR)
     return writes(target)
-
-
-def _names_plain_file(target: Token, variables: VariableUsage) -> bool:
-    """Return whether a target is just a variable that holds the name of a file, so it opens no connection."""
-    pieces = [piece for piece in target.pieces if piece.text]
-    return len(pieces) == 1 and pieces[0].kind == "variable" and pieces[0].text.strip("{}") in variables.files
 
 
 def _fixed_texts(words: Sequence[Word]) -> tuple[str, ...]:

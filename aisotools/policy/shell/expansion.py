@@ -32,6 +32,11 @@ class Piece(NamedTuple):
     text: str
     quoted: bool
 
+    @property
+    def name(self) -> str:
+        """Of a variable that is used as it is, the name: the text without braces around it."""
+        return self.text.strip("{}")
+
 
 class Token(NamedTuple):
     """A word as written, from `start` to `end` in the text."""
@@ -45,6 +50,12 @@ class Token(NamedTuple):
         """The text if nothing of it is quoted or expanded, else ''."""
         first = self.pieces[0]
         return first.text if len(self.pieces) == 1 and first.kind == "literal" and not first.quoted else ""
+
+    @property
+    def variable(self) -> str | None:
+        """The text behind the `$`, without braces, if it is a variable and nothing else; else None."""
+        pieces = [piece for piece in self.pieces if piece.text]
+        return pieces[0].name if len(pieces) == 1 and pieces[0].kind == "variable" else None
 
 
 class Redirect(NamedTuple):
@@ -61,6 +72,11 @@ class SimpleCommand(NamedTuple):
     words: tuple[Token, ...]
     assignments: int
     redirects: tuple[Redirect, ...]
+
+    @property
+    def program_words(self) -> tuple[Token, ...]:
+        """The program and its arguments; empty for assignments and redirections alone."""
+        return self.words[self.assignments :]
 
 
 class FlowStep(NamedTuple):
@@ -246,7 +262,7 @@ def _know_file(word: Word, token: Token, files: Mapping[str, LoopWords]) -> Word
     first, rest = (pieces[0], pieces[1:]) if pieces else (None, [])
     if first is None or first.kind != "variable" or any(piece.kind != "literal" for piece in rest):
         return word
-    values = files.get(first.text.strip("{}"))
+    values = files.get(first.name)
     if values is None:
         return word
     has_pattern = any(not piece.quoted and not _GLOB.isdisjoint(piece.text) for piece in rest)
@@ -396,8 +412,8 @@ def _fill_holes(template: str, pieces: tuple[Piece, ...], numbers: Collection[st
         display.append(_source(piece))
         if piece.kind == "literal":
             continue
-        is_path = piece.kind == "variable" and piece.text.strip("{}") in ABSOLUTE_PATH_VARIABLES
-        is_number = piece.kind == "number" or piece.text.strip("{}") in numbers or is_plain_name(piece.text)
+        is_path = piece.kind == "variable" and piece.name in ABSOLUTE_PATH_VARIABLES
+        is_number = piece.kind == "number" or piece.name in numbers or is_plain_name(piece.text)
         is_channel = piece.kind == "channel"
         is_first = prefix is None and not "".join(display[:-1])
         if is_first:
@@ -419,7 +435,7 @@ def _fill_in_numbers(pieces: tuple[Piece, ...], numbers: Collection[str]) -> str
     for piece in pieces:
         is_literal = piece.kind == "literal"
         is_pattern = is_literal and not piece.quoted and not _GLOB.isdisjoint(piece.text)
-        is_number = piece.kind == "number" or piece.text.strip("{}") in numbers or is_count(piece.text)
+        is_number = piece.kind == "number" or piece.name in numbers or is_count(piece.text)
         if is_pattern or not (is_literal or is_number):
             return None
         parts.append(piece.text if is_literal else "1")

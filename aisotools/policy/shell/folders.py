@@ -155,7 +155,7 @@ def _after(command: SimpleCommand, before: Folders) -> Folders:
     program = _program(command)
     if program not in _CHANGERS:
         return None if _may_change_folder(command) else before
-    arguments = command.words[command.assignments + 1 :]
+    arguments = command.program_words[1:]
     target = _target(program, [word for token in arguments for word in expand(token)])
     if target is None or (before is None and not _is_fixed(target)):
         return None
@@ -189,13 +189,13 @@ def _may_change_folder(command: SimpleCommand) -> bool:
         return True
     if program not in _RUN_COMMANDS:
         return False
-    arguments = command.words[command.assignments + 1 :]
+    arguments = command.program_words[1:]
     return any(token.bare == "" or token.bare in _CHANGERS | _RUN_TEXTS for token in arguments)
 
 
 def _program(command: SimpleCommand) -> str | None:
     """Return the name of the program, empty for assignments alone; None if it is not fixed."""
-    tokens = command.words[command.assignments :]
+    tokens = command.program_words
     if not tokens:
         return ""
     words = expand(tokens[0])

@@ -144,10 +144,10 @@ def survey_variables(parsed: ParsedText, *, is_only_text: bool = True) -> Variab
 def _assignments(parsed: ParsedText) -> Iterator[tuple[str, bool]]:
     """Yield every name that is set for the text, and whether to a number."""
     for command in parsed.commands:
-        if command.assignments == len(command.words):
+        if not command.program_words:
             yield from map(_assigned_value, command.words)
         elif _program(command) == "read":
-            yield from ((token.bare, False) for token in command.words[command.assignments + 1 :])
+            yield from ((token.bare, False) for token in command.program_words[1:])
     for words in parsed.loops:
         if words:
             values = words[2:]
@@ -164,7 +164,7 @@ def _assignments(parsed: ParsedText) -> Iterator[tuple[str, bool]]:
 def _temporary_assignments(parsed: ParsedText) -> Iterator[tuple[str, bool]]:
     """Yield the same for what is set for one command only."""
     for command in parsed.commands:
-        if command.assignments < len(command.words):
+        if command.program_words:
             yield from map(_assigned_value, command.words[: command.assignments])
 
 
@@ -188,7 +188,7 @@ def _file_variables(parsed: ParsedText) -> Iterator[tuple[str, LoopWords]]:
             beginning = _common_beginning([word.prefix for word in values])
             yield words[0].bare, LoopWords(displays, beginning, are_single)
     for command in parsed.commands:
-        if command.assignments < len(command.words):
+        if command.program_words:
             continue
         for token in command.words:
             name, value = split_assignment(token)
@@ -207,7 +207,7 @@ def _common_beginning(texts: Sequence[str]) -> str:
 
 def _sets_plainly(command: SimpleCommand) -> bool:
     """Return whether it is plain which variables a command sets, if any."""
-    words = command.words[command.assignments :]
+    words = command.program_words
     if not words:
         return True
     name = _program(command)
@@ -224,7 +224,7 @@ def _sets_plainly(command: SimpleCommand) -> bool:
 
 def _program(command: SimpleCommand) -> str:
     """Return the first word that is no assignment, as far as it is fixed."""
-    words = command.words[command.assignments :]
+    words = command.program_words
     return "".join(piece.text for piece in words[0].pieces) if words else ""
 
 
@@ -284,7 +284,7 @@ def _is_plain_test(words: tuple[Token, ...], numbers: frozenset[str]) -> bool:
 
 
 def _is_numeric(word: Token, numbers: frozenset[str]) -> bool:
+    if word.variable is not None:
+        return word.variable in numbers
     pieces = [piece for piece in word.pieces if piece.text or piece.kind != "literal"]
-    if len(pieces) == 1 and pieces[0].kind == "variable":
-        return pieces[0].text.strip("{}") in numbers
     return _is_integer(word._replace(pieces=tuple(pieces))) if pieces else False

@@ -33,6 +33,36 @@ def test_a_token_is_bare_only_without_quotes_and_expansions() -> None:
         assert token(text).bare == ""
 
 
+@pytest.mark.parametrize(
+    ("text", "variable"),
+    [
+        ("$x", "x"),
+        ("${x}", "x"),
+        ('"$x"', "x"),
+        ("\"\"$x''", "x"),
+        ("$@", "@"),
+        ("${x:-1}", "x:-1"),
+        ("$x$y", None),
+        ("a$x", None),
+        ("x", None),
+        ("''", None),
+        ("$#", None),
+        ("$(x)", None),
+    ],
+)
+def test_a_token_that_is_a_variable_and_nothing_else_says_which(text: str, variable: str | None) -> None:
+    assert token(text).variable == variable
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("x=1 y=2 ls -l", ["ls", "-l"]), ("ls x=1", ["ls", "x=1"]), ("x=1", []), ("> f", [])],
+)
+def test_words_of_a_program_stand_behind_the_assignments(text: str, words: list[str]) -> None:
+    (command,) = parse_shell(text).commands
+    assert [token.bare for token in command.program_words] == words
+
+
 def test_a_doubt_is_noted_once() -> None:
     parsed = ParsedText()
     parsed.add_doubt("one")
