@@ -1,9 +1,9 @@
 """Parse a shell text by bash's rules: quotes, expansions, words and simple commands.
 
 One loop over a stack of frames, so that no depth of nesting can exhaust Python's stack. Reserved words are
-known only as far as they tell where commands begin; whether the text is well formed is for the grammar in
-`classify` to say. Whatever bash may read otherwise becomes a doubt, and the parser goes on, so that as many
-commands as possible are found.
+known only as far as they tell where commands begin; whether the text is well formed is for `grammar` to say.
+Whatever bash may read otherwise becomes a doubt, and the parser goes on, so that as many commands as possible
+are found.
 """
 
 from __future__ import annotations

@@ -57,66 +57,50 @@ COMMANDS: tuple[CommandSpec, ...] = (
 """The specifications of all known programs. No program has two."""
 
 UNSPECIFIED = name_set(
-    "split csplit    mktemp tempfile logger wall write uudecode zip cpio pax "
-    "updatedb  mandb etags  swapoff umount insmod rmmod adjtimex "
-    "useradd userdel usermod groupadd groupdel passwd chpasswd visudo vipw chsh chfn "
-    "setenforce localedef ssh-copy-id pivot_root renice "
-    "setcap exportfs sync aptitude zypper port "
-    "emerge easy_install"
-)
-"""Programs without a specification that are known to do nothing but print for `--help` and `--version`."""
-
-_ANSWER_QUESTIONS = name_set(
+    # of the system
+    "split csplit mktemp tempfile logger wall write uudecode zip cpio pax updatedb mandb etags swapoff "
+    "umount insmod rmmod adjtimex useradd userdel usermod groupadd groupdel passwd chpasswd visudo vipw "
+    "chsh chfn setenforce localedef ssh-copy-id pivot_root renice setcap exportfs sync aptitude zypper "
+    "port emerge easy_install "
     # bioinformatics
-    "fastqc multiqc STAR hisat2 hisat2-build bowtie bowtie2 bowtie2-build minimap2 salmon gatk "
-    "picard cutadapt fastp "
-    "trimmomatic trim_galore featureCounts htseq-count stringtie cufflinks tophat mosdepth vep snpEff "
-    "snpSift quast "
-    "quast.py busco prokka bakta kraken2 bracken mafft muscle clustalo iqtree iqtree2 raxml-ng raxmlHPC "
-    "fasttree FastTree "
-    "hmmsearch hmmscan hmmbuild plink plink2 nf-core infer_experiment.py deeptools bamCoverage macs2 "
-    "macs3 spades.py "
-    "megahit flye canu medaka guppy dorado whatshap sniffles freebayes varscan bam-readcount umi_tools "
-    "cellranger sourmash skani diamond mmseqs foldseek prodigal racon nanoplot NanoPlot "
-    "porechop "
-    "pairix filtlong seqfu sambamba vg truvari glnexus nextalign nextclade pangolin bcl2fastq bcl-convert "
-    "rsem-calculate-expression gffread gffcompare agat TransDecoder.LongOrfs interproscan.sh orthofinder "
-    "trimal rasusa filtlong snp-dists snippy mash fastANI seroba mlst abricate amrfinder ariba unicycler "
-    "hifiasm wtdbg2 shovill meryl winnowmap ntcard jellyfish kmc bwa-mem2 vsearch usearch exonerate "
+    "fastqc multiqc STAR hisat2 hisat2-build bowtie bowtie2 bowtie2-build salmon gatk picard cutadapt "
+    "fastp trimmomatic trim_galore featureCounts htseq-count stringtie cufflinks tophat mosdepth vep "
+    "snpEff snpSift quast quast.py busco prokka bakta kraken2 bracken mafft muscle clustalo iqtree "
+    "iqtree2 raxml-ng raxmlHPC fasttree FastTree hmmbuild plink plink2 nf-core infer_experiment.py "
+    "deeptools bamCoverage macs2 macs3 spades.py megahit flye canu medaka guppy dorado whatshap sniffles "
+    "freebayes varscan bam-readcount umi_tools cellranger sourmash skani diamond mmseqs foldseek prodigal "
+    "racon nanoplot NanoPlot porechop pairix filtlong seqfu sambamba vg truvari glnexus nextalign "
+    "nextclade pangolin bcl2fastq bcl-convert rsem-calculate-expression gffcompare agat "
+    "TransDecoder.LongOrfs interproscan.sh orthofinder trimal rasusa snp-dists snippy fastANI seroba mlst "
+    "abricate amrfinder ariba unicycler hifiasm wtdbg2 shovill meryl winnowmap ntcard jellyfish kmc "
+    "vsearch usearch exonerate "
     # maps
     "ogr2ogr ogrmerge.py ogr_layer_algebra.py gdal_translate gdalwarp gdalbuildvrt gdaladdo gdaldem "
-    "gdal_contour gdal_grid gdal_polygonize.py gdal_rasterize gdal_calc.py gdal_merge.py nearblack "
-    "pdal tippecanoe osmium osm2pgsql cdo nco ncks ncra nccopy ncgen h5copy h5repack "
+    "gdal_contour gdal_grid gdal_polygonize.py gdal_rasterize gdal_calc.py gdal_merge.py nearblack pdal "
+    "tippecanoe osmium osm2pgsql nco ncra nccopy ncgen h5copy h5repack "
     # data science
-    "visidata vd fzf jless  fx nbdime nbdiff nbstrip  nvtop htop btop ncdu tesseract "
-    "octave-cli scilab spark-submit pyspark hadoop dbt tensorboard great_expectations sqlfluff "
+    "visidata vd fzf jless fx nbdime nbdiff nbstrip nvtop htop btop ncdu tesseract octave-cli scilab "
+    "spark-submit pyspark hadoop dbt tensorboard great_expectations sqlfluff "
     # development
     "nginx apachectl httpd mongod mysqld postgres redis-server delta difft lazygit tig adb dart kotlinc "
     "minikube kind k9s kustomize pulumi buf grpcurl watchman direnv asdf mise volta xgettext msgfmt "
-    "msginit cscope doxygen sphinx-build mkdocs hugo objcopy strip ranlib gdbserver lldb-server "
-    "zig crystal nim gleam elm stack cabal opam dune coqc agda ld.gold ld.lld lld mold ccache "
-    "sccache distcc "
-    "markdownlint vale actionlint clang-tidy "
-    "golangci-lint staticcheck rust-analyzer pyright basedpyright ty vulture "
-    "autoflake pyupgrade "
-    "hatch flit rye pip-compile pip-audit safety cookiecutter copier ab wrk siege hey vegeta "
-    "google-chrome chromium firefox  inkscape gimp blender libreoffice soffice vlc sox lame oggenc gs "
-    "pdftk "
-    "pdftoppm pdfunite wkhtmltopdf weasyprint asciidoctor rst2html dvipng lilypond graphviz "
-    "optipng pngquant jpegtran "
-    "pipdeptree quarto diffoscope patool git-lfs svn fossil jj glances tcpdump tshark exiv2 vault consul "
-    "nomad crane dive trivy qemu-img glow gron dasel htmlq pup octosql usql litecli pixi virtualenv cd-hit "
-    "cd-hit-est "
-    "cwebp ffplay mpv restic borg duplicity rdiff-backup syncthing unison stow chezmoi"
+    "msginit cscope doxygen sphinx-build mkdocs hugo objcopy strip ranlib gdbserver lldb-server zig "
+    "crystal nim gleam elm stack cabal opam dune coqc agda ld.gold ld.lld lld mold ccache sccache distcc "
+    "markdownlint vale actionlint clang-tidy golangci-lint staticcheck rust-analyzer pyright basedpyright "
+    "ty autoflake pyupgrade hatch flit rye pip-compile pip-audit safety cookiecutter copier ab wrk siege "
+    "hey vegeta google-chrome chromium firefox inkscape gimp blender libreoffice soffice vlc lame oggenc "
+    "gs pdftk pdftoppm pdfunite wkhtmltopdf weasyprint asciidoctor rst2html dvipng lilypond graphviz "
+    "optipng pngquant jpegtran pipdeptree quarto diffoscope patool git-lfs svn fossil jj glances tcpdump "
+    "tshark exiv2 vault consul nomad crane dive trivy qemu-img glow gron dasel htmlq pup octosql usql "
+    "litecli pixi virtualenv cd-hit cd-hit-est cwebp ffplay mpv restic borg duplicity rdiff-backup "
+    "syncthing unison stow chezmoi"
 )
-"""More of them, of science and development."""
+"""Programs without a specification that are known to do nothing but print for `--help` and `--version`."""
 _ANSWER_SHORT_QUESTIONS = name_set(
-    "fastqc trim_galore busco quast quast.py spades.py salmon featureCounts htseq-count muscle "
-    "canu trimmomatic "
-    "cd-hit cd-hit-est gffread "
-    "snpEff gatk picard plink plink2 hmmsearch hmmscan hmmbuild minimap2 hisat2 bowtie2 STAR cutadapt "
-    "stringtie iqtree fastp prodigal "
-    "nginx lazygit tig blender fzf nim wrk restic delta adb kraken2 mafft fasttree prokka"
+    "fastqc trim_galore busco quast quast.py spades.py salmon featureCounts htseq-count muscle canu "
+    "trimmomatic cd-hit cd-hit-est snpEff gatk picard plink plink2 hmmbuild hisat2 bowtie2 STAR cutadapt "
+    "stringtie iqtree fastp prodigal nginx lazygit tig blender fzf nim wrk restic delta adb kraken2 mafft "
+    "fasttree prokka"
 )
 """Those that also answer the short forms, which elsewhere may mean anything, such as to be verbose."""
 _QUESTIONS = frozenset(("--help", "--version"))
@@ -171,4 +155,4 @@ def is_information_request(words: Words) -> bool:
     name = program_name(words[0].text)
     if words[1].text in _SHORT_QUESTIONS:
         return name in _ANSWER_SHORT_QUESTIONS
-    return words[1].text in _QUESTIONS and (name in UNSPECIFIED or name in _ANSWER_QUESTIONS)
+    return words[1].text in _QUESTIONS and name in UNSPECIFIED
