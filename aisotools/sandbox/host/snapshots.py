@@ -17,27 +17,22 @@ kept, and the result says which. Without any, a fresh worker starts and the loss
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from aisotools.core.exceptions import SandboxError, as_clause
-from aisotools.core.protocols import ToolPayload
-from aisotools.core.sandboxes import SandboxCall, VariableCopy, VariablePoint
-from aisotools.core.types import ToolCall, ToolResult
+from aisotools.core.exceptions import SandboxError
+from aisotools.core.sandboxes import VariableCopy, VariablePoint
 from aisotools.sandbox.host.connection import WorkerConnection, WorkerProcess
 from aisotools.sandbox.host.failures import Recovery
 from aisotools.sandbox.host.fork_handle import ForkSnapshot, ForkSocket, wait_until_ended
 from aisotools.sandbox.host.scheduler import CallScheduler
 from aisotools.sandbox.host.snapshot_store import MemoryBudget, SnapshotStore
+from aisotools.sandbox.host.variable_copies import RunCall, VariablesFile, copy_variables, load_variables
 from aisotools.sandbox.process import tree
-from aisotools.sandbox.process.descriptors import close_apart
 
 # Restoring: how long a fork may take to answer. Undo and recovery are refused after that.
 _WAKE_S = 1.0
@@ -48,21 +43,6 @@ _REPLACED_S = 3 * _WAKE_S
 _REPLACED_LOOK_S = 0.005
 # Recovery: how long to wait for forks that a hung worker was asked for. It will hardly make them any more.
 _HUNG_FORK_S = 0.05
-# How long writing all variables into a file may take, and reading them.
-_COPY_S = 30.0
-_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_LOAD_TOOL = ToolPayload(
-    key="load", import_path="aisotools.sandbox.worker.fork:load", concurrency="exclusive"
-)
-
-
-class RunCall(Protocol):
-    """Runs a call on a worker; the caller holds the slot."""
-
-    async def __call__(
-        self, connection: WorkerConnection, request: SandboxCall, attachments: Sequence[int] = ()
-    ) -> ToolResult:
-        """Run `request`, with descriptors sent along."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,30 +64,6 @@ class WokenReader:
 
 _holder: ContextVar[object] = ContextVar("aisotools_history_holder", default=None)
 """What holds a history, in the task that does and in those that it starts."""
-
-
-class VariablesFile:
-    """Variables on their way to another sandbox: a sealed memory file, which nobody can change any more.
-
-    Attributes:
-        file: Its descriptor; -1 after `close`.
-    """
-
-    def __init__(self, point: VariablePoint, file: int) -> None:
-        self._point = point
-        self.file = file
-
-    @property
-    def point(self) -> VariablePoint:
-        """The snapshot that was copied, and what of it could not be copied."""
-        return self._point
-
-    def close(self) -> None:
-        """Close the file; closing twice is fine."""
-        if self.file >= 0:
-            # Memory that a fork of the worker has filled takes the kernel long to free.
-            close_apart([self.file])
-            self.file = -1
 
 
 class SnapshotHistory:
@@ -441,7 +397,7 @@ class SnapshotHistory:
 
     async def _restore_values(self, connection: WorkerConnection, snapshot: ForkSnapshot) -> VariablePoint:
         """Carry the values into an older worker, in which no library waits for threads that are gone."""
-        values = await self._copy(connection, snapshot)
+        values = await copy_variables(connection, snapshot)
         try:
             for source in self._store.all():
                 # `settled` is a task that others wait for, too: an undo that is cancelled must not cancel it.
@@ -456,7 +412,7 @@ class SnapshotHistory:
             async with self._replace():
                 await self._restore(connection, snapshot, source=source)
             try:
-                await self._load(connection, values)
+                await load_variables(self._run_call, connection, values)
             except SandboxError as error:
                 await self._take_back(connection, former, error)
                 raise
@@ -600,11 +556,11 @@ class SnapshotHistory:
         async with self._scheduler.slot("exclusive"):
             connection = await self._connect()
             if call_id is not None:
-                return await self._copy(connection, await self._find(call_id))
+                return await copy_variables(connection, await self._find(call_id))
             self._attach(connection)
             snapshot = self._store.fork(connection, "")
             try:
-                return await self._copy(connection, snapshot)
+                return await copy_variables(connection, snapshot)
             finally:
                 snapshot.drop("the snapshot was made only to be copied")
 
@@ -654,32 +610,13 @@ class SnapshotHistory:
         finally:
             snapshot.drop("the snapshot was made only for a reader")
 
-    async def _copy(self, connection: WorkerConnection, snapshot: ForkSnapshot) -> VariablesFile:
-        file = os.memfd_create("variables", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            lost = await snapshot.copy(lambda: connection.supervisor, file, within_s=_COPY_S)
-            # The fork that wrote it may still hold a descriptor. Seal the content before anybody reads it.
-            fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
-        except (SandboxError, OSError) as error:
-            close_apart([file])
-            raise SandboxError(f"The variables could not be copied: {as_clause(error)}.") from None
-        point = VariablePoint(call_id=snapshot.point.call_id, label="data only", lost=lost)
-        return VariablesFile(point, file)
-
     async def load(self, copy: VariableCopy) -> VariablePoint:
         """Add the variables of a copy to those of this sandbox."""
         if not isinstance(copy, VariablesFile) or copy.file < 0:
             raise SandboxError("This copy of variables is closed, or was made by another kind of sandbox.")
         async with self._scheduler.slot("exclusive"):
-            await self._load(await self._connect(), copy)
+            await load_variables(self._run_call, await self._connect(), copy)
         return copy.point
-
-    async def _load(self, connection: WorkerConnection, copy: VariablesFile) -> None:
-        call = ToolCall(uuid.uuid4().hex, "load_variables", {})
-        request = SandboxCall(call=call, shipment=_LOAD_TOOL, timeout_s=_COPY_S)
-        result = await self._run_call(connection, request, [copy.file])
-        if result.is_error:
-            raise SandboxError(f"The variables could not be loaded: {result.content}")
 
 
 def _refuse_if_lost(connection: WorkerConnection, woken: ForkSocket | None) -> None:

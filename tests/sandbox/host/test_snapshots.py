@@ -1,4 +1,4 @@
-"""Kept states of variables: back, forth, aside, after crashes, and against code that forges them."""
+"""Kept states of variables: back, forth, after crashes, and against code that forges them."""
 
 from __future__ import annotations
 
@@ -323,25 +323,6 @@ async def test_values_that_cannot_be_loaded_change_nothing(r: Rig, undone_before
     assert (history.why_not_kept("2"), history.why_not_kept(None) == "") == ("", undone_before)
     assert (await history.restore("2")).label == "data only"
     assert await r.value("x", read_only=True) == 1
-
-
-# ---- aside
-
-
-async def test_a_copy_in_another_sandbox(r: Rig, tmp_path: Path) -> None:
-    await r.python("x = [1]; y = {'x': x}; f = lambda: x[0]", call_id="one")
-    await r.python("x[0] = 2", call_id="two")
-    history = r.kernel.variables
-    async with rig(tmp_path, level=r.level, name="other") as other:
-        for call_id, expected in ((None, 2), ("two", 1)):
-            copy = await history.branch(call_id)
-            point = await other.kernel.variables.load(copy)
-            assert (point.label, point.lost) == ("data only", ())
-            assert await other.value("x[0], f(), y['x'] is x") == (expected, expected, True)
-            copy.close()
-            with pytest.raises(SandboxError, match="is closed"):
-                await other.kernel.variables.load(copy)
-    assert await r.value("x") == [2]
 
 
 # ---- crashes
