@@ -136,7 +136,10 @@ class Sandbox(Protocol):
         """Stop the running calls; keep the worker if it reacts to being interrupted."""
 
     async def restart(self) -> SandboxStatus:
-        """Kill the worker with everything it started, and start a new one."""
+        """Kill the worker with everything it started, and start a new one.
+
+        If variables may have been lost, the first line of the next result says that it was restarted.
+        """
 
     async def close(self) -> None:
         """Kill the worker with everything it started. No process is left afterwards."""

@@ -317,7 +317,6 @@ class PooledSandbox:
     async def restart(self) -> SandboxStatus:
         """Start a fresh worker; see `aisotools.core.sandboxes.Sandbox.restart`."""
         async with self._slots.use(self):
-            self._stop_reason = ""
             return await self._sandbox().restart()
 
     async def close(self) -> None:

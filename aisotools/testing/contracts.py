@@ -503,16 +503,18 @@ class SandboxContract:
         assert _overlapping([r.value for r in together])
 
     def test_restarts_afresh(self) -> None:
-        """State of a tool lasts until the next call, and is gone after a restart."""
+        """State of a tool lasts until the next call, and is gone after a restart, which one result says."""
 
-        async def scenario(sandbox: Sandbox) -> tuple[list[Json], SandboxStatus]:
+        async def scenario(sandbox: Sandbox) -> tuple[list[ToolResult], SandboxStatus]:
             counter = _counter()
-            values = [(await sandbox.call(_call(counter, {}))).value for _ in range(2)]
+            results = [await sandbox.call(_call(counter, {})) for _ in range(2)]
             status = await sandbox.restart()
-            return [*values, (await sandbox.call(_call(counter, {}))).value], status
+            return [*results, *[await sandbox.call(_call(counter, {})) for _ in range(2)]], status
 
-        values, status = self.run(scenario)
-        assert values == [1, 2, 1]
+        results, status = self.run(scenario)
+        assert [result.value for result in results] == [1, 2, 1, 2]
+        notices = ["the sandbox was restarted" in result.content.partition("\n")[0] for result in results]
+        assert notices == [False, False, True, False], "the first line of the next result says that it was"
         assert (status.alive, status.generation) == (True, 2)
         assert [event for event in self.listener.events if event[0] == "started"][1][1:] == (
             2,

@@ -22,7 +22,7 @@ from aisotools.core.sandboxes import INTERRUPTED_BEFORE, SandboxCall, SandboxLis
 from aisotools.core.types import Effect, Facts, Json, RunsIn, ToolResult
 from aisotools.sandbox.confinement.detect import Detection
 from aisotools.sandbox.confinement.levels import at_least
-from aisotools.sandbox.host.failures import VARIABLES_KEPT
+from aisotools.sandbox.host.failures import VARIABLES_KEPT, explain_replaced
 from aisotools.sandbox.host.scheduler import CallScheduler
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.approvers import run_blocking
@@ -195,6 +195,7 @@ class FakeSandbox:
         self._worker: _FakeWorker | None = None
         self._generation = 0
         self._start_reason = ""
+        self._unreported_end = ""
         self._closed = False
 
     def __repr__(self) -> str:
@@ -225,29 +226,32 @@ class FakeSandbox:
             if request.dispatch.is_interrupted:
                 request.dispatch.is_given = False
                 return INTERRUPTED_BEFORE
-            worker = self._ensure_worker()
-            work = worker.begin(request)
-            try:
-                ends: list[asyncio.Future[Any]] = [work, worker.lost]
-                done, _ = await asyncio.wait(
-                    ends, timeout=request.timeout_s, return_when=asyncio.FIRST_COMPLETED
-                )
-            finally:
-                worker.cancel(request.call.id)
-            if worker.lost.done():
-                return ToolResult.error(
-                    f"The sandbox's worker ended during the call: {worker.lost.result()}. Its variables are "
-                    "lost; the next call gets a fresh worker.",
-                    error_kind="environment",
-                ).with_metadata(worker_died=True, state_kept=False)
-            await asyncio.wait([work], timeout=_CANCEL_GRACE_S)
-            if not done:
-                return ToolResult.error(
-                    f"{request.call.name} timed out after {request.timeout_s:g} s. {VARIABLES_KEPT}"
-                ).with_metadata(timed_out=True, state_kept=True)
-            if work.cancelled():
-                return ToolResult.error("The call was interrupted.").with_metadata(stopped=True)
-            return work.result()
+            result = await self._run(self._ensure_worker(), request)
+            if self._unreported_end:
+                result, self._unreported_end = explain_replaced(result, self._unreported_end), ""
+            return result
+
+    async def _run(self, worker: _FakeWorker, request: SandboxCall) -> ToolResult:
+        work = worker.begin(request)
+        try:
+            ends: list[asyncio.Future[Any]] = [work, worker.lost]
+            done, _ = await asyncio.wait(ends, timeout=request.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            worker.cancel(request.call.id)
+        if worker.lost.done():
+            return ToolResult.error(
+                f"The sandbox's worker ended during the call: {worker.lost.result()}. Its variables are "
+                "lost; the next call gets a fresh worker.",
+                error_kind="environment",
+            ).with_metadata(worker_died=True, state_kept=False)
+        await asyncio.wait([work], timeout=_CANCEL_GRACE_S)
+        if not done:
+            return ToolResult.error(
+                f"{request.call.name} timed out after {request.timeout_s:g} s. {VARIABLES_KEPT}"
+            ).with_metadata(timed_out=True, state_kept=True)
+        if work.cancelled():
+            return ToolResult.error("The call was interrupted.").with_metadata(stopped=True)
+        return work.result()
 
     async def interrupt(self) -> None:
         """Stop all running calls; the worker and its state stay."""
@@ -278,6 +282,8 @@ class FakeSandbox:
         """Let the worker die as in a crash: running calls fail, and the next call starts another worker."""
         worker, self._worker = self._worker, None
         if worker is not None:
+            if worker.is_used:  # calls in progress say it themselves
+                self._unreported_end = "" if worker.running else f"{reason}; its variables are lost"
             worker.end(reason)
             self._start_reason = reason
             if not self._closed:
@@ -302,10 +308,12 @@ class _FakeWorker:
         self._tools: dict[str, Tool] = {}
         self._loop = asyncio.get_running_loop()
         self.start_s = time.monotonic()
+        self.is_used = False
         self.running: dict[str, tuple[asyncio.Future[ToolResult], Cancellation]] = {}
         self.lost: asyncio.Future[str] = self._loop.create_future()
 
     def begin(self, request: SandboxCall) -> asyncio.Future[ToolResult]:
+        self.is_used = True
         cancellation = Cancellation()
         work = asyncio.ensure_future(self._attempt(request, cancellation))
         self.running[request.call.id] = work, cancellation

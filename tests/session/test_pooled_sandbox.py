@@ -248,3 +248,26 @@ async def test_loss_of_variables_is_the_first_line_of_the_next_result(options: d
             )
             assert output in "\n".join(rest)
             assert "had been stopped" not in (await a.run_cell(code)).content
+
+
+async def test_restart_is_the_first_line_of_the_next_result(options: dict[str, Any]) -> None:
+    async with SessionPool(**options) as pool:
+        a = await pool.get("a")
+        await a.restart()
+        await a.run_cell("v = 1")
+        await a.restart()
+        restarted = await a.run_cell("v")
+        first, *rest = restarted.content.splitlines()
+        assert first == (
+            "[Before this call the sandbox's worker ended: the sandbox was restarted; its variables are "
+            "lost.]"
+        )
+        assert "NameError" in "\n".join(rest)
+        assert (await a.run_cell("1 + 1")).content == "2"
+        await pool.stop("a")
+        await a.restart()
+        stopped = await a.run_cell("1 + 1")
+        assert stopped.content == (
+            "[The sandbox had been stopped: it was stopped. It is fresh: variables are gone, files are kept.]"
+            "\n2"
+        )

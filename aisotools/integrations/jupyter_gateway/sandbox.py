@@ -32,7 +32,7 @@ from aisotools.integrations.jupyter_gateway.guardian import GUARDIAN
 from aisotools.integrations.jupyter_gateway.http import Gateway, GatewayError, parse_address
 from aisotools.sandbox.confinement.detect import Detection, Probe
 from aisotools.sandbox.confinement.levels import LEVELS
-from aisotools.sandbox.host.failures import timeout_result, worker_died_result
+from aisotools.sandbox.host.failures import explain_replaced, timeout_result, worker_died_result
 from aisotools.sandbox.host.scheduler import CallScheduler
 from aisotools.sandbox.process.spawn import WorkerSpec
 
@@ -153,6 +153,9 @@ class RemoteSandbox:
         self._generation = 0
         self._started_s = 0.0
         self._restart_reason = ""
+        # The kernel that calls have run in last; and why it ended, until a result says so.
+        self._used: RemoteLink | None = None
+        self._unreported_end = ""
         self._closed = False
         self.claim = ""
 
@@ -192,7 +195,10 @@ class RemoteSandbox:
             async with self._scheduler.slot("exclusive"):
                 link = await self._ensure_link()
                 del self._queued[task]
-                return await self._run(link, request)
+                result = await self._run(link, request)
+                if self._unreported_end:
+                    result, self._unreported_end = explain_replaced(result, self._unreported_end), ""
+                return result
         except asyncio.CancelledError:
             # `interrupt` cancels queued calls. If nobody else cancelled the task too, that is a result, no
             # cancellation: uncancel() restores the count from before.
@@ -207,6 +213,7 @@ class RemoteSandbox:
         problem = check_sendable(request, link)
         if problem is not None:
             return problem
+        self._used = link
         kind = PythonCall if request.shipment.import_path == PythonCall.RUNS else ToolCell
         cell = self._cell = kind(link, request, self._listener)
         execution = asyncio.ensure_future(cell.run())
@@ -330,6 +337,7 @@ class RemoteSandbox:
         link, self._link = self._link, None
         if link is not None:
             self._restart_reason = "it was restarted"
+            self._note_end(link, "the sandbox was restarted")
             await link.close("the sandbox was restarted")
         return await self.start()
 
@@ -354,8 +362,14 @@ class RemoteSandbox:
         if link is self._link:
             self._link = None
             self._restart_reason = reason
+            self._note_end(link, reason)
             if not self._closed:
                 self._listener.lost(self._generation, reason)
+
+    def _note_end(self, link: RemoteLink, reason: str) -> None:
+        """Have the next result say that variables are lost, unless the call under way says it."""
+        if link is self._used:
+            self._unreported_end = f"{reason}; its variables are lost" if self._cell is None else ""
 
     def _end_in_background(self, link: RemoteLink, reason: str) -> None:
         task = asyncio.ensure_future(link.close(reason))

@@ -227,6 +227,11 @@ class CallTable:
     def __iter__(self) -> Iterator[PendingCall]:
         return iter(tuple(self._pending.values()))
 
+    @property
+    def has_had_any(self) -> bool:
+        """True if any call was ever added."""
+        return self._last_number > 0
+
     def start(self, call_id: str, *, stream_bytes: int, holds_main_thread: bool) -> PendingCall:
         """Add a call and give it a number; `stream_bytes` caps what it may print."""
         self._last_number += 1

@@ -57,9 +57,8 @@ from aisotools.sandbox.host.worker_limits import (
 from aisotools.sandbox.limits import LIMIT, LimitExceeded, explain_failure
 from aisotools.sandbox.process import spawn, tree
 
-# How long an old tree may take to end before a new one is started all the same.
 _log = logging.getLogger(__name__)
-
+# How long an old tree may take to end before a new one is started all the same.
 _OLD_TREE_S = 6.0
 # How many calls in a row may find the worker broken before no snapshot is trusted any more.
 _MOST_BROKEN = 2
@@ -512,10 +511,11 @@ class LocalSandbox:
         """End the worker and everything it started, and start a fresh one."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            self.variables.clear("the sandbox was restarted")
-            self._restart_reason = "it was restarted"
-            self._unreported_end = ""
-            await self._end_worker(connection, "the sandbox was restarted")
+            reason, self._restart_reason = "the sandbox was restarted", "it was restarted"
+            self.variables.clear(reason)
+            if connection.calls.has_had_any:  # those under way say it themselves
+                self._unreported_end = "" if connection.calls else f"{reason}; its variables are lost"
+            await self._end_worker(connection, reason)
         return await self.start()
 
     async def close(self) -> None:

@@ -89,6 +89,27 @@ async def test_restarting_before_the_start_and_twice(r: Rig) -> None:
     assert len([p for p in processes_of(r.workspace) if "fork" in p]) <= 2
 
 
+async def test_a_restart_is_the_first_line_of_the_next_result(r: Rig) -> None:
+    await r.kernel.restart()
+    await r.kernel.restart()
+    assert (await r.python("x = 1; x")).content == "1"  # there was nothing to lose before
+    await r.kernel.restart()
+    await r.kernel.restart()
+    note = "[Before this call the sandbox's worker ended: the sandbox was restarted; its variables are lost.]"
+    assert (await r.python("1")).content == f"{note}\n1"
+    assert (await r.python("1")).content == "1"
+
+
+async def test_a_restart_does_not_hide_what_had_happened_before(r: Rig) -> None:
+    await r.python("x = 1")
+    await r.kernel.variables.forget()
+    os.kill(supervisor_of(r), signal.SIGKILL)
+    await eventually(lambda: not r.kernel.status().alive)
+    await r.kernel.restart()
+    await r.kernel.restart()
+    assert "its supervisor is gone; its variables are lost.]\n1" in (await r.python("1")).content
+
+
 async def test_a_restart_tells_the_calls_under_way(r: Rig) -> None:
     call = asyncio.create_task(r.python("open('began', 'w').close(); import time; time.sleep(100)"))
     queued = asyncio.create_task(r.python("'after'"))
@@ -97,7 +118,7 @@ async def test_a_restart_tells_the_calls_under_way(r: Rig) -> None:
     result = await call
     assert "the sandbox was restarted" in result.content
     assert result.metadata["worker_died"] is True
-    assert (await queued).content == "'after'"
+    assert (await queued).content == "'after'"  # the call under way has said that the variables are lost
 
 
 async def test_closing_ends_everything_and_can_be_done_twice(r: Rig) -> None:
