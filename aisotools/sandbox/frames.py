@@ -29,13 +29,14 @@ When it fails
 from __future__ import annotations
 
 import io
+import os
 import select
 import socket
 import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -345,6 +346,25 @@ def count_field(header: Mapping[str, Any], name: str) -> int:
     return value
 
 
+def _fill_standard_descriptors() -> None:
+    """Open what is closed of 0, 1 and 2, of no more use than before: no other file may get its number.
+
+    User code may close them. A socket that came next would be taken for a standard stream: programs would
+    write into it, and a reader would put its own output in its place.
+    """
+    for number, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
+        # Race: a thread of user code may open or close any of them meanwhile.
+        with suppress(OSError):
+            os.fstat(number)
+            continue
+        with suppress(OSError):
+            opened = os.open(os.devnull, mode)  # it gets the lowest number that is free
+            if opened == number:
+                os.set_inheritable(opened, True)
+            else:
+                os.close(opened)
+
+
 class BlockingChannel:
     """The worker's end of the channel: blocking writes of whole frames, and single reads.
 
@@ -420,6 +440,7 @@ class BlockingChannel:
         # Descriptors arrive with the first byte of the message they were sent with, which may be any part
         # of a frame here: they wait in order for the frame that names them. Closed on exec, so that no
         # program that a call starts inherits one.
+        _fill_standard_descriptors()
         while True:
             try:
                 data, descriptors, _, _ = socket.recv_fds(

@@ -260,7 +260,7 @@ class PooledSandbox:
             sandbox = self._sandbox()
             if request.in_reader and not self.has_readers:
                 # The one that was live when the call was judged could hold it to reading.
-                return unreadable_result(request.call.name, "this sandbox cannot hold a tool to reading")
+                return unreadable_result(request, "this sandbox cannot hold a tool to reading")
             request.dispatch.is_given = True
             self._variables.note_call(request.call.id)
             reason, self._stop_reason = self._stop_reason, ""

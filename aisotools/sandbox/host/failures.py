@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aisotools.core.exceptions import WorkerDied, as_clause
-from aisotools.core.sandboxes import VariablePoint
+from aisotools.core.sandboxes import SandboxCall, VariablePoint
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import BROKEN_STATUS
 from aisotools.sandbox.limits import LEFTOVERS_REMEDY, LIMIT
@@ -23,6 +23,10 @@ _LAST_WORDS_CHARS = 4000
 _TAIL_CHARS = 2000
 _REASON_CHARS = 500
 _NO_PROCESS = os.strerror(errno.EAGAIN)  # what a fork says that was refused
+_RESTART = "restart the sandbox (`%sandbox restart`, `await session.restart()`), which loses its variables"
+# Begin the import paths and the names of tools of our own, which nobody else can declare.
+_OWN_MODULES = "aisotools."
+_OWN_NAMES = "session."
 
 VARIABLES_KEPT = "Variables are kept, including changes made before the timeout."
 """Sentence of a result about the variables after a timeout, as long as nobody takes the call back."""
@@ -146,9 +150,13 @@ def add_note(result: ToolResult, note: str) -> ToolResult:
 # ---- calls in a reader, which has nothing to lose
 
 
-def unreadable_result(tool: str, reason: str) -> ToolResult:
+def unreadable_result(request: SandboxCall, reason: str) -> ToolResult:
     """Build the result of a call that only reads, and that no process could be made for: `reason`."""
-    remedy = "Try again, or declare it with effect='local_mutation'."
+    tool = request.call.name
+    remedy = f"Try again. If that fails as well, {_RESTART}"
+    if not (request.shipment.import_path.startswith(_OWN_MODULES) or tool.startswith(_OWN_NAMES)):
+        remedy += ", or declare the tool with effect='local_mutation'"
+    remedy += "."
     has_no_process = _NO_PROCESS in reason
     if has_no_process:
         remedy = f"For another process there is no room: {LEFTOVERS_REMEDY}then call it again."

@@ -457,7 +457,7 @@ class Readers:
             on_sent()
             pending = send_call(reader, request, (), self.unreadable)
         except (SandboxError, ChannelError) as error:
-            return unreadable_result(request.call.name, str(error))
+            return unreadable_result(request, str(error))
         return await self._run_sent(connection, reader, request, pending)
 
     async def _run_trial(
@@ -467,7 +467,7 @@ class Readers:
         try:
             scratch = TrialScratch(connection.scratch)
         except SandboxError as error:
-            return unreadable_result(request.call.name, str(error))
+            return unreadable_result(request, str(error))
         try:
             try:
                 async with self._making:
@@ -476,7 +476,7 @@ class Readers:
                 on_sent()
                 pending = send_call(reader, request, (), self.unreadable)
             except (SandboxError, ChannelError) as error:
-                return unreadable_result(request.call.name, str(error))
+                return unreadable_result(request, str(error))
             # It is never the present one, so it ends with its only call.
             return await self._run_sent(connection, reader, request, pending)
         finally:

@@ -304,7 +304,7 @@ class LocalSandbox:
     ) -> ToolResult:
         if not self.has_readers:
             reason = f"level {self._spec.level} has no way to hold a tool to reading on this machine"
-            return unreadable_result(request.call.name, reason)
+            return unreadable_result(request, reason)
 
         def note_sent() -> None:
             request.dispatch.is_given = True

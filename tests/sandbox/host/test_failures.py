@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from aisotools.core.exceptions import WorkerDied
-from aisotools.core.sandboxes import VariablePoint
-from aisotools.core.types import ToolResult
+from aisotools.core.protocols import ToolPayload
+from aisotools.core.sandboxes import SandboxCall, VariablePoint
+from aisotools.core.types import ToolCall, ToolResult
 from aisotools.sandbox.host.failures import (
     Recovery,
     describe_exit,
@@ -142,9 +143,28 @@ def test_the_end_of_a_process_in_words(exit_status: int, signal_number: int, wor
     assert describe_exit(exit_status, signal_number) == words
 
 
+def call_of(tool: str, import_path: str = "") -> SandboxCall:
+    payload = ToolPayload(key=tool, import_path=import_path)
+    call = ToolCall(id="one", name=tool, arguments={}, origin="model")
+    return SandboxCall(call=call, shipment=payload, timeout_s=1.0)
+
+
 def test_a_reader_that_found_no_room_names_what_makes_room() -> None:
-    busy = unreadable_result("area", "the process could not be forked (Resource temporarily unavailable)")
+    busy = unreadable_result(
+        call_of("area"), "the process could not be forked (Resource temporarily unavailable)"
+    )
     assert "%sandbox restart" in busy.content
-    other = unreadable_result("area", "it stopped answering")
-    assert "restart" not in other.content
-    assert "effect='local_mutation'" in other.content
+    assert "effect='local_mutation'" not in busy.content
+
+
+def test_a_reader_that_could_not_be_made_names_what_helps() -> None:
+    reason = "it stopped answering"
+    theirs = unreadable_result(call_of("area", "theirs:area"), reason)
+    assert theirs.content.endswith(
+        "could be made for it: it stopped answering. Try again. If that fails as well, restart the sandbox "
+        "(`%sandbox restart`, `await session.restart()`), which loses its variables, or declare the tool "
+        "with effect='local_mutation'."
+    )
+    # Nobody can declare a tool of ours.
+    for ours in (call_of("variables", "aisotools.builtin.python:variables"), call_of("session.get")):
+        assert unreadable_result(ours, reason).content.endswith("which loses its variables.")

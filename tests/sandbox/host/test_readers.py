@@ -85,6 +85,32 @@ async def test_reader_sees_the_present_variables_and_changes_none(tmp_path: Path
         assert (await read(r, evaluate, code="x")).value == [1, 3]
 
 
+@pytest.mark.parametrize("closed", ["0,", "1,", "2,", "0, 1", "1, 2", "0, 1, 2"])
+async def test_reader_of_a_worker_without_standard_descriptors(tmp_path: Path, closed: str) -> None:
+    async with rig(tmp_path) as r:
+        await r.python(f"import os; x = 5\nfor number in ({closed}): os.close(number)", call_id="closes")
+        for _ in range(2):
+            code = "os.write(1, b'out'), os.write(2, b'err'), os.read(0, 1)"
+            result = await read(r, evaluate, code=code)
+            assert result.value == [3, 3, ""], result.content
+            assert (result.metadata["stdout"], result.metadata["stderr"]) == ("out", "err")
+            await r.python("1", call_id="changes")
+        code = f"""
+found = []
+for number in ({closed}):
+    try:
+        os.write(number, b'x') if number else os.read(number, 1)
+    except OSError as error:
+        found.append(error.strerror + str(os.fstat(number).st_rdev - os.stat(os.devnull).st_rdev))
+found"""
+        # No socket of ours has got one of their numbers, in a worker that is restored either.
+        expected = ["Bad file descriptor0"] * len(ast.literal_eval(f"[{closed}]"))
+        assert await r.value(code) == expected
+        await r.kernel.variables.restore("changes")
+        assert await r.value(code) == expected
+        assert (await read(r, evaluate, code="x")).value == 5
+
+
 async def test_reader_is_renewed_when_the_variables_may_have_changed_and_at_no_other_time(
     tmp_path: Path,
 ) -> None:
