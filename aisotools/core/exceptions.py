@@ -34,7 +34,8 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 """Errors of the system that say that no more files can be opened."""
 
-_CLOSE_FILES = "Too many files are open: close sessions or files, or raise the limit (`ulimit -n`)."
+CLOSE_FILES = "Too many files are open: close sessions or files, or raise the limit (`ulimit -n`)."
+"""What to do where this process cannot open more of them."""
 _REPAIR = "Repair that, and try again."
 
 
@@ -48,20 +49,20 @@ def storage_remedy(error: OSError) -> str:
     if error.errno in _FULL:
         return "Make room there, or set XDG_STATE_HOME to another disk."
     if error.errno in TOO_MANY_FILES:
-        return _CLOSE_FILES
+        return CLOSE_FILES
     return "See that it is there and can be written, or set XDG_STATE_HOME to another disk."
 
 
 def too_many_files_remedy(error: OSError) -> str:
     """Return what to do where no more files can be opened, as a sentence after another; else nothing."""
-    return f" {_CLOSE_FILES}" if error.errno in TOO_MANY_FILES else ""
+    return f" {CLOSE_FILES}" if error.errno in TOO_MANY_FILES else ""
 
 
 def explain_system_error(error: OSError) -> str:
     """Return what the system has refused, where that was, and what to do, in sentences."""
     place = f" ({os.fsdecode(error.filename)!a})" if isinstance(error.filename, str | bytes) else ""
     problem = f"{error.strerror or type(error).__name__}{place}."
-    return f"{problem} {_CLOSE_FILES if error.errno in TOO_MANY_FILES else _REPAIR}"
+    return f"{problem} {CLOSE_FILES if error.errno in TOO_MANY_FILES else _REPAIR}"
 
 
 class AisotoolsError(Exception):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import ParamSpec, Protocol
 
-from aisotools.core.exceptions import ArgumentError
+from aisotools.core.exceptions import CLOSE_FILES, TOO_MANY_FILES, ArgumentError, as_clause
 from aisotools.core.protocols import Tool, ToolPayload
 from aisotools.core.sandboxes import CallDispatch
 from aisotools.core.truncation import summarize_names
@@ -266,7 +266,10 @@ def prepare_in_steps(
             facts=Facts(effect=Effect.DESTRUCTIVE, certain=False, runs_in=runs_in, level=level),
             effect=Effect.DESTRUCTIVE,
         )
-        reason = f"its effects could not be determined ({type(error).__name__}: {error}); fix its classify()"
+        remedy = "fix its classify()"
+        if isinstance(error, OSError) and error.errno in TOO_MANY_FILES:
+            remedy = as_clause(CLOSE_FILES)
+        reason = f"its effects could not be determined ({type(error).__name__}: {error}); {remedy}"
         evaluation = Evaluation(Decision.DENY, reasons=(reason,))
     else:
         found, evaluation = yield from _evaluate(

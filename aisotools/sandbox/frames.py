@@ -374,7 +374,7 @@ class BlockingChannel:
     `receive` work, and block, whether or not the socket itself blocks.
 
     Attributes:
-        descriptors: Descriptors that came with frames, in order. The handler of a frame pops its own.
+        descriptors: Descriptors that came with frames, in order. The handler of a frame takes its own.
     """
 
     def __init__(self, sock: socket.socket, limits: FrameLimits | None = None) -> None:
@@ -443,16 +443,25 @@ class BlockingChannel:
         _fill_standard_descriptors()
         while True:
             try:
-                data, descriptors, _, _ = socket.recv_fds(
+                data, descriptors, flags, _ = socket.recv_fds(
                     self._socket, _RECV_BYTES, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
                 )
                 break
             except BlockingIOError:
                 self._wait(select.POLLIN)
-        self.descriptors.extend(descriptors)
+        if flags & socket.MSG_CTRUNC:
+            # User code has so many files open that the kernel has dropped some. A part of them is of no use.
+            for number in descriptors:
+                os.close(number)
+        else:
+            self.descriptors.extend(descriptors)
         if not data:
             raise EOFError
         return self._reader.feed(data)
+
+    def take_descriptor(self) -> int | None:
+        """Return the next of `descriptors`; None if this process had too many files open to receive it."""
+        return self.descriptors.popleft() if self.descriptors else None
 
     def close(self) -> None:
         """Close the socket."""

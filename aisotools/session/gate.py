@@ -49,7 +49,7 @@ from aisotools.policy.rules import Evaluation, Policy
 from aisotools.session.approvals import DEFAULT_ANSWER_TIMEOUT_S, ApprovalManager
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment, Guard, foresee_refusal, leave_guards
-from aisotools.session.host_calls import CallServices, HostCalls, validated_result
+from aisotools.session.host_calls import CallServices, HostCalls, fault_result, validated_result
 from aisotools.session.path_rules import PathRules
 from aisotools.session.transfer import TransferTool
 from aisotools.session.trials import Trials
@@ -318,13 +318,7 @@ class Gate:
             )
         except Exception as error:  # whoever makes calls in a loop must survive every one of them
             _log.exception("The call %s of %s failed in the gate itself", call.id, call.name)
-            result = ToolResult.error(
-                f"{call.name} could not be run, by a fault in aisotools or a part given to it: "
-                f"{type(error).__name__}: {as_clause(error)}. "
-                f"The traceback is in the log of {_log.name}.",
-                recoverable=False,
-                error_kind="environment",
-            )
+            result = fault_result(call.name, error, log=_log.name, was_given=request.dispatch.is_given)
         finally:
             self._record_end(request, result)
         return result

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from aisotools.core.exceptions import ToolError, WorkspaceError, as_clause
+from aisotools.core.exceptions import TOO_MANY_FILES, ToolError, WorkspaceError, as_clause
 from aisotools.core.path_texts import is_within
 from aisotools.core.protocols import Tool
 from aisotools.core.sandboxes import Sandbox
@@ -438,6 +438,8 @@ class ReadGuard:
         try:
             return self._note_read(prepared, result)
         except (OSError, WorkspaceError) as error:
+            if isinstance(error, OSError) and error.errno in TOO_MANY_FILES:
+                raise
             # Race: something in the sandbox has put a link, or nothing, in the place of the file.
             name = prepared.original.name
             return ToolResult.error(

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
+import os
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
 from aisotools.core.concurrency import cancel_future, end_future, run_to_completion
-from aisotools.core.exceptions import ToolError
+from aisotools.core.exceptions import CLOSE_FILES, ToolError, as_clause
 from aisotools.core.protocols import StoredText, Tool, ToolContext, UserQuestion
 from aisotools.core.threads import tool_functions
 from aisotools.core.truncation import ResultStore
@@ -182,3 +184,35 @@ def validated_result(tool: Tool, result: ToolResult) -> ToolResult:
         message = f"{tool.name} ran, but its validate_value failed. This is a bug in the tool.\n"
         return with_changes(failed, content=message + failed.content, recoverable=False)
     return result
+
+
+_NEEDS = {
+    errno.EMFILE: CLOSE_FILES,
+    errno.ENFILE: CLOSE_FILES,
+    errno.ENOMEM: "Free some memory, and make it again.",
+}
+"""What the machine may lack at any step of a call, and what to do then."""
+
+
+def fault_result(name: str, error: Exception, *, log: str, was_given: bool) -> ToolResult:
+    """Return the result of a call that failed on its way, outside of its tool.
+
+    Args:
+        name: The tool.
+        error: What was raised.
+        log: The log that has the traceback.
+        was_given: Whether the call was given to what runs it.
+    """
+    if isinstance(error, OSError) and error.errno in _NEEDS:
+        happened = "could not be completed, and may have run" if was_given else "was not run"
+        problem = f"{error.strerror} ({errno.errorcode[error.errno]})"
+        if isinstance(error.filename, str | bytes):
+            problem += f": {os.fsdecode(error.filename)!a}"
+        content = f"{name} {happened}: {problem}. {_NEEDS[error.errno]}"
+        return ToolResult.error(content, error_kind="environment")
+    return ToolResult.error(
+        f"{name} could not be run, by a fault in aisotools or a part given to it: {type(error).__name__}: "
+        f"{as_clause(error)}. The traceback is in the log of {log}.",
+        recoverable=False,
+        error_kind="environment",
+    )

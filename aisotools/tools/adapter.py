@@ -342,8 +342,9 @@ async def load_analysis(tool: Tool | None) -> None:
     if builtin is None or not builtin.analysis or builtin.analysis in _loaded_analyses:
         return
     # Race: another call may be importing it. It is in `sys.modules` then, and whoever needs it waits for its
-    # lock: here in a thread, too.
-    with contextlib.suppress(ImportError):  # raised again where the facts are found out; the call is denied
+    # lock: here in a thread, too. What is raised is raised again where the facts are found out: that there is
+    # no such module, or that no more files can be opened. The call is denied, or not run.
+    with contextlib.suppress(ImportError, OSError):
         await in_thread(importlib.import_module, builtin.analysis)
         _loaded_analyses.add(builtin.analysis)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import errno
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -248,6 +249,19 @@ def test_a_failing_check_of_undo_denies_and_hides_nothing() -> None:
         "its effects could not be determined (OSError: no history); fix its classify()",
     )
     assert (prepared.facts.certain, prepared.facts.undoable) == (False, False)
+
+
+def test_a_classifier_for_which_no_file_can_be_opened_is_not_to_blame() -> None:
+    def classify(arguments: Mapping[str, Any]) -> Effect:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    mock = MockTool()
+    mock.classify = classify
+    evaluation = prepare_call(mock, call(), Policy(mode="auto"), "confined").evaluation
+    assert evaluation.decision is Decision.DENY
+    (reason,) = evaluation.reasons
+    assert "Too many open files); Too many files are open: close sessions or files, or raise" in reason
+    assert "classify" not in reason
 
 
 @pytest.mark.parametrize("undoable", [True, False])

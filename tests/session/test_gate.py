@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import logging
+import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -556,6 +558,41 @@ async def test_a_fault_in_a_part_given_to_us_is_a_result_and_logged(
     assert "by a fault in aisotools or a part given to it: RuntimeError: no idea" in result.content
     assert (result.error_kind, result.recoverable) == ("environment", False)
     assert "failed in the gate itself" in caplog.text
+    assert kinds(session) == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("number", "problem", "remedy"),
+    [
+        (errno.EMFILE, "Too many open files (EMFILE): '/proc/7/limits'. ", "raise the limit (`ulimit -n`)."),
+        (
+            errno.ENFILE,
+            "Too many open files in system (ENFILE): '/proc/7/limits'. ",
+            "raise the limit (`ulimit -n`).",
+        ),
+        (
+            errno.ENOMEM,
+            "Cannot allocate memory (ENOMEM): '/proc/7/limits'. ",
+            "Free some memory, and make it again.",
+        ),
+    ],
+)
+@pytest.mark.parametrize("given", [False, True])
+async def test_shortage_of_the_machine_is_no_fault_and_named(
+    open_session: OpenSession, number: int, problem: str, remedy: str, given: bool
+) -> None:
+    class Short(FakeSandbox):
+        async def call(self, request: Any) -> ToolResult:
+            request.dispatch.is_given = given
+            raise OSError(number, os.strerror(number), "/proc/7/limits")
+
+    session = open_session(reading(runs_in="sandbox"), sandbox=Short)
+    result = await session.call("mock")
+    assert "fault" not in result.content
+    happened = "mock could not be completed, and may have run: " if given else "mock was not run: "
+    assert result.content.startswith(happened + problem)
+    assert result.content.endswith(remedy)
+    assert (result.error_kind, result.recoverable) == ("environment", True)
     assert kinds(session) == WHOLE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,17 @@ async def test_read_that_failed_is_no_read(rig: Rig) -> None:
     assert rig.guard.on_read(prepared, failed) is failed
     with pytest.raises(ToolError, match="was not read"):
         await rig.edit("line 3,", "line three,")
+
+
+async def test_read_for_which_the_host_can_open_no_file_was_not_replaced(rig: Rig) -> None:
+    class Full(ReadCache):
+        def note_read(self, *_: object, **__: object) -> None:
+            raise OSError(errno.EMFILE, "Too many open files", "a")
+
+    guard = ReadGuard(Full(Workspace(rig.file.parent)))
+    value = {"path": "a", "content": LINES, "start_line": 1}
+    with pytest.raises(OSError, match="Too many open files"):
+        guard.on_read(prepared_call(sandbox_read, {"path": "a"}), ToolResult(content=LINES, value=value))
 
 
 async def test_read_without_a_first_line_starts_at_the_first(rig: Rig) -> None:

@@ -318,6 +318,31 @@ async def test_an_analysis_that_cannot_be_imported_is_missed_where_it_is_needed(
             gather_facts(broken, {})
 
 
+_LOADING_WITHOUT_FILES = """
+import asyncio, errno, os, sys
+from aisotools.builtin.shell import sandbox_bash
+from aisotools.tools.adapter import load_analysis
+
+class WithoutFiles:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("aisotools.policy.shell"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+async def main():
+    sys.meta_path.insert(0, WithoutFiles())
+    await load_analysis(sandbox_bash)
+    del sys.meta_path[0]
+    await load_analysis(sandbox_bash)
+    assert "aisotools.policy.shell.classify" in sys.modules
+
+asyncio.run(main())
+"""
+
+
+def test_an_analysis_for_which_no_file_can_be_opened_is_imported_later() -> None:
+    subprocess.run([sys.executable, "-c", _LOADING_WITHOUT_FILES], check=True)
+
+
 def test_hints_are_texts_and_few() -> None:
     assert hints_of(bare()) == ()
     assert hints_of(bare(hints="read")) == ()

@@ -31,7 +31,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from aisotools.core.concurrency import end_future
-from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied, as_clause
+from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied, as_clause, explain_system_error
 from aisotools.core.protocols import Programs
 from aisotools.core.sandboxes import SandboxListener
 from aisotools.sandbox.frames import BROKEN_STATUS, Frame, encode, encode_pieces
@@ -520,8 +520,12 @@ class WorkerConnection:
         # Race: worker and supervisor report by different sockets. Before the worker is ready, it may not have
         # its limits yet. Before the supervisor has reported, nobody knows what is below it, as forks must be.
         if self._worker_is_ready and self.supervisor and self.is_serving and not self.ready.done():
-            self.limits = WorkerLimits(self.pid)
-            self.ready.set_result(None)
+            try:
+                self.limits = WorkerLimits(self.pid)
+            except OSError as error:
+                self.lose(f"its limits could not be read: {as_clause(explain_system_error(error))}")
+            else:
+                self.ready.set_result(None)
 
     def _on_raw_readable(self, stream: str) -> None:
         # Order of output: what Python printed before comes by the channel, what programs wrote by the pipe.

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aisotools.core.exceptions import WorkerDied, as_clause
+from aisotools.core.exceptions import CLOSE_FILES, TOO_MANY_FILES, WorkerDied, as_clause
 from aisotools.core.sandboxes import SandboxCall, VariablePoint
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import BROKEN_STATUS
@@ -150,8 +150,18 @@ def add_note(result: ToolResult, note: str) -> ToolResult:
 # ---- calls in a reader, which has nothing to lose
 
 
-def unreadable_result(request: SandboxCall, reason: str) -> ToolResult:
-    """Build the result of a call that only reads, and that no process could be made for: `reason`."""
+HOST_SHORTAGE = "this program has too many files open (EMFILE)"
+"""Reason why there is no process for a call that only reads."""
+
+
+def unreadable_result(request: SandboxCall, reason: str, *, shortage: str = "") -> ToolResult:
+    """Build the result of a call that only reads, and that no process could be made for.
+
+    Args:
+        request: The call.
+        reason: Why.
+        shortage: What is known of the worker and explains it, as a clause.
+    """
     tool = request.call.name
     remedy = f"Try again. If that fails as well, {_RESTART}"
     if not (request.shipment.import_path.startswith(_OWN_MODULES) or tool.startswith(_OWN_NAMES)):
@@ -160,6 +170,10 @@ def unreadable_result(request: SandboxCall, reason: str) -> ToolResult:
     has_no_process = _NO_PROCESS in reason
     if has_no_process:
         remedy = f"For another process there is no room: {LEFTOVERS_REMEDY}then call it again."
+    elif shortage:
+        reason, remedy = shortage, f"Close them there, or {_RESTART}."
+    elif reason == HOST_SHORTAGE or any(os.strerror(number) in reason for number in TOO_MANY_FILES):
+        remedy = CLOSE_FILES
     content = (
         f"{tool} was not run: it only reads, and no process without the right to write could be made for it: "
         f"{as_clause(reason)}. {remedy}"

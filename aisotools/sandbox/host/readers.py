@@ -38,6 +38,7 @@ from aisotools.sandbox.host.calls import CallTable, PendingCall, send_call
 from aisotools.sandbox.host.connection import WorkerConnection
 from aisotools.sandbox.host.displays import DisplayRouter
 from aisotools.sandbox.host.failures import (
+    HOST_SHORTAGE,
     describe_exit,
     reader_died_result,
     reader_timeout_result,
@@ -47,9 +48,10 @@ from aisotools.sandbox.host.snapshots import SnapshotHistory, WokenReader
 from aisotools.sandbox.host.transport import FrameChannel, RawOutput, ReaderPipes
 from aisotools.sandbox.host.trials import SilentListener, TrialScratch
 from aisotools.sandbox.host.watches import watch
-from aisotools.sandbox.host.worker_limits import UNKNOWN_LIMITS, explain_lowered
+from aisotools.sandbox.host.worker_limits import UNKNOWN_LIMITS, describe_shortage, explain_lowered
 from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
 from aisotools.sandbox.process import tree
+from aisotools.sandbox.process.descriptors import has_room
 from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD, INTERRUPT_REPEATS_S, unread_bytes
 from aisotools.sandbox.results import IN_READER
 
@@ -61,6 +63,8 @@ _READS_AFTER_DEATH = 1024
 _IDLE_S = 0.05
 # How long a call whose reader has left processes behind waits for their end, at most.
 _CLEARED_S = 5.0
+# Files that this process opens at most while one is made.
+_FILES_OF_READER = 16
 _LEFTOVERS = "a call left processes behind"
 
 
@@ -405,6 +409,8 @@ class Readers:
             await asyncio.sleep(0)  # whoever waits for that call takes it off the list
 
     async def _make(self, connection: WorkerConnection, scratch: str = "") -> Reader:
+        if not has_room(_FILES_OF_READER):
+            raise SandboxError(HOST_SHORTAGE)
         pipes = ReaderPipes()
         try:
             writable = [self._workspace, *filter(None, [connection.scratch])]
@@ -457,7 +463,7 @@ class Readers:
             on_sent()
             pending = send_call(reader, request, (), self.unreadable)
         except (SandboxError, ChannelError) as error:
-            return unreadable_result(request, str(error))
+            return unreadable_result(request, str(error), shortage=describe_shortage(connection.pid))
         return await self._run_sent(connection, reader, request, pending)
 
     async def _run_trial(
@@ -476,7 +482,7 @@ class Readers:
                 on_sent()
                 pending = send_call(reader, request, (), self.unreadable)
             except (SandboxError, ChannelError) as error:
-                return unreadable_result(request, str(error))
+                return unreadable_result(request, str(error), shortage=describe_shortage(connection.pid))
             # It is never the present one, so it ends with its only call.
             return await self._run_sent(connection, reader, request, pending)
         finally:

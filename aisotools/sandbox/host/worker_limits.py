@@ -15,8 +15,9 @@ Race window
     calls run beside each other nothing is put back, as a limit may be meant for one that goes on.
 When it fails
     A worker whose limits cannot be read is about to be found dead, and nothing is said about why its last
-    call failed. One that cannot be put right, nor replaced
-    by a snapshot with better limits, is ended with its tree, and the next call gets a fresh one.
+    call failed; or this program cannot open another file, and looks after the next call. One that cannot be
+    put right, nor replaced by a snapshot with better limits, is ended with its tree, and the next call gets a
+    fresh one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import dataclasses
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from aisotools.core.types import ToolResult
@@ -72,7 +73,7 @@ class LoweredLimits:
         now: The lowered limits, by name.
         final: Names of those that cannot be put back.
         is_restored: Whether the others have been put back.
-        is_known: False if the process ended before it was looked at.
+        is_known: False if the process ended before it was looked at, or this program could not look.
     """
 
     now: Mapping[str, Limit]
@@ -103,9 +104,18 @@ _NOTHING_LOWERED = LoweredLimits(now={})
 class WorkerLimits:
     """What the limits of a worker were before any code of a tool ran in it."""
 
-    def __init__(self, pid: int) -> None:
-        """Note the limits of the process `pid`; nothing where the system cannot tell."""
-        self._before = _read(pid)
+    def __init__(self, pid: int, read: Callable[[int], dict[str, Limit]] | None = None) -> None:
+        """Note the limits of the process `pid`; nothing where the system cannot tell.
+
+        Args:
+            pid: The process.
+            read: Reads the limits of a process; `read_limits` by default.
+
+        Raises:
+            OSError: This process cannot open another file.
+        """
+        self._read = read or read_limits
+        self._before = self._read(pid)
         self._text = b""
         """What the kernel says of a process in which none is lowered."""
         self._file = LimitsFile()
@@ -120,7 +130,10 @@ class WorkerLimits:
         text = self._file.read(pid)
         if text and text == self._text:
             return _NOTHING_LOWERED
-        now = _read(pid)
+        try:
+            now = self._read(pid)
+        except OSError:
+            return UNKNOWN_LIMITS  # too many files are open here; the next call finds it
         lowered = {
             name: limit
             for name, limit in now.items()
@@ -140,7 +153,12 @@ class WorkerLimits:
         return dataclasses.replace(lowered, final=final, is_restored=True)
 
 
-def _read(pid: int) -> dict[str, Limit]:
+def read_limits(pid: int) -> dict[str, Limit]:
+    """Return the limits of a process by name; none if it has ended, or the system cannot tell.
+
+    Raises:
+        OSError: This process cannot open another file.
+    """
     if sys.platform != "linux" or pid <= 0:
         return {}
     found: dict[str, Limit] = {}
@@ -226,6 +244,22 @@ def _write(pid: int, name: str, limit: Limit) -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+_SPARE_FILES = 8
+"""A worker that may open fewer more has too many open for a fork that reads: it takes seven."""
+
+
+def describe_shortage(pid: int) -> str:
+    """Return that a worker has too many files open, as a clause; nothing if it has not, or is not there."""
+    try:
+        soft = read_limits(pid).get("RLIMIT_NOFILE", (math.inf, math.inf))[0]
+        count = len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return ""
+    if soft - count >= _SPARE_FILES:
+        return ""
+    return f"the worker has too many files open (EMFILE; {count:,} of {soft:,.0f})"
 
 
 # ---------------------------------------------------------------- in results

@@ -70,6 +70,21 @@ def host_pair(kind: int) -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
+def has_room(count: int) -> bool:
+    """Return whether this process can open so many more files now."""
+    held: list[int] = []
+    try:
+        held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        while len(held) < count:
+            held.append(os.dup(held[0]))
+    except OSError:
+        return False
+    finally:
+        for number in held:
+            os.close(number)
+    return True
+
+
 def is_fed_by_host(inode: int) -> bool:
     """Return whether what waits in the socket with this number was sent by the host, and by nobody else."""
     return inode in _pairs

@@ -458,16 +458,19 @@ class ForkPoint:
     _snapshots: list[int] = field(default_factory=list, init=False)
     _last_fork_s: float = field(default=0.0, init=False)
 
-    def take_snapshot(self, descriptor: int, *, own: Iterable[int]) -> WokenFork | None:
+    def take_snapshot(self, descriptor: int | None, *, own: Iterable[int]) -> WokenFork | None:
         """Fork; the fork waits on the socket `descriptor` until it is woken.
 
         Args:
-            descriptor: A connected stream socket, which is the fork's alone afterwards.
+            descriptor: A connected stream socket, which is the fork's alone afterwards; None if it could not
+                be received. Then there is no fork, and the host learns it by the end of its socket.
             own: Descriptors of sockets that are not user code's.
 
         Returns:
             None in this process; what it goes on with in a fork that was woken.
         """
+        if descriptor is None:
+            return None
         self._snapshots = [pid for pid in self._snapshots if not _has_ended(pid)]
         stop_openmp_threads()
         state = capture_state()
@@ -513,7 +516,10 @@ class ForkPoint:
                 os._exit(0)
             for frame in frames:
                 _reap_children()
-                received = [channel.descriptors.popleft() for _ in range(_REQUEST_DESCRIPTORS[frame.op])]
+                taken = [channel.take_descriptor() for _ in range(_REQUEST_DESCRIPTORS[frame.op])]
+                received = [number for number in taken if number is not None]
+                if len(received) < len(taken):
+                    continue  # likewise
                 # Fork again: the snapshot stays as it is, for the next request.
                 try:
                     is_snapshot = bool(self._fork())

@@ -257,7 +257,7 @@ class Worker:
             if self._deferred:
                 # Fork outside the loop: inside, the child would wake up in the middle of a loop iteration
                 # that its parent is going to finish.
-                descriptor = self._channel.descriptors.popleft()
+                descriptor = self._channel.take_descriptor()
                 woken = forks.take_snapshot(
                     descriptor, own=(*loop.own_descriptors(), self._records.descriptor)
                 )
@@ -461,7 +461,7 @@ class Worker:
                 listener=listener,
             ),
             cancellation=Cancellation(),
-            attached=self._channel.descriptors.popleft() if header.get("attached") else None,
+            attached=self._channel.take_descriptor() if header.get("attached") else None,
         )
         self._records.give(number, call.interrupts)  # not before a signal finds the call
         task = self._tasks[number] = asyncio.get_running_loop().create_task(self._run(call))

@@ -22,6 +22,7 @@ from aisotools.sandbox.limits import LimitExceeded, Limits
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.function import FunctionTool, tool
 from tests.conftest import OpenSession
+from tests.sandbox.process.test_spawn import few_descriptors
 from tests.sandbox.rig import DEAF_ONCE, PATIENT, Rig, processes_of, rig
 from tests.waiting import HANG_S, eventually, late, process_state
 
@@ -109,6 +110,56 @@ found"""
         await r.kernel.variables.restore("changes")
         assert await r.value(code) == expected
         assert (await read(r, evaluate, code="x")).value == 5
+
+
+async def test_reader_of_a_worker_with_too_many_open_files_is_refused_and_the_worker_stays(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r:
+        await r.python(
+            "import os\nx, held = 5, []\n"
+            "try:\n    while True: held.append(os.open(os.devnull, os.O_RDONLY))\nexcept OSError: pass"
+        )
+        for freed in ("", "os.close(held.pop())", "for _ in '12': os.close(held.pop())"):
+            await r.python(freed)
+            refused = await read(r, evaluate, code="x")
+            assert "evaluate was not run: " in refused.content
+            assert "the worker has too many files open (EMFILE; 5" in refused.content
+            assert "Close them there, or restart the sandbox" in refused.content
+        await r.python("for number in held: os.close(number)")
+        assert (await read(r, evaluate, code="x")).value == 5
+        assert r.reported.losses == []
+
+
+async def test_reader_for_which_the_host_has_too_many_open_files_is_refused(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+
+        async def end_readers() -> None:
+            r.kernel._readers.outdate()
+            await eventually(lambda: not r.kernel.variables.reader_pids)
+            await r.kernel.variables.settled()
+
+        await r.python("x = 5")
+        for _ in range(2):  # what the first ones leave open is open now
+            assert (await read(r, evaluate, code="x")).value == 5
+            await end_readers()
+        refusals = 0
+        with few_descriptors() as leave:
+            for more in range(40):
+                leave(more)
+                result = await read(r, evaluate, code="x")
+                if not result.is_error:
+                    break
+                refusals += 1
+                assert "evaluate was not run: " in result.content
+                assert "too many files open (EMFILE)" in result.content
+                assert "raise the limit (`ulimit -n`)" in result.content
+                assert "restart" not in result.content
+            leave(100)
+            assert (await read(r, evaluate, code="x")).value == 5
+            await end_readers()
+        assert 5 < refusals < 40
+        assert r.reported.losses == []
 
 
 async def test_reader_is_renewed_when_the_variables_may_have_changed_and_at_no_other_time(

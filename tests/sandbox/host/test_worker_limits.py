@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -164,6 +165,24 @@ def test_limits_of_another_user_are_read_from_proc() -> None:
     limits = WorkerLimits(os.getpid())
     assert worker_limits._read_file(os.getpid()) == limits._before
     assert len(limits._before) == len(NAMES)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_limits_that_the_host_cannot_read_now_are_unknown_and_read_later(number: int) -> None:
+    failures = [OSError(number, os.strerror(number))] * 2
+
+    def read_limits(pid: int) -> dict[str, worker_limits.Limit]:
+        if failures and started:
+            raise failures.pop()
+        return worker_limits.read_limits(pid)
+
+    started: list[bool] = []
+    limits = WorkerLimits(os.getpid(), read_limits)
+    limits._before["RLIMIT_NOFILE"] = (math.inf, math.inf)
+    started.append(True)
+    for lowered in (limits.find_lowered(os.getpid()), limits.put_back(os.getpid())):
+        assert (bool(lowered), lowered.is_known) == (False, False)
+    assert limits.find_lowered(os.getpid()).now.keys() == {"RLIMIT_NOFILE"}
 
 
 def test_limit_that_cannot_be_put_back_is_named() -> None:
