@@ -59,8 +59,11 @@ def run(
         folder = ledger_folder(environ)
         if options.action == "forget":
             return _forget(options.session, folder, echo)
-        path = _find_ledger(options.session, folder)
+        path, unreadable = _find_ledger(options.session, folder)
+        for problem in unreadable:
+            echo(problem) if options.action == "verify" else warn(problem)
         is_damaged = options.action == "verify" and _report_missing(path, options.session, folder, echo)
+        is_damaged = is_damaged or bool(unreadable)
         if path is None and is_damaged:
             return 1
         if path is None:
@@ -74,13 +77,13 @@ def run(
                 echo(escape_unseen(json.dumps(record, ensure_ascii=False)))
             else:
                 echo(_line(record))
-        if not (path.parent / "key").exists():
+        if not os.path.lexists(path.parent / "key"):
             warn(f"{path} was not checked: there is no key beside it.")
-            return 0
+            return int(is_damaged)
         problems = verify(path).problems
         for problem in problems:
             warn(f"DAMAGED: {problem}. What follows in {path} is not printed, or is not to be relied on.")
-        return 1 if problems else 0
+        return 1 if problems or is_damaged else 0
     except (LedgerError, WorkspaceError) as error:
         warn(str(error)) if options.action in {"show", "export"} else echo(str(error))
         return 1
@@ -91,18 +94,30 @@ def ledger_folder(environ: Mapping[str, str]) -> Path:
     return state_place(environ) / "ledger"
 
 
-def _find_ledger(session: str | None, folder: Path) -> Path | None:
-    """Return the ledger file of `session`, or of the latest session if that is None.
+def _find_ledger(session: str | None, folder: Path) -> tuple[Path | None, list[str]]:
+    """Return the ledger file of `session`, of the latest session if that is None, and what was passed over.
 
-    A session that is the path of a ledger is that ledger.
+    A session that is the path of a ledger is that ledger. What cannot be read is passed over, each with the
+    reason, unless it is the only one of that session.
     """
+    from aisotools.session.ledger import last_change
+
     names = _names_of(session)
     # Not as a pattern, nor as a part of a path: it is whatever somebody typed.
     paths = [path for path in folder.glob("*.jsonl") if session is None or path.stem in names]
     if session is not None and session.endswith(".jsonl") and not paths:
         path = Path(session)
-        return path if path.exists() or os.sep in session else None
-    return max(paths, key=lambda path: path.stat().st_mtime, default=None)
+        return (path if path.exists() or os.sep in session else None), []
+    if session is not None and len(paths) == 1:
+        return paths[0], []
+    changed: dict[Path, float] = {}
+    unreadable = []
+    for path in sorted(paths):
+        try:
+            changed[path] = last_change(path)
+        except LedgerError as error:
+            unreadable.append(str(error))
+    return max(changed, key=lambda path: changed[path], default=None), unreadable
 
 
 def _names_of(session: str | None) -> frozenset[str]:

@@ -25,7 +25,6 @@ import itertools
 import os
 import re
 import secrets
-import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -37,7 +36,13 @@ from pydantic_core import to_json
 
 from aisotools.core.exceptions import LedgerError
 from aisotools.core.types import Json
-from aisotools.session.ledger_index import IndexEntry, LedgerIndex, read_object
+from aisotools.session.ledger_index import (
+    IndexEntry,
+    LedgerIndex,
+    open_record_file,
+    read_object,
+    read_record_file,
+)
 from aisotools.session.ledger_values import encoded
 from aisotools.workspace.dirfd import sync_folder
 
@@ -420,7 +425,7 @@ def verify(path: Path) -> Verification:
     """
     text = _read_file(path)
     try:
-        key = (path.parent / "key").read_bytes()
+        key = read_record_file(path.parent / "key")
     except FileNotFoundError as error:
         raise LedgerError(
             f"The ledger {path} cannot be checked: there is no key beside it. A copy of it needs the file "
@@ -463,7 +468,7 @@ def forget_ledger(folder: Path, name: str) -> bool:
 
 def _index_of(folder: Path) -> dict[str, IndexEntry]:
     try:
-        key = (folder / "key").read_bytes()
+        key = read_record_file(folder / "key")
     except OSError:
         return {}  # there never was a ledger
     return LedgerIndex(folder, key).read()
@@ -482,15 +487,29 @@ def read(path: Path) -> Iterator[dict[str, Json]]:
         yield record
 
 
+def last_change(path: Path) -> float:
+    """Return when a ledger was changed last, in seconds since the epoch.
+
+    Raises:
+        LedgerError: If the file cannot be read.
+    """
+    with _reading(path), open_record_file(path) as file:
+        return os.fstat(file.fileno()).st_mtime
+
+
 def _read_file(path: Path) -> bytes:
+    with _reading(path):
+        return read_record_file(path)
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
     try:
-        # Without waiting: whoever names a pipe would wait for what nobody writes to it.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise LedgerError(f"{path} is no ledger: it is no regular file.")
-            return file.read()
+        yield
     except OSError as error:
-        raise LedgerError(f"The ledger {path} cannot be read: {error.strerror}.") from error
+        is_dangling = isinstance(error, FileNotFoundError) and path.is_symlink()
+        reason = "it is a link to a file that is not there" if is_dangling else error.strerror
+        raise LedgerError(f"The ledger {path} cannot be read: {reason}.") from error
 
 
 def _check(path: Path, key: bytes, text: bytes) -> Verification:
@@ -524,7 +543,7 @@ def _check(path: Path, key: bytes, text: bytes) -> Verification:
 
 def _check_head(path: Path, key: bytes, macs: list[str]) -> list[str]:
     try:
-        head = _head_path(path).read_bytes()
+        head = read_record_file(_head_path(path))
     except FileNotFoundError:
         return ["its head is missing: lines may have been cut off"] if macs else []
     parsed = read_object(head)

@@ -21,16 +21,17 @@ import errno
 import fcntl
 import hmac
 import os
+import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pydantic_core import from_json, to_json
 
 from aisotools.core.exceptions import LedgerError
-from aisotools.workspace.dirfd import sync_folder
+from aisotools.workspace.dirfd import open_regular, sync_folder
 
 _LOCK_TIMEOUT_S = 2.0
 _POLL_S = 0.005
@@ -71,7 +72,7 @@ class LedgerIndex:
     def _read(self) -> dict[str, Any]:
         """Return the count and the last MAC of each ledger; see `read`."""
         try:
-            content = self._path.read_bytes()
+            content = read_record_file(self._path)
         except FileNotFoundError:
             if self._is_missed():
                 raise LedgerError(f"the index {self._path} is gone: ledgers may have been removed") from None
@@ -178,9 +179,33 @@ class LedgerIndex:
         """Return whether a ledger of the folder was written together with an index."""
         for path in self._path.parent.glob("*.head"):
             with contextlib.suppress(OSError):
-                if b'"name":' in path.read_bytes():
+                if b'"name":' in read_record_file(path):
                     return True
         return False
+
+
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+
+
+@contextlib.contextmanager
+def open_record_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a regular file for reading. Nothing else is opened, and no pipe is waited for.
+
+    Raises:
+        OSError: It cannot be opened, or is no regular file; `strerror` says which.
+    """
+    # Before it is opened, too: whoever waits to write to a pipe would go on. Race: it may be replaced then.
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'a device')}", str(path))
+    with open_regular(str(path)) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as file:
+        yield file
+
+
+def read_record_file(path: Path) -> bytes:
+    """Return the content of a regular file; see `open_record_file`."""
+    with open_record_file(path) as file:
+        return file.read()
 
 
 def read_object(text: bytes) -> dict[str, Any] | None:

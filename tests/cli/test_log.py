@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -119,16 +120,16 @@ def test_a_terminal_gets_no_character_that_it_would_obey(kind: str) -> None:
 def test_the_latest_session_is_the_default(environ: dict[str, str]) -> None:
     first = write_ledger(environ, "first", time_s=2_000_000_000)
     write_ledger(environ, "second", time_s=1_000_000_000)
-    assert log._find_ledger(None, log.ledger_folder(environ)) == first
+    assert log._find_ledger(None, log.ledger_folder(environ)) == (first, [])
 
 
 def test_a_session_is_found_by_key_or_by_file(environ: dict[str, str]) -> None:
     folder = log.ledger_folder(environ)
     second = write_ledger(environ, "second", time_s=1)
     write_ledger(environ, "first", time_s=2)
-    assert log._find_ledger("second", folder) == second
-    assert log._find_ledger("third", folder) is None
-    assert log._find_ledger("/anywhere/x.jsonl", folder) == Path("/anywhere/x.jsonl")
+    assert log._find_ledger("second", folder) == (second, [])
+    assert log._find_ledger("third", folder) == (None, [])
+    assert log._find_ledger("/anywhere/x.jsonl", folder) == (Path("/anywhere/x.jsonl"), [])
 
 
 @pytest.mark.parametrize(
@@ -170,6 +171,91 @@ async def test_a_sound_ledger_is_shown_exported_and_verified(
     assert status == 0
     assert [json.loads(line)["n"] for line in exported] == list(range(1, len(shown) + 1))
     assert run("verify", str(path), environ=environ) == (0, [f"{path}: {len(shown)} records are sound."])
+
+
+def make_bad(path: Path, kind: str) -> None:
+    if kind == "a link to itself":
+        path.symlink_to(path.name)
+    elif kind == "a link to nothing":
+        path.symlink_to("nowhere")
+    elif kind == "a folder":
+        path.mkdir()
+    elif kind == "a FIFO":
+        os.mkfifo(path)
+    elif kind == "a socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(os.path.relpath(path))  # the path of a socket has an end
+    else:
+        path.write_text("{}\n")
+        path.chmod(0)
+
+
+BAD = {
+    "a link to itself": "Too many levels of symbolic links",
+    "a link to nothing": "it is a link to a file that is not there",
+    "a folder": "it is a folder",
+    "a FIFO": "it is a FIFO",
+    "a socket": "it is a socket",
+    "unreadable": "Permission denied",
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", BAD)
+async def test_a_ledger_that_cannot_be_read_is_named_and_the_others_are_looked_at(
+    open_session: OpenSession, environ: dict[str, str], kind: str
+) -> None:
+    if kind == "unreadable" and not os.geteuid():
+        pytest.skip("root may read everything")
+    session = open_session(MockTool("look"), approver=AllowAll(), session_key="mine")
+    await session.call("look")
+    await session.close()
+    path = session.log_path
+    assert path is not None
+    environ = {**environ, "XDG_STATE_HOME": str(path.parent.parent.parent)}
+    assert log.ledger_folder(environ) == path.parent
+    status, shown = run("show", environ=environ)
+    assert status == 0
+    bad = path.parent / "bad.jsonl"
+    make_bad(bad, kind)
+    named = f"The ledger {bad} cannot be read: {BAD[kind]}."
+    assert run("show", environ=environ) == (1, [named, *shown])
+    status, exported = run("export", environ=environ)
+    assert (status, exported[0], len(exported)) == (1, named, 1 + len(shown))
+    assert run("verify", environ=environ) == (1, [named, f"{path}: {len(shown)} records are sound."])
+    # Whoever has asked for another one is not told of it, and who has asked for it is told of nothing else.
+    assert run("show", "mine", environ=environ) == (0, shown)
+    for name in ("bad", str(bad)):
+        for action in ("show", "export", "verify"):
+            assert run(action, name, environ=environ) == (1, [named])
+    path.unlink()
+    path.with_suffix(".head").unlink()
+    status, lines = run("verify", environ=environ)
+    assert (status, lines[0]) == (1, named)
+    assert "There is no ledger" not in lines[-1]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["key", "index", "mine.head"])
+@pytest.mark.parametrize("kind", [kind for kind in BAD if kind not in {"a link to nothing", "unreadable"}])
+async def test_a_file_beside_a_ledger_that_cannot_be_read_is_named(
+    open_session: OpenSession, environ: dict[str, str], name: str, kind: str
+) -> None:
+    session = open_session(MockTool("look"), approver=AllowAll(), session_key="mine")
+    await session.call("look")
+    await session.close()
+    path = session.log_path
+    assert path is not None
+    environ = {**environ, "XDG_STATE_HOME": str(path.parent.parent.parent)}
+    beside = path.with_suffix(".head") if name == "mine.head" else path.parent / name
+    beside.unlink()
+    make_bad(beside, kind)
+    status, lines = run("verify", environ=environ)
+    assert status == 1
+    assert any(beside.name in line and BAD[kind] in line for line in lines), lines
+    status, lines = run("show", environ=environ)
+    assert status == 1
+    assert any("look: ok" in line for line in lines)
 
 
 async def test_verify_names_damage_and_an_incomplete_last_line(

@@ -254,7 +254,7 @@ def test_log_of_a_pipe_or_a_copy_says_what_is_wrong(environ: Mapping[str, str], 
     for action in ("show", "verify", "export"):
         assert log(action, str(pipe), environ=environ) == (
             1,
-            [f"{pipe} is no ledger: it is no regular file."],
+            [f"The ledger {pipe} cannot be read: it is a FIFO."],
         )
     assert "there is no key beside it" in log("verify", str(copy), environ=environ)[1][0]
     status, lines = log("show", str(copy), environ=environ)
