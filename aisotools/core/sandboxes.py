@@ -370,6 +370,12 @@ class SupportsSnapshotProcesses(Protocol):
     async def settled(self) -> None:
         """Wait until `pids` is complete: new processes are known, and those that were dropped have ended."""
 
+    def prepare(self, call_id: str) -> None:
+        """Begin the part of `restore` that changes nothing, within `hold`, so that it takes less time then.
+
+        It is taken back with the end of that context. For a call that cannot be restored nothing happens.
+        """
+
     def hold(self, stopped: Collection[int] = ()) -> AbstractAsyncContextManager[None]:
         """Return a context in which no call runs, but `restore`, `redo` and this by the task in it.
 

@@ -585,7 +585,10 @@ class WorkspaceHistory:
             stopping.enter_context(self._moving.under_way())
             if self._variables is not None and not keeps and plan.variables.state is not None:
                 try:
-                    await stopping.enter_async_context(self._shared.stop_until_replaced(self._sandbox))
+                    # Where something is killed, what is made ready could be taken for that.
+                    ready = None if running or force else plan.variables.call_id
+                    stop = self._shared.stop_until_replaced(self._sandbox, ready)
+                    await stopping.enter_async_context(stop)
                 except OSError as error:
                     return refuse_for_system(direction, error)
                 except SandboxError as error:

@@ -89,6 +89,12 @@ class PooledVariables:
         if isinstance(live, SupportsSnapshotProcesses):
             await live.settled()
 
+    def prepare(self, call_id: str) -> None:
+        """Begin the part of `restore` that changes nothing; see `SupportsSnapshotProcesses`."""
+        live: object = self._live
+        if isinstance(live, SupportsSnapshotProcesses):
+            live.prepare(call_id)
+
     @asynccontextmanager
     async def hold(self, stopped: Collection[int] = ()) -> AsyncIterator[None]:
         """Let no call run within the context, and keep the live sandbox; see `SupportsSnapshotProcesses`."""

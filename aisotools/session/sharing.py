@@ -270,8 +270,10 @@ class SharedWorkspace:
             yield
 
     @asynccontextmanager
-    async def stop_until_replaced(self, sandbox: Sandbox) -> AsyncIterator[None]:
+    async def stop_until_replaced(self, sandbox: Sandbox, call_id: str | None = None) -> AsyncIterator[None]:
         """Let nothing of one sandbox run within the context, in which its worker may be replaced.
+
+        The variables from before `call_id` are made ready meanwhile, for which a fork takes its time.
 
         Threat: between the files and the variables of an undo, a thread that a call has left writes a file
         again, which the result then says was taken back. Mechanism: its process stays stopped until another
@@ -294,6 +296,8 @@ class SharedWorkspace:
                 # In a thread, all of it: there may be hundreds of processes.
                 exempt = _snapshot_pids(sandbox)
                 stopped = await in_thread(self._stop, root, worker, exempt, stopping, left)
+                if call_id is not None:
+                    variables.prepare(call_id)
                 try:
                     yield
                 finally:
@@ -513,9 +517,10 @@ def _find_running(
     helpers: dict[int, str] = {}
     for supervisor, worker, snapshots, undone in trees:
         found = find_background_processes(supervisor, worker, snapshots, undone)
-        running |= found
-        helpers |= find_idle_helpers(found, worker)
-    return {pid: name for pid, name in running.items() if pid not in helpers}, helpers
+        idle = find_idle_helpers(found, worker)
+        running |= {pid: found[pid] for pid in found.keys() - idle.keys()} if idle else found
+        helpers |= idle
+    return running, helpers
 
 
 def _supervisor(sandbox: Sandbox) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aisotools.policy.approvers import AllowAll
-from aisotools.sandbox.process.tree import has_ended, is_stopped
+from aisotools.sandbox.process.tree import descendants, has_ended, is_stopped
 from aisotools.session.history import WorkspaceHistory
 from aisotools.session.session import Session
 from aisotools.session.sharing import BackgroundProcesses, SharedWorkspace
@@ -230,3 +230,25 @@ async def test_undone_worker_that_something_continues_is_named_and_ended(real_se
     assert not undone.is_error, undone.content
     assert has_ended(before)
     assert not victim.exists()
+
+
+def running_below(session: Session) -> set[int]:
+    return {pid for pid in descendants(local_sandbox(session).supervisor) if not has_ended(pid)}
+
+
+@pytest.mark.pooled
+async def test_undo_that_is_refused_for_a_conflict_leaves_no_fork_that_it_had_made_ready(
+    real_session: OpenSession,
+) -> None:
+    session = real_session(approver=AllowAll())
+    for value in (1, 2):
+        await session.run_cell(f"v = {value}; open('victim', 'w').write('{value}')")
+    assert session.workspace is not None
+    before = running_below(session)
+    (session.workspace / "victim").write_text("by a person")
+    assert "by a person" not in (refused := await session.undo()).content
+    assert refused.is_error
+    await shared_workspace(session).wait_for_snapshots()
+    assert running_below(session) == before
+    assert not (await session.undo(force=True)).is_error
+    assert (await session.get("v"), (session.workspace / "victim").read_text()) == (1, "1")

@@ -200,6 +200,17 @@ class ForkSocket:
             raise SandboxError("the process that answered is not one of this sandbox's processes")
         self.pid, self.pidfd = pid, pidfd
 
+    @property
+    def is_alive(self) -> bool:
+        """True if its process is known, and has not ended."""
+        return self.pidfd >= 0 and _is_alive(self.pidfd)
+
+    def release(self) -> None:
+        """Let a fork go on that was woken to be a worker."""
+        # Race: it may have ended, which whoever uses it next finds out.
+        with contextlib.suppress(OSError):
+            self.sock.send(b"\n")
+
     def detach(self) -> tuple[socket.socket, int, int]:
         """Return our end, the process id and the pidfd; the caller owns them from now on."""
         pidfd, self.pidfd = self.pidfd, -1
@@ -329,7 +340,7 @@ class ForkSnapshot:
     @property
     def is_alive(self) -> bool:
         """True if it can be restored, as far as is known."""
-        return not self.drop_reason and self.socket.pidfd >= 0 and _is_alive(self.socket.pidfd)
+        return not self.drop_reason and self.socket.is_alive
 
     async def _settle(self) -> None:
         try:
@@ -376,6 +387,8 @@ class ForkSnapshot:
     ) -> tuple[ForkSocket, tuple[str, ...]]:
         """Fork the snapshot into a worker. Return the worker's socket, and what was lost; the snapshot stays.
 
+        It runs no code of a call, nor any task that was under way, until the socket's `release`.
+
         Args:
             supervisor: Returns the process that it must lie below.
             within_s: How long it may take.
@@ -387,12 +400,12 @@ class ForkSnapshot:
         needs_repair = bool(self._counts.threads or self._counts.children)
         sock = await self._request("wake", supervisor, {"strangers": needs_repair, "check": check})
         try:
-            header = await sock.receive("woke", within_s=within_s)
+            answer = await sock.receive("woke", within_s=within_s)
         except BaseException:
             # Cancelled or too late: the fork may answer yet. Nobody will use it.
             sock.close(kill=True)
             raise
-        return sock, _losses(header.get("lost"))
+        return sock, _losses(answer.get("lost"))
 
     async def wake_reader(
         self,
@@ -495,6 +508,43 @@ class ForkSnapshot:
         """End the fork; `reason` is why it cannot be restored any more."""
         self.drop_reason = self.drop_reason or reason
         self.socket.close(kill=True)
+
+
+class WakingFork:
+    """A snapshot that is woken ahead of a restore.
+
+    Attributes:
+        snapshot: The snapshot.
+        waking: The task that wakes it, whose result is that of `ForkSnapshot.wake`.
+    """
+
+    def __init__(self, snapshot: ForkSnapshot, supervisor: Callable[[], int], *, within_s: float) -> None:
+        """Begin to wake the snapshot."""
+        self.snapshot = snapshot
+        self.waking = asyncio.get_running_loop().create_task(snapshot.wake(supervisor, within_s=within_s))
+
+    def __repr__(self) -> str:
+        return f"<WakingFork of {self.snapshot!r}>"
+
+    async def take(self) -> tuple[ForkSocket, tuple[str, ...]] | None:
+        """Return what `ForkSnapshot.wake` does; None if no fork answered, or it has ended since."""
+        try:
+            woken = await self.waking
+        except SandboxError:
+            return None
+        if woken[0].is_alive:
+            return woken
+        woken[0].close(kill=False)
+        return None
+
+    def discard(self) -> None:
+        """End the fork, as soon as it is there."""
+        self.waking.add_done_callback(_end_woken)
+
+
+def _end_woken(waking: asyncio.Task[tuple[ForkSocket, tuple[str, ...]]]) -> None:
+    if not waking.cancelled() and waking.exception() is None:
+        waking.result()[0].close(kill=True)
 
 
 def _prefer_for_oom_kill(pid: int) -> None:

@@ -28,7 +28,7 @@ from aisotools.core.exceptions import SandboxError
 from aisotools.core.sandboxes import VariableCopy, VariablePoint
 from aisotools.sandbox.host.connection import WorkerConnection, WorkerProcess
 from aisotools.sandbox.host.failures import Recovery
-from aisotools.sandbox.host.fork_handle import ForkSnapshot, ForkSocket, wait_until_ended
+from aisotools.sandbox.host.fork_handle import ForkSnapshot, ForkSocket, WakingFork, wait_until_ended
 from aisotools.sandbox.host.scheduler import CallScheduler
 from aisotools.sandbox.host.snapshot_store import MemoryBudget, SnapshotStore
 from aisotools.sandbox.host.variable_copies import RunCall, VariablesFile, copy_variables, load_variables
@@ -112,6 +112,8 @@ class SnapshotHistory:
         self._replacements = 0  # under way, or about to be
         self._frozen: WorkerProcess | None = None
         self._waking_pid = 0
+        self._ahead: WakingFork | None = None
+        self._discarded: set[asyncio.Task[tuple[ForkSocket, tuple[str, ...]]]] = set()
         self._holder: object = None
         self._left_stopped: Collection[int] = ()
         self.expected_recovery: Recovery | None = None
@@ -151,8 +153,9 @@ class SnapshotHistory:
         ends_s = time.monotonic() + _REPLACED_S
         while self._replacements and time.monotonic() < ends_s:  # noqa: ASYNC110 - an event is of one loop
             await asyncio.sleep(_REPLACED_LOOK_S)
-        if self._store.unsettled:
-            await asyncio.wait([one.settled for one in self._store.unsettled], timeout=_WAKE_S)
+        if self._store.unsettled or self._discarded:
+            unsettled = [one.settled for one in self._store.unsettled]
+            await asyncio.wait([*unsettled, *self._discarded], timeout=_WAKE_S)
         if self._store.killed:
             killed = [*self._store.killed]
             self._store.killed.clear()
@@ -186,11 +189,33 @@ class SnapshotHistory:
             finally:
                 _holder.reset(token)
                 self._holder, self._left_stopped = None, ()
+                self._discard_ahead()
 
     @property
     def _is_held_here(self) -> bool:
         """True if the running task, or the one that has started it, holds this history."""
         return self._holder is not None and self._holder is _holder.get()
+
+    def prepare(self, call_id: str) -> None:
+        """Wake the snapshot that `restore` of this call needs; see `SupportsSnapshotProcesses`."""
+        snapshot, connection = self._store.find(call_id), self._connection
+        if (
+            snapshot is not None
+            and connection is not None
+            and self._is_held_here
+            and self._ahead is None
+            and snapshot.settled.done()
+            and snapshot.is_alive
+            and snapshot.point.label != "data only"
+        ):
+            self._ahead = WakingFork(snapshot, lambda: connection.supervisor, within_s=_WAKE_S)
+
+    def _discard_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.discard()
+            self._discarded.add(ahead.waking)
+            ahead.waking.add_done_callback(self._discarded.discard)
 
     def _alone(self) -> AbstractAsyncContextManager[None]:
         """Return a context in which no call runs, which who holds this history enters at once."""
@@ -345,6 +370,10 @@ class SnapshotHistory:
         self, connection: WorkerConnection, snapshot: ForkSnapshot, *, check: bool = False
     ) -> tuple[ForkSocket, tuple[str, ...]]:
         try:
+            if (ahead := self._ahead) is not None and ahead.snapshot is snapshot:
+                self._ahead = None
+                if woken := await ahead.take():
+                    return woken
             return await snapshot.wake(lambda: connection.supervisor, within_s=_WAKE_S, check=check)
         except SandboxError as error:
             raise _cannot_restore(snapshot.point.call_id, str(error)) from None
@@ -382,6 +411,7 @@ class SnapshotHistory:
         lossy: bool = False,
     ) -> WorkerProcess:
         _refuse_if_lost(connection, sock)
+        sock.release()
         end, pid, pidfd = sock.detach()
         try:
             worker = connection.make_worker(end, pid=pid, pidfd=pidfd, known_tools=set(source.known_tools))

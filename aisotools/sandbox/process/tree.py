@@ -289,8 +289,7 @@ def find_background_processes(
         chain.add(top)
     continued = undone - {*filter(is_stopped, undone.difference(frozen))}
     candidates = sorted(listed.difference(chain, undone, exempt) | listed & continued)
-    left = (pid for pid in candidates if not _is_zombie(pid))
-    return {pid: _name(pid) for pid in left if not is_namespace_init(pid)}
+    return {pid: _name(pid) for pid in candidates if not (_is_zombie(pid) or is_namespace_init(pid))}
 
 
 def _is_zombie(pid: int) -> bool:

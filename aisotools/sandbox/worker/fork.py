@@ -436,6 +436,19 @@ class WokenFork(NamedTuple):
     interrupts: int | None = None
 
 
+def _await_release(number: int) -> None:
+    """Wait until the host has stopped the present worker: no task of this fork may go on before that.
+
+    The host sends one byte on the socket `number`, or closes it if the fork is not needed.
+    """
+    # Code of an earlier call may have had sockets not block.
+    waiting = select.poll()
+    waiting.register(number, select.POLLIN)
+    waiting.poll()
+    if not os.read(number, 1):
+        os._exit(0)
+
+
 @dataclass(slots=True)
 class ForkPoint:
     """Makes snapshots of this process.
@@ -543,6 +556,7 @@ class ForkPoint:
                 if frame.header.get("check") and self.check is not None:
                     self._require_sound(woken, self.check)
                 woken.send("woke", {"lost": lost})
+                _await_release(received[0])
                 return WokenFork(woken)
 
     @staticmethod

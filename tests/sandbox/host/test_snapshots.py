@@ -19,11 +19,12 @@ from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.host import fork_observation
 from aisotools.sandbox.host.connection import WorkerConnection
+from aisotools.sandbox.host.fork_handle import WakingFork
 from aisotools.sandbox.host.snapshot_store import MemoryBudget
 from aisotools.sandbox.host.snapshots import SnapshotHistory
 from aisotools.sandbox.process import spawn, tree
 from tests.sandbox.rig import Rig, open_files, rig
-from tests.waiting import acts_on_a_signal, eventually, loop_turns
+from tests.waiting import acts_on_a_signal, eventually, loop_turns, process_state
 
 LEVELS = [p.name for p in spawn.detection().probes if p.ok and p.name in {"isolated", "confined"}]
 
@@ -283,6 +284,85 @@ async def test_no_call_runs_while_the_history_is_held_but_for_the_task_that_hold
         await loop_turns()
         assert not holding.done()
     await holding
+
+
+TICKS = """
+ticks = 0
+import asyncio
+async def tick():
+    global ticks
+    while True:
+        ticks += 1
+        with open('ticks', 'w') as file:
+            file.write(str(ticks))
+        await asyncio.sleep(0)
+task = asyncio.get_running_loop().create_task(tick())
+await asyncio.sleep(0.01)
+"""
+
+
+def made_ready(r: Rig) -> WakingFork | None:
+    return r.kernel.variables._ahead
+
+
+async def test_fork_that_is_made_ready_runs_nothing_before_the_restore(r: Rig) -> None:
+    await r.python(TICKS)
+    await r.python("task.cancel(); x = 2", call_id="second")
+    history, ticks = r.kernel.variables, r.workspace / "ticks"
+    history.prepare("second")
+    assert made_ready(r) is None, "calls may run"
+    async with history.hold():
+        history.prepare("unknown")
+        assert made_ready(r) is None
+        history.prepare("second")
+        ahead = made_ready(r)
+        assert ahead is not None
+        sock, _ = await ahead.waking
+        before = ticks.read_text()
+        await eventually(lambda: process_state(sock.pid) == "S")
+        assert ticks.read_text() == before
+        assert (await history.restore("second")).label == "exact"
+        assert r.kernel.worker_pid == sock.pid
+        await eventually(lambda: ticks.read_text() not in {before, ""})
+    assert await r.value("'x' in dir()") is False
+
+
+@pytest.mark.parametrize(
+    "end", ["of the context", "of the context, before it is there", "by another restore"]
+)
+async def test_fork_that_is_made_ready_ends_if_nobody_restores_it(r: Rig, end: str) -> None:
+    for number in range(3):
+        await r.python(f"x = {number}", call_id=str(number))
+    history = r.kernel.variables
+    await settled(r)
+    before = below(r)
+    async with history.hold():
+        history.prepare("2")
+        assert history._ahead is not None
+        if "before" not in end:
+            await history._ahead.waking
+            assert len(below(r) - before) == 1
+        if "another" in end:
+            await history.restore("1")
+    await history.settled()
+    assert below(r) - {r.kernel.worker_pid} == before - {r.kernel.worker_pid}
+    assert await r.value("x", read_only=True) == (0 if "another" in end else 2)
+
+
+async def test_another_fork_is_restored_if_the_one_that_was_made_ready_ended(r: Rig) -> None:
+    await r.python("x = 1")
+    await r.python("x = 2", call_id="second")
+    history = r.kernel.variables
+    async with history.hold():
+        history.prepare("second")
+        assert history._ahead is not None
+        sock, _ = await history._ahead.waking
+        os.kill(sock.pid, signal.SIGKILL)
+        await eventually(lambda: tree.has_ended(sock.pid))
+        assert (await history.restore("second")).label == "exact"
+        assert r.kernel.worker_pid != sock.pid
+    assert await r.value("x") == 1
+    assert r.reported.losses == []
 
 
 async def enter(context: AbstractAsyncContextManager[None]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from aisotools.core.exceptions import SandboxError
+from aisotools.sandbox.host.variable_copies import VariablesFile
 from aisotools.sandbox.process import spawn
 from tests.sandbox.rig import Rig, rig
 
@@ -27,6 +29,9 @@ async def test_a_copy_in_another_sandbox(r: Rig, tmp_path: Path) -> None:
     async with rig(tmp_path, level=r.level, name="other") as other:
         for call_id, expected in ((None, 2), ("two", 1)):
             copy = await history.branch(call_id)
+            assert isinstance(copy, VariablesFile)
+            with pytest.raises(PermissionError):  # it is sealed
+                os.write(copy.file, b"x")
             point = await other.kernel.variables.load(copy)
             assert (point.label, point.lost) == ("data only", ())
             assert await other.value("x[0], f(), y['x'] is x") == (expected, expected, True)

@@ -13,7 +13,7 @@ from aisotools.sandbox.worker import fork
 from tests.sandbox.worker.interpreter import run_alone
 
 HEAD = """
-import concurrent.futures, errno, json, os, random, signal, socket, subprocess, sys, threading, time
+import concurrent.futures, errno, json, os, random, select, signal, socket, subprocess, sys, threading, time
 from aisotools.sandbox.frames import BlockingChannel, encode
 from aisotools.sandbox.worker import children, fork
 
@@ -54,6 +54,10 @@ def wake(ours):
     channel, frames = BlockingChannel(end), []
     while len(frames) < 2:
         frames += receive(channel)
+        if len(frames) == 1:
+            # It does not go on by itself.
+            assert select.select([end], [], [], 0.05)[0] == []
+            end.send(b'.')
     return frames
 
 namespace, detached = {'x': 1}, []
@@ -100,6 +104,33 @@ report(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
     )
     assert run(code, tmp_path) == 0
+
+
+def test_woken_fork_that_is_not_released_ends_with_the_host_s_end_of_its_socket(tmp_path: Path) -> None:
+    code = (
+        TAKE
+        + """
+import ctypes
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # adopts forks of the snapshot
+socket.setdefaulttimeout(0)  # as code of a call might, for sockets made later
+take(point, theirs)
+ours.setblocking(True)
+receive(BlockingChannel(ours))
+end, other = socket.socketpair()
+socket.send_fds(ours, [encode('wake', {'strangers': False})], [other.fileno()])
+other.close()
+end.setblocking(True)
+woke = receive(BlockingChannel(end))
+waits = select.select([end], [], [], 0.05)[0] == []
+ours.close()
+(pid,) = point._snapshots
+snapshot = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+still = os.waitpid(-1, os.WNOHANG)
+end.close()
+report([woke, waits, snapshot, still, os.waitstatus_to_exitcode(os.waitpid(-1, 0)[1])])
+"""
+    )
+    assert run(code, tmp_path) == [[["woke", {"lost": []}]], True, 0, [0, 0], 0]
 
 
 def test_a_fork_that_the_system_refuses_is_reported(tmp_path: Path) -> None:
