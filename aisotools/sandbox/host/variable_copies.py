@@ -1,7 +1,12 @@
 """Copies of variables, for another sandbox or for an older worker of the same one.
 
-A fork of the snapshot pickles them into a memory file, which is sealed before anybody reads it: whatever the
-fork has started may still hold a descriptor of it.
+A fork of a snapshot pickles them into a memory file, from which another worker loads them.
+
+Threat: what the fork has started changes the copy while it is read, or has the host wait or fill up with it.
+Mechanism: the host makes the file and never reads it. Once it is written, it is sealed, and then passed on.
+Race: the fork may go on to write until it is sealed. What it writes are its own variables in any case.
+Failure: a copy that is not written and sealed in time is closed, and the error says why. A worker that cannot
+load it says so, and whoever called takes back what was done for it.
 """
 
 from __future__ import annotations
