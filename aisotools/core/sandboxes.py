@@ -21,17 +21,19 @@ INTERRUPTED_BEFORE = ToolResult.error("The call was interrupted before it ran.")
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class CallDispatch:
-    """Whether a call was given to what runs it, and whether it was interrupted before or after that.
+    """What becomes of a call: whether it was given to what runs it, and was interrupted before or after that.
 
     Attributes:
         is_given: False while it certainly was not. A sandbox in which calls may wait sets this to False when
             it gets one, and to True before it does anything for it that a later call could notice.
         is_interrupted: True once somebody has asked to stop the call. A sandbox that gets such a call returns
             `INTERRUPTED_BEFORE`.
+        loss: First line of the result, if a sandbox says there that variables were lost before the call.
     """
 
     is_given: bool = True
     is_interrupted: bool = False
+    loss: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

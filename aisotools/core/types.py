@@ -263,6 +263,10 @@ class ToolResult:
         """Return a copy with `more` added to the metadata."""
         return with_changes(self, metadata={**self.metadata, **more})
 
+    def with_first_line(self, line: str) -> Self:
+        """Return a copy whose content begins with a line, or with several."""
+        return with_changes(self, content=f"{line}\n{self.content}" if self.content else line)
+
 
 @dataclass(frozen=True, slots=True)
 class MadeName:

@@ -50,6 +50,7 @@ from aisotools.session.approvals import DEFAULT_ANSWER_TIMEOUT_S, ApprovalManage
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment, Guard, foresee_refusal, leave_guards
 from aisotools.session.host_calls import CallServices, HostCalls, fault_result, validated_result
+from aisotools.session.losses import UnseenLosses
 from aisotools.session.path_rules import PathRules
 from aisotools.session.transfer import TransferTool
 from aisotools.session.trials import Trials
@@ -125,7 +126,8 @@ class Gate:
         self._closed_reason = self._block_reason = ""
         self._turns = LoopTurns()
         self._preparing = OrderedTurns()
-        self._trials = Trials(event_log, caps, session_key, self._refuse_if_closed)
+        self._losses = UnseenLosses()
+        self._trials = Trials(event_log, caps, session_key, self._refuse_if_closed, self._losses)
 
     @property
     def approver(self) -> Approver | None:
@@ -664,7 +666,10 @@ class Gate:
             if done:
                 result = with_changes(result, content=f"{result.content}\n{done}".lstrip("\n"))
         result = validated_result(prepared.tool, result)
-        return result if session_tool is None else await session_tool.receive(result)
+        if session_tool is not None:
+            self._losses.note(dispatch)
+            return await session_tool.receive(result)
+        return self._losses.report(result) if self._losses.lines else result
 
     def _context(self, call: ToolCall, env: CallEnvironment) -> ToolContext:
         """Build the context of a host tool's call."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
@@ -280,7 +279,8 @@ class PooledSandbox:
             notice = (
                 f"The sandbox had been stopped: {reason}. It is fresh: variables are gone, files are kept."
             )
-            return _put_first(result, notice).with_metadata(fresh_sandbox=notice)
+            request.dispatch.loss = "\n".join(filter(None, [f"[{notice}]", request.dispatch.loss]))
+            return result.with_first_line(f"[{notice}]").with_metadata(fresh_sandbox=notice)
 
     async def _enter_slot(self, using: AsyncExitStack) -> bool:
         """Use a slot until `using` is closed. Return False if the wait for one was interrupted."""
@@ -356,7 +356,3 @@ class PooledSandbox:
         if self.live is None:
             return SandboxStatus(level=self._level, alive=False, generation=self._generations)
         return self.live.status()
-
-
-def _put_first(result: ToolResult, line: str) -> ToolResult:
-    return dataclasses.replace(result, content="\n".join(filter(None, [f"[{line}]", result.content])))

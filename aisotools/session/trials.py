@@ -40,7 +40,7 @@ from aisotools.core.exceptions import SandboxError
 from aisotools.core.path_texts import is_within
 from aisotools.core.protocols import OutputCaps
 from aisotools.core.redaction import redact_text
-from aisotools.core.sandboxes import Sandbox, SandboxCall
+from aisotools.core.sandboxes import CallDispatch, Sandbox, SandboxCall
 from aisotools.core.types import Decision, Effect, Json, ToolCall, ToolResult
 from aisotools.policy.prepared import CallDecision, PreparedCall
 from aisotools.policy.trials import TrialLookups
@@ -48,6 +48,7 @@ from aisotools.sandbox.host.trials import SCRATCH_NAME
 from aisotools.sandbox.results import RAN_READ_ONLY
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment
+from aisotools.session.losses import UnseenLosses
 from aisotools.workspace.scripts import find_program, is_code
 
 TRIAL_S = 5.0
@@ -96,6 +97,7 @@ class TrialOutcome:
 async def run_trial(
     prepared: PreparedCall,
     sandbox: Sandbox,
+    dispatch: CallDispatch,
     *,
     output_caps: OutputCaps,
     session_key: str,
@@ -106,6 +108,7 @@ async def run_trial(
     Args:
         prepared: The call, for which `policy.trials.why_not_tried` has no reason.
         sandbox: A sandbox that has readers.
+        dispatch: Is told what the result says of lost variables.
         output_caps: How much of what it prints is kept.
         session_key: The conversation.
         within_s: How long it may take.
@@ -126,6 +129,7 @@ async def run_trial(
         in_reader=True,
         is_trial=True,
         changes_variables=False,
+        dispatch=dispatch,
     )
     try:
         result = await sandbox.call(request)
@@ -183,12 +187,22 @@ class Trials:
         output_caps: OutputCaps,
         session_key: str,
         refuse: Callable[[ToolCall], ToolResult | None],
+        losses: UnseenLosses,
     ) -> None:
-        """Use these; `refuse` returns the result of a call that must not run any more."""
+        """Use these.
+
+        Args:
+            event_log: Records what is tried, and what came of it.
+            output_caps: How much of what a command prints is kept.
+            session_key: The conversation.
+            refuse: Returns the result of a call that must not run any more.
+            losses: Keeps what the results say that nobody sees.
+        """
         self._event_log = event_log
         self._output_caps = output_caps
         self._session_key = session_key
         self._refuse = refuse
+        self._losses = losses
         self.last_counted: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -229,13 +243,17 @@ class Trials:
         except SandboxError:
             return decision  # the call itself will say so, if it is approved
         within_s = TRIAL_S if timeout_s is None else min(timeout_s, TRIAL_S)
+        dispatch = CallDispatch()
         outcome = await run_trial(
             prepared,
             env.sandbox,
+            dispatch,
             output_caps=self._output_caps,
             session_key=self._session_key,
             within_s=within_s,
         )
+        if outcome is None or outcome.result is None:
+            self._losses.note(dispatch)
         if outcome is None:
             return decision
         if outcome.result is None:

@@ -227,8 +227,8 @@ class FakeSandbox:
                 request.dispatch.is_given = False
                 return INTERRUPTED_BEFORE
             result = await self._run(self._ensure_worker(), request)
-            if self._unreported_end:
-                result, self._unreported_end = explain_replaced(result, self._unreported_end), ""
+            if end := self._unreported_end:
+                result, self._unreported_end = explain_replaced(result, end, request.dispatch), ""
             return result
 
     async def _run(self, worker: _FakeWorker, request: SandboxCall) -> ToolResult:

@@ -196,8 +196,8 @@ class RemoteSandbox:
                 link = await self._ensure_link()
                 del self._queued[task]
                 result = await self._run(link, request)
-                if self._unreported_end:
-                    result, self._unreported_end = explain_replaced(result, self._unreported_end), ""
+                if end := self._unreported_end:
+                    result, self._unreported_end = explain_replaced(result, end, request.dispatch), ""
                 return result
         except asyncio.CancelledError:
             # `interrupt` cancels queued calls. If nobody else cancelled the task too, that is a result, no

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aisotools.core.exceptions import CLOSE_FILES, TOO_MANY_FILES, WorkerDied, as_clause
-from aisotools.core.sandboxes import SandboxCall, VariablePoint
+from aisotools.core.sandboxes import CallDispatch, SandboxCall, VariablePoint
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import BROKEN_STATUS
 from aisotools.sandbox.limits import LEFTOVERS_REMEDY, LIMIT
@@ -134,10 +134,10 @@ def timeout_result(
     return result.with_metadata(timed_out=True, **metadata, **output)
 
 
-def explain_replaced(result: ToolResult, reason: str) -> ToolResult:
+def explain_replaced(result: ToolResult, reason: str, dispatch: CallDispatch) -> ToolResult:
     """Begin a call's result with why its worker is not that of the call before: `reason`."""
-    note = f"[Before this call the sandbox's worker ended: {as_clause(reason)}.]"
-    return dataclasses.replace(result, content=f"{note}\n{result.content}" if result.content else note)
+    dispatch.loss = f"[Before this call the sandbox's worker ended: {as_clause(reason)}.]"
+    return result.with_first_line(dispatch.loss)
 
 
 def add_note(result: ToolResult, note: str) -> ToolResult:

@@ -311,8 +311,8 @@ class LocalSandbox:
             on_sent()
 
         result = await self._readers.run(connection, request, note_sent)
-        if self._unreported_end:
-            result, self._unreported_end = explain_replaced(result, self._unreported_end), ""
+        if end := self._unreported_end:
+            result, self._unreported_end = explain_replaced(result, end, request.dispatch), ""
         return result
 
     async def _run(
@@ -361,8 +361,8 @@ class LocalSandbox:
                 result = exceeded.apply_to(result)
             elif result.is_error and (lowered is None or (lowered.is_known and not lowered)):
                 result = explain_failure(result, self._spec.limits, self._spec.level)
-            if self._unreported_end:
-                result, self._unreported_end = explain_replaced(result, self._unreported_end), ""
+            if end := self._unreported_end:
+                result, self._unreported_end = explain_replaced(result, end, request.dispatch), ""
             return await self._report_lowered(connection, result, lowered) if lowered else result
         except asyncio.CancelledError:
             # Cancelled while user code runs: stop the code, then let the cancellation through. Shielded

@@ -6,7 +6,7 @@ import pytest
 
 from aisotools.core.exceptions import WorkerDied
 from aisotools.core.protocols import ToolPayload
-from aisotools.core.sandboxes import SandboxCall, VariablePoint
+from aisotools.core.sandboxes import CallDispatch, SandboxCall, VariablePoint
 from aisotools.core.types import ToolCall, ToolResult
 from aisotools.sandbox.host.failures import (
     Recovery,
@@ -121,8 +121,10 @@ def test_a_timeout_of_a_call_that_was_killed() -> None:
 
 def test_loss_before_a_call_is_the_first_line_of_its_result() -> None:
     note = "[Before this call the sandbox's worker ended: it exited.]"
-    assert explain_replaced(ToolResult(content="1\n2"), "it exited.").content == f"{note}\n1\n2"
-    assert explain_replaced(ToolResult(content=""), "it exited").content == note
+    dispatch = CallDispatch()
+    assert explain_replaced(ToolResult(content="1\n2"), "it exited.", dispatch).content == f"{note}\n1\n2"
+    assert dispatch.loss == note
+    assert explain_replaced(ToolResult(content=""), "it exited", dispatch).content == note
 
 
 LESS_DATA = "if the call takes much memory, try it with less data"
