@@ -42,13 +42,17 @@ NO_PARENT = CHILD.format(parent="True", start="pass", end="pass")
 
 
 LEFT_STOPPED = {
-    "it stops itself": "setsid sh -c 'kill -STOP $$; {go_on}' >/dev/null 2>&1 &",
-    "it stops itself with the file open": (
-        "setsid sh -c 'exec 5>>victim; kill -STOP $$; {go_on}' >/dev/null 2>&1 &"
-    ),
-    "another stops it": "setsid sh -c '{go_on}' >/dev/null 2>&1 & sleep 0.2; kill -STOP $!",
-    "in the group of its shell": "sh -c 'kill -STOP $$; {go_on}' >/dev/null 2>&1 &",
+    "it stops itself": "kill -STOP $$; {go_on}",
+    "it stops itself with the file open": "exec 5>>victim; kill -STOP $$; {go_on}",
+    "another stops it": "{go_on}",
 }
+IN_ITS_OWN_GROUP = """
+setsid sh -c ': > begun; {code}' >/dev/null 2>&1 &
+while [ ! -e begun ]; do sleep 0.01; done
+{then}
+echo new > victim
+"""
+"""In the group of the shell, the kernel would continue it at the end of that."""
 GO_ON = "while :; do echo x >> victim; sleep 0.01; done"
 
 
@@ -100,7 +104,8 @@ async def test_process_that_was_left_stopped_is_named_and_ended_only_by_force(
 ) -> None:
     session = real_session(level=level, approver=AllowAll())
     await session.call("sandbox_write", {"path": "victim", "content": "old"}, origin="person")
-    command = f"{LEFT_STOPPED[how].format(go_on=GO_ON)}\necho new > victim"
+    code, then = LEFT_STOPPED[how].format(go_on=GO_ON), "kill -STOP $!" if "another" in how else ":"
+    command = IN_ITS_OWN_GROUP.format(code=code, then=then)
     result = await session.call("sandbox_bash", {"command": command}, origin="person")
     assert not result.is_error, result.content
 

@@ -19,6 +19,7 @@ from aisotools.core.threads import start_in_thread
 from aisotools.sandbox.host import fork_observation
 from aisotools.sandbox.host.connection import WorkerConnection
 from aisotools.sandbox.host.fork_handle import ForkSnapshot, ForkSocket
+from aisotools.sandbox.process import tree
 
 # The newest snapshots are all retained; of the older ones a number that grows with the logarithm of their
 # age.
@@ -35,6 +36,7 @@ _MEASURE_DELAY_S = 0.2
 _SKIPPED_CALLS = 8
 # Calls for which it is remembered why they have no snapshot.
 _REMEMBERED_REASONS = 1024
+_HAS_THREADS = "code that Python runs in each fork (os.register_at_fork) started threads in the snapshot"
 # Killed forks whose end undo waits for. It takes them milliseconds, so only the last ones may be there yet.
 _REMEMBERED_KILLED = 64
 
@@ -244,6 +246,10 @@ class SnapshotStore:
     def _on_settled(self, snapshot: ForkSnapshot) -> None:
         if snapshot.drop_reason:
             self.evict(snapshot, snapshot.drop_reason)
+            return
+        # Only code that Python runs in each fork can have started one: it would run on beside the worker.
+        if tree.count_threads(snapshot.socket.pid) > 1:
+            self.evict(snapshot, _HAS_THREADS)
             return
         if snapshot.last_fork_s > self._slow_s:
             self._calls_to_skip = _SKIPPED_CALLS - 1

@@ -227,9 +227,6 @@ def repair_fork(state: ForkState, *, had_helpers: bool, keep: frozenset[int]) ->
     random.setstate(state.random_state)  # type: ignore[arg-type]  # opaque, from getstate
     lost = [problem for file in state.files if (problem := _reopen(file))]
     lost += _drop_sockets(keep)
-    # A fork does not inherit timers; user code that set one waits for its signal.
-    if state.timer[0]:
-        signal.setitimer(signal.ITIMER_REAL, *state.timer)
     if had_helpers:
         lost += _break_owners()
     return lost
@@ -436,17 +433,19 @@ class WokenFork(NamedTuple):
     interrupts: int | None = None
 
 
-def _await_release(number: int) -> None:
-    """Wait until the host has stopped the present worker: no task of this fork may go on before that.
+def _await_release(number: int, timer: tuple[float, float]) -> None:
+    """Wait until the host has stopped the present worker: nothing of this fork may go on before that.
 
     The host sends one byte on the socket `number`, or closes it if the fork is not needed.
     """
-    # Code of an earlier call may have had sockets not block.
-    waiting = select.poll()
+    waiting = select.poll()  # code of an earlier call may have had sockets not block
     waiting.register(number, select.POLLIN)
     waiting.poll()
     if not os.read(number, 1):
         os._exit(0)
+    # A fork does not inherit timers; user code that set one waits for its signal.
+    if timer[0]:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
 
 
 @dataclass(slots=True)
@@ -472,15 +471,12 @@ class ForkPoint:
     _last_fork_s: float = field(default=0.0, init=False)
 
     def take_snapshot(self, descriptor: int | None, *, own: Iterable[int]) -> WokenFork | None:
-        """Fork; the fork waits on the socket `descriptor` until it is woken.
+        """Fork. Return None here; in the fork, once it is woken on `descriptor`, what it goes on with.
 
         Args:
             descriptor: A connected stream socket, which is the fork's alone afterwards; None if it could not
                 be received. Then there is no fork, and the host learns it by the end of its socket.
             own: Descriptors of sockets that are not user code's.
-
-        Returns:
-            None in this process; what it goes on with in a fork that was woken.
         """
         if descriptor is None:
             return None
@@ -509,7 +505,11 @@ class ForkPoint:
             self._snapshots = []
             self.detach()
             header = {"last_fork_s": self._last_fork_s, "threads": threads, "ours": [descriptor, *own]}
-            return self._serve(descriptor, state, header)
+            # No handler of user code may run in a snapshot, nor in a fork that still waits.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            woken = self._serve(descriptor, state, header)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            return woken
         except BaseException:
             # Half initialised: it must neither answer nor be woken later with some of the parent's state. Its
             # end closes the socket, by which the host learns that there is no such snapshot.
@@ -556,7 +556,7 @@ class ForkPoint:
                 if frame.header.get("check") and self.check is not None:
                     self._require_sound(woken, self.check)
                 woken.send("woke", {"lost": lost})
-                _await_release(received[0])
+                _await_release(received[0], state.timer)
                 return WokenFork(woken)
 
     @staticmethod
@@ -685,8 +685,7 @@ def _has_ended(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
-        # Race: user code has reaped it, past the calls in `children` that leave our forks out. It does not
-        # run any more in any case, and nothing is left to reap.
+        # Race: user code has reaped it, past the calls in `children` that leave our forks out.
         return True
 
 

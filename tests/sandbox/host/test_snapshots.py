@@ -22,6 +22,7 @@ from aisotools.sandbox.host.connection import WorkerConnection
 from aisotools.sandbox.host.fork_handle import WakingFork
 from aisotools.sandbox.host.snapshot_store import MemoryBudget
 from aisotools.sandbox.host.snapshots import SnapshotHistory
+from aisotools.sandbox.host.variable_copies import VariablesFile
 from aisotools.sandbox.process import spawn, tree
 from tests.sandbox.rig import Rig, open_files, rig
 from tests.waiting import acts_on_a_signal, eventually, loop_turns, process_state
@@ -347,6 +348,85 @@ async def test_fork_that_is_made_ready_ends_if_nobody_restores_it(r: Rig, end: s
     await history.settled()
     assert below(r) - {r.kernel.worker_pid} == before - {r.kernel.worker_pid}
     assert await r.value("x", read_only=True) == (0 if "another" in end else 2)
+
+
+async def test_timer_of_an_earlier_state_goes_on_after_the_restore(r: Rig) -> None:
+    code = """
+import signal
+def handle(*_):
+    with open('ticks', 'a') as file: file.write('.' if x == 1 else '')
+x = 1
+signal.signal(signal.SIGALRM, handle)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+"""
+    await r.python(code)
+    await r.python("signal.setitimer(signal.ITIMER_REAL, 0); x = 2", call_id="second")
+    history, ticks = r.kernel.variables, r.workspace / "ticks"
+    async with history.hold():
+        before = ticks.stat().st_size
+        history.prepare("second")
+        ahead = made_ready(r)
+        assert ahead is not None
+        sock, _ = await ahead.waking
+        await eventually(lambda: process_state(sock.pid) == "S")
+        await asyncio.sleep(0.01)  # ten times the interval
+        assert ticks.stat().st_size == before
+        await history.restore("second")
+        await eventually(lambda: ticks.stat().st_size > before)
+
+
+async def test_snapshot_in_which_a_hook_starts_a_thread_is_not_kept(r: Rig) -> None:
+    await r.python(HOOK)
+    await r.python("x = 1", call_id="one")
+    await settled(r)
+    await eventually(lambda: "one" not in calls(r))
+    history = r.kernel.variables
+    assert "(os.register_at_fork) started threads" in history.why_not_kept("one")
+    with pytest.raises(SandboxError, match="register_at_fork"):
+        await history.restore("one")
+    await history.settled()
+    assert {pid for pid in below(r) if tree.count_threads(pid) > 1 and pid != r.kernel.worker_pid} == set()
+
+
+@pytest.mark.parametrize("sent", ["SIGCHLD", "SIGUSR1"])
+async def test_no_handler_of_user_code_runs_in_a_snapshot_or_before_the_restore(r: Rig, sent: str) -> None:
+    code = f"""
+import os, signal
+x = 1
+def handle(*_):
+    with open('handled', 'a') as file: file.write(f'{{os.getpid()}} {{x}};')
+signal.signal(signal.{sent}, handle)
+"""
+    await r.python(code)
+    await r.python(f"x = 2; signal.signal(signal.{sent}, signal.SIG_IGN)", call_id="second")
+    await settled(r)
+    history, handled = r.kernel.variables, r.workspace / "handled"
+    for pid in history.pids():
+        os.kill(pid, getattr(signal, sent))
+    async with history.hold():
+        history.prepare("second")
+        ahead = made_ready(r)
+        assert ahead is not None
+        sock, _ = await ahead.waking
+        os.kill(sock.pid, getattr(signal, sent))
+        await eventually(lambda: process_state(sock.pid) == "S")
+    await history.settled()  # that fork has ended, which its parent is told by a SIGCHLD
+    copy = await history.branch("second")
+    assert isinstance(copy, VariablesFile)
+    copy.close()
+    assert not handled.exists()
+    await history.restore("second")
+    await r.python(f"os.kill(os.getpid(), signal.{sent})")
+    assert handled.read_text().endswith(" 1;"), "in the worker, it is handled as before"
+
+
+HOOK = """
+import os, threading, time
+def start():
+    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+os.register_at_fork(after_in_child=start)
+"""
+"""As libraries do that send what they have collected."""
 
 
 async def test_another_fork_is_restored_if_the_one_that_was_made_ready_ended(r: Rig) -> None:
