@@ -150,7 +150,7 @@ def program_name(program: str) -> str:
 
 # ---- parsing the arguments of a command
 
-_OPTION = re.compile(r"(-#|-[^-\s:?!]+|--[^\s:?!]+)(?:([:?])(\w?)|!(\w))?")
+_OPTION = re.compile(r"(--?[^\s:?!-][^\s:?!]*)(?:([:?])(\w?)|!(\w))?")
 _URL_WITHIN = re.compile(r"(?:^|(?<=[=:,;|]))(?!file:)[A-Za-z][A-Za-z0-9+-]{0,20}://[^\s,;|]+", re.IGNORECASE)
 _ROLES_WORST_FIRST = "xusdDwWmcnhiLkr"
 _DOES_MORE = frozenset("xusdDwWmcnh")
@@ -162,18 +162,47 @@ def parse_option_table(options: str, *, one_dash: bool = False) -> Mapping[str, 
     """Parse the options of a specification; with `one_dash` no option is a group of letters.
 
     Raises:
-        ValueError: If several short options with values are joined.
+        ValueError: If several short options with values are joined, an option is stated twice, or a word is
+            no option.
     """
     table: dict[str, OptionSpec] = {}
-    for name, arity, value_role, flag_role in _OPTION.findall(options):
-        option = OptionSpec(arity, value_role or flag_role)
-        if one_dash or name.startswith("--") or name == "-#":
-            table[name] = option
-        elif arity and len(name) > 2:
+    for word in options.split():
+        found = _OPTION.fullmatch(word)
+        if found is None:
+            raise ValueError(f"{word} in a table is no option")
+        name, arity, value_role, flag_role = found.groups(default="")
+        is_whole = one_dash or name.startswith("--") or name == "-#"
+        if not is_whole and arity and len(name) > 2:
             raise ValueError(f"{name}{arity} in a table: write options with values one by one")
-        else:
-            table.update((f"-{letter}", option) for letter in name[1:])
+        if not is_whole and "-" in name[1:]:
+            raise ValueError(f"{name} in a table: with one dash it is a group of letters")
+        for each in [name] if is_whole else [f"-{letter}" for letter in name[1:]]:
+            if each in table:
+                raise ValueError(f"{each} stands twice in a table: nobody could tell which one is meant")
+            table[each] = OptionSpec(arity, value_role or flag_role)
     return table
+
+
+def join_option_tables(program: str, subcommand: str, *, one_dash: bool = False) -> str:
+    """Return the options that a subcommand knows: its own, then those of its program that it has not.
+
+    An option of both is meant as the subcommand states it, since it stands behind the subcommand's name:
+    `docker -l debug ps -l`.
+
+    Args:
+        program: The options of the program, of which a group of letters is one each.
+        subcommand: The options of the subcommand; `*` for any.
+        one_dash: Whether those of the subcommand begin with a single dash; see `CommandSpec`.
+    """
+    if subcommand == "*":
+        return subcommand
+    own = parse_option_table(subcommand, one_dash=one_dash)
+    others = [
+        f"{name}{arity or '!' * bool(role)}{role}"
+        for name, (arity, role) in parse_option_table(program).items()
+        if name not in own
+    ]
+    return " ".join([subcommand, *others])
 
 
 def parse_options(
@@ -396,6 +425,29 @@ def classify_by_spec(spec: CommandSpec, words: Words) -> CommandVerdict:
         reasons = (f"{words[0].display} {spec.reason}",) if spec.reason else ()
         verdicts.append(CommandVerdict(effect=spec.effect, certain=spec.certain, reasons=reasons))
     return merge(verdicts)
+
+
+def by_program(tables: Mapping[str, str], *, operands: str = "r", one_dash: bool = False) -> Classifier:
+    """Return a classifier for programs that do the same, but each with options of its own.
+
+    The same letter takes a value in one of them and none in another: in one table for all of them a file
+    would be taken for the value of an option.
+
+    Args:
+        tables: The options of each program, or of several programs whose names have blanks between them.
+        operands: The kind of their operands; see `CommandSpec`.
+        one_dash: See `CommandSpec`.
+    """
+    specs = {
+        name: CommandSpec(names=name, options=options, operands=operands, one_dash=one_dash)
+        for names, options in tables.items()
+        for name in names.split()
+    }
+
+    def classify(words: Words) -> CommandVerdict:
+        return classify_by_spec(specs[program_name(words[0].text or "")], words)
+
+    return classify
 
 
 def _contacts_within(value: Word) -> CommandVerdict:

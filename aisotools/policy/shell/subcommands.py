@@ -17,6 +17,7 @@ from aisotools.policy.shell.options import (
     CommandSpec,
     Words,
     classify_by_spec,
+    join_option_tables,
     option_verdict,
     parse_options,
 )
@@ -37,7 +38,7 @@ class Subcommand:
 
     Attributes:
         names: Their names, separated by commas; a name may be several words, such as `cache list`.
-        options: The options they know, in addition to those of the program.
+        options: The options they know beside those of the program; of two with the same name these count.
         operands: The kind of their operands.
         allow_dynamic: Whether words that are only known at run time are harmless even as options.
         one_dash: See `CommandSpec`.
@@ -123,7 +124,7 @@ class Subcommands:
 def _spec(entry: Subcommand, options: str) -> CommandSpec:
     return CommandSpec(
         names=entry.names,
-        options=entry.options if entry.options == "*" else f"{options} {entry.options}",
+        options=join_option_tables(options, entry.options, one_dash=entry.one_dash),
         operands=entry.operands,
         allow_dynamic=entry.allow_dynamic,
         one_dash=entry.one_dash,

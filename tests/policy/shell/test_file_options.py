@@ -484,6 +484,66 @@ def test_nearly_all_forms_are_denied_and_not_only_asked(workspace: Path) -> None
     assert len(asked) < 0.05 * len(forms())
 
 
+FLAGS = """
+colordiff -w F b
+sdiff -W F b
+wdiff -n F b
+dwdiff -u F b
+xmlstarlet val -s F x
+xmlstarlet val -w F
+xmlstarlet sel -t -n F
+xmlstarlet format -N F
+apropos -M F x
+csvsort -r F
+csvcut -x F
+csvstat -n F
+csvformat -T F
+xsv headers -j F
+xsv search -i x F
+csvtk join -p F
+csvtk freq -k F
+csvtk grep -p x F
+parquet-tools dump -n F
+pqrs cat -c F
+h5dump -A F
+h5dump -o F
+h5stat -A F
+h5ls -w 80 F
+h5diff -r F x
+nw_stats -H F
+nw_topology -b F
+nw_prune -f F
+nw_reroot -s F
+nw_reroot -l F
+nw_clade -s F x
+hmmfetch -f F x
+tokei -f F
+tokei -l F
+scc -m F
+ag -f x F
+ag -A x F
+ack --match x F
+ack -C x F
+lsdiff -N F
+lsdiff -n F
+antiword -s F
+antiword -f F
+catdoc -a F
+xls2csv -x F
+otool -j F
+bedtools intersect -c F
+bedtools window -c F
+bedtools multicov -p F
+tabix -C F 1:1-2
+"""
+"""What would be taken for the value of an option that has none here, but in another program or subcommand."""
+
+
+def test_no_file_behind_a_flag_is_taken_for_its_value(workspace: Path) -> None:
+    forms = FLAGS.strip().splitlines()
+    assert [form for form in forms if decision_on(workspace, form) is not Decision.DENY] == []
+
+
 _SCHEMES: tuple[str, ...] = (
     "file://",
     "FILE://",

@@ -13,9 +13,12 @@ from aisotools.policy.shell.commands import COMMANDS
 from aisotools.policy.shell.expansion import Word, literal, unknown_words
 from aisotools.policy.shell.options import (
     CommandSpec,
+    OptionSpec,
     ParsedCommand,
+    by_program,
     classify_by_spec,
     copy_targets,
+    join_option_tables,
     parse_option_table,
     parse_options,
     path_below,
@@ -96,6 +99,62 @@ def test_every_table_of_a_classifier_can_be_read() -> None:
         ):
             for name in spec.names.split():
                 classify_by_spec(spec, words(f"{name} {arguments} --frobnicate x"))
+
+
+@pytest.mark.parametrize(
+    ("table", "one_dash"),
+    [
+        ("-w -w:", False),
+        ("-abw -w:r", False),
+        ("-aba", False),  # though both are the same, one of them is not meant
+        ("-w: -w:", False),
+        ("--in: -q --in:r", False),
+        ("-# -n -#", False),
+        ("-in:r -in", True),
+    ],
+)
+def test_a_table_that_states_an_option_twice_is_an_error(table: str, one_dash: bool) -> None:
+    with pytest.raises(ValueError, match="stands twice"):
+        parse_option_table(table, one_dash=one_dash)
+
+
+@pytest.mark.parametrize("table", ["-a b", "-a,b: :", "-no-in", "-a:rw", "-a!", "x"])
+def test_a_table_with_anything_but_options_is_an_error(table: str) -> None:
+    with pytest.raises(ValueError, match="in a table"):
+        parse_option_table(table)
+
+
+def test_a_dash_within_an_option_is_part_of_its_name() -> None:
+    table = parse_option_table("-CAfile:r -no-CAfile --a-b", one_dash=True)
+    assert table == {
+        "-CAfile": OptionSpec(":", "r"),
+        "-no-CAfile": OptionSpec("", ""),
+        "--a-b": OptionSpec("", ""),
+    }
+
+
+def test_of_two_tables_the_one_of_the_subcommand_counts() -> None:
+    joined = join_option_tables("-vlq -f:r --host:u -k!w", "-l: -f --host")
+    assert parse_option_table(joined) == parse_option_table("-l: -f --host -v -q -k!w")
+    assert join_option_tables("-v", "*") == "*"
+    assert join_option_tables("", "-a:") == "-a:"
+    joined = join_option_tables("-vq --host:u", "-in:r -v:", one_dash=True)
+    assert parse_option_table(joined, one_dash=True) == parse_option_table(
+        "-in:r -v: -q --host:u", one_dash=True
+    )
+
+
+@pytest.mark.parametrize("tables", [("-a -a", ""), ("", "-a -a:")])
+def test_tables_that_are_joined_are_parsed(tables: tuple[str, str]) -> None:
+    with pytest.raises(ValueError, match="stands twice"):
+        join_option_tables(*tables)
+
+
+def test_of_programs_that_are_judged_alike_each_has_its_own_options() -> None:
+    classify = by_program({"a b": "-w", "c": "-w:"})
+    assert classify(words("a -w x y")).reads == ("x", "y")
+    assert classify(words("/usr/bin/b -w x y")).reads == ("x", "y")
+    assert classify(words("c -w x y")).reads == ("y",)
 
 
 def test_a_table_with_joined_values_is_an_error() -> None:

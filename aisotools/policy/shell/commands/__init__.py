@@ -19,6 +19,7 @@ from aisotools.policy.shell.commands import (
     packages,
     scripting,
     services,
+    tables,
     transfers,
     wrappers,
 )
@@ -45,6 +46,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
     *scripting.COMMANDS,
     *archives.COMMANDS,
     *documents.COMMANDS,
+    *tables.COMMANDS,
     *biology.COMMANDS,
     *packages.COMMANDS,
     *services.COMMANDS,

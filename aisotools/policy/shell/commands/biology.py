@@ -12,6 +12,8 @@ from aisotools.policy.shell.expansion import Word, literal, name_set, without_be
 from aisotools.policy.shell.options import (
     CommandSpec,
     Words,
+    by_program,
+    join_option_tables,
     option_verdict,
     parse_options,
     role_verdict,
@@ -103,17 +105,32 @@ _BCF_SHOWS = {
     "--nfiles: --file-list:L --prefix:w --write:",
 }
 _BED = (
-    "-a:i -b:i -i:i -g:r -f: -F: -r -e -s -S -u -c: -v -wa -wb -wo -wao -loj -bed -header -split -sorted "
-    "-d? -D: -t: -N -io -iu "
+    "-a:i -b:i -i:i -g:r -e -S -u -v -wa -wb -wo -wao -loj -bed -header -split -sorted -t: -io -iu "
     "-id -fu -fd -k: -mdb: -names: -filenames -sortout -nonamecheck -bg -bga -ibam:i -max: -scale: "
-    "-strand: -5 -3 -pc -fs -dz -du "
-    "-trackline -trackopts: -l: -o: -delim: -prec: -w: -n: -l -r: -m: -hist -counts -mean -iobuf: -ubam "
-    "-abam:i -sw -sm -Sm -p: "
-    "-pct -L -sizeA -sizeD -chrThenSizeA -chrThenSizeD -chrThenScoreA -chrThenScoreD -faidx:r -seed: "
-    "-excl:r -incl:r -noOverlapping "
-    "-bed12 -cigar -tag: -ed -color: -mate1 -bedpe -splitD -empty -full -ignorecase -both -files:i -q: "
-    "-h -C -A"
+    "-strand: -5 -3 -pc -fs -dz -du -trackline -trackopts: -o: -delim: -prec: -hist -counts -mean "
+    "-iobuf: -ubam -abam:i -sw -sm -Sm -pct -L -sizeA -sizeD -chrThenSizeA -chrThenSizeD "
+    "-chrThenScoreA -chrThenScoreD -faidx:r -seed: -excl:r -incl:r -noOverlapping -bed12 -cigar "
+    "-tag: -ed -color: -mate1 -bedpe -splitD -empty -full -ignorecase -both -files:i -q: -h -C -A"
 )
+_BED_SUBCOMMANDS = {
+    # An option such as `-c` takes a value for some of them, and none for others.
+    "intersect": "-s -f: -F: -r -c",
+    "window": "-c -w: -l: -r:",
+    "closest, coverage, subtract, jaccard, fisher": "-s -f: -F: -r -d -D: -N -m",
+    "map": "-s -f: -F: -r -c:",
+    "merge, cluster": "-s -n -d: -c:",
+    "groupby, expand": "-c:",
+    "slop, flank": "-s -l: -r:",
+    "shift": "-s: -m: -p:",
+    "random, sample": "-s -l: -n:",
+    "makewindows": "-s: -n: -w:",
+    "shuffle, pairtobed, pairtopair": "-s -f:",
+    "multicov": "-s -f: -r -p -D -F",
+    "genomecov": "-d",
+    "bed12tobed6": "-n",
+    "sort, complement, annotate, multiinter, unionbedg, bamtobed, overlap, spacing, summary": "-s",
+    "reldist, igv": "",
+}
 
 
 def _classify_samtools_view(words: Words) -> CommandVerdict:
@@ -145,7 +162,7 @@ def _classify_each_alignment(words: Words) -> CommandVerdict:
 def _classify_tabix(words: Words) -> CommandVerdict:
     parsed = parse_options(
         words,
-        "-hHlDcC0f -p:c -s:c -b:c -e:c -S:c -c: -R:r -T:r -r:r -m: -@: --print-header --only-header "
+        "-hHlDC0f -p:c -s:c -b:c -e:c -S:c -c: -R:r -T:r -r:r -m: -@: --print-header --only-header "
         "--list-chroms "
         "--regions:r --targets:r --reheader:u --preset:c --sequence:c --begin:c --end:c --force!c --csi "
         "--cache: "
@@ -164,7 +181,7 @@ _BCF_FILE = re.compile(r"@([^\s&|()'\"]+)")
 
 def _classify_bcftools(words: Words) -> CommandVerdict:
     """Return the verdict on a subcommand of bcftools: its expressions may name files, or a script of Perl."""
-    parsed = parse_options(words, f"{_BCF_COMMON} {_BCF_SHOWS[words[0].text or '']}")
+    parsed = parse_options(words, join_option_tables(_BCF_COMMON, _BCF_SHOWS[words[0].text or ""]))
     verdicts = [option_verdict(parsed), *map(reads_or_contacts, parsed.operands)]
     for option in parsed.options:
         if option.name not in {"-i", "-e", "--include", "--exclude"} or option.value is None:
@@ -350,16 +367,9 @@ COMMANDS = (
     CommandSpec(
         names="bedtools",
         classify=subcommands(
-            Subcommand(
-                names="intersect, merge, closest, genomecov, coverage, subtract, window, makewindows, "
-                "jaccard, fisher, sort, "
-                "complement, cluster, slop, flank, shift, map, groupby, annotate, multiinter, unionbedg, "
-                "bamtobed, bed12tobed6, "
-                "expand, overlap, spacing, summary, random, shuffle, sample, multicov, pairtobed, "
-                "pairtopair, reldist, igv",
-                options=_BED,
-                operands="i",
-                one_dash=True,
+            *(
+                Subcommand(names=names, options=f"{_BED} {options}", operands="i", one_dash=True)
+                for names, options in _BED_SUBCOMMANDS.items()
             ),
             reason="writes files",
             alone=True,
@@ -503,8 +513,20 @@ COMMANDS = (
     ),
     CommandSpec(
         names="nw_display nw_labels nw_stats nw_topology nw_distance nw_prune nw_reroot nw_clade nw_order",
-        options="-sSrdILRtlva -w: -i: -l: -b: -m: -s: -f: -n: -c:",
-        operands="r",
+        classify=by_program(
+            {
+                "nw_display": "-hrsStV -c:r -o:r -U:r -a: -A: -b: -d: -e: -i: -I: -l: -n: -R: -u: -v: "
+                "-w: -W:",
+                "nw_labels": "-hILrt",
+                "nw_stats": "-hH -f:",
+                "nw_topology": "-bhIL",
+                "nw_distance": "-hnt -m: -s:",
+                "nw_prune": "-fhv",
+                "nw_reroot": "-dhls",
+                "nw_clade": "-hmrs -c:",
+                "nw_order": "-hr -c:",
+            }
+        ),
     ),
     CommandSpec(
         names="vdb-dump",
@@ -566,7 +588,7 @@ COMMANDS = (
     ),
     CommandSpec(
         names="esl-sfetch hmmfetch cmfetch",
-        options="-fcr -o:w -O!w -n: -c: --index!w --informat: -h",
+        options="-fr -o:w -O!w -n: -c: --index!w --informat: -h",
         operands="r",
         info_arguments="-h",
     ),

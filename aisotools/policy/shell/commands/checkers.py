@@ -186,7 +186,7 @@ COMMANDS = (
     CommandSpec(
         names="yapf",
         options="-dqrpm -i!c -l: -e: --diff --in-place!c --quiet --recursive --lines: --exclude: --style:r "
-        "--style-help --no-local-style --parallel --print-modified -vv --verbose",
+        "--style-help --no-local-style --parallel --print-modified -v --verbose",
         info_arguments="--version -v --help -h",
     ),
     CommandSpec(

@@ -19,6 +19,7 @@ from aisotools.policy.shell.options import (
     OptionSpec,
     ParsedOption,
     Words,
+    by_program,
     option_verdict,
     parse_option_table,
     parse_options,
@@ -70,7 +71,7 @@ _FILES_OF_READERS = {
     "last lastb": "-f:r --file:r",
     "lslogins": "--wtmp-file:r --btmp-file:r --lastlog-file:r",
     "mcookie": "-f:r --file:r",
-    "figlet": "-f:r -d:r",
+    "figlet": "-f:r -d:r -C:r",
     "pwgen": "-H:r --sha1:r",
 }
 """Options of programs that take any: those that name a file, or follow what one names, as in a table."""
@@ -174,6 +175,9 @@ def _classify_nvidia(words: Words) -> CommandVerdict:
 _NVIDIA_MONITOR = "-i: -d: -c: -s: -o: -f:w --filename:w --format: --gpm-metrics: -h --help"
 
 
+_SYSSTAT = "--human --dec: --pretty"
+
+
 def _classify_compgen(words: Words) -> CommandVerdict:
     """Return the verdict on compgen, which may also call functions and expand texts."""
     parsed = parse_options(words, "-abcdefgjksuv -A: -P: -S: -X: -o:")
@@ -209,6 +213,21 @@ def _classify_patch(words: Words) -> CommandVerdict:
         )
         doubt = merge([doubt, reads(folder)])
     return merge([verdict, doubt, patches_of_patch(parsed)])
+
+
+_XMLSTARLET = {
+    # Behind `-s` and `-a` of a template there are several words, which count as files, too.
+    "sel, select": "-QCRTIDBtnfbs -E: -N: -c: -v: -o: -m: -i: -e: -a: --quiet --comp --root --text --indent "
+    "--xml-decl --noblanks --encode: --net!n --template --copy-of: --value-of: --output: --nl --inp-name "
+    "--match: --var --break --if: --elif: --else --elem: --attr: --sort",
+    "el, elements": "-avu -d?",
+    "format": "-ntoRDCNH -s: -e: --noindent --indent-tab --indent-spaces: --omit-decl --net!n --recover "
+    "--dropdtd --nocdata --nsclean --encode: --html",
+    "val, validate": "-wESebgq -d:i -s:i -r:i --well-formed --dtd:i --xsd:i --embed --relaxng:i --err --stop "
+    "--list-bad --list-good --quiet --net!n",
+    "c14n, canonic": "--net!n --with-comments --without-comments --exc-with-comments --exc-without-comments",
+    "esc, escape, unesc, unescape, pyx, xmln": "",
+}
 
 
 def _classify_json_pp(words: Words) -> CommandVerdict:
@@ -249,7 +268,7 @@ COMMANDS = (
         classify=_classify_reader,
     ),
     CommandSpec(
-        names="diff",
+        names="diff colordiff",
         options="-qsycenuplatTNEZbwBidHP -r!L -C: -U: -F: -W: -I: -x: -X:r -S: -D: -L: -# --normal --brief "
         "--report-identical-files --context? --unified? --ed --rcs --side-by-side --width: --left-column "
         "--suppress-common-lines --show-c-function --show-function-line: --label: --expand-tabs "
@@ -260,8 +279,33 @@ COMMANDS = (
         "--ignore-matching-lines: --text --strip-trailing-cr --ifdef: --minimal --horizon-lines: "
         "--speed-large-files --color? --palette: --line-format: --old-line-format: --new-line-format: "
         "--unchanged-line-format: --old-group-format: --new-group-format: --changed-group-format: "
-        "--unchanged-group-format: --help --version",
+        "--unchanged-group-format: --help --version --difftype: --fakeexitcode",
         allow_dynamic=True,
+    ),
+    CommandSpec(
+        names="sdiff wdiff icdiff dwdiff",
+        classify=by_program(
+            {
+                "sdiff": "-iEZbWBalstdHv -o:w -I: -w: --output:w --ignore-case --ignore-tab-expansion "
+                "--ignore-trailing-space --ignore-space-change --ignore-all-space --ignore-blank-lines "
+                "--ignore-matching-lines: --strip-trailing-cr --text --width: --left-column "
+                "--suppress-common-lines --expand-tabs --tabsize: --minimal --speed-large-files "
+                "--diff-program:x",
+                "wdiff": "-123dhilnpstvK -w: -x: -y: -z: --no-deleted --no-inserted --no-common --diff-input "
+                "--ignore-case --less-mode --avoid-wraps --printer --statistics --terminal --start-delete: "
+                "--end-delete: --start-insert: --end-insert: --no-init-term",
+                "icdiff": "-hHNstuWP -r!L -E: -L: -U: -x: --cols: --encoding: --exclude-lines: --head: "
+                "--highlight --label: --line-numbers --no-bold --no-headers --output-encoding: --recursive!L "
+                "--report-identical-files --show-all-spaces --tabsize: --truncate --patch --unified: "
+                "--numlines: --whole-file --permissions --strip-trailing-cr --color-map: --exclude:",
+                "dwdiff": "-hvPu123siIlpR -d: -W: -L? -C: -c? -m: -A: -S? -w: -x: -y: -z: --delimiters: "
+                "--punctuation --white-space: --diff-input --no-deleted --no-inserted --no-common "
+                "--line-numbers? --context: --statistics --ignore-case --ignore-formatting --color? "
+                "--less-mode --printer --match-context: --aggregate-changes --algorithm: "
+                "--paragraph-separator? --wdiff-output --start-delete: --stop-delete: --start-insert: "
+                "--stop-insert: --repeat-markers --no-profile",
+            }
+        ),
     ),
     CommandSpec(
         names="echo pwd seq factor numfmt expr basename dirname true false : sleep yes tr nproc arch uname "
@@ -382,9 +426,17 @@ COMMANDS = (
     CommandSpec(names="sensors", options="-AujvhC -f -c:r", operands="."),
     CommandSpec(
         names="pidstat sar iostat mpstat",
-        options="-dhIlRrstuUvwHNxcmkpyzVABbFqSW -p: -C: -T: -G: -P: -i: -n: -f?  --human --dec: --pretty "
-        "-o:u -e!x",
-        operands=".",
+        classify=by_program(
+            {
+                "pidstat": f"{_SYSSTAT} -dHhIlRrstUuVvw -C: -G: -p: -T: -e!x",
+                # Behind `-f` and `-o` a name may be left out.
+                "sar": f"{_SYSSTAT} -# -AaBbCDdFHhprStuVvWwyzqx -e? -s? -f:r -o:w -I? -P: -m: -n: -j: "
+                "-i: --dev: --fs: --iface: --int:",
+                "iostat": f"{_SYSSTAT} -cdhkmNstVxyzH -p? -f:r -j: -o:u -g: --compact",
+                "mpstat": f"{_SYSSTAT} -AnuTV -I: -N: -o:u -P:",
+            },
+            operands=".",
+        ),
     ),
     CommandSpec(
         names="pmap", options="-xXdqpkV -A: --extended --device --quiet --show-path --range:", operands="."
@@ -443,12 +495,9 @@ COMMANDS = (
     CommandSpec(
         names="xmlstarlet xml",
         classify=subcommands(
-            Subcommand(
-                names="sel, select, el, elements, format, val, validate, esc, unesc, c14n, pyx",
-                options="-tTBQNCDRIseqbwauvdn -m: -v: -c: -o: -N: -n -i: --net!n --text --xpath: "
-                "--template --match: --value-of: --copy-of: --indent-spaces: -s: -r --recover -b",
-                operands="i",
-                classify=None,
+            *(
+                Subcommand(names=names, options=f"-h --help {options}", operands="i")
+                for names, options in _XMLSTARLET.items()
             ),
             reason="changes documents",
         ),
@@ -523,7 +572,7 @@ COMMANDS = (
     ),
     CommandSpec(
         names="netstat",
-        options="-atulpnrsiewcogW46xvlM --tcp --udp --listening --programs --numeric --all --route "
+        options="-atulpnrsiewcogW46xvM --tcp --udp --listening --programs --numeric --all --route "
         "--statistics",
         operands=".",
     ),

@@ -1,4 +1,4 @@
-"""Programs that show documents, tables, pictures and sound, and what is known of them.
+"""Programs that show documents, pictures and sound, and what is known of them.
 
 Many of them write a file of their own unless they are to print, and some take a URL for a file.
 """
@@ -6,15 +6,14 @@ Many of them write a file of their own unless they are to print, and some take a
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 
 from aisotools.core.types import Effect
 from aisotools.policy.shell.expansion import Word, name_set, without_beginning
-from aisotools.policy.shell.languages.sql import read_sql
 from aisotools.policy.shell.options import (
     Classifier,
     CommandSpec,
     Words,
+    by_program,
     option_verdict,
     parse_options,
     role_verdict,
@@ -336,136 +335,6 @@ def _classify_mediainfo(words: Words) -> CommandVerdict:
     return merge([option_verdict(parsed), *verdicts, *operands])
 
 
-# ---- tables
-
-_CSVKIT = (
-    "-tbpSlHKVvniryzuAeIU -d: -q: -Q: -y: -z: -e: -c: -C: -m: -g: -a: -k: -x --delimiter: --tabs "
-    "--quotechar: --quoting: --no-doublequote --escapechar: --maxfieldsize: --encoding: --locale: "
-    "--skipinitialspace --blanks --null-value: --date-format: --datetime-format: --no-header-row "
-    "--skip-lines: --linenumbers --zero --version --names --columns: --not-columns: --delete-empty-rows "
-    "--regex: --match: --file:r --invert-match --any-match --reverse --ignore-case --snifflimit: "
-    "--sniff-limit: --no-inference --csv --json --type --nulls --non-nulls --unique --min --max --sum "
-    "--mean --median --stdev --len --max-precision --freq --freq-count: --count --decimal-format: "
-    "--no-grouping-separator --max-rows: --max-columns: --max-column-width: --max-precision: "
-    "--no-number-ellipsis --out-delimiter: --out-tabs --out-quotechar: --out-quoting: --out-asv "
-    "--out-no-doublequote --out-escapechar: --indent: --key: --lat: --lon: --stream --outer --left --right "
-    "--groups: --group-name: --filenames --format: --schema:r --sheet: --use-sheet-names --reset-dimensions "
-    "--encoding-xls: --write-sheets:w -f:r -s: -D: -T -B -U: -P: -E --add-bom -O -N -L:"
-)
-_XSV = (
-    "-hnisjrRuNvaA -d: -l: -S: -e: -E: -c: -o:w --delimiter: --output:w --no-headers --select: --limit: "
-    "--start: --end: --len: --index: --ignore-case --invert-match --numeric --reverse --everything "
-    "--nullable --cardinality --mode --median --no-nulls --just-names --raw --pad: --width: --condense: "
-    "--align: --left --right --full --cross --nulls --no-case --seed: --unique --version --quote: --escape: "
-    "--crlf --ascii --quote-always --field: --jobs: -j: -f: -i: --rows --columns -p: -w: --dates-whitelist: "
-    "--infer-dates"
-)
-_XSV_READS = (
-    "headers, stats, table, frequency, select, slice, count, search, sort, sample, cat rows, cat "
-    "columns, flatten, fmt, "
-    "input, join, fixlengths, reverse, dedup, behead, sniff, schema --stdout, validate schema, lens, help"
-)
-
-
-def _classify_csvsql(words: Words) -> CommandVerdict:
-    """Return the verdict on csvsql: a statement on tables in memory, or one that it prints."""
-    parsed = parse_options(
-        words,
-        f"{_CSVKIT} --query: --tables: --dialect: -i: --no-constraints --unique-constraint: --chunk-size: "
-        f"--min-col-len: "
-        "--col-len-multiplier: --db:u --insert!u --before-insert:u --after-insert:u "
-        "--create-if-not-exists!u --overwrite!u",
-    )
-    verdicts = [option_verdict(parsed), *map(reads, parsed.operands)]
-    query = parsed.value("--query")
-    if parsed.has("--query") and (query is None or query.text is None or read_sql(query.text).doubt):
-        verdicts.append(uncertain("csvsql may run any statement"))
-    return merge(verdicts)
-
-
-_MLR_VERBS = name_set(
-    "altkv bar bootstrap bottom-up cat count count-distinct count-similar cut decimate fill-down fill-empty "
-    "flatten format-values fraction gap grep group-by group-like gsub having-fields head histogram "
-    "json-parse json-stringify label latin1-to-utf8 least-frequent merge-fields most-frequent nest nothing "
-    "regularize rename reorder repeat reshape sec2gmt sec2gmtdate seqgen shuffle sort sort-within-records "
-    "sparsify ssub stats1 stats2 step sub summary tac template top unflatten uniq unsparsify utf8-to-latin1"
-)
-_MLR_PROGRAM = re.compile(
-    r"(?:[\s\w$@.,;:+*/%=!<>&?(){}\[\]~^-]|\"(?:[^\"\\]|\\.)*\"|'[^']*'|\|\||#[^\n]*)*", re.ASCII
-)
-_MLR_DOES_MORE = re.compile(
-    r"\b(?:tee|emit\w*|print\w*|eprint\w*|dump|edump|system|exec|os_type|hostname|split|case|include)\b"
-)
-_MLR_WORDS = re.compile(r"\"(?:[^\"\\]|\\.){0,200}\"")
-_MLR_MAIN = name_set(
-    "--icsv --ocsv --csv -c --itsv --otsv --tsv -t --ijson --ojson --json -j --ijsonl --ojsonl --jsonl "
-    "--ipprint --opprint --pprint -p --ixtab --oxtab --xtab --inidx --onidx --nidx --c2p --c2j --c2t --c2d "
-    "--c2n --c2m --c2b --c2l --t2c --t2j --t2p --j2c --j2p --j2t --l2p --l2c --implicit-csv-header "
-    "--headerless-csv-output --barred --right --allow-ragged-csv-input --ragged -n --no-auto-flatten -S -A "
-    "-O --from-csv --omarkdown --icsvlite --csvlite --idkvp --odkvp --c2x --no-color -M -C --key-color "
-    "--xvright --jvstack --no-jvstack --quote-all --gzin"
-)
-_MLR_MAIN_VALUES = frozenset(
-    ("--ifs", "--ofs", "--fs", "--ips", "--ops", "--ps", "--irs", "--ors", "--rs", "--nr-progress-mod")
-)
-
-
-def _classify_mlr(words: Words) -> CommandVerdict:
-    """Return the verdict on Miller: options, verbs that only compute joined by `then`, and files."""
-    doubt = uncertain("mlr may write files or run programs")
-    rest = list(words[1:])
-    verdicts = []
-    while rest and rest[0].prefix.startswith("-"):
-        option = rest.pop(0)
-        if option.text in _MLR_MAIN_VALUES and rest:
-            rest.pop(0)
-        elif option.text == "--from" and rest:
-            verdicts.append(role_verdict("i", rest.pop(0), ""))
-        elif option.text not in _MLR_MAIN:
-            return doubt
-    if not rest or any(word.text is None and not word.is_located for word in rest):
-        return doubt
-    starts = [0, *(position + 1 for position, word in enumerate(rest) if word.text == "then")]
-    ends = [*(start - 1 for start in starts[1:]), len(rest)]
-    if not all(_is_plain_verb(rest[start:end]) for start, end in zip(starts, ends, strict=True)):
-        return doubt
-    verdicts += [reads(word) for before, word in pairwise(rest) if before.text == "-t"]  # of `template`
-    return merge([*verdicts, *(role_verdict("i", word, "") for word in _last_operands(rest[starts[-1] :]))])
-
-
-def _last_operands(words: Words) -> Words:
-    """Return what may be a file among the words of the last verb: those behind its options and program."""
-    first = len(words)
-    while first > 1 and not words[first - 1].prefix.startswith("-"):
-        first -= 1
-    if words[0].text in {"put", "filter"}:
-        programs = (at for at, word in enumerate(words) if at and not word.prefix.startswith("-"))
-        first = max(first, next(programs, 0) + 1)
-    return words[first:]
-
-
-def _is_plain_verb(words: Words) -> bool:
-    verb = words[0].text if words else None
-    if verb not in {"put", "filter"}:
-        return verb in _MLR_VERBS
-    options = {word.text for word in words[1:] if word.prefix.startswith("-")}
-    program = next((word.text for word in words[1:] if not word.prefix.startswith("-")), None)
-    return options <= {"-q", "-S", "-x"} and program is not None and _is_plain_mlr(program)
-
-
-def _is_plain_mlr(program: str) -> bool:
-    return (
-        len(program) < 2000
-        and bool(_MLR_PROGRAM.fullmatch(program))
-        and not _MLR_DOES_MORE.search(_MLR_WORDS.sub("", program))
-    )
-
-
-_PARQUET = (
-    "-hnd -n: --head: --columns: --sort: --format: --detail --awsprofile --endpoint-url:h --csv --json "
-    "--no-color --records: --limit: -c: -o:w --output:w"
-)
-
 COMMANDS = (
     CommandSpec(names="less", classify=_classify_less, info_arguments="--help --version -V -?"),
     CommandSpec(
@@ -477,7 +346,7 @@ COMMANDS = (
     CommandSpec(names="man", classify=_classify_man),
     CommandSpec(
         names="apropos whatis",
-        options="-dverwaClsk -s: -m: -M:r -L: -C:u --exact --regex --wildcard --and --sections: --long",
+        options="-dverwalk -s: -m: -M:r -L: -C:u --exact --regex --wildcard --and --sections: --long",
         operands=".",
     ),
     CommandSpec(
@@ -501,8 +370,14 @@ COMMANDS = (
     CommandSpec(names="docx2txt docx2txt.pl", classify=_prints_to("-", "")),
     CommandSpec(
         names="antiword catdoc catppt xls2csv",
-        options="-tawlbx8uV -m: -d: -s: -f: -c: -q: -g: -i: -p:u",
-        operands="r",
+        classify=by_program(
+            {
+                "antiword": "-fhrstL -a:u -p:u -i: -m:r -w: -x:",
+                "catdoc": "-abltuwx8vV -d: -f: -m: -s:",
+                "catppt": "-lV -b: -d: -s:",
+                "xls2csv": "-xlV -b: -c: -d: -f: -g: -q: -s:",
+            }
+        ),
     ),
     CommandSpec(
         names="xlsx2csv",
@@ -582,97 +457,7 @@ COMMANDS = (
         operands="r",
         allow_patterns=True,
     ),
-    CommandSpec(
-        names="csvlook csvcut csvgrep csvstat csvsort csvjoin csvstack csvformat csvjson in2csv",
-        options=_CSVKIT,
-        info_arguments="--help --version -h -V",
-    ),
-    CommandSpec(names="csvsql", classify=_classify_csvsql, info_arguments="--help --version -h -V"),
-    CommandSpec(
-        names="xsv qsv",
-        classify=subcommands(
-            Subcommand(names=_XSV_READS, options=_XSV, operands="r", allow_dynamic=False),
-            reason="may write files or run code",
-            helps="--help -h",
-        ),
-        info_arguments="--help --version -h --list",
-    ),
-    CommandSpec(
-        names="csvtk",
-        classify=subcommands(
-            Subcommand(
-                names="headers, dim, nrow, ncol, summary, corr, pretty, csv2tab, tab2csv, csv2json, csv2md, "
-                "head, cut, uniq, freq, inter, grep, filter, filter2, join, sort, sample, transpose, "
-                "rename, add-header, del-header, round, concat, version",
-                options="-tTHiIlrvunFpkNacED -f: -j: -n: -p: -P:r -k: -o:W -d: -D: -e: -w: -s: -g: -m: -W: "
-                "--fields: --tabs --out-tabs --no-header-row --num-cpus: --pattern: --out-file:W "
-                "--delimiter: --out-delimiter: --filter: --keys: --number: --groups: --ignore-case --invert "
-                "--use-regexp --sort-by-freq --sort-by-key --reverse --decimal-width: --infile-list:r "
-                "--lazy-quotes --delete-header",
-                operands="r",
-                allow_dynamic=False,
-            ),
-            reason="may write files",
-            helps="--help -h",
-        ),
-        info_arguments="--help -h version",
-    ),
-    CommandSpec(
-        names="mlr", classify=_classify_mlr, info_arguments="--version --help help version", obeys=".mlrc"
-    ),
-    CommandSpec(
-        names="datamash",
-        options="*",
-        operands=".",
-        allow_dynamic=True,
-        info_arguments="--help --version -h -V",
-    ),
-    CommandSpec(
-        names="parquet parquet-tools parquet-cli parq pqrs",
-        classify=subcommands(
-            Subcommand(
-                names="schema, show, inspect, meta, head, cat, rowcount, row-count, size, csv, dump, "
-                "footer, count, pages, stats, column-size",
-                options=_PARQUET,
-                operands="i",
-                allow_dynamic=False,
-            ),
-            reason="may write files",
-            helps="--help -h",
-        ),
-        info_arguments="--help --version -h",
-    ),
-    CommandSpec(
-        names="h5dump",
-        options="-HBnAipryeuaxEzV -a: -d: -g: -l: -t: -c: -s: -S: -k: -w: -m: -o:w -y -O:w --header "
-        "--attribute: --dataset: --group: --contents? --superblock --properties --onlyattr --width: "
-        "--start: --stride: --count: --block: --filedriver: --packed-bits --no-index --string --escape "
-        "--object-ids --boot-block --enable-error-stack --output:w --xml --sort_by: --sort_order: "
-        "--hide-attributes --noindex --format: --ddl:w --binary? -n? -A? -N: --any_path: "
-        "--vds-view-first-missing",
-        operands="L",  # a dataset may lie in any other file
-    ),
-    CommandSpec(
-        names="h5ls h5stat h5diff h5debug",
-        options="-abdefglrsvwxSECD -w: --address --data --full --group --group-type --label --recursive "
-        "--string --simple --verbose --width: --file --dset --group --attributes -F -g -l -d -a -A -s -S "
-        "--vfd:u -n: -p: -q --relative: --report --use-system-epsilon -c -N",
-        operands="i",
-    ),
-    CommandSpec(
-        names="ncdump",
-        options="-hcistxkw -v: -g: -b: -f: -l: -n: -p: -L: -F:",
-        operands="i",
-    ),
-    CommandSpec(names="ncinfo", options="-v: -g:", one_dash=True, operands="i"),
     CommandSpec(names="gdalinfo ogrinfo gdallocationinfo gdalsrsinfo gdaltransform", classify=_classify_gdal),
     CommandSpec(names="pdfimages", classify=_classify_pdfimages, info_arguments="-v -h -help --help"),
     CommandSpec(names="qpdf", classify=_classify_qpdf),
-    CommandSpec(
-        names="colordiff sdiff wdiff icdiff dwdiff",
-        options="-uybBiwWEZdlstHrNaq123cnp -U: -C: -w: -W: -o:w -I: --side-by-side --unified? --context? "
-        "--brief --recursive --ignore-all-space --ignore-space-change --ignore-case --color? --width: "
-        "--suppress-common-lines --left-column --output:w --label: -L: --exclude: -x: --statistics "
-        "--no-deleted --no-inserted --no-common",
-    ),
 )

@@ -23,6 +23,7 @@ from aisotools.policy.shell.options import (
     CommandSpec,
     ParsedCommand,
     Words,
+    join_option_tables,
     option_verdict,
     parse_options,
 )
@@ -473,7 +474,7 @@ def _actions(
         action = operands[0].text if operands else ""
         before = option_verdict(parsed)
         if action is not None and action in reads:
-            known = f"{options} {reads[action]}"
+            known = join_option_tables(options, reads[action])
             return merge([before, option_verdict(parse_options(operands or words, known))])
         command = f"git {words[0].display} {action or ''}".rstrip()
         if action in discards:

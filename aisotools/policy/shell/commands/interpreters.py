@@ -12,6 +12,7 @@ from aisotools.policy.shell.folders import START
 from aisotools.policy.shell.options import (
     CommandSpec,
     Words,
+    by_program,
     classify_by_spec,
     matches_arguments,
     option_verdict,
@@ -166,10 +167,10 @@ def _classify_formatter(words: Words) -> CommandVerdict:
     """Return the verdict on black and isort, which only print with `--check` or `--diff`."""
     parsed = parse_options(
         words,
-        "-lqvSCcI -t: -l: --check --diff --color --no-color --line-length: --target-version: --quiet "
+        "-qvSCcI -t: -l: --check --diff --color --no-color --line-length: --target-version: --quiet "
         "--verbose --fast --safe "
         "--skip-string-normalization --include: --exclude: --extend-exclude: --config:r --profile: "
-        "--check-only --df -c "
+        "--check-only --df "
         "--skip: --force-exclude: --preview --unstable -W: --workers: --line-ranges: --stdin-filename: "
         "--show-files --gitignore",
     )
@@ -217,6 +218,59 @@ def _classify_printing(words: Words) -> CommandVerdict:
     if matches_arguments(words, _PRINTS[name]):
         return reads(literal("build.ninja")) if name == "ninja" else NO_EFFECT
     return runs_code(words)
+
+
+_COUNTERS = {
+    "cloc": "-qv --verbose? --by-file --by-file-by-lang --csv --csv-delimiter: --json --yaml --md --xml "
+    "--xsl:w --quiet --exclude-dir: --include-lang: --exclude-lang: --include-ext: --exclude-ext: "
+    "--exclude-content: --exclude-list-file:r --exclude_list_file:r --list-file:L --list_file:L "
+    "--diff-list-file:L "
+    "--read-lang-def:r --force-lang-def:r --config:u --vcs:u --git!u --files --hide-progress "
+    "--progress-rate: --not-match-d: --not-match-f: --match-f: --match-d: --fullpath "
+    "--no-recurse --skip-uniqueness --diff "
+    "--count-and-diff --sum-reports --out:w --report-file:w --counted:w --found:w --ignored:w "
+    "--categorized:w --by-percent: --unicode --3 --processes: --timeout: --diff-timeout: --max-file-size: "
+    "--force-lang: --script-lang: --lang-no-ext: --no-autogen --follow-links!L --ignore-case "
+    "--ignore-whitespace --read-binary-files --show-lang? --show-ext? --explain: --stdin-name: --sum-one",
+    "tokei": "-flCvhV -c: -e: -i:r -o: -s: -r: -t: -n: --files --languages --compact --verbose --columns: "
+    "--exclude: --input:r --output: --streaming: --sort: --rsort: --types: --num-format: --hidden "
+    "--no-ignore --no-ignore-parent --no-ignore-dot --no-ignore-vcs",
+    "scc": "-almcdptuvwbhz -f: -s: -o:w -i: -x: -n: -M: --by-file --ci --wide --no-complexity --no-cocomo "
+    "--no-ignore --no-gitignore --no-duplicates --no-size --no-large --no-min-gen --min-gen --verbose "
+    "--debug --languages --binary --uloc --dryness --percent --character --format: --format-multi:u --sort: "
+    "--output:w --include-ext: --exclude-ext: --exclude-dir: --exclude-file: --not-match: --include-symlinks "
+    "--size-unit: --cocomo-project-type: --count-as: --avg-wage: --eaf: --overhead:",
+    "sloccount": "--cached --append --follow!L --notopfollow --datadir:w --duplicates --crossdups --autogen "
+    "--multiproject --filecount --filecounts --wide --details --showother --addlangall",
+}
+_SEARCHER = (
+    "-acfhHiLlnoQrRsSuUvw0 -m: -g: --count --files-with-matches "
+    "--files-without-matches --ignore-case --invert-match --word-regexp --literal --smart-case --hidden "
+    "--unrestricted --ignore: --ignore-dir: --no-ignore-dir: --python --js --cpp --cc --java --ruby --go "
+    "--rust --html --css --json --yaml --type: --depth: --max-count: --color --nocolor --no-color --column "
+    "--group --nogroup --heading --noheading --numbers --stats-only --no-numbers --no-filename "
+    "--with-filename --only-matching --silent --stats --all-types --search-binary --file-search-regex: "
+    "--print-long-lines --follow!L --list-file-types --help-types --perl --php --sh --sql --xml --md "
+    "--markdown --case-sensitive --pager:x --env --noenv --nopager --passthru --sort-files --show-types "
+    "--vimgrep --ackmate --width: --match: --output:x"
+)
+_SEARCHERS = {
+    # The number of lines may be left out: then the next word is the pattern.
+    "ag": f"{_SEARCHER} -DFtzV -A? -B? -C? -G: -W: -p:r --after? --before? --context? "
+    "--path-to-ignore:r --fixed-strings",
+    "ack": f"{_SEARCHER} -1kIPGt -A: -B: -C? -p? -T: -x!L --after-context: --before-context: --context? "
+    "--proximate? --known-types",
+}
+
+
+def _classify_searcher(words: Words) -> CommandVerdict:
+    """Return the verdict on ag and ack: a pattern, unless an option is one, and what is searched."""
+    name = "ag" if words[0].text == "ag" else "ack"
+    parsed = parse_options(words, _SEARCHERS[name])
+    # With -f ack lists the files that it would search.
+    is_given = parsed.has("-g", "--match") or (name == "ack" and parsed.has("-f"))
+    files = parsed.operands if is_given else parsed.operands[1:]
+    return merge([option_verdict(parsed, program=words[0].display), *map(reads, files)])
 
 
 def _classify_ctags(words: Words) -> CommandVerdict:
@@ -387,37 +441,9 @@ COMMANDS = (
     ),
     CommandSpec(
         names="cloc tokei scc sloccount",
-        options="-qvcsC -t: -e: -f: -s: -w --by-file --by-file-by-lang --csv --json --yaml --md --xml "
-        "--quiet --exclude-dir: --include-lang: "
-        "--exclude-lang: --vcs:u --git!u --files --sort: --output: --hide-progress --not-match-d: "
-        "--not-match-f: --match-f: "
-        "--match-d: --include-ext: --exclude-ext: --fullpath --no-recurse --skip-uniqueness --diff "
-        "--count-and-diff --sum-reports "
-        "--out:w --report-file:w -o:w --format: -i: -x: --exclude: --types: --compact --hidden "
-        "--no-ignore --ci --no-complexity "
-        "--no-cocomo --wide --by-percent: --list-file:r --unicode --3 --processes: --timeout: "
-        "--max-file-size:",
-        operands="r",
+        classify=by_program(_COUNTERS),
     ),
-    CommandSpec(
-        names="ag ack ack-grep",
-        options="-ailwvcnsSQUuzfhHLoFrRkpx0D -A: -B: -C: -m: -g: -G: -W: -p:r -t --after: --before: "
-        "--context: --count --files-with-matches "
-        "--files-without-matches --ignore-case --invert-match --word-regexp --literal --smart-case "
-        "--hidden --unrestricted "
-        "--ignore: --ignore-dir: --no-ignore-dir: --python --js --cpp --cc --java --ruby --go --rust "
-        "--html --css --json --yaml "
-        "--type: --depth: --max-count: --color --nocolor --no-color --column --group --nogroup --heading "
-        "--noheading --numbers --stats-only "
-        "--no-numbers --no-filename --with-filename --only-matching --silent --stats --all-types "
-        "--search-binary --file-search-regex: "
-        "--print-long-lines --follow --list-file-types --help-types --perl --php --sh --sql --xml --md "
-        "--markdown --case-sensitive "
-        "--pager:x --env --noenv --nopager --passthru --sort-files --show-types --vimgrep --ackmate "
-        "--width: --match: --output:x",
-        operands="pr",
-        obeys=".ackrc",
-    ),
+    CommandSpec(names="ag ack ack-grep", classify=_classify_searcher, obeys=".ackrc"),
     CommandSpec(
         names="addr2line c++filt",
         options="-aCfipsn -e:r -j: -b: --exe:r --demangle? --functions --basenames --inlines "
@@ -431,15 +457,30 @@ COMMANDS = (
     ),
     CommandSpec(
         names="diffstat lsdiff",
-        options="-bclmnsvqCRr -p: -w: -f: -D:r -N: -k -K -S:r -e:w -o:w -t -u -h",
-        operands="r",
+        classify=by_program(
+            {
+                "diffstat": "-bcdhklmqstuvCEKRTV -D:r -S:r -e:w -o:w -f: -n: -N: -p: -r: -w:",
+                "lsdiff": "-nNsEzHhv -p: -i: -x: -F: -#: --line-number --number-files --hunks: --lines: "
+                "--files: --strip-match: --strip: --addprefix: --status --empty-files-as-removed --include: "
+                "--exclude: --decompress --with-filename --no-filename --verbose",
+            }
+        ),
     ),
     CommandSpec(
         names="msgcat msgcmp msgunfmt",
         options="-uniFsep -t: -w: -o:W --to-code: --width: --no-wrap --sort-output --sort-by-file "
         "--unique --more-than: --less-than: --use-first --output-file:W --properties-output",
     ),
-    CommandSpec(names="wasm-objdump otool", options="-hxdsjrLltTvVDfaSc -j:", operands="r"),
+    CommandSpec(
+        names="wasm-objdump otool",
+        classify=by_program(
+            {
+                "wasm-objdump": "-hxdsr -j: --headers --section: --full-contents --disassemble --debug "
+                "--details --reloc --section-offsets",
+                "otool": "-hxdsjrLltTvVDfaSc",  # behind `-s` there are the names of a segment and a section
+            }
+        ),
+    ),
     CommandSpec(
         names="ctags",
         classify=_classify_ctags,

@@ -35,7 +35,7 @@ from aisotools.policy.shell.verdicts import (
 )
 
 _CURL = (
-    "-sSLfkiIvgGNjJOnqZ#01234aBlMR -o: -X: -H: -d: -F: -T: -u: -A: -e: -b: -c:W -D:W -x:h -m: -w: -r: -C: "
+    "-sSLfkiIvgGNjnqZ#01234BlMR -o: -X: -H: -d: -F: -T: -u: -A: -e: -b: -c:W -D:W -x:h -m: -w: -r: -C: "
     "-K:u -E: -Q: -U: -y: -Y: -z: -J!c -O!c -a!n --silent --show-error --location --fail --fail-with-body "
     "--insecure --include --head --verbose --get --compressed --globoff --http1.1 --http2 --ipv4 --ipv6 "
     "--parallel --progress-bar --output: --remote-name!c --remote-name-all!c --remote-header-name!c "

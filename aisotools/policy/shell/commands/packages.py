@@ -40,8 +40,7 @@ _CONDA_LIST = (
     "--full-name --revisions --no-pip --verbose --quiet --reverse --auth"
 )
 _APT = (
-    "-aqit --installed --upgradable --all-versions --names-only --full --recurse --installed --names "
-    "-n --no-all-versions"
+    "-aqit --installed --upgradable --all-versions --names-only --full --recurse --names -n --no-all-versions"
 )
 _RPM = (
     "-qailfpcdRv --query --all --info --list --file --package --changelog --provides --requires --last "

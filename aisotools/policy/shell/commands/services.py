@@ -28,11 +28,12 @@ _SYSTEMCTL = (
     "--property: --value --quiet --user --system --failed --reverse --after --before --no-ask-password"
 )
 _DOCKER = (
-    "-aqsltv -f: -n: --all --no-trunc --quiet --size --latest --filter: --format: --last: --digests --follow "
+    "-aqsltv -n: --all --no-trunc --quiet --size --latest --filter: --format: --last: --digests --follow "
     "--tail: --since: --until: --timestamps --details --type: --no-stream --verbose --services "
     "--no-log-prefix --no-color "
     "--tree --human -H --dry-run"
 )
+_DOCKER_FOLLOWS = f"{_DOCKER} -f"  # of `logs`; to the others it is a filter, or a format
 _DOCKER_GLOBAL = "-D --debug --log-level: -l: -H:u --host:u -c:u --context:u --config:u --tls!u --tlsverify!u"
 _COMPOSE_GLOBAL = (
     "-f:r -p: --file:r --project-name: --profile: --env-file:r --project-directory:r "
@@ -47,7 +48,7 @@ _MACHINE = (
 _classify_compose = subcommands(
     Subcommand(
         names="ps, logs, images, top, ls, port, version, events, stats --no-stream, volumes",
-        options=f"{_DOCKER} --orphans --status: --index: --protocol: --short --json",
+        options=f"{_DOCKER_FOLLOWS} --orphans --status: --index: --protocol: --short --json",
     ),
     options=_COMPOSE_GLOBAL,
     reason="compose changes what runs",
@@ -181,7 +182,7 @@ _TMUX_SHOWS = (
 
 _TMUX = subcommands(
     Subcommand(
-        names=_TMUX_SHOWS, options="-agspwFNTqvJeCP -t: -F: -f: -S: -E: -b: -O: -T: -c:", allow_dynamic=False
+        names=_TMUX_SHOWS, options="-agspwNqvJeCP -t: -F: -f: -S: -E: -b: -O: -T: -c:", allow_dynamic=False
     ),
     options="-2CluUv -L: -S:r -f:u",
     reason="runs a command in its own way",
@@ -257,9 +258,9 @@ COMMANDS = (
         names="docker podman",
         classify=subcommands(
             Subcommand(
-                names="ps, images, version, logs, inspect, top, port, history, diff, info, stats "
+                names="ps, images, version, inspect, top, port, history, diff, info, stats "
                 "--no-stream, events, "
-                "container ls, container list, container ps, container logs, container inspect, "
+                "container ls, container list, container ps, container inspect, "
                 "container top, container port, "
                 "container diff, image ls, image list, image inspect, image history, volume ls, volume "
                 "list, volume inspect, "
@@ -268,8 +269,9 @@ COMMANDS = (
                 "buildx ls, buildx version, plugin ls, node ls, service ls, stack ls, secret ls, config "
                 "ls, pod ps, pod ls, "
                 "builder ls, manifest ls, container stats --no-stream",
-                options=_DOCKER,
+                options=f"{_DOCKER} -f:",
             ),
+            Subcommand(names="logs, container logs", options=_DOCKER_FOLLOWS),
             Subcommand(names="stats", options=_DOCKER),
             Subcommand(names="compose", classify=_classify_compose),
             options=_DOCKER_GLOBAL,

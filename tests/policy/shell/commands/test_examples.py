@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,14 @@ from aisotools.policy.shell.commands import (
     COMMANDS,
     UNSPECIFIED,
     find_spec,
+    git,
+    interpreters,
     is_information_request,
+    services,
 )
 from aisotools.policy.shell.expansion import Word, literal, unknown_words
-from aisotools.policy.shell.options import CommandSpec, program_name
+from aisotools.policy.shell.options import CommandSpec, classify_by_spec, program_name
+from aisotools.policy.shell.subcommands import Subcommands
 
 EXAMPLES = tomllib.loads((Path(__file__).parents[3] / "data" / "shell_commands.toml").read_text("utf-8"))
 
@@ -50,6 +55,31 @@ def test_no_example_is_lost() -> None:
 
 def test_every_specification_has_examples() -> None:
     assert {spec_id(spec) for spec in COMMANDS} - EXAMPLES.keys() == set()
+
+
+def subcommands_of(classify: object, names: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the words of every subcommand that a classifier knows, and of those below."""
+    if isinstance(classify, Subcommands):
+        for name, spec in classify.specs.items():
+            yield (*names, *name.split())
+            yield from subcommands_of(spec.classify, (*names, *name.split()))
+
+
+def test_the_table_of_every_program_and_subcommand_is_sound() -> None:
+    """A table is parsed when it is needed; one that states an option twice would be an error only then."""
+    seen = 0
+    for spec in COMMANDS:
+        for program in spec.names.split():
+            for subcommand in [(), *subcommands_of(spec.classify)]:
+                classify_by_spec(spec, [*map(literal, (program, *subcommand)), literal("-"), literal("x")])
+                seen += 1
+    assert seen > 2000
+    for program, module in (("git", git), ("openssl", services), ("python -m", interpreters)):
+        tables = [table for table in vars(module).values() if isinstance(table, dict)]
+        names = sorted(name for table in tables for name in table if isinstance(name, str))
+        assert len(names) > 20
+        for name in names:
+            classify_shell(f"{program} {name} - x")
 
 
 def test_every_program_has_one_specification() -> None:
