@@ -13,6 +13,7 @@ the role of the flag itself:
     i  reads this path, or contacts the host of this URL
     k  settings such as `name=value`, which may have URLs of files in them
     L  reads this path, and what links below it, or lines in it, lead to
+    p  reads these paths, with colons between them
 
 The operands of a command have one kind: one of the roles above, or
 
@@ -152,7 +153,7 @@ def program_name(program: str) -> str:
 
 _OPTION = re.compile(r"(--?[^\s:?!-][^\s:?!]*)(?:([:?])(\w?)|!(\w))?")
 _URL_WITHIN = re.compile(r"(?:^|(?<=[=:,;|]))(?!file:)[A-Za-z][A-Za-z0-9+-]{0,20}://[^\s,;|]+", re.IGNORECASE)
-_ROLES_WORST_FIRST = "xusdDwWmcnhiLkr"
+_ROLES_WORST_FIRST = "xusdDwWmcnhiLkpr"
 _DOES_MORE = frozenset("xusdDwWmcnh")
 _ABBREVIATED_CHARS = 3  # after the dashes, at least
 
@@ -427,7 +428,7 @@ def classify_by_spec(spec: CommandSpec, words: Words) -> CommandVerdict:
     return merge(verdicts)
 
 
-def by_program(tables: Mapping[str, str], *, operands: str = "r", one_dash: bool = False) -> Classifier:
+def by_program(tables: Mapping[str, str], *, operands: str = "r") -> SimilarPrograms:
     """Return a classifier for programs that do the same, but each with options of its own.
 
     The same letter takes a value in one of them and none in another: in one table for all of them a file
@@ -436,18 +437,29 @@ def by_program(tables: Mapping[str, str], *, operands: str = "r", one_dash: bool
     Args:
         tables: The options of each program, or of several programs whose names have blanks between them.
         operands: The kind of their operands; see `CommandSpec`.
-        one_dash: See `CommandSpec`.
     """
     specs = {
-        name: CommandSpec(names=name, options=options, operands=operands, one_dash=one_dash)
+        name: CommandSpec(names=name, options=options, operands=operands)
         for names, options in tables.items()
         for name in names.split()
     }
 
-    def classify(words: Words) -> CommandVerdict:
-        return classify_by_spec(specs[program_name(words[0].text or "")], words)
+    return SimilarPrograms(specs=specs)
 
-    return classify
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimilarPrograms:
+    """Judges a command of one of several programs; see `by_program`.
+
+    Attributes:
+        specs: What is known of each program.
+    """
+
+    specs: Mapping[str, CommandSpec]
+
+    def __call__(self, words: Words) -> CommandVerdict:
+        """Return the verdict on a command of one of the programs."""
+        return classify_by_spec(self.specs[program_name(words[0].text or "")], words)
 
 
 def _contacts_within(value: Word) -> CommandVerdict:
@@ -493,6 +505,8 @@ def role_verdict(role: str, value: Word | None, name: str) -> CommandVerdict:
             return NO_EFFECT
         case "r":
             return reads(value) if value is not None else NO_EFFECT
+        case "p":
+            return merge(map(reads, path_list(value))) if value is not None else NO_EFFECT
         case "L":
             return CommandVerdict(reads=(display,) if display else (), unresolved=(UNKNOWN_WORDS,))
         case "i":
@@ -521,6 +535,13 @@ def role_verdict(role: str, value: Word | None, name: str) -> CommandVerdict:
             return uncertain(f"{name} runs {display or 'something'}")
         case _:
             return uncertain(f"{name} may do anything")
+
+
+def path_list(value: Word) -> list[Word]:
+    """Return the paths of a list such as `a:b/c`, and the list itself, which may be one path."""
+    if value.text is None or ":" not in value.text:
+        return [value]
+    return [value, *map(literal, filter(None, value.text.split(":")))]
 
 
 def operand_verdict(spec: CommandSpec, parsed: ParsedCommand) -> CommandVerdict:

@@ -538,6 +538,80 @@ tabix -C F 1:1-2
 """
 """What would be taken for the value of an option that has none here, but in another program or subcommand."""
 
+VALUES = """
+in2csv -f fixed -s F x
+nw_display -c F x
+nw_display -o F x
+nw_display -U F x
+sar -f F
+sar -rf F
+iostat -f F
+tokei -i F
+tokei --input F
+cloc --exclude-list-file=F x
+cloc --read-lang-def=F x
+xmlstarlet val -d F x
+xmlstarlet val -r F x
+xmlstarlet val --xsd F x
+samtools view -D RG:F x.bam
+samtools view -N ^F x.bam
+samtools view -R ^F x.bam
+samtools view -X x.bam F
+bcftools view -S ^F x.vcf
+bcftools view --samples-file=^F x.vcf
+bcftools view -T ^F x.vcf
+bcftools filter -M ^F x.vcf
+bcftools gtcheck -S qry:F x.vcf
+bcftools gtcheck -S gt:F x.vcf
+minimap2 -j F a b
+aspell -d F list
+aspell list --master=F
+pandoc --citeproc -M bibliography=F x.md
+pandoc --citeproc --metadata=bibliography:F x.md
+pandoc --citeproc -M csl=F x.md
+gdallocationinfo -l_srs F x 1 1
+gdaltransform -s_srs F -t_srs x
+gdaltransform -s_srs x -t_srs F
+users F
+figlet -C F x
+cpuid -f F
+dust --config F
+dust --files-from F
+pwgen -H F#x 8 1
+pwgen --sha1=F#x 8 1
+man -M x:F y
+man --manpath=x:F y
+apropos -M x:F y
+locate -d x:F y
+locate --database=x:F y
+file -m x:F y
+file --magic-file=x:F y
+javap -cp x:F y
+ctags -x --exclude=@F x
+ctags -x -I @F x
+ctags -x -I ./F x
+bsdtar -cf - @F
+dpkg -f F
+go version F
+go version -m F
+conda compare F
+find . -neweraa F
+find . -newercm F
+zstd -c -T F
+zstd -dc -M F
+lz4 -dc -B F
+pigz -c -T F
+xzless -U F
+zless -C F
+objdump -m F
+"""
+"""Files in the values of options, also behind a mark or in a list, and operands that are files after all."""
+
+
+def test_files_in_the_values_of_options_are_named(workspace: Path) -> None:
+    forms = VALUES.strip().splitlines()
+    assert [form for form in forms if decision_on(workspace, form) is not Decision.DENY] == []
+
 
 def test_no_file_behind_a_flag_is_taken_for_its_value(workspace: Path) -> None:
     forms = FLAGS.strip().splitlines()

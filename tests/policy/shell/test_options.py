@@ -15,6 +15,7 @@ from aisotools.policy.shell.options import (
     CommandSpec,
     OptionSpec,
     ParsedCommand,
+    SimilarPrograms,
     by_program,
     classify_by_spec,
     copy_targets,
@@ -67,12 +68,12 @@ def all_specs() -> Iterator[CommandSpec]:
     while stack:
         spec = stack.pop()
         yield spec
-        if isinstance(spec.classify, Subcommands):
+        if isinstance(spec.classify, (Subcommands, SimilarPrograms)):
             stack += spec.classify.specs.values()
 
 
 def test_options_are_written_as_the_table_reads_them() -> None:
-    option = r"-#|(-[^-\s:?!]+|--[a-zA-Z0-9][\w.-]*)(([:?][rwWmdhxuncsDiL]?)|![rwWmdhxuncsDL])?"
+    option = r"-#|(-[^-\s:?!]+|--[a-zA-Z0-9][\w.-]*)(([:?][rwWmdhxuncsDikLp]?)|![rwWmdhxuncsDL])?"
     specs = list(all_specs())
     assert len(specs) > 500
     for spec in specs:
@@ -148,6 +149,17 @@ def test_of_two_tables_the_one_of_the_subcommand_counts() -> None:
 def test_tables_that_are_joined_are_parsed(tables: tuple[str, str]) -> None:
     with pytest.raises(ValueError, match="stands twice"):
         join_option_tables(*tables)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("a", ("a",)), ("a:b/c", ("a:b/c", "a", "b/c")), (":a", (":a", "a")), ("-", ())],
+)
+def test_each_path_of_a_list_is_read(value: str, expected: tuple[str, ...]) -> None:
+    reads = role_verdict("p", literal(value), "-p").reads
+    assert reads == expected
+    assert role_verdict("p", QUOTED, "-p").unresolved == ("$x",)
+    assert role_verdict("p", None, "-p") == merge([])
 
 
 def test_of_programs_that_are_judged_alike_each_has_its_own_options() -> None:

@@ -9,6 +9,7 @@ from aisotools.policy.shell.expansion import Word, literal, name_set, without_be
 from aisotools.policy.shell.options import (
     CommandSpec,
     Words,
+    join_option_tables,
     option_verdict,
     parse_options,
     role_verdict,
@@ -27,8 +28,9 @@ _COMPRESS = (
     "--no-name --name --quiet --recursive --suffix: --test --verbose --fast --best --threads: --processes: "
     "--memlimit: --rsyncable --robot --format: --extreme -e -@: --bgzip"
 )
+_PIGZ = join_option_tables(_COMPRESS, "-Tm")  # with which it leaves out the time
 _ZSTD = (
-    "-123456789cdfklqrtvzC -T: -o:w -D:r -M: -b? -e: -i: --stdout --decompress --uncompress --force "
+    "-123456789cdfklqrtvzC -T? -o:w -D:r -M? -b? -e? -i? --stdout --decompress --uncompress --force "
     "--keep --list --test "
     "--verbose --quiet --threads: --ultra --long? --no-check --check --no-progress --progress --memory: "
     "--rm!d "
@@ -59,7 +61,8 @@ def _classify_compressor(words: Words) -> CommandVerdict:
     )
     # In gzip, nothing takes back that it lists or tests.
     tests = "gzip" in words[0].display and any(map(_GZIP_SHOWS.fullmatch, (w.text or "" for w in words[1:])))
-    parsed = parse_options(words, _COMPRESS, allow_dynamic=prints_always or tests)
+    options = _PIGZ if words[0].text in {"pigz", "unpigz"} else _COMPRESS
+    parsed = parse_options(words, options, allow_dynamic=prints_always or tests)
     prints = parsed.has("-c", "-l", "-t", "--stdout", "--to-stdout", "--list", "--test")
     if prints or not parsed.operands:
         return merge([option_verdict(parsed), *map(reads, parsed.operands)])
@@ -80,7 +83,7 @@ def _classify_zstd(words: Words) -> CommandVerdict:
 
 def _classify_lz4(words: Words) -> CommandVerdict:
     parsed = parse_options(
-        words, "-123456789cdfklmqrtvz -B: -D:r --stdout --decompress --list --test --rm!d --fast?"
+        words, "-123456789cdfklmqrtvz -B? -D:r --stdout --decompress --list --test --rm!d --fast?"
     )
     prints = parsed.has("-c", "-t", "--stdout", "--test", "--list")
     # With one file and output to a pipe it prints; with a second one it writes that.
@@ -162,7 +165,9 @@ def _classify_tar_to_output(words: Words) -> CommandVerdict | None:
         return None
     # Which operands stand behind which folder is not looked for: all that is below them may be read.
     folders = [o.value for o in parsed.options if o.name in {"-C", "--directory"} and o.value is not None]
-    return merge(map(reads, [*folders, *parsed.operands]))
+    # bsdtar takes `@archive` for what is in an archive.
+    archives = [without_beginning(word, 1) for word in parsed.operands if word.prefix.startswith("@")]
+    return merge(map(reads, [*folders, *parsed.operands, *archives]))
 
 
 def _classify_tar(words: Words) -> CommandVerdict:
@@ -269,7 +274,7 @@ COMMANDS = (
     # They pass their options on to less, diff and the like.
     CommandSpec(
         names="zless zmore bzless bzmore xzless xzmore zstdless zdiff zcmp bzdiff bzcmp xzdiff xzcmp",
-        options="-NSRXFEeiInqsurwbyBlc -# -U: -C:",
+        options="-NSRXFEeiInqsurwbyBlcUC -#",
         allow_patterns=True,
     ),
     CommandSpec(names="unzip", classify=_classify_unzip, info_arguments="--help --version -v -h"),

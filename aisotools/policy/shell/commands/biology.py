@@ -6,11 +6,13 @@ Some take a URL for a file, and many write an index beside the file that they lo
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from aisotools.core.types import Effect
 from aisotools.policy.shell.expansion import Word, literal, name_set, without_beginning
 from aisotools.policy.shell.options import (
     CommandSpec,
+    ParsedCommand,
     Words,
     by_program,
     join_option_tables,
@@ -33,7 +35,7 @@ from aisotools.policy.shell.verdicts import (
 _SAM_COMMON = "-@: --threads: --verbosity: --input-fmt:k --input-fmt-option:k --reference:u"
 _SAM_GLOBAL = f"{_SAM_COMMON} --no-PG -T:u"
 _SAM_VIEW = (
-    "-bCSuh1HcBMnpPX -t:r -L:i -r: -R:r -N:i -q: -l: -m: -f: -F: -G: -s: -d: -D:r -e: -x: -O: -o:W -U:w "
+    "-bCSuh1HcBMnpPX -t:r -L:i -r: -R:r -N:i -q: -l: -m: -f: -F: -G: -s: -d: -D:p -e: -x: -O: -o:W -U:w "
     "--rf: --incl-flags: --ff: --excl-flags: --expr: --with-header --header-only --no-header --count "
     "--bam --fast "
     "--uncompressed --min-MQ: --read-group: --target-file:i --targets-file:i --require-flags: "
@@ -138,7 +140,22 @@ def _classify_samtools_view(words: Words) -> CommandVerdict:
     parsed = parse_options(words, f"{_SAM_GLOBAL} {_SAM_VIEW}", allow_dynamic=True)
     shows_header = parsed.has("-H", "--header-only") and {o.name for o in parsed.options} <= _SAM_HEADER
     look = reads_or_contacts if shows_header else _alignment
-    return merge([option_verdict(parsed), *(look(word) for word in parsed.operands[:1])])
+    files = parsed.operands[: 2 if parsed.has("-X", "--customized-index") else 1]
+    verdicts = [option_verdict(parsed), *_marked_files(parsed, _SAM_LISTS)]
+    return merge([*verdicts, *(look(word) for word in files)])
+
+
+_SAM_LISTS = name_set("-N --qname-file -R --read-group-file")
+_BCF_LISTS = name_set("-S --samples-file -T --targets-file -R --regions-file -M --mask-file")
+_LIST_MARK = re.compile(r"\^|(?:qry|gt):\^?")
+"""What may stand in front of a file with a list: all but what is in it, or for which of two files it is."""
+
+
+def _marked_files(parsed: ParsedCommand, options: frozenset[str]) -> Iterator[CommandVerdict]:
+    """Yield the verdicts on the files that have such a mark in front."""
+    for name, _, value in parsed.options:
+        if name in options and value is not None and (found := _LIST_MARK.match(value.prefix)):
+            yield reads(without_beginning(value, found.end()))
 
 
 _SAM_HEADER = name_set("-H --header-only -h --with-header --no-PG -S -@ --threads --verbosity")
@@ -183,6 +200,7 @@ def _classify_bcftools(words: Words) -> CommandVerdict:
     """Return the verdict on a subcommand of bcftools: its expressions may name files, or a script of Perl."""
     parsed = parse_options(words, join_option_tables(_BCF_COMMON, _BCF_SHOWS[words[0].text or ""]))
     verdicts = [option_verdict(parsed), *map(reads_or_contacts, parsed.operands)]
+    verdicts += _marked_files(parsed, _BCF_LISTS)
     for option in parsed.options:
         if option.name not in {"-i", "-e", "--include", "--exclude"} or option.value is None:
             continue
@@ -436,7 +454,7 @@ COMMANDS = (
     ),
     CommandSpec(
         names="minimap2",
-        options="-HDPaQLycY2 -k: -w: -j: -I: -d:w -f: -U: -e: -g: -r: -n: -m: -p: -N: -G: -F: -A: -B: -O: "
+        options="-HDPaQLycY2 -k: -w: -j:r -I: -d:w -f: -U: -e: -g: -r: -n: -m: -p: -N: -G: -F: -A: -B: -O: "
         "-E: -C: -z: -s: -u: -o:w -R: -t: -K: -x: -h --cs? --MD --eqx --seed: --secondary: --junc-bed:r "
         "--version --paf-no-hit --sam-hit-only --splice --for-only --rev-only --no-long-join "
         "--end-bonus: --score-N: --split-prefix:w",

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import pairwise
 
 from aisotools.core.types import Effect
-from aisotools.policy.shell.expansion import without_beginning
+from aisotools.policy.shell.expansion import Word, literal, without_beginning
 from aisotools.policy.shell.folders import join
 from aisotools.policy.shell.options import (
     CommandSpec,
@@ -52,7 +52,8 @@ _GREP = (
 
 _FILES_OF_READERS = {
     "wc": "--files0-from:L",
-    "du dust": "--files0-from:L -X:r --exclude-from:r",
+    "du": "--files0-from:L -X:r --exclude-from:r",
+    "dust": "--files0-from:L --files-from:L -X:r --config:r",
     **dict.fromkeys(
         (
             "md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum shasum b3sum",
@@ -62,7 +63,7 @@ _FILES_OF_READERS = {
     ),
     "hexdump hd": "-f:r",
     "findmnt": "-F:r --tab-file:r",
-    "locate plocate": "-d:r --database:r",
+    "locate plocate": "-d:p --database:p",
     "lsd": "--config-file:r",
     "procs": "--load-config:r --gen-completion:c",
     "units": "-f:r --file:r -L:w --log:w --history:w",
@@ -72,7 +73,7 @@ _FILES_OF_READERS = {
     "lslogins": "--wtmp-file:r --btmp-file:r --lastlog-file:r",
     "mcookie": "-f:r --file:r",
     "figlet": "-f:r -d:r -C:r",
-    "pwgen": "-H:r --sha1:r",
+    "cpuid": "-f:r --file:r",
 }
 """Options of programs that take any: those that name a file, or follow what one names, as in a table."""
 
@@ -91,7 +92,18 @@ def _classify_reader(words: Words) -> CommandVerdict:
 def _classify_printer(words: Words) -> CommandVerdict:
     """Return the verdict on the options by which a program that only prints reads or writes files."""
     table = _file_options(program_name(words[0].text or ""))
-    return merge(role_verdict(role, value, name) for name, role, value in _listed_options(words, table))
+    options = merge(role_verdict(role, value, name) for name, role, value in _listed_options(words, table))
+    if words[0].text == "users":
+        return merge([options, *map(reads, parse_options(words, "*").operands)])
+    if words[0].text == "pwgen":
+        seeds = _listed_options(words, parse_option_table("-H:r --sha1:r"))
+        return merge([options, *(reads(_before_mark(seed.value, "#")) for seed in seeds if seed.value)])
+    return options
+
+
+def _before_mark(word: Word, mark: str) -> Word:
+    """Return what a word has in front of a mark: `path#seed`."""
+    return word if word.text is None else literal(word.text.partition(mark)[0])
 
 
 def _listed_options(words: Words, table: Mapping[str, OptionSpec]) -> Iterator[ParsedOption]:
@@ -392,9 +404,9 @@ COMMANDS = (
     ),
     CommandSpec(
         names="file",
-        options="-bikLhNnprsv0cdEZ -F: -f:r -e: -m:r -P: -C!s -z!x --brief --mime --mime-type "
+        options="-bikLhNnprsv0cdEZ -F: -f:r -e: -m:p -P: -C!s -z!x --brief --mime --mime-type "
         "--mime-encoding --extension --dereference --no-dereference --separator: --files-from:r --exclude: "
-        "--magic-file:r --keep-going --raw --print0 --checking-printout --compile!s --uncompress!x "
+        "--magic-file:p --keep-going --raw --print0 --checking-printout --compile!s --uncompress!x "
         "--uncompress-noreport!x",
         allow_patterns=True,
     ),
@@ -418,9 +430,15 @@ COMMANDS = (
     ),
     CommandSpec(
         names="yamllint jsonlint json_verify",
-        options="-sq -d: -c:r -f: --strict --format: --no-warnings --config-data: --config-file:r -t: "
-        "--list-files",
-        operands="r",
+        classify=by_program(
+            {
+                "yamllint": "-s -d: -c:r -f: --strict --format: --no-warnings --config-data: "
+                "--config-file:r --list-files",
+                # There are several of the name.
+                "jsonlint": "-sqcpdtfS --strict --format --quiet --compact --sort-keys --allow",
+                "json_verify": "-qcsu",
+            }
+        ),
     ),
     CommandSpec(names="ldconfig", options="-pvNX -C:r --print-cache -f:r", classify=_classify_ldconfig),
     CommandSpec(names="sensors", options="-AujvhC -f -c:r", operands="."),
@@ -506,14 +524,14 @@ COMMANDS = (
     CommandSpec(
         names="javap",
         options="-version -c -v -p -s -l -verbose -private -protected -public -package -constants -sysinfo "
-        "-classpath:r -cp:r --class-path:r --module: -m:",
+        "-classpath:p -cp:p --class-path:p --module: -m:",
         one_dash=True,
         operands="r",
         info_arguments="-version --version --help -help",
     ),
     CommandSpec(
         names="nm size objdump llvm-nm llvm-size llvm-objdump",
-        options="-aACDdgnuprhtTxsflBovP -S!L -j: -M: -m: -b: --demangle? --no-demangle --defined-only "
+        options="-aACDdgmnuprhtTxsflBovP -S!L -j: -M: -b: --demangle? --no-demangle --defined-only "
         "--undefined-only --dynamic --disassemble? "
         "--syms --plugin:x --extern-only --print-size --size-sort --numeric-sort --reverse-sort "
         "--format: --radix: --totals "

@@ -51,8 +51,8 @@ _BAT = (
     "--strip-ansi: --set-terminal-title"
 )
 _MAN = (
-    "-afkKIiwW7DdhuV -C:u -R: -L: -m: -M:r -S: -s: -e: -P:x -r: -E: -p: -l!r -t!u -T?u -X?u -Z!u -H?x --all "
-    "--whatis --apropos --where --path --where-cat --locale: --systems: --manpath:r --sections: "
+    "-afkKIiwW7DdhuV -C:u -R: -L: -m: -M:p -S: -s: -e: -P:x -r: -E: -p: -l!r -t!u -T?u -X?u -Z!u -H?x --all "
+    "--whatis --apropos --where --path --where-cat --locale: --systems: --manpath:p --sections: "
     "--extension: --ignore-case --match-case --regex --wildcard --names-only --pager:x --prompt: "
     "--encoding: --no-hyphenation --no-justification --html?x --warnings? --global-apropos --local-file!r "
     "--config-file:u --update!c"
@@ -118,6 +118,7 @@ _PANDOC = (
     "-L:x --pdf-engine:x --self-contained!n --embed-resources!n --data-dir:u --defaults:u -d:u --mathjax? "
     "--katex? --track-changes:"
 )
+_PANDOC_FILES = re.compile(r"(?:bibliography|csl|citation-abbreviations)[=:]")
 _PANDOC_PRINTS = re.compile(
     r"(?:plain|markdown\w*|gfm|commonmark\w*|html[45]?|json|rst|latex|native|org|asciidoc|mediawiki|man|csv|jats"
     r"|docbook)(?:[+-]\w+)*"
@@ -127,15 +128,15 @@ _PANDOC_PRINTS = re.compile(
 # What these compute they note beside the file, in FILE.aux.xml.
 _GDAL = (
     "-al -so -q -ro -where: -json -stats!c -approx_stats!c "
-    "-mm -hist!c -nomd -noct -checksum -proj4 -nogcp -geom:"
+    "-mm -hist!c -nomd -noct -checksum -proj4 -nogcp -geom?"
 )
 _GDAL_LOCAL = re.compile(r"/vsi(?:zip|gzip|tar|7z|rar)/(?!.*vsi)(?!.*:)", re.DOTALL)
 
 
 _GDAL_TABLES = {
-    "gdallocationinfo": "-xml -lifonly -valonly -b: -overview: -l_srs: -geoloc -wgs84 -E -field_sep:",
+    "gdallocationinfo": "-xml -lifonly -valonly -b: -overview: -l_srs:r -geoloc -wgs84 -E -field_sep:",
     "gdalsrsinfo": "-o: -e -single_line",
-    "gdaltransform": "-i -s_srs: -t_srs: -ct: -order: -tps -rpc -geoloc -output_xy -E -field_sep:",
+    "gdaltransform": "-i -s_srs:r -t_srs:r -ct:r -order: -tps -rpc -geoloc -output_xy -E -field_sep:",
 }
 _REFERENCE_SYSTEM = re.compile(r"(?:EPSG|ESRI|IAU|OGC|CRS):\w+", re.IGNORECASE)
 
@@ -188,6 +189,13 @@ def _classify_pandoc(words: Words) -> CommandVerdict:
     verdicts = [option_verdict(parsed), *(role_verdict("i", word, "") for word in parsed.operands)]
     if not parsed.has("--sandbox"):  # formats such as LaTeX, RST and Org include other files
         verdicts.append(CommandVerdict(unresolved=(UNKNOWN_WORDS,)))
+    verdicts += [
+        role_verdict("i", without_beginning(value, found.end()), "")
+        for option in parsed.options
+        if option.name in {"-M", "--metadata"}
+        and (value := option.value) is not None
+        and (found := _PANDOC_FILES.match(value.prefix))
+    ]
     if parsed.has("-o", "--output"):
         verdicts.append(uncertain("pandoc may run a program to make that"))
     prints = target is None or _PANDOC_PRINTS.fullmatch(target.text or "")
@@ -346,7 +354,7 @@ COMMANDS = (
     CommandSpec(names="man", classify=_classify_man),
     CommandSpec(
         names="apropos whatis",
-        options="-dverwalk -s: -m: -M:r -L: -C:u --exact --regex --wildcard --and --sections: --long",
+        options="-dverwalk -s: -m: -M:p -L: -C:u --exact --regex --wildcard --and --sections: --long",
         operands=".",
     ),
     CommandSpec(
@@ -397,9 +405,9 @@ COMMANDS = (
         classify=subcommands(
             Subcommand(
                 names="list, -l, dicts, dump dicts, dump modes, munch, expand, soundslike, config",
-                options="--lang: --mode: -d: --master: --encoding: -H -t -e --ignore-case --ignore:",
+                options="--lang: --mode: -d:r --master:r --encoding: -H -t -e --ignore-case --ignore:",
             ),
-            options="-d: -H --lang: --mode: --encoding:",
+            options="-d:r -H --lang: --mode: --encoding:",
             reason="changes the file that it checks",
         ),
         info_arguments="--help --version -v",

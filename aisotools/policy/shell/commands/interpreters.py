@@ -7,7 +7,7 @@ import re
 from typing import Literal, get_args
 
 from aisotools.core.types import AbsentNames, Effect
-from aisotools.policy.shell.expansion import literal, name_set
+from aisotools.policy.shell.expansion import literal, name_set, without_beginning
 from aisotools.policy.shell.folders import START
 from aisotools.policy.shell.options import (
     CommandSpec,
@@ -284,7 +284,11 @@ def _classify_ctags(words: Words) -> CommandVerdict:
     )
     prints = len(words) > 1 and words[1].text == "-x"
     verdict = NO_EFFECT if prints else uncertain("ctags writes a file of names")
-    return merge([option_verdict(parsed), verdict, *map(reads, parsed.operands)])
+    # Lists of names may lie in files.
+    lists = [o.value for o in parsed.options if o.name in {"-I", "-h", "--exclude"} and o.value is not None]
+    verdicts = [reads(value) for value in lists if value.prefix.startswith(("/", "."))]
+    verdicts += [reads(without_beginning(value, 1)) for value in lists if value.prefix.startswith("@")]
+    return merge([option_verdict(parsed), verdict, *verdicts, *map(reads, parsed.operands)])
 
 
 def _classify_terraform(words: Words) -> CommandVerdict:
@@ -375,11 +379,12 @@ COMMANDS = (
         names="go",
         classify=subcommands(
             Subcommand(
-                names="version, env, help, doc",
+                names="env, help, doc",
                 options="-json -m -v -w!c -u!c -all -src -cmd -short -c -changed",
                 one_dash=True,
                 operands=".",
             ),
+            Subcommand(names="version", options="-json -m -v", one_dash=True, operands="r"),
             reason=_RUNS_CODE,
         ),
         info_arguments="version env help",
@@ -460,7 +465,7 @@ COMMANDS = (
         classify=by_program(
             {
                 "diffstat": "-bcdhklmqstuvCEKRTV -D:r -S:r -e:w -o:w -f: -n: -N: -p: -r: -w:",
-                "lsdiff": "-nNsEzHhv -p: -i: -x: -F: -#: --line-number --number-files --hunks: --lines: "
+                "lsdiff": "-nNsEzHhv -p: -i: -x: -F: --line-number --number-files --hunks: --lines: "
                 "--files: --strip-match: --strip: --addprefix: --status --empty-files-as-removed --include: "
                 "--exclude: --decompress --with-filename --no-filename --verbose",
             }

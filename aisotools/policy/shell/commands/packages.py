@@ -124,7 +124,7 @@ _HELPS = "--help -h"
 COMMANDS = (
     CommandSpec(
         names="dpkg dpkg-query",
-        options="-lLSspW -I:r -c:r -f: -V --list --listfiles --search --status --print-avail "
+        options="-lLSspW -I:r -c:r -f:r -V --list --listfiles --search --status --print-avail "
         "--print-architecture "
         "--get-selections? --show --showformat: --info:r --contents:r --audit --verify --no-pager "
         "--print-foreign-architectures --compare-versions",
@@ -175,7 +175,8 @@ COMMANDS = (
                 names="config",
                 classify=_shows_conda_settings,
             ),
-            Subcommand(names="compare, package --which, config list, config sources", options=_CONDA_LIST),
+            Subcommand(names="compare", options=_CONDA_LIST, operands="r"),
+            Subcommand(names="package --which, config list, config sources", options=_CONDA_LIST),
             reason=_INSTALLS,
             helps=_HELPS,
         ),

@@ -55,6 +55,7 @@ _FIND_TESTS_WITH_VALUE = name_set(
 )
 _FIND_FILES = frozenset(("-newer", "-anewer", "-cnewer", "-samefile"))
 _FIND_NEWER = re.compile(r"-newer[aBcm][aBcmt]")
+_FIND_NEWER_FILE = re.compile(r"-newer[aBcm][aBcm]")
 _FIND_RUNNERS = frozenset(("-exec", "-execdir", "-ok", "-okdir"))
 _FIND_WRITERS = frozenset(("-fprint", "-fprint0", "-fls", "-fprintf"))
 
@@ -271,7 +272,7 @@ def _classify_find(words: Words) -> CommandVerdict:
             del rest[: end + 1]
             continue
         value = rest.pop(0) if rest else None
-        if value is not None and predicate in _FIND_FILES:
+        if value is not None and (predicate in _FIND_FILES or _FIND_NEWER_FILE.fullmatch(predicate)):
             verdicts.append(reads(value))
         if predicate in _FIND_TESTS_WITH_VALUE or _FIND_NEWER.fullmatch(predicate):
             if value is not None and value.may_split and not _becomes_no_predicate(value):
