@@ -33,6 +33,7 @@ from aisotools.policy.shell.expansion import (
     Word,
     expand,
     expand_value,
+    literal,
 )
 from aisotools.policy.shell.folders import (
     START,
@@ -365,7 +366,7 @@ class _ShellAnalysis:
                 for word, is_bare in zip(words, bare, strict=True)
             ]
             self.name_folders |= folders if any(bare) else frozenset()
-        if words and words[0].text in _SETS_VARIABLES:
+        if words and program_name(words[0].text or "") in _SETS_VARIABLES:
             values += words[1:]
         if values and len(self._values) < _MAX_NAMED_WORDS:
             self._values |= dict.fromkeys(relocate(_named_by(values), folders or frozenset((START,))))
@@ -402,7 +403,7 @@ class _ShellAnalysis:
         It is one line, or what begins a further line could be a command of the program instead of SQL. No
         other redirection may stand in for it: the last one counts, and here-documents are not among them.
         """
-        if not words or words[0].text not in _RUNS_INPUT or self._has_here_document:
+        if not words or program_name(words[0].text or "") not in _RUNS_INPUT or self._has_here_document:
             return None
         inputs = [one for one in command.redirects if "<" in one.operator or one.descriptor == "0"]
         if len(inputs) != 1 or inputs[0].operator != "<<<" or inputs[0].descriptor not in {"", "0"}:
@@ -437,9 +438,17 @@ class _ShellAnalysis:
             if "/" in program and not program_name(program):
                 verdict = merge([verdict, reads(words[0])])
         else:
+            # Nothing depends on how the program is written, but a trial has to start the same one.
+            words = (literal(name), *words[1:])
             verdict = merge([classify_by_spec(spec, words), classify_response_files(words), obeyed])
+            if verdict.unknown and name != program:
+                verdict = dataclasses.replace(verdict, unknown=_named_as(verdict.unknown, name, program))
             self._commands += verdict.spellings
         return verdict if verdict.certain else dataclasses.replace(verdict, named=_named_by(words[1:]))
+
+
+def _named_as(commands: Iterable[tuple[str, ...]], name: str, program: str) -> tuple[tuple[str, ...], ...]:
+    return tuple((program, *words[1:]) if words[0] == name else words for words in commands)
 
 
 def _inner_folders(folders: Folders, folder: str | None) -> Folders:

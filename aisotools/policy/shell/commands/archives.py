@@ -60,7 +60,7 @@ def _classify_compressor(words: Words) -> CommandVerdict:
         word.text in {"-c", "-dc", "-cd", "-cdf", "--stdout", "--to-stdout"} for word in words
     )
     # In gzip, nothing takes back that it lists or tests.
-    tests = "gzip" in words[0].display and any(map(_GZIP_SHOWS.fullmatch, (w.text or "" for w in words[1:])))
+    tests = words[0].text == "gzip" and any(map(_GZIP_SHOWS.fullmatch, (w.text or "" for w in words[1:])))
     options = _PIGZ if words[0].text in {"pigz", "unpigz"} else _COMPRESS
     parsed = parse_options(words, options, allow_dynamic=prints_always or tests)
     prints = parsed.has("-c", "-l", "-t", "--stdout", "--to-stdout", "--list", "--test")

@@ -143,7 +143,7 @@ _REFERENCE_SYSTEM = re.compile(r"(?:EPSG|ESRI|IAU|OGC|CRS):\w+", re.IGNORECASE)
 
 def _classify_gdal(words: Words) -> CommandVerdict:
     """Return the verdict on programs of GDAL: a path may name a file system of theirs, or a service."""
-    parsed = parse_options(words, _GDAL_TABLES.get(words[0].display, _GDAL), one_dash=True)
+    parsed = parse_options(words, _GDAL_TABLES.get(words[0].text or "", _GDAL), one_dash=True)
     verdicts = [option_verdict(parsed, program=words[0].display)]
     for word in parsed.operands:
         if _REFERENCE_SYSTEM.fullmatch(word.text or ""):

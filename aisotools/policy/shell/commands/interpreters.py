@@ -81,7 +81,7 @@ _PYTHON_MODULE_HELP = name_set(
 )
 _INSTALLED_MODULES = frozenset(("numpy.f2py", "IPython", "build"))
 """Of these, those that are not of Python's own library."""
-_PYTHON_3 = frozenset(("python", "python3"))
+_PYTHON_3 = re.compile(r"python(?:-?3[0-9.]*)?")
 _RUNS_MODULES = {
     modules: CommandVerdict(absent=(AbsentNames(START, modules=modules),))
     for modules in get_args(Literal["standard", "any"])
@@ -109,7 +109,7 @@ def _classify_python(words: Words) -> CommandVerdict:
     # Python looks for modules in the current folder first, but for these two options.
     is_library = module in _PYTHON_MODULES and module not in _INSTALLED_MODULES
     is_known = is_library or (module in _PYTHON_MODULE_HELP and module not in _INSTALLED_MODULES)
-    modules = "standard" if is_known and words[0].display.rpartition("/")[2][:7] in _PYTHON_3 else "any"
+    modules = "standard" if is_known and _PYTHON_3.fullmatch(words[0].text or "") else "any"
     shadows = NO_EFFECT if flags & {"-I", "-P"} else _RUNS_MODULES[modules]
     if module in {"pip", "pipx", "uv", "conda"}:
         return merge([CommandVerdict(commands=((literal(module), *arguments),)), shadows])

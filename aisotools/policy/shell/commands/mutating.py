@@ -70,10 +70,10 @@ def _classify_cp(words: Words) -> CommandVerdict:
     """Return the verdict on cp and install: copies of links are links, below a folder as well."""
     parsed = parse_options(words, _COPY)
     sources, targets = copy_targets(parsed)
-    is_link = words[0].display.endswith("cp") and parsed.has("-s", "--symbolic-link")
+    is_link = words[0].text == "cp" and parsed.has("-s", "--symbolic-link")
     made = CommandVerdict(made=_made_names(parsed, is_link=is_link))
     verdicts = [_writes_files(words), option_verdict(parsed), *map(reads, sources), *targets, made]
-    if words[0].display.endswith("cp") and parsed.has("-l", "--link"):
+    if words[0].text == "cp" and parsed.has("-l", "--link"):
         verdicts += map(_shares_content, sources)
     if parsed.has("-L", "--dereference", "-H") and parsed.has("-r", "-R", "-a", "--recursive", "--archive"):
         # What links below a folder lead to is copied as well.
@@ -126,7 +126,7 @@ def _classify_mv(words: Words) -> CommandVerdict:
     if any(operand.display == "/dev/null" for operand in parsed.operands[-1:]):
         verdicts.append(has_effect(Effect.DESTRUCTIVE, "a file moved to /dev/null is gone"))
     # How `rename` makes new names of old ones is a program of its own.
-    made = (MadeName(START),) if words[0].display.endswith("rename") else _made_names(parsed)
+    made = (MadeName(START),) if words[0].text == "rename" else _made_names(parsed)
     if parsed.has("--exchange"):
         made += tuple(MadeName(name.source, name.name) for name in made)
     return merge([*verdicts, CommandVerdict(made=made)])

@@ -99,7 +99,7 @@ _BIOAWK_FUNCTIONS = name_set("gc meanqual qualcount reverse revcomp translate tr
 
 
 def _classify_awk(words: Words) -> CommandVerdict:
-    is_bioawk = words[0].display.endswith("bioawk")
+    is_bioawk = words[0].text == "bioawk"
     functions = _BIOAWK_FUNCTIONS if is_bioawk else frozenset()
     parsed = parse_options(words, _BIOAWK if is_bioawk else _AWK, posix=True)
     if not parsed.operands or _program_of(parsed.operands[0]) is None:

@@ -117,7 +117,7 @@ def _starts_in(parsed: ParsedCommand, *options: str) -> CommandVerdict:
 
 def _classify_shell_program(words: Words) -> CommandVerdict:
     """Return the verdict on a shell: the text after -c is known, a script file or standard input is not."""
-    name = (words[0].text or "").rpartition("/")[2]
+    name = words[0].text or ""
     parsed = parse_options(
         words,
         "-abefhkmnptuvxBCEHPT -c -o: -i!u -l!u -s!u -r --norc --noprofile --posix --login!u",
