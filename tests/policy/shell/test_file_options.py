@@ -594,6 +594,8 @@ bsdtar -cf - @F
 dpkg -f F
 go version F
 go version -m F
+apt show ./F
+apt-cache depends --installed ./F
 conda compare F
 find . -neweraa F
 find . -newercm F

@@ -134,9 +134,9 @@ _GDAL_LOCAL = re.compile(r"/vsi(?:zip|gzip|tar|7z|rar)/(?!.*vsi)(?!.*:)", re.DOT
 
 
 _GDAL_TABLES = {
-    "gdallocationinfo": "-xml -lifonly -valonly -b: -overview: -l_srs:r -geoloc -wgs84 -E -field_sep:",
+    "gdallocationinfo": "-xml -lifonly -valonly -b: -overview: -l_srs: -geoloc -wgs84 -E -field_sep:",
     "gdalsrsinfo": "-o: -e -single_line",
-    "gdaltransform": "-i -s_srs:r -t_srs:r -ct:r -order: -tps -rpc -geoloc -output_xy -E -field_sep:",
+    "gdaltransform": "-i -s_srs: -t_srs: -ct: -order: -tps -rpc -geoloc -output_xy -E -field_sep:",
 }
 _REFERENCE_SYSTEM = re.compile(r"(?:EPSG|ESRI|IAU|OGC|CRS):\w+", re.IGNORECASE)
 
@@ -145,6 +145,8 @@ def _classify_gdal(words: Words) -> CommandVerdict:
     """Return the verdict on programs of GDAL: a path may name a file system of theirs, or a service."""
     parsed = parse_options(words, _GDAL_TABLES.get(words[0].text or "", _GDAL), one_dash=True)
     verdicts = [option_verdict(parsed, program=words[0].display)]
+    systems = (o.value for o in parsed.options if o.name.endswith("_srs") and o.value is not None)
+    verdicts += [reads(word) for word in systems if not _REFERENCE_SYSTEM.fullmatch(word.text or "")]
     for word in parsed.operands:
         if _REFERENCE_SYSTEM.fullmatch(word.text or ""):
             continue

@@ -284,10 +284,12 @@ def _classify_ctags(words: Words) -> CommandVerdict:
     )
     prints = len(words) > 1 and words[1].text == "-x"
     verdict = NO_EFFECT if prints else uncertain("ctags writes a file of names")
-    # Lists of names may lie in files.
-    lists = [o.value for o in parsed.options if o.name in {"-I", "-h", "--exclude"} and o.value is not None]
-    verdicts = [reads(value) for value in lists if value.prefix.startswith(("/", "."))]
-    verdicts += [reads(without_beginning(value, 1)) for value in lists if value.prefix.startswith("@")]
+    verdicts = []
+    for name, _, value in parsed.options:  # lists of names may lie in files
+        if name in {"-I", "--exclude"} and value is not None and value.prefix.startswith("@"):
+            verdicts.append(reads(without_beginning(value, 1)))
+        elif name == "-I" and value is not None and value.prefix.startswith(("/", ".")):
+            verdicts.append(reads(value))
     return merge([option_verdict(parsed), verdict, *verdicts, *map(reads, parsed.operands)])
 
 

@@ -15,6 +15,7 @@ from aisotools.policy.shell.verdicts import (
     NO_EFFECT,
     CommandVerdict,
     merge,
+    reads,
     reads_or_contacts,
     uncertain,
 )
@@ -119,6 +120,12 @@ def _shows_formulae(words: Words) -> CommandVerdict:
     return merge([option_verdict(parsed), *doubts])
 
 
+def _shows_packages(words: Words) -> CommandVerdict:
+    """Return the verdict on what apt says of packages, of which one with a slash in it may be a file."""
+    parsed = parse_options(words, _APT, allow_dynamic=True)
+    return merge([option_verdict(parsed), *(reads(word) for word in parsed.operands if "/" in word.display)])
+
+
 _HELPS = "--help -h"
 
 COMMANDS = (
@@ -186,11 +193,11 @@ COMMANDS = (
         names="apt apt-get apt-cache",
         classify=subcommands(
             Subcommand(
-                names="list, show, search, policy, depends, rdepends, showpkg, showsrc, madison, "
-                "pkgnames, stats, "
-                "dump, unmet, help, moo",
+                names="list, search, policy, showpkg, showsrc, madison, pkgnames, stats, dump, unmet, "
+                "help, moo",
                 options=_APT,
             ),
+            Subcommand(names="show, depends, rdepends", classify=_shows_packages),
             reason=_CHANGES_INSTALLED,
         ),
     ),

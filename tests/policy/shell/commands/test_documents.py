@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aisotools.policy.shell.commands.documents import COMMANDS
-from tests.policy.shell.commands.verdicts import wrong_effects
+from tests.policy.shell.commands.verdicts import verdict, wrong_effects
 
 EFFECTS = [
     ("less a", "read_only"),
@@ -28,6 +28,7 @@ EFFECTS = [
     ("identify 'msl:x'", "local_mutation?"),
     ("ffprobe a.mp4", "read_only"),
     ("ffprobe http://h/a", "remote_action"),
+    ("gdaltransform -s_srs EPSG:4326 -t_srs EPSG:3857", "read_only"),
     ("ffmpeg -version", "read_only"),
     ("ffmpeg -i a b", "local_mutation?"),
 ]
@@ -35,3 +36,8 @@ EFFECTS = [
 
 def test_effect_and_certainty() -> None:
     assert wrong_effects(COMMANDS, EFFECTS) == {}
+
+
+def test_a_system_of_coordinates_by_its_code_is_no_file() -> None:
+    text = "gdaltransform -s_srs EPSG:4326 -t_srs a.prj"
+    assert verdict(COMMANDS, text).reads == ("a.prj",)
