@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -183,8 +183,7 @@ def make_bad(path: Path, kind: str) -> None:
     elif kind == "a FIFO":
         os.mkfifo(path)
     elif kind == "a socket":
-        with socket.socket(socket.AF_UNIX) as server:
-            server.bind(os.path.relpath(path))  # the path of a socket has an end
+        os.mknod(path, stat.S_IFSOCK | 0o600)  # the path that a socket is bound to has to be short
     else:
         path.write_text("{}\n")
         path.chmod(0)
