@@ -56,6 +56,11 @@ class PooledVariables:
         live: object = self._sandbox.live
         return live.variables if isinstance(live, SupportsSnapshots) else None
 
+    @property
+    def _live_processes(self) -> SupportsSnapshotProcesses | None:
+        live: object = self._live
+        return live if isinstance(live, SupportsSnapshotProcesses) else None
+
     def note_call(self, call_id: str) -> None:
         """Note that the live sandbox gets a call."""
         _remember(self._calls, call_id)
@@ -74,32 +79,28 @@ class PooledVariables:
 
     def pids(self) -> Collection[int]:
         """Return the process ids of the parked processes; see `SupportsSnapshotProcesses`."""
-        live: object = self._live
-        return live.pids() if isinstance(live, SupportsSnapshotProcesses) else ()
+        return () if (live := self._live_processes) is None else live.pids()
 
     def frozen_pids(self) -> Collection[int]:
         """Return the workers that were undone and stay stopped; see `SupportsSnapshotProcesses`."""
-        live: object = self._live
-        return live.frozen_pids() if isinstance(live, SupportsSnapshotProcesses) else ()
+        return () if (live := self._live_processes) is None else live.frozen_pids()
 
     async def settled(self) -> None:
         """Wait until `pids` is complete; see `SupportsSnapshotProcesses`."""
-        live: object = self._live
-        if isinstance(live, SupportsSnapshotProcesses):
+        if (live := self._live_processes) is not None:
             await live.settled()
 
     def prepare(self, call_id: str) -> None:
         """Begin the part of `restore` that changes nothing; see `SupportsSnapshotProcesses`."""
-        live: object = self._live
-        if isinstance(live, SupportsSnapshotProcesses):
+        if (live := self._live_processes) is not None:
             live.prepare(call_id)
 
     @asynccontextmanager
     async def hold(self, stopped: Collection[int] = ()) -> AsyncIterator[None]:
         """Let no call run within the context, and keep the live sandbox; see `SupportsSnapshotProcesses`."""
         async with self._sandbox.use_live():
-            live: object = self._live
-            async with live.hold(stopped) if isinstance(live, SupportsSnapshotProcesses) else nullcontext():
+            live = self._live_processes
+            async with nullcontext() if live is None else live.hold(stopped):
                 yield
 
     def points(self) -> Sequence[VariablePoint]:

@@ -173,6 +173,15 @@ async def test_a_sound_ledger_is_shown_exported_and_verified(
     assert run("verify", str(path), environ=environ) == (0, [f"{path}: {len(shown)} records are sound."])
 
 
+async def one_ledger(open_session: OpenSession) -> Path:
+    """Return the ledger of a session, which is closed."""
+    session = open_session(MockTool("look"), approver=AllowAll(), session_key="mine")
+    await session.call("look")
+    await session.close()
+    assert session.log_path is not None
+    return session.log_path
+
+
 def make_bad(path: Path, kind: str) -> None:
     if kind == "a link to itself":
         path.symlink_to(path.name)
@@ -206,11 +215,7 @@ async def test_a_ledger_that_cannot_be_read_is_named_and_the_others_are_looked_a
 ) -> None:
     if kind == "unreadable" and not os.geteuid():
         pytest.skip("root may read everything")
-    session = open_session(MockTool("look"), approver=AllowAll(), session_key="mine")
-    await session.call("look")
-    await session.close()
-    path = session.log_path
-    assert path is not None
+    path = await one_ledger(open_session)
     environ = {**environ, "XDG_STATE_HOME": str(path.parent.parent.parent)}
     assert log.ledger_folder(environ) == path.parent
     status, shown = run("show", environ=environ)
@@ -240,11 +245,7 @@ async def test_a_ledger_that_cannot_be_read_is_named_and_the_others_are_looked_a
 async def test_a_file_beside_a_ledger_that_cannot_be_read_is_named(
     open_session: OpenSession, environ: dict[str, str], name: str, kind: str
 ) -> None:
-    session = open_session(MockTool("look"), approver=AllowAll(), session_key="mine")
-    await session.call("look")
-    await session.close()
-    path = session.log_path
-    assert path is not None
+    path = await one_ledger(open_session)
     environ = {**environ, "XDG_STATE_HOME": str(path.parent.parent.parent)}
     beside = path.with_suffix(".head") if name == "mine.head" else path.parent / name
     beside.unlink()

@@ -33,11 +33,10 @@ _FREEZE_POLL_S = 0.0002  # spin this long before sleeping: most signals arrive w
 _FREEZE_ROUNDS = 20  # a fork bomb is stopped in about three; the rest is a bound
 _STOPPED = ord("T")
 _HELD = frozenset(b"Tt")  # thread states: stopped, traced
-_NOT_RUNNING = frozenset(b"TtZXx")  # thread states: stopped, traced, zombie, dead
+_ENDED = b"ZXx"  # zombie, dead
+_NOT_RUNNING = _HELD | frozenset(_ENDED)
 _WAITING = frozenset(b"D")  # in an uninterruptible sleep
 _ON_CPU_OR_DISK = frozenset(b"RD")  # running, or in an uninterruptible sleep
-_GONE = b"ZXx"  # zombie, dead
-_ENDED = frozenset({b"Z", b"X", b"x"})
 _EXITING = 0x4  # PF_EXITING of the kernel's include/linux/sched.h
 
 
@@ -203,7 +202,8 @@ def descendants(
         while todo or (worker and worker not in found and is_below(worker, root)):
             # After an undo, the worker is the child of a snapshot.
             pid = todo.pop() if todo else worker
-            found |= {pid} & {worker}
+            if pid == worker:
+                found.add(pid)
             try:
                 threads = os.listdir(f"/proc/{pid}/task")
             except OSError:
@@ -295,7 +295,7 @@ def find_background_processes(
 def _is_zombie(pid: int) -> bool:
     """Return whether a process is listed and has ended. One that is gone may have left another."""
     states = _thread_states(pid)
-    return bool(states) and not states.strip(_GONE)
+    return bool(states) and not states.strip(_ENDED)
 
 
 def number_inside(pid: int) -> int:
