@@ -370,7 +370,7 @@ class SnapshotHistory:
         self, connection: WorkerConnection, snapshot: ForkSnapshot, *, check: bool = False
     ) -> tuple[ForkSocket, tuple[str, ...]]:
         try:
-            if (ahead := self._ahead) is not None and ahead.snapshot is snapshot:
+            if (ahead := self._ahead) is not None and ahead.snapshot is snapshot and not check:
                 self._ahead = None
                 if woken := await ahead.take():
                     return woken
