@@ -26,7 +26,7 @@ from aisotools.session.approvers import default_approver
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment
 from aisotools.session.previews import Previewer, digest_of_file
-from aisotools.tools.adapter import definition_of, hints_of
+from aisotools.tools.adapter import definition_of, hints_of, supports
 from aisotools.tools.validation import is_number
 from aisotools.workspace.protected_names import AllowedNames
 from aisotools.workspace.stamps import NAMED
@@ -239,7 +239,7 @@ class ApprovalManager:
         Not if that takes the place of another sandbox: the call may never run. Return the start, if any.
         """
         # Race: of two questions at once only one gets the last free place, so it is taken here and now.
-        if isinstance(sandbox, SupportsPlaces):
+        if supports(sandbox, SupportsPlaces):
             starting = sandbox.start_at_once()
             if starting is None:
                 return None

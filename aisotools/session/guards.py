@@ -42,6 +42,7 @@ from aisotools.policy.trials import TrialLookups, why_not_tried
 from aisotools.session.host_calls import WorkLeft
 from aisotools.session.path_rules import PathRules
 from aisotools.session.previews import describe_differences
+from aisotools.tools.adapter import supports
 from aisotools.workspace.host_files import chooses_code
 from aisotools.workspace.import_roots import (
     keep_block_first,
@@ -90,7 +91,7 @@ def foresee_refusal(
         return None
     try:
         for guard in env.guards:
-            if isinstance(guard, SupportsForesight):
+            if supports(guard, SupportsForesight):
                 guard.foresee(decision.prepared)
     except ToolError as error:
         return error
@@ -139,7 +140,7 @@ async def leave_guards(
     failure: Exception | None = None
     for guard in reversed(entered):
         try:
-            if has_run or not isinstance(guard, SupportsWithdrawal):
+            if has_run or not supports(guard, SupportsWithdrawal):
                 result = await guard.after(prepared, result)
             else:
                 await guard.withdraw(prepared)
@@ -485,7 +486,7 @@ class ReadGuard:
 
 
 def _touches_of(prepared: PreparedCall) -> Sequence[FileTouch]:
-    return prepared.tool.touches(prepared.arguments) if isinstance(prepared.tool, SupportsTouches) else ()
+    return prepared.tool.touches(prepared.arguments) if supports(prepared.tool, SupportsTouches) else ()
 
 
 def is_file_tool(prepared: PreparedCall, tool: str, operation: str) -> bool:

@@ -86,7 +86,7 @@ from aisotools.session.undo_steps import (
     refuse_for_system,
 )
 from aisotools.session.writers import WriterWatch
-from aisotools.tools.adapter import undo_path
+from aisotools.tools.adapter import supports, undo_path
 from aisotools.workspace.checkpoints.moves import UndoResult
 from aisotools.workspace.checkpoints.scan import ProgressCallback, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
@@ -164,7 +164,7 @@ class WorkspaceHistory:
     @property
     def _variables(self) -> VariableHistory | None:
         # Of a sandbox in a pool it is known only once it has been live.
-        return self._sandbox.variables if isinstance(self._sandbox, SupportsSnapshots) else None
+        return self._sandbox.variables if supports(self._sandbox, SupportsSnapshots) else None
 
     def use_record(self, record: Record) -> None:
         """Refuse what cannot be recorded; see `UndoHistory.use_record`."""

@@ -47,6 +47,7 @@ from aisotools.policy.enforcement import (
     rewrite_globs,
 )
 from aisotools.policy.rules import Policy, Rule
+from aisotools.tools.adapter import supports
 from aisotools.workspace.path_lookup import NameOf
 from aisotools.workspace.protected import ProtectedFiles
 from aisotools.workspace.real_paths import (
@@ -122,7 +123,7 @@ class PathRules:
     def connect(self, sandbox: Sandbox, files: ProtectedFiles) -> None:
         """Enforce the rules in a sandbox that was made for `enforcement`, and put back files of these."""
         self._sandbox, self._files = sandbox, files
-        self._follower = sandbox if isinstance(sandbox, SupportsPathRules) else None
+        self._follower = sandbox if supports(sandbox, SupportsPathRules) else None
         self._applied, self._applied_stamps = self.enforcement, self._stamps
 
     def follow(self, policy: Policy) -> Policy:

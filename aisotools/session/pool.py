@@ -32,6 +32,7 @@ from aisotools.session.pooled_sandbox import PooledSandbox
 from aisotools.session.session import Session
 from aisotools.session.setup import SandboxFactory, detect_levels
 from aisotools.session.slots import SlotPool
+from aisotools.tools.adapter import supports
 from aisotools.tools.validation import is_number
 from aisotools.workspace.lock import real_workspace, state_place
 
@@ -355,8 +356,8 @@ class _RemotePooledFactory(_PooledFactory):
 
 
 def _pooled_factory(make_sandbox: SandboxFactory, slots: SlotPool, adopt: Adopt) -> SandboxFactory:
-    if isinstance(make_sandbox, SupportsRemoteLocation):
-        least = make_sandbox.least if isinstance(make_sandbox, SupportsLeastLevel) else None
+    if supports(make_sandbox, SupportsRemoteLocation):
+        least = make_sandbox.least if supports(make_sandbox, SupportsLeastLevel) else None
         elsewhere = make_sandbox.elsewhere
         return _RemotePooledFactory(make_sandbox, slots, adopt, elsewhere=elsewhere, least=least)
     return _PooledFactory(make_sandbox, slots, adopt)

@@ -26,6 +26,7 @@ from aisotools.core.sandboxes import (
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.host.failures import unreadable_result
 from aisotools.session.slots import SlotPool
+from aisotools.tools.adapter import supports
 
 _REMEMBERED_CALLS = 1_000
 """Calls of one conversation of which it is remembered why the variables from before them are lost."""
@@ -54,12 +55,12 @@ class PooledVariables:
     @property
     def _live(self) -> VariableHistory | None:
         live: object = self._sandbox.live
-        return live.variables if isinstance(live, SupportsSnapshots) else None
+        return live.variables if supports(live, SupportsSnapshots) else None
 
     @property
     def _live_processes(self) -> SupportsSnapshotProcesses | None:
         live: object = self._live
-        return live if isinstance(live, SupportsSnapshotProcesses) else None
+        return live if supports(live, SupportsSnapshotProcesses) else None
 
     def note_call(self, call_id: str) -> None:
         """Note that the live sandbox gets a call."""
@@ -213,8 +214,8 @@ class PooledSandbox:
             raise SandboxError("The sandbox was closed.")
         if self.live is None:
             self.live = self._make(*self.denied)
-            self.keeps_variables = isinstance(self.live, SupportsSnapshots)
-            self.has_readers = isinstance(self.live, SupportsReaders) and self.live.has_readers
+            self.keeps_variables = supports(self.live, SupportsSnapshots)
+            self.has_readers = supports(self.live, SupportsReaders) and self.live.has_readers
         return self.live
 
     @property
@@ -304,13 +305,13 @@ class PooledSandbox:
     def replaced_paths(self) -> Collection[str]:
         """Denied paths that were replaced; see `aisotools.core.sandboxes.SupportsPathRules`."""
         live: object = self.live
-        return live.replaced_paths if isinstance(live, SupportsPathRules) else ()
+        return live.replaced_paths if supports(live, SupportsPathRules) else ()
 
     async def deny_paths(self, unreadable: Sequence[str], unwritable: Sequence[str]) -> Collection[str]:
         """Enforce rules about paths; see `aisotools.core.sandboxes.SupportsPathRules`."""
         self.denied = unreadable, unwritable
         live: object = self.live
-        if isinstance(live, SupportsPathRules):
+        if supports(live, SupportsPathRules):
             return await live.deny_paths(unreadable, unwritable)
         return ()
 

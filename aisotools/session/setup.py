@@ -50,6 +50,7 @@ from aisotools.session.recording import Recording
 from aisotools.session.sharing import share_in_thread
 from aisotools.session.trials import trial_lookups
 from aisotools.session.undo_history import NoUndoHistory, TimeoutChoice, UndoHistory
+from aisotools.tools.adapter import supports
 from aisotools.workspace.import_roots import package_marks, park_block
 from aisotools.workspace.lock import WorkspaceLease, state_folder
 from aisotools.workspace.path_facts import PathResolver
@@ -76,7 +77,7 @@ def check_factory(make_sandbox: SandboxFactory, read_only: Sequence[str]) -> Non
     Raises:
         UsageError: If further readable folders were named and the sandbox runs on another machine.
     """
-    if read_only and isinstance(make_sandbox, SupportsRemoteLocation):
+    if read_only and supports(make_sandbox, SupportsRemoteLocation):
         place = make_sandbox.elsewhere
         raise UsageError(f"read_only: calls run in {place}, where folders of this machine are not.")
 
@@ -85,7 +86,7 @@ def factory_for(
     make_sandbox: SandboxFactory, session: object
 ) -> tuple[SandboxFactory, Callable[[], None] | None]:
     """Return the factory for a session, and what to call whenever nothing of it is under way any more."""
-    return make_sandbox.adopt(session) if isinstance(make_sandbox, SupportsAdoption) else (make_sandbox, None)
+    return make_sandbox.adopt(session) if supports(make_sandbox, SupportsAdoption) else (make_sandbox, None)
 
 
 _HAS_READERS = operator.attrgetter("has_readers")
@@ -100,7 +101,7 @@ def detect_levels(make_sandbox: SandboxFactory) -> Detection:
         UsageError: If this process could not use files that it makes, or may open too few.
     """
     _refuse_process_settings()
-    return make_sandbox.detect() if isinstance(make_sandbox, SupportsDetection) else detection(WORKER_MODULES)
+    return make_sandbox.detect() if supports(make_sandbox, SupportsDetection) else detection(WORKER_MODULES)
 
 
 def _refuse_process_settings() -> None:
@@ -143,7 +144,7 @@ def settle_level(
         LevelUnavailable: If the requested level is not supported.
     """
     is_named = level is not None or min_level is not None or environ.get(ENVIRONMENT_NAME)
-    if not is_named and isinstance(make_sandbox, SupportsLeastLevel):
+    if not is_named and supports(make_sandbox, SupportsLeastLevel):
         # Passing a gateway implies consent to the level it declares.
         min_level = make_sandbox.least
     return choose_level(level, min_level, environ, found)
@@ -329,7 +330,7 @@ async def prepare_sandbox(
         UsageError: If the workspace's own policy is not valid.
     """
     workspace = Path(spec.workspace)
-    is_remote = isinstance(make_sandbox, SupportsRemoteLocation)
+    is_remote = supports(make_sandbox, SupportsRemoteLocation)
     path_rules = PathRules(workspace, spec.level, environ.get("HOME", ""))
     allowed = user_allowed_names(environ, workspace)
     spec.allowed.allow(allowed)
@@ -339,7 +340,7 @@ async def prepare_sandbox(
     enforced = path_rules.enforcement
     spec = dataclasses.replace(spec, unreadable=enforced.unreadable, unwritable=enforced.unwritable)
     sandbox = make_sandbox(spec, event_log)
-    if start_early and isinstance(sandbox, SupportsEarlyStart):
+    if start_early and supports(sandbox, SupportsEarlyStart):
         # What is left to do takes this process about as long as a worker takes to get ready beside it.
         sandbox.prepare()
     return PreparedSandbox(
@@ -446,7 +447,7 @@ async def build_environment(
             history = NoUndoHistory()
         else:
             shared = await share_in_thread(workspace, state_folder(environ), sandbox)
-            if shared.checkpoints.notes and isinstance(sandbox, SupportsEarlyStart):
+            if shared.checkpoints.notes and supports(sandbox, SupportsEarlyStart):
                 # Crash of an earlier session: an undo that was cut short has just been completed or taken
                 # back. That replaces folders, and what the worker had mounted in one is gone with it.
                 sandbox.discard_prepared()
@@ -477,7 +478,7 @@ async def build_environment(
         can_undo=history.can_undo,
         describe_undo=history.describe,
     )
-    if isinstance(sandbox, SupportsReaders):
+    if supports(sandbox, SupportsReaders):
         # Looked up for each call: a sandbox of a pool is made later.
         env = dataclasses.replace(env, has_readers=functools.partial(_HAS_READERS, sandbox))
     if isinstance(history, WorkspaceHistory):
@@ -538,11 +539,11 @@ def _read_files(
 
 def _home(sandbox: Sandbox) -> str:
     """Return the home folder of what runs in the sandbox, where it may put settings; empty for none."""
-    return sandbox.home if isinstance(sandbox, SupportsHome) else ""
+    return sandbox.home if supports(sandbox, SupportsHome) else ""
 
 
 def _activity(sandbox: Sandbox, level: str) -> Mapping[tuple[int, int], int] | None:
     """Return what shows whether something in the sandbox ran; see `Protection`."""
     # A sandbox without processes of its own has nothing that could go on between calls.
-    supervisor = sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0
+    supervisor = sandbox.supervisor if supports(sandbox, SupportsSupervisor) else 0
     return count_context_switches(supervisor, nested=level == "isolated")

@@ -45,6 +45,7 @@ from aisotools.sandbox.process.tree import (
 )
 from aisotools.session.event_log import EventLog
 from aisotools.session.host_calls import HostWork
+from aisotools.tools.adapter import supports
 from aisotools.workspace.checkpoints.scan import CopyProgress, TooSlow, refuse_large
 from aisotools.workspace.checkpoints.switching import TAKEN, mark_of
 from aisotools.workspace.checkpoints.timeline import Checkpoints
@@ -263,7 +264,7 @@ class SharedWorkspace:
         """
         with ExitStack() as stack:
             for sandbox in tuple(self.sandboxes):
-                if isinstance(sandbox, SupportsSupervisor):
+                if supports(sandbox, SupportsSupervisor):
                     root, worker, exempt = sandbox.supervisor, sandbox.worker_pid, _snapshot_pids(sandbox)
                     limits = _LOOP_LIMITS if on_loop else {}
                     stack.enter_context(self._freezer.freeze(root, exempt, worker=worker, **limits))
@@ -283,8 +284,8 @@ class SharedWorkspace:
         Raises:
             SandboxError: If something still runs, on a busy machine: it may be about to write.
         """
-        variables: object = sandbox.variables if isinstance(sandbox, SupportsSnapshots) else None
-        if not isinstance(variables, SupportsSnapshotProcesses):
+        variables = _parked(sandbox)
+        if variables is None:
             yield
             return
         # Order: a call that only reads may still run. Stopped, it would never end, and nothing be replaced.
@@ -325,16 +326,14 @@ class SharedWorkspace:
 
     def supervisors(self) -> list[int]:
         """Return the processes above everything that runs in the sandboxes."""
-        found = (sandbox.supervisor for sandbox in self.sandboxes if isinstance(sandbox, SupportsSupervisor))
+        found = (sandbox.supervisor for sandbox in self.sandboxes if supports(sandbox, SupportsSupervisor))
         return [supervisor for supervisor in found if supervisor]
 
     async def wait_for_snapshots(self) -> None:
         """Wait until all snapshots of variables under way are taken, and their processes known."""
         for sandbox in tuple(self.sandboxes):
-            if isinstance(sandbox, SupportsSnapshots):
-                variables = sandbox.variables
-                if isinstance(variables, SupportsSnapshotProcesses):
-                    await variables.settled()
+            if (variables := _parked(sandbox)) is not None:
+                await variables.settled()
 
     async def find_running(self) -> BackgroundProcesses:
         """Return the background processes that calls left in the sandboxes.
@@ -356,7 +355,7 @@ class SharedWorkspace:
         trees = [
             (sandbox.supervisor, sandbox.worker_pid, _snapshot_pids(sandbox), _undone_pids(sandbox))
             for sandbox in self.sandboxes
-            if isinstance(sandbox, SupportsSupervisor) and sandbox.supervisor
+            if supports(sandbox, SupportsSupervisor) and sandbox.supervisor
         ]
         # In a thread: there may be hundreds, and the kernel lets nobody read the command line of a process
         # that changes its own memory and waits for a processor meanwhile.
@@ -383,7 +382,7 @@ class SharedWorkspace:
         if not names:
             return found
         for sandbox in tuple(self.sandboxes):
-            if isinstance(sandbox, SupportsSupervisor) and sandbox.worker_pid:
+            if supports(sandbox, SupportsSupervisor) and sandbox.worker_pid:
                 found |= find_detached_files(sandbox.worker_pid, names)
         return found
 
@@ -524,26 +523,30 @@ def _find_running(
 
 
 def _supervisor(sandbox: Sandbox) -> int:
-    return sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0
+    return sandbox.supervisor if supports(sandbox, SupportsSupervisor) else 0
 
 
 def _worker_pid(sandbox: Sandbox) -> int:
     """Return the worker's process; 0 for none, as of a pooled sandbox that was stopped."""
-    return sandbox.worker_pid if isinstance(sandbox, SupportsSupervisor) else 0
+    return sandbox.worker_pid if supports(sandbox, SupportsSupervisor) else 0
+
+
+def _parked(sandbox: Sandbox) -> SupportsSnapshotProcesses | None:
+    """Return the history of a sandbox's variables, if its restore points are processes; else None."""
+    variables: object = sandbox.variables if supports(sandbox, SupportsSnapshots) else None
+    return variables if supports(variables, SupportsSnapshotProcesses) else None
 
 
 def _undone_pids(sandbox: Sandbox) -> frozenset[int]:
     """Return the workers of a sandbox that were undone, and wait for a redo."""
-    if isinstance(sandbox, SupportsSnapshots) and isinstance(sandbox.variables, SupportsSnapshotProcesses):
-        return frozenset(sandbox.variables.frozen_pids())
-    return frozenset()
+    variables = _parked(sandbox)
+    return frozenset() if variables is None else frozenset(variables.frozen_pids())
 
 
 def _snapshot_pids(sandbox: Sandbox) -> frozenset[int]:
     """Return the idle processes that hold snapshots of a sandbox's variables."""
-    if isinstance(sandbox, SupportsSnapshots) and isinstance(sandbox.variables, SupportsSnapshotProcesses):
-        return frozenset(sandbox.variables.pids())
-    return frozenset()
+    variables = _parked(sandbox)
+    return frozenset() if variables is None else frozenset(variables.pids())
 
 
 _SHARED: dict[Path, SharedWorkspace] = {}

@@ -29,6 +29,7 @@ from aisotools.core.types import Effect, Json, ToolResult
 from aisotools.sandbox.data import MAX_BYTES, PAYLOAD_KINDS, Payload, pack, unpack
 from aisotools.session.undo_history import UndoHistory
 from aisotools.session.undo_results import list_uncovered
+from aisotools.tools.adapter import supports
 from aisotools.workspace.checkouts import note_made
 from aisotools.workspace.checkpoints.restore import restore
 from aisotools.workspace.checkpoints.store import Store
@@ -59,7 +60,7 @@ class StateCopy:
 
     async def load_variables(self, sandbox: object) -> tuple[str, ...]:
         """Give the variables to the sandbox of the branch. Return what was lost of them."""
-        if self.variables is None or not isinstance(sandbox, SupportsSnapshots):
+        if self.variables is None or not supports(sandbox, SupportsSnapshots):
             return ("all variables, because this sandbox keeps none",)
         return (await sandbox.variables.load(self.variables)).lost
 
@@ -101,7 +102,7 @@ async def branch_off(
                 )
             target, is_new = _make_folder(workspace, folder)
             copy = StateCopy(folder=target, variables=None, missing=(), is_new=is_new)
-            if isinstance(sandbox, SupportsSnapshots):
+            if supports(sandbox, SupportsSnapshots):
                 copy = replace(copy, variables=await sandbox.variables.branch())
             # Cancelled: a thread that goes on would write into what is removed below.
             missing = await run_to_completion(in_thread(extract_tree, history.store, snapshot.root, target))

@@ -7,9 +7,10 @@ import json
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Protocol, cast
 
 import pytest
 
@@ -17,6 +18,7 @@ import aisotools
 from aisotools.builtin import builtin_tools
 from aisotools.builtin.files import sandbox_read
 from aisotools.builtin.tasks import task_list, task_stop
+from aisotools.core import protocols, sandboxes
 from aisotools.core.exceptions import ArgumentError, PathOutside, SignatureError, ToolError
 from aisotools.core.protocols import SupportsClassification, SupportsShipment, Tool, ToolContext, ToolPayload
 from aisotools.core.types import Effect, Facts, Json, ToolResult
@@ -229,7 +231,7 @@ def test_a_member_that_is_none_counts_as_missing() -> None:
         shipment = None  # type: ignore[assignment]  # the same
 
     bare = Optional("bare")
-    assert not supports(bare, SupportsClassification)
+    assert not supports(cast("object", bare), SupportsClassification)
     assert classify(bare, {}) is Effect.LOCAL_MUTATION
     assert payload_of(bare) is None
 
@@ -238,6 +240,49 @@ def test_a_renamed_tool_supports_what_the_original_supports() -> None:
     renamed = renamed_tool(MockTool("a", effect=Effect.READ_ONLY), "b")
     assert supports(renamed, SupportsClassification)
     assert not supports(renamed, SupportsShipment)
+
+
+class Declared(Protocol):
+    """A capability with an attribute that has no value, and an inherited one."""
+
+    label: str
+
+
+class Inherited(Declared, Protocol):
+    """The same, and a method."""
+
+    def show(self) -> None: ...
+
+
+def test_attributes_and_inherited_members_count_as_members() -> None:
+    assert supports(SimpleNamespace(label="a", show=print), Inherited)
+    assert not supports(SimpleNamespace(label="a"), Inherited)
+    assert not supports(SimpleNamespace(show=print), Inherited)
+
+
+class Forwarding:
+    """Has the members of something else, while there is such a thing."""
+
+    def __init__(self, live: object) -> None:
+        self.live = live
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.live, name)
+
+
+def test_members_that_a_wrapper_forwards_count_while_it_has_them() -> None:
+    forwarding = Forwarding(MockTool(effect=Effect.READ_ONLY))
+    assert supports(forwarding, SupportsClassification)
+    forwarding.live = None
+    assert not supports(forwarding, SupportsClassification)
+
+
+@pytest.mark.parametrize(
+    "capability",
+    [value for name, value in {**vars(protocols), **vars(sandboxes)}.items() if name.startswith("Supports")],
+)
+def test_every_capability_has_members(capability: Callable[..., object]) -> None:
+    assert not supports(object(), capability)
 
 
 def test_examples_and_cells_have_defaults() -> None:

@@ -44,7 +44,7 @@ import struct
 import sys
 import termios
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set as AbstractSet
 from typing import Any, NoReturn
 
 from pydantic_core import from_json, to_json
@@ -285,7 +285,7 @@ class Supervisor:
         exempt = {*request["keep"], self._init}
 
         def running() -> set[int]:
-            return _running_now(os.getpid()) - exempt
+            return _running_now(os.getpid(), exempt)
 
         if op == "sweep":
             self._sweep(request)
@@ -424,10 +424,10 @@ class Supervisor:
             return  # the host is gone: there is nobody to tell, and the tree is about to end
 
 
-def _running_now(root: int) -> set[int]:
-    """Return what the kernel lists below a process and has not ended."""
+def _running_now(root: int, exempt: AbstractSet[int] = frozenset()) -> set[int]:
+    """Return what the kernel lists below a process and has not ended, but for what is exempt."""
     # A zombie is still in its parent's list of children; `parent_of` is 0 for it.
-    return {pid for pid in tree.descendants(root) if tree.parent_of(pid)}
+    return {pid for pid in tree.descendants(root) - exempt if tree.parent_of(pid)}
 
 
 def _running_below(
