@@ -174,6 +174,7 @@ FOREIGN_MEMBERS: Mapping[str, Mapping[str, str]] = {
         "find_spec": "a finder of any kind on `sys.meta_path`",
         "find_module": "the same, of an older form",
     },
+    "sandbox.worker.user_hooks": {"monitoring": "sys: from Python 3.12 on"},
 }
 """By module, members of other people's objects that may be missing, each with whose they are."""
 

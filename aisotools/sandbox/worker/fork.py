@@ -25,15 +25,12 @@ lock at that moment: it stays held in the fork, and what needs it is reported as
 Failure: a fork that cannot be mended answers `refused` with the reason and ends; the snapshot stays.
 """
 
-# ruff: noqa: SLF001 - what Python keeps for itself about threads, pools and children is what has to be mended
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import ctypes
 import errno
 import fcntl
-import gc
 import os
 import pickle
 import random
@@ -41,12 +38,10 @@ import select
 import signal
 import socket
 import stat
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures.thread import BrokenThreadPool
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
@@ -58,6 +53,8 @@ from aisotools.sandbox.frames import BlockingChannel, FrameLimits
 from aisotools.sandbox.process import tree
 from aisotools.sandbox.worker import reader
 from aisotools.sandbox.worker.children import hide_child
+from aisotools.sandbox.worker.owners import Owners, find_owners
+from aisotools.sandbox.worker.user_hooks import UserHooks
 from aisotools.tools.serialization import NAMESPACE, pickle_namespace
 
 # Descriptors that are searched, and how many free numbers in a row end the search.
@@ -67,7 +64,6 @@ _FREE_RUN = 64
 _REOPEN_FLAGS = os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK
 # OpenMP's own number.
 _OMP_PAUSE_HARD = 2
-_LOST = "lost: it belonged to a state of the worker that was left by undo or recovery"
 
 # Descriptors that come with each request to a snapshot.
 _REQUEST_DESCRIPTORS = {"wake": 1, "copy": 2, "read": 4}
@@ -216,19 +212,16 @@ def stop_openmp_threads() -> None:
 # ---- after a wake: repair what is shared, break what is missing
 
 
-def repair_fork(state: ForkState, *, had_helpers: bool, keep: frozenset[int]) -> list[str]:
+def repair_fork(state: ForkState, *, keep: frozenset[int]) -> list[str]:
     """Repair what a woken fork shares with others. Return what is lost.
 
     Args:
         state: What was captured before the fork.
-        had_helpers: Whether there were threads or child processes, whose owners have to be found.
         keep: Descriptors of sockets that are the worker's own.
     """
     random.setstate(state.random_state)  # type: ignore[arg-type]  # opaque, from getstate
     lost = [problem for file in state.files if (problem := _reopen(file))]
     lost += _drop_sockets(keep)
-    if had_helpers:
-        lost += _break_owners()
     return lost
 
 
@@ -289,57 +282,6 @@ def _drop_sockets(keep: frozenset[int]) -> list[str]:
     if null >= 0:
         os.close(null)
     return [f"{dropped} socket{'s' if dropped > 1 else ''}"] if dropped else []
-
-
-def _break_owners() -> list[str]:
-    """Find what waits for threads and processes that a fork does not have, and make it fail instead."""
-    processes = pools = 0
-    for obj in gc.get_objects():
-        kind = type(obj)  # not isinstance: a proxy of user code would run user code
-        if issubclass(kind, subprocess.Popen):
-            if obj.returncode is None and obj.pid is not None:
-                _break_popen(obj)
-                processes += 1
-        elif issubclass(kind, concurrent.futures.ThreadPoolExecutor):
-            if obj._threads:
-                _break_thread_pool(obj)
-                pools += 1
-        elif issubclass(kind, concurrent.futures.Future):
-            if obj._state == "RUNNING":
-                obj.set_exception(BrokenThreadPool(_LOST))
-        elif kind.__module__ == "multiprocessing.pool" and kind.__name__ in {"Pool", "ThreadPool"}:
-            obj._state = "TERMINATE"
-            pools += 1
-    lost = []
-    if processes:
-        lost.append(f"{processes} child process{'es' if processes > 1 else ''}")
-    if pools:
-        lost.append(f"{pools} pool{'s' if pools > 1 else ''} of threads or processes")
-    return lost
-
-
-def _break_popen(process: Any) -> None:
-    # The child belongs to the other worker. waitpid() fails here, for which subprocess assumes exit status 0:
-    # a lie.
-    def fail(*_: object, **__: object) -> NoReturn:
-        raise ChildProcessError(f"The process {process.args!r} (pid {process.pid}) is {_LOST}.")
-
-    process._child_created = False  # its finaliser must not try to reap it
-    process._internal_poll = process._wait = fail
-
-
-def _break_thread_pool(pool: Any) -> None:
-    pool._threads.clear()
-    # A thread that is missing here may have held the lock at the fork: nobody would ever release it.
-    pool._shutdown_lock = threading.Lock()
-    pool._broken = f"The threads of this pool are {_LOST}. Make a new pool."
-    while True:
-        try:
-            item = pool._work_queue.get_nowait()
-        except Exception:  # empty; after any other error nothing more can be taken either
-            return
-        if item is not None:
-            item.future.set_exception(BrokenThreadPool(pool._broken))
 
 
 # ---- variables as a file, for another worker
@@ -458,6 +400,7 @@ class ForkPoint:
         detach: Called in every fork of ours: closes what belongs to the parent.
         sandbox: Describes the confinement; see `denied_reads.limit_reads`.
         check: Called in a fork that is to be a worker. Raises if calls do not run in it.
+        hooks: The hooks of user code.
         is_forking: Whether the fork in progress is ours, and not user code's.
     """
 
@@ -466,7 +409,9 @@ class ForkPoint:
     detach: Callable[[], None]
     sandbox: Mapping[str, Any] = field(default_factory=dict)
     check: Callable[[], None] | None = None
+    hooks: UserHooks = field(default_factory=UserHooks)
     is_forking: bool = field(default=False, init=False)
+    _owners: Owners = field(default_factory=Owners, init=False)
     _snapshots: list[int] = field(default_factory=list, init=False)
     _last_fork_s: float = field(default=0.0, init=False)
 
@@ -551,13 +496,26 @@ class ForkPoint:
                 if frame.op == "read":
                     self._fork_below_keeper(received)
                     return self._become_reader(woken, state, frame.header, received, former=header["ours"])
-                keep = frozenset({received[0], *header["ours"]})
-                lost = repair_fork(state, had_helpers=frame.header["strangers"], keep=keep)
+                self._find_owners(frame.header)
+                lost = repair_fork(state, keep=frozenset({received[0], *header["ours"]}))
+                lost += self._owners.describe()
                 if frame.header.get("check") and self.check is not None:
+                    self.go_on()
                     self._require_sound(woken, self.check)
                 woken.send("woke", {"lost": lost})
                 _await_release(received[0], state.timer)
+                self.hooks.release()
                 return WokenFork(woken)
+
+    def go_on(self) -> None:
+        """Let user code run in a fork from now on, and first what it has missed. Does nothing elsewhere."""
+        self.hooks.go_on()
+        self._owners.break_all()
+
+    def _find_owners(self, header: Mapping[str, Any]) -> None:
+        # Some may be left from the worker, if it was released itself, and no call has run since.
+        if header["strangers"] or self._owners.are_left:
+            self._owners = find_owners()
 
     @staticmethod
     def _require_sound(channel: BlockingChannel, check: Callable[[], None]) -> None:
@@ -632,8 +590,9 @@ class ForkPoint:
             # As in `_require_sound`: the host has to find out whose answer this is before it ends.
             channel.receive()
             os._exit(1)
-        if header["strangers"]:
-            lost += _break_owners()
+        self._find_owners(header)
+        lost += self._owners.describe()
+        self.go_on()
         if scratch:
             # With the path of before: an earlier call may have put a folder of the workspace in front.
             own_places = {"TMPDIR": scratch, "XDG_CACHE_HOME": scratch, "PATH": header["search_path"]}
@@ -650,6 +609,7 @@ class ForkPoint:
             tree.die_with_parent()
             open_apart(state.files)
             channel.send("copying")
+            self.go_on()
             channel.send("copied", {"lost": write_variables(self.namespace, self.hidden, file)})
             # The host asks the kernel who sent this, which takes a living process. It ends us when it has
             # done so.
@@ -662,6 +622,8 @@ class ForkPoint:
         # SIGINT is blocked across the fork: pending at that moment it would be raised in parent and child,
         # and the child would unwind into the worker's code. The mask is restored in both.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        pid = -1
+        self.hooks.begin_fork()
         try:
             pid = os.fork()
             # Nobody's `os.wait` may see the fork, nor a signal to our process group. Race: parent and child
@@ -670,6 +632,7 @@ class ForkPoint:
             os.setpgid(pid, pid)
             return pid
         finally:
+            self.hooks.end_fork(is_child=pid == 0)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             self.is_forking = False
 

@@ -238,16 +238,16 @@ class Worker:
 
     def serve(self, loop: ForkableEventLoop) -> NoReturn:
         """Run until the host closes its end."""
-        shell, detach = self._shell, functools.partial(self._close_channel, loop)
-        forks = self._forks = ForkPoint(
-            shell.user_ns, shell.user_ns_hidden, detach, self._sandbox, self._check_fork
-        )
+        names, hidden = self._shell.user_ns, self._shell.user_ns_hidden
+        detach = functools.partial(self._close_channel, loop)
+        forks = self._forks = ForkPoint(names, hidden, detach, self._sandbox, self._check_fork)
         hide_snapshots_from_wait()
         self._dropped.install()
         # Before the host learns that this worker is ready, and so before it may interrupt anything.
         signal.signal(signal.SIGINT, self._on_interrupt)
         # Fork by user code: buffered output would be sent twice, and two would write to one channel.
         os.register_at_fork(before=flush, after_in_child=functools.partial(self._on_user_fork, loop))
+        forks.hooks.install()
         self._channel.send("ready", {"pid": self._pid, "python": sys.version.split()[0]})
         loop.add_reader(self._channel.fileno(), self._receive)
         while True:
@@ -257,10 +257,8 @@ class Worker:
             if self._deferred:
                 # Fork outside the loop: inside, the child would wake up in the middle of a loop iteration
                 # that its parent is going to finish.
-                descriptor = self._channel.take_descriptor()
-                woken = forks.take_snapshot(
-                    descriptor, own=(*loop.own_descriptors(), self._records.descriptor)
-                )
+                own = (*loop.own_descriptors(), self._records.descriptor)
+                woken = forks.take_snapshot(self._channel.take_descriptor(), own=own)
                 if woken is not None:
                     # In a fork that was woken. The frames behind the request are the other worker's.
                     if woken.interrupts is not None:
@@ -600,6 +598,8 @@ class Worker:
 
     async def _execute(self, call: _Call) -> ResultPieces:
         """Run everything of the call that may run user code, and take as long as that likes."""
+        if self._forks is not None:
+            self._forks.go_on()
         tool = self._tool(call.frame)
         if self._runs_cells(call.frame):
             self._last_cell = call

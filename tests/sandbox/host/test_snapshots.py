@@ -376,7 +376,7 @@ signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
 
 
 async def test_snapshot_in_which_a_hook_starts_a_thread_is_not_kept(r: Rig) -> None:
-    await r.python(HOOK)
+    await r.python(HOOK + PAST_OURS)
     await r.python("x = 1", call_id="one")
     await settled(r)
     await eventually(lambda: "one" not in calls(r))
@@ -386,6 +386,73 @@ async def test_snapshot_in_which_a_hook_starts_a_thread_is_not_kept(r: Rig) -> N
         await history.restore("one")
     await history.settled()
     assert {pid for pid in below(r) if tree.count_threads(pid) > 1 and pid != r.kernel.worker_pid} == set()
+
+
+async def test_hook_that_starts_a_thread_does_so_in_the_next_call_of_what_was_restored(r: Rig) -> None:
+    await r.python(HOOK + BY_PYTHON)
+    await r.python("x = 1", call_id="one")
+    await r.python("x = 2", call_id="two")
+    await settled(r)
+    history = r.kernel.variables
+    assert {"one", "two"} <= set(calls(r))
+    assert {pid for pid in history.pids() if tree.count_threads(pid) != 1} == set()
+    await history.restore("two")
+    assert tree.count_threads(r.kernel.worker_pid) == 1
+    result = await r.python("print(x, threading.active_count())")
+    assert result.content.split() == ["1", "2"]
+
+
+HOOKS = {
+    "fork hooks": "os.register_at_fork(before=note, after_in_parent=note, after_in_child=note)",
+    "audit hook": "sys.addaudithook(note)",
+    "collector": "gc.callbacks.append(note); gc.set_threshold(1)",
+    "callback": """
+import concurrent.futures, time
+pool = concurrent.futures.ThreadPoolExecutor(1)
+running, queued = pool.submit(time.sleep, 1000), pool.submit(int)
+running.add_done_callback(note)
+queued.add_done_callback(note)
+""",
+    "property": """
+import subprocess
+class Program(subprocess.Popen):
+    returncode = property(note, note)
+program = Program(['true'])
+""",
+}
+NOTE = """
+import gc, os, sys
+worker, x, busy = os.getpid(), 1, False
+def note(*_):
+    global busy
+    if os.getpid() != worker and not busy:
+        busy = True
+        open('noted', 'a').close()
+        busy = False
+"""
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+async def test_no_hook_of_user_code_runs_in_a_snapshot_or_before_the_next_call(r: Rig, hook: str) -> None:
+    noted = r.workspace / "noted"
+    assert not (await r.python(NOTE + HOOKS[hook])).is_error
+    await r.python("x = 2", call_id="second")
+    await settled(r)
+    history = r.kernel.variables
+    assert "second" in calls(r)
+    async with history.hold():
+        history.prepare("second")
+        ahead = made_ready(r)
+        assert ahead is not None
+        sock, _ = await ahead.waking
+        await eventually(lambda: process_state(sock.pid) == "S")
+        assert not noted.exists()
+        await history.restore("second")
+    await history.settled()
+    assert not noted.exists()
+    assert (await r.python("print(x)")).content.strip() == "1"
+    if hook != "property":
+        assert noted.exists(), "the call runs it, as it is user code"
 
 
 @pytest.mark.parametrize("sent", ["SIGCHLD", "SIGUSR1"])
@@ -424,9 +491,14 @@ HOOK = """
 import os, threading, time
 def start():
     threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
-os.register_at_fork(after_in_child=start)
 """
 """As libraries do that send what they have collected."""
+
+BY_PYTHON = "os.register_at_fork(after_in_child=start)"
+PAST_OURS = """
+from aisotools.sandbox.worker import user_hooks
+user_hooks._register_at_fork(after_in_child=start)
+"""
 
 
 async def test_another_fork_is_restored_if_the_one_that_was_made_ready_ended(r: Rig) -> None:

@@ -206,7 +206,7 @@ for number in (a, b, c):
 os.close(b)
 os.close(c)
 assert os.open('/dev/null', os.O_RDONLY) == b
-lost = fork.repair_fork(state, had_helpers=False, keep=frozenset())
+lost = fork.repair_fork(state, keep=frozenset())
 report([lost, os.read(a, 2).decode(), os.read(b, 2).decode(), os.get_inheritable(a)])
 """
     assert run(code, tmp_path) == [[], "23", "", False]
@@ -233,7 +233,7 @@ def test_shared_sockets_are_replaced_and_own_ones_stay(tmp_path: Path) -> None:
 shared, other = socket.socketpair()
 own, peer = socket.socketpair()
 keep = frozenset({own.fileno(), peer.fileno()})
-lost = fork.repair_fork(fork.capture_state(), had_helpers=False, keep=keep)
+lost = fork.repair_fork(fork.capture_state(), keep=keep)
 try:
     shared.send(b'x')
     problem = ''
@@ -245,49 +245,12 @@ report([lost, problem, peer.recv(1).decode()])
     assert run(code, tmp_path) == [["2 sockets"], "OSError", "y"]
 
 
-def test_waiting_for_missing_threads_and_children_fails_at_once(tmp_path: Path) -> None:
-    code = """
-def problem(action):
-    try:
-        action()
-    except BaseException as error:
-        return type(error).__name__
-release = threading.Event()
-child = subprocess.Popen(['sleep', '1000'])
-ended = subprocess.Popen(['true'])
-ended.wait()
-pool = concurrent.futures.ThreadPoolExecutor(1)
-running, queued = pool.submit(release.wait), pool.submit(int)
-while not running.running():
-    pass
-state = fork.capture_state()
-lost = fork.repair_fork(state, had_helpers=True, keep=frozenset())
-found = [lost, problem(child.wait), problem(child.poll), ended.returncode]
-found += [problem(running.result), problem(queued.result), problem(lambda: pool.submit(int))]
-os.kill(child.pid, 9)
-print(json.dumps(found), flush=True)
-os._exit(0)
-"""
-    lost, *problems = run(code, tmp_path)
-    assert lost == ["1 child process", "1 pool of threads or processes"]
-    assert problems == ["ChildProcessError"] * 2 + [0] + ["BrokenThreadPool"] * 3
-
-
-def test_without_helpers_nothing_is_searched(tmp_path: Path) -> None:
-    code = """
-child = subprocess.Popen(['true'])
-lost = fork.repair_fork(fork.capture_state(), had_helpers=False, keep=frozenset())
-report([lost, child.wait()])
-"""
-    assert run(code, tmp_path) == [[], 0]
-
-
 def test_the_timer_goes_on_once_the_fork_may(tmp_path: Path) -> None:
     code = """
 signal.setitimer(signal.ITIMER_REAL, 500, 7)
 state = fork.capture_state()
 signal.setitimer(signal.ITIMER_REAL, 0)
-fork.repair_fork(state, had_helpers=False, keep=frozenset())
+fork.repair_fork(state, keep=frozenset())
 found = [signal.getitimer(signal.ITIMER_REAL)]
 end, other = socket.socketpair()
 end.send(b'.')

@@ -1,0 +1,156 @@
+"""Hooks of user code that Python calls by itself: none is called in a snapshot, or a fork that waits there.
+
+Python calls functions of user code in each fork (`os.register_at_fork`), at audit events
+(`sys.addaudithook`), while it collects garbage (`gc.callbacks`, finalisers) and for each function and line
+(`sys.settrace`, `sys.setprofile`, `sys.monitoring`).
+
+Threat: such a function writes a file in a snapshot, or in a fork of one while an undo puts files back. The
+undo then says that a file was brought back which has changed since, or finds a change of somebody else in it.
+Mechanism: hooks of forks and of audit events are registered inside a function of ours, which looks at the
+state of the process. The collector and the tracers are switched off from just before a fork of ours on. What
+a hook would have done in a child is done once, when user code runs again in it: in the next call, by that
+call.
+Race: another thread of the worker may register or call a hook during the fork; it does so in the worker, and
+is missing in the fork.
+Failure: what was registered in another way (from C, or before the worker served) runs, and so do functions of
+Python that user code has replaced, and finalisers of what a missing thread kept for itself. Where that changes
+a file before an undo has looked at it, the undo is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import posix
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+_MONITORING_TOOLS = range(6)
+
+_register_at_fork = os.register_at_fork
+_add_audit_hook = sys.addaudithook
+
+
+@dataclass(slots=True)
+class UserHooks:
+    """What becomes of the hooks of user code in this process.
+
+    Attributes:
+        state: Whether hooks are called as usual; or a fork of ours is being made, in which those for children
+            will not be; or this is a snapshot, or a fork of one that waits, in which none is; or such a fork
+            was released, and calls them again when user code forks, or runs in a call.
+        missed: Hooks for children that are due then.
+    """
+
+    state: Literal["running", "forking", "waiting", "released"] = "running"
+    missed: list[Callable[[], object]] = field(default_factory=list)
+    _former: Literal["running", "forking", "waiting", "released"] = "running"
+    _thread: int = 0
+    _collects: bool = False
+    _trace: Any = None
+    _profile: Any = None
+    _monitored: dict[int, int] = field(default_factory=dict)
+
+    def install(self) -> None:
+        """Have hooks that are registered from now on called by way of this."""
+        os.register_at_fork = posix.register_at_fork = self._register_at_fork
+        sys.addaudithook = self._add_audit_hook
+
+    def begin_fork(self) -> None:
+        """Call no hook for children in the fork that is made next, and collect and trace nothing."""
+        self._former = self.state
+        if self.state == "running":
+            self._collects, self._trace, self._profile = gc.isenabled(), sys.gettrace(), sys.getprofile()
+            self._switch_off()
+        if self.state != "waiting":
+            self._thread, self.state = threading.get_ident(), "forking"
+
+    def end_fork(self, *, is_child: bool) -> None:
+        """Go on as before the fork, in the process that has made it; wait, in the fork."""
+        self.state = "waiting" if is_child else self._former
+        if self.state == "running":
+            self._switch_on()
+
+    def release(self) -> None:
+        """Let the hooks be called again as soon as user code runs; see `state`."""
+        self.state = "released"
+
+    def go_on(self) -> None:
+        """Call what was missed, and hooks as usual from now on, if they are not called yet.
+
+        An interrupt ends it; then the next time goes on behind the hook that it has struck.
+        """
+        if self.state in {"running", "forking"}:
+            return
+        self.state = "running"
+        while self.missed:
+            hook = self.missed.pop(0)
+            try:
+                hook()
+            except Exception:  # Python reports it and goes on, whatever it is
+                traceback.print_exc()
+            except BaseException:
+                self.state = "released"
+                raise
+        self._switch_on()
+
+    def _switch_off(self) -> None:
+        gc.disable()
+        # A profiler in C, such as cProfile, is no function that could be set again. It calls nothing either.
+        if callable(self._profile):
+            sys.setprofile(None)
+        if callable(self._trace):
+            sys.settrace(None)
+        if monitoring := getattr(sys, "monitoring", None):  # from Python 3.12 on
+            for tool in _MONITORING_TOOLS:
+                if monitoring.get_tool(tool) is not None and (events := monitoring.get_events(tool)):
+                    self._monitored[tool] = events
+                    monitoring.set_events(tool, 0)
+
+    def _switch_on(self) -> None:
+        if self._collects:
+            gc.enable()
+        monitored, self._monitored = self._monitored, {}
+        for tool, events in monitored.items():
+            sys.monitoring.set_events(tool, events)  # type: ignore[attr-defined]  # from Python 3.12 on
+        if callable(self._trace):
+            sys.settrace(self._trace)
+        if callable(self._profile):
+            sys.setprofile(self._profile)
+        self._trace = self._profile = None
+
+    def _register_at_fork(self, **hooks: Any) -> None:
+        """Stand in for `os.register_at_fork`, with its arguments."""
+        # What is no function is passed on as it is: Python raises the right error.
+        wrapped = {name: self._wrap(name, hook) if callable(hook) else hook for name, hook in hooks.items()}
+        _register_at_fork(**wrapped)
+
+    def _wrap(self, name: str, hook: Callable[[], object]) -> Callable[[], object]:
+        def call() -> None:
+            # Race: another thread of the worker may fork at this moment, for user code.
+            if self.state == "forking" and threading.get_ident() == self._thread:
+                if name != "after_in_child":
+                    hook()
+                elif hook not in self.missed:
+                    self.missed.append(hook)
+            elif self.state != "waiting":
+                self.go_on()
+                hook()
+
+        return call
+
+    def _add_audit_hook(self, hook: Callable[[str, tuple[Any, ...]], object]) -> None:
+        """Stand in for `sys.addaudithook`."""
+
+        def call(event: str, arguments: tuple[Any, ...]) -> None:
+            if self.state not in {"waiting", "released"}:
+                hook(event, arguments)
+
+        with contextlib.suppress(AttributeError):
+            call.__cantrace__ = hook.__cantrace__  # type: ignore[attr-defined]  # see `sys.addaudithook`
+        _add_audit_hook(call)
