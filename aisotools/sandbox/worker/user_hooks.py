@@ -13,8 +13,8 @@ call.
 Race: another thread of the worker may register or call a hook during the fork; it does so in the worker, and
 is missing in the fork.
 Failure: what was registered in another way (from C, or before the worker served) runs, and so do functions of
-Python that user code has replaced, and finalisers of what a missing thread kept for itself. Where that changes
-a file before an undo has looked at it, the undo is refused.
+Python that user code has replaced, and finalisers of what a missing thread kept for itself. Where that
+changes a file before an undo has looked at it, the undo is refused.
 """
 
 from __future__ import annotations
