@@ -93,6 +93,7 @@ from aisotools.workspace.checkpoints.steps import Checkpoint, Direction
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.trees import WORKSPACE_KEY
 from aisotools.workspace.diff import Changes, changes_between
+from aisotools.workspace.paths import printable
 from aisotools.workspace.read_tracker import ReadCache
 from aisotools.workspace.real_paths import resolve_links
 
@@ -528,6 +529,7 @@ class WorkspaceHistory:
             self._states,
             variables.why_not_kept if variables is not None else None,
             dropped=self._checkpoints.dropped,
+            superseded_by=printable(self._checkpoints.superseded_by),
         )
 
     async def _move(

@@ -469,6 +469,10 @@ def move_result(plan: UndoPlan, moved: UndoResult, variables: str) -> ToolResult
         lines.append(f"Removed: {summarize_names(moved.removed)}.")
     if not (moved.restored or moved.removed or missing):
         lines.append("No file had to be changed.")
+    if moved.conflicts:
+        replaced = summarize_names([path for path, _ in moved.conflicts])
+        remark = " An undo does not bring that change back." if moved.direction == "redo" else ""
+        lines.append(f"Replaced, although it had changed since: {replaced}.{remark}")
     if moved.others:
         left = [f"{path} ({reason})" for path, reason in moved.others]
         lines.append(f"Left as it is: {summarize_names(left)}.")
@@ -519,7 +523,8 @@ def conflict_result(moved: UndoResult, together: int = 0, *, may_be_left: bool =
     elif is_unknown:
         lines.append(f"Make it readable and {moved.direction} again, or {moved.direction} with force=True.")
     else:
-        lines.append(f"Keep it by leaving it as it is, or {moved.direction} with force=True.")
+        lost = ", after which no undo brings that change back" if moved.direction == "redo" else ""
+        lines.append(f"Keep it by leaving it as it is, or {moved.direction} with force=True{lost}.")
     if may_be_left and not (is_partial or is_unknown):
         lines.append(
             "Somebody else may be a thread or a task that a call has left in the sandbox, if there is one: "

@@ -191,6 +191,7 @@ class UndoChoice:
         why_not_kept: Callable[[str | None], str] | None,
         *,
         dropped: int = 0,
+        superseded_by: str = "",
     ) -> None:
         """Look at what can be undone or redone.
 
@@ -200,6 +201,7 @@ class UndoChoice:
             states: The states of the variables.
             why_not_kept: See `VariableHistory.why_not_kept`; None if the sandbox keeps no variables.
             dropped: How many older calls there were.
+            superseded_by: The call after which what was undone could not be redone any more.
         """
         self._direction = direction
         if direction == "undo":
@@ -208,7 +210,7 @@ class UndoChoice:
             self.steps = group_steps(source[::-1])
         self._states = states
         self._why_not_kept = why_not_kept
-        self._dropped = dropped
+        self._dropped, self._superseded_by = dropped, superseded_by
 
     def count_to(self, call_id: str) -> int:
         """Return how many steps lead to the state before a call.
@@ -313,9 +315,9 @@ class UndoChoice:
         Args:
             damaged: How many stored contents are known to be damaged.
         """
-        dropped = self._describe_dropped()
         if not self.steps:
-            return f"There is nothing to {self._direction}.{dropped}"
+            return self._describe_nothing()
+        dropped = self._describe_dropped()
         length = self._find_barrier()
         beyond = ""
         if length < len(self.steps):
@@ -344,6 +346,15 @@ class UndoChoice:
                 variables = "no earlier state of the variables is kept"
         return f"Undo reaches back {files}, for files; {variables}.{beyond}{dropped}"
 
+    def _describe_nothing(self) -> str:
+        why = ""
+        if self._superseded_by and self._direction == "redo":
+            why = (
+                f" What was undone cannot be redone after {self._superseded_by}, which may have changed "
+                "something."
+            )
+        return f"There is nothing to {self._direction}.{why}{self._describe_dropped()}"
+
     def _describe_dropped(self) -> str:
         if not self._dropped or self._direction == "redo":
             return ""
@@ -363,7 +374,7 @@ class UndoChoice:
     def _refuse_count(self) -> ToolResult:
         length = len(self.steps)
         if not length:
-            return refusal(f"There is nothing to {self._direction}.{self._describe_dropped()}")
+            return refusal(self._describe_nothing())
         last = "oldest" if self._direction == "undo" else "last"
         there = "is only" if length == 1 else "are only"
         return refusal(

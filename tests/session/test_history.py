@@ -107,6 +107,19 @@ async def test_a_call_that_changed_nothing_is_a_step_and_one_that_only_reads_is_
     assert not here(session).exists()
 
 
+async def test_redo_names_the_call_after_which_nothing_can_be_redone(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    await write(session, "a", "1")
+    assert not (await session.undo()).is_error
+    await write(session, "b", "1", call_id="last")
+    refused = await session.redo()
+    assert refused.is_error
+    assert refused.content == (
+        "There is nothing to redo. What was undone cannot be redone after sandbox_write (last), which may "
+        "have changed something."
+    )
+
+
 async def test_wrong_steps_and_unknown_calls_are_told(open_session: OpenSession) -> None:
     session = open_session(policy=AUTO)
     await write(session, "a", "1", call_id="known")
@@ -182,6 +195,28 @@ async def test_a_conflict_is_shown_and_nothing_is_done(open_session: OpenSession
     assert refused.value["conflicts"][0]["path"] == "a"
     assert here(session).read_text() == "person"
     assert not (await session.undo(force=True)).is_error
+
+
+async def test_forced_move_names_what_of_somebody_else_it_has_replaced(open_session: OpenSession) -> None:
+    """A redo brings back what a forced undo has replaced, and says so where it is the other way about."""
+    session = open_session(policy=AUTO)
+    await write(session, "a", "call")
+    here(session).write_text("person")
+    undone = await session.undo(force=True)
+    assert "\nReplaced, although it had changed since: a.\n" in f"{undone.content}\n"
+    assert not (await session.redo()).is_error
+    assert here(session).read_text() == "person"
+    assert not (await session.undo(force=True)).is_error
+    here(session).write_text("person again")
+    refused = await session.redo()
+    remark = "or redo with force=True, after which no undo brings that change back."
+    assert refused.content.splitlines()[-1] == f"Keep it by leaving it as it is, {remark}"
+    redone = await session.redo(force=True)
+    line = "Replaced, although it had changed since: a. An undo does not bring that change back."
+    assert line in redone.content.splitlines()
+    assert here(session).read_text() == "person"
+    assert not (await session.undo(force=True)).is_error
+    assert not here(session).exists()
 
 
 @pytest.mark.parametrize(("budget", "is_in_memory"), [(64 << 20, True), (1 << 20, False)])

@@ -82,10 +82,17 @@ class Bench:
     def why_not_kept(self, call_id: str | None) -> str:
         return self.reasons.get(call_id, "")
 
-    def choice(self, direction: Direction = "undo", *, dropped: int = 0, can_keep: bool = True) -> UndoChoice:
+    def choice(
+        self,
+        direction: Direction = "undo",
+        *,
+        dropped: int = 0,
+        superseded_by: str = "",
+        can_keep: bool = True,
+    ) -> UndoChoice:
         why: Callable[[str | None], str] | None = self.why_not_kept if can_keep else None
         source = self.calls if direction == "undo" else self.undone
-        return UndoChoice(direction, source, self.states, why, dropped=dropped)
+        return UndoChoice(direction, source, self.states, why, dropped=dropped, superseded_by=superseded_by)
 
     def plan(self, count: int, direction: Direction = "undo", **options: str | bool) -> UndoPlan:
         plan = self.choice(direction).plan(count, **options)  # type: ignore[arg-type]  # by name
@@ -203,6 +210,14 @@ def test_more_steps_than_there_are_is_an_error_that_says_how_many(bench: Bench) 
     assert bench.choice().plan(1) == refusal("There is nothing to undo.")
     assert bench.choice("redo", dropped=3).plan(1) == refusal("There is nothing to redo.")
     assert bench.choice(dropped=1).plan(1) == refusal("There is nothing to undo. 1 older call was dropped.")
+    superseded = bench.choice("redo", superseded_by="python (b)")
+    message = (
+        "There is nothing to redo. What was undone cannot be redone after python (b), which may have changed "
+        "something."
+    )
+    assert superseded.plan(1) == refusal(message)
+    assert superseded.describe() == message
+    assert bench.choice(superseded_by="python (b)").plan(1) == refusal("There is nothing to undo.")
     bench.call(file("a"))
     refused = bench.choice().plan(2)
     assert isinstance(refused, ToolResult)

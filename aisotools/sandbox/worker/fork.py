@@ -75,6 +75,7 @@ _MAX_NAME_CHARS = 40
 _MAX_REASON_CHARS = 500
 # Variables that are reported as not copied.
 _MAX_LOST = 50
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _main_thread = threading.main_thread()
 
 # ---- before the fork: what it would share or lose
@@ -105,12 +106,12 @@ class ForkState:
     Attributes:
         files: Regular files that are open.
         random_state: The state of `random`, which Python seeds anew in every fork.
-        timer: Seconds left of the timer of real time, and its interval.
+        timers: Of each timer that was set, its number, the seconds that are left and its interval.
     """
 
     files: tuple[OpenFile, ...]
     random_state: object
-    timer: tuple[float, float]
+    timers: tuple[tuple[int, float, float], ...]
 
 
 def capture_state() -> ForkState:
@@ -118,7 +119,7 @@ def capture_state() -> ForkState:
     return ForkState(
         files=tuple(_open_files()),
         random_state=random.getstate(),
-        timer=signal.getitimer(signal.ITIMER_REAL),
+        timers=tuple((kind, *timer) for kind in _TIMERS if any(timer := signal.getitimer(kind))),
     )
 
 
@@ -375,7 +376,7 @@ class WokenFork(NamedTuple):
     interrupts: int | None = None
 
 
-def _await_release(number: int, timer: tuple[float, float]) -> None:
+def _await_release(number: int, timers: Iterable[tuple[int, float, float]]) -> None:
     """Wait until the host has stopped the present worker: nothing of this fork may go on before that.
 
     The host sends one byte on the socket `number`, or closes it if the fork is not needed.
@@ -386,8 +387,8 @@ def _await_release(number: int, timer: tuple[float, float]) -> None:
     if not os.read(number, 1):
         os._exit(0)
     # A fork does not inherit timers; user code that set one waits for its signal.
-    if timer[0]:
-        signal.setitimer(signal.ITIMER_REAL, *timer)
+    for kind, left_s, interval_s in timers:
+        signal.setitimer(kind, left_s, interval_s)
 
 
 @dataclass(slots=True)
@@ -503,7 +504,7 @@ class ForkPoint:
                     self.go_on()
                     self._require_sound(woken, self.check)
                 woken.send("woke", {"lost": lost})
-                _await_release(received[0], state.timer)
+                _await_release(received[0], state.timers)
                 self.hooks.release()
                 return WokenFork(woken)
 

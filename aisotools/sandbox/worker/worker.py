@@ -9,8 +9,6 @@ fork without write rights (see `reader`), speaks the same.
 
 from __future__ import annotations
 
-# What `signal` wraps, without making an enumeration's member of each result: it is called for each call.
-import _signal  # type: ignore[import-not-found]  # mypy knows no stub of it
 import asyncio
 import contextlib
 import dataclasses
@@ -47,6 +45,7 @@ from aisotools.sandbox.worker.output import (
     Recorder,
     json_bundle,
 )
+from aisotools.sandbox.worker.process_state import ProcessState, stop_tracing
 from aisotools.sandbox.worker.self_check import (
     CELLS,
     CHECK_ID,
@@ -225,8 +224,7 @@ class Worker:
         self._running: int | None = None
         self._holder: int | None = None
         self._pid = os.getpid()
-        self._umask = os.umask(0o077)
-        os.umask(self._umask)
+        self._process_state = ProcessState()
         # False in a fork made by user code: the channel belongs to its parent.
         self._owns_channel = True
         self._inputs = InputChannel(self._send, channel.fileno(), self._receive)
@@ -482,24 +480,6 @@ class Worker:
         flush()
         self._send("done", {"id": call.number}, pieces)
 
-    def _put_back(self) -> None:
-        """Put back what user code may have changed of this process, and calls cannot do without.
-
-        No signal is blocked, SIGCHLD is not ignored, no function traces or profiles, and the owner of a new
-        file may use it. All else is kept from call to call: handlers of signals, timers, environment
-        variables, and a umask that takes rights from others only.
-        """
-        _stop_tracing()
-        # Signals: blocked ones would stay blocked in programs, which could not be asked to end.
-        _signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        # Signal: a child of a process that ignores it leaves no exit status. A handler of user code stays.
-        # It is set again in any case, since C code may have ignored the signal behind Python's back.
-        handler = _signal.getsignal(signal.SIGCHLD)
-        _signal.signal(signal.SIGCHLD, handler if callable(handler) else _signal.SIG_DFL)
-        umask = os.umask(self._umask)
-        if not umask & 0o700:
-            os.umask(umask)
-
     @staticmethod
     def _give_up(
         error: BaseException,
@@ -561,7 +541,7 @@ class Worker:
         owns_channel, self._owns_channel = self._owns_channel, False
         self._recorder.replace_lock()
         try:
-            self._put_back()
+            self._process_state.put_back()
             run_in_fork(self._check_calls)
         finally:
             self._owns_channel = owns_channel
@@ -570,11 +550,10 @@ class Worker:
         self._recorder.enter(call.record)
         call.threads_before = frozenset(thread.ident for thread in threading.enumerate())
         if call.holds_main_thread or self._holder is None:
-            self._put_back()
+            self._process_state.put_back()
         if call.holds_main_thread:
             self._holder, self._recorder.main = call.number, call.record
-            # Signal: an earlier call may have ignored it. Then Stop could only end the whole worker.
-            _signal.signal(signal.SIGINT, self._on_interrupt)
+            self._process_state.take_interrupts(self._on_interrupt)
         try:
             pieces = await self._drive(self._execute(call), call)
         except WorkerBroken as error:
@@ -587,14 +566,14 @@ class Worker:
         finally:
             if call.holds_main_thread:
                 self._holder = self._recorder.main = None
-                _stop_tracing()  # or the code that answers would be traced as well
+                stop_tracing()  # or the code that answers would be traced as well
         if os.getpid() != self._pid:
             # A fork made by user code has run out of its cell. It must not answer for its parent.
             flush()
             os._exit(0)
         self._answer(call, pieces)
         if call.holds_main_thread:
-            self._put_back()  # after the answer, which need not wait for this
+            self._process_state.put_back()  # after the answer, which need not wait for this
 
     async def _execute(self, call: _Call) -> ResultPieces:
         """Run everything of the call that may run user code, and take as long as that likes."""
@@ -690,11 +669,3 @@ class Worker:
         if formatter is None:
             return {"text/plain": repr(value)}
         return json_bundle(formatter.format(value)[0])
-
-
-def _stop_tracing() -> None:
-    """Let no function that user code has set trace or profile what runs next."""
-    sys.settrace(None)
-    sys.setprofile(None)
-    threading.settrace(None)
-    threading.setprofile(None)

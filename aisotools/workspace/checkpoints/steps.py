@@ -201,6 +201,7 @@ class Timeline:
         moving: Record of an undo or redo that was started and not completed.
         left: Partial files that could not be removed: tokens, each with the keys of their trees.
         dropped: Number of older steps that are not kept any more.
+        superseded_by: The call, by name and id, after which what was undone could not be redone any more.
         count: Number of the last begin or end.
     """
 
@@ -209,6 +210,7 @@ class Timeline:
     running: dict[str, Checkpoint] = field(default_factory=dict)
     moving: Mapping[str, Any] | None = None
     dropped: int = 0
+    superseded_by: str = ""
     left: dict[str, list[str]] = field(default_factory=dict)
     count: int = 0
 
@@ -285,8 +287,9 @@ class Timeline:
         """Add a step that has ended. One that may have changed something clears the redo stack."""
         self.running.pop(step.call_id, None)
         self.done.append(step)
-        if step.changed or step.changes_variables:
+        if self.undone and (step.changed or step.changes_variables):
             self.undone.clear()
+            self.superseded_by = f"{step.name} ({step.call_id})"
 
     def shift(self, direction: Direction, ids: Sequence[str]) -> None:
         """Move steps from one stack to the other, in this order."""

@@ -149,6 +149,11 @@ class Checkpoints:
         return tuple(self._timeline.undone)
 
     @property
+    def superseded_by(self) -> str:
+        """The call after which what was undone last could not be redone any more; empty for none known."""
+        return self._timeline.superseded_by
+
+    @property
     def dropped(self) -> int:
         """Number of older steps that are not kept any more."""
         return self._timeline.dropped

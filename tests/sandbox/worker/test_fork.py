@@ -245,20 +245,26 @@ report([lost, problem, peer.recv(1).decode()])
     assert run(code, tmp_path) == [["2 sockets"], "OSError", "y"]
 
 
-def test_the_timer_goes_on_once_the_fork_may(tmp_path: Path) -> None:
+def test_timers_go_on_once_the_fork_may(tmp_path: Path) -> None:
     code = """
-signal.setitimer(signal.ITIMER_REAL, 500, 7)
+kinds = [signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF]
+for kind in kinds:
+    signal.setitimer(kind, 500, 7)
 state = fork.capture_state()
-signal.setitimer(signal.ITIMER_REAL, 0)
+for kind in kinds:
+    signal.setitimer(kind, 0)
 fork.repair_fork(state, keep=frozenset())
-found = [signal.getitimer(signal.ITIMER_REAL)]
+found = [signal.getitimer(kind) for kind in kinds]
 end, other = socket.socketpair()
 end.send(b'.')
-fork._await_release(other.fileno(), state.timer)
-left, interval = signal.getitimer(signal.ITIMER_REAL)
-report([*found, 400 < left <= 500, interval])
+fork._await_release(other.fileno(), state.timers)
+report([found, [(400 < left <= 501, interval) for left, interval in map(signal.getitimer, kinds)]])
 """
-    assert run(code, tmp_path) == [[0.0, 0.0], True, 7.0]
+    assert run(code, tmp_path) == [[[0.0, 0.0]] * 3, [[True, 7.0]] * 3]
+
+
+def test_timers_that_were_not_set_stay_off(tmp_path: Path) -> None:
+    assert run("report(fork.capture_state().timers)", tmp_path) == []
 
 
 # ---- variables as a file
