@@ -372,10 +372,14 @@ class SupportsSnapshotProcesses(Protocol):
     async def settled(self) -> None:
         """Wait until `pids` is complete: new processes are known, and those that were dropped have ended."""
 
-    def prepare(self, call_id: str) -> None:
+    def prepare(self, call_id: str) -> int:
         """Begin the part of `restore` that changes nothing, within `hold`, so that it takes less time then.
 
         It is taken back with the end of that context. For a call that cannot be restored nothing happens.
+
+        Returns:
+            The parked process that the next worker is to be a copy of, with the files that are open there; 0
+            if that is not known.
         """
 
     def hold(self, stopped: Collection[int] = ()) -> AbstractAsyncContextManager[None]:

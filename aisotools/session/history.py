@@ -40,10 +40,12 @@ from aisotools.core.exceptions import (
     explain_system_error,
 )
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableHistory, VariablePoint
-from aisotools.core.threads import in_thread
+from aisotools.core.threads import in_thread, start_in_thread
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Facts, ToolResult
 from aisotools.policy.prepared import PreparedCall
+from aisotools.sandbox.host.fork_observation import DetachedFiles
+from aisotools.sandbox.process.tree import exists
 from aisotools.session.event_log import EventLog
 from aisotools.session.sharing import BackgroundProcesses, CheckpointScans, LockToken, SharedWorkspace
 from aisotools.session.undo_history import Record, TimeoutChoice, VariablesChoice
@@ -98,6 +100,9 @@ from aisotools.workspace.read_tracker import ReadCache
 from aisotools.workspace.real_paths import resolve_links
 
 _log = logging.getLogger(__name__)
+
+_QUICK_PATHS = 100
+"""An undo that has put back at most as many is described on the event loop."""
 
 _SYNC_DELAY_S = 0.05
 """Until the records of calls that changed nothing are written through to the disk, many at a time."""
@@ -580,6 +585,7 @@ class WorkspaceHistory:
             self._shared.kill(running, forced=force)
             return self._checkpoints.move(direction, plan.checkpoints, force=force)
 
+        origin = 0
         self._forget_states()
         self._states.latest = self._states.latest if self._checkpoints.undone else self._states.now
         async with AsyncExitStack() as stopping:
@@ -590,7 +596,7 @@ class WorkspaceHistory:
                     # Where something is killed, what is made ready could be taken for that.
                     ready = None if running or force else plan.variables.call_id
                     stop = self._shared.stop_until_replaced(self._sandbox, ready)
-                    await stopping.enter_async_context(stop)
+                    origin = await stopping.enter_async_context(stop)
                 except OSError as error:
                     return refuse_for_system(direction, error)
                 except SandboxError as error:
@@ -609,18 +615,27 @@ class WorkspaceHistory:
             self._reads.forget()
             if not moved.done:
                 return await in_thread(failed_result, moved)
+            paths = (*moved.restored, *moved.removed)
+            # Meanwhile: what the next worker has open is what the snapshot has of which it is a copy.
+            look = functools.partial(self._shared.find_detached, paths, self._sandbox, origin)
+            looking = start_in_thread(look) if origin else None
             try:
                 variables = await self._move_variables(plan, keeps=keeps)
             except (SandboxError, OSError) as error:
                 why = explain_system_error(error) if isinstance(error, OSError) else str(error)
                 return await self._revert(moved, why)
 
-        def explain() -> ToolResult:
-            detached = self._shared.find_detached((*moved.restored, *moved.removed))
+        def explain(detached: DetachedFiles | None) -> ToolResult:
+            if detached is None:
+                detached = self._shared.find_detached(paths)
             return explain_detached(move_result(plan, moved, variables), detached)
 
+        detached = await looking if looking is not None else None
+        if detached is not None and not exists(origin):
+            detached = None  # race: it may have ended before all of it was read
         # In a thread, and in a turn of the loop of its own: the paths may be a hundred thousand.
-        result = await in_thread(explain)
+        is_quick = detached is not None and len(paths) <= _QUICK_PATHS
+        result = explain(detached) if is_quick else await in_thread(explain, detached)
         mode = self._checkpoints.root_mode
         if mode is not None and mode.notes:
             result = add_notes(result, mode)

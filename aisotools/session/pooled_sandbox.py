@@ -91,10 +91,9 @@ class PooledVariables:
         if (live := self._live_processes) is not None:
             await live.settled()
 
-    def prepare(self, call_id: str) -> None:
+    def prepare(self, call_id: str) -> int:
         """Begin the part of `restore` that changes nothing; see `SupportsSnapshotProcesses`."""
-        if (live := self._live_processes) is not None:
-            live.prepare(call_id)
+        return 0 if (live := self._live_processes) is None else live.prepare(call_id)
 
     @asynccontextmanager
     async def hold(self, stopped: Collection[int] = ()) -> AsyncIterator[None]:

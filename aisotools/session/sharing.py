@@ -271,10 +271,11 @@ class SharedWorkspace:
             yield
 
     @asynccontextmanager
-    async def stop_until_replaced(self, sandbox: Sandbox, call_id: str | None = None) -> AsyncIterator[None]:
+    async def stop_until_replaced(self, sandbox: Sandbox, call_id: str | None = None) -> AsyncIterator[int]:
         """Let nothing of one sandbox run within the context, in which its worker may be replaced.
 
-        The variables from before `call_id` are made ready meanwhile, for which a fork takes its time.
+        The variables from before `call_id` are made ready meanwhile, for which a fork takes its time. What is
+        yielded is the process of which the next worker is a copy; see `SupportsSnapshotProcesses.prepare`.
 
         Threat: between the files and the variables of an undo, a thread that a call has left writes a file
         again, which the result then says was taken back. Mechanism: its process stays stopped until another
@@ -286,7 +287,7 @@ class SharedWorkspace:
         """
         variables = _parked(sandbox)
         if variables is None:
-            yield
+            yield 0
             return
         # Order: a call that only reads may still run. Stopped, it would never end, and nothing be replaced.
         left: set[int] = set()  # stopped by a call, and not by this
@@ -297,10 +298,9 @@ class SharedWorkspace:
                 # In a thread, all of it: there may be hundreds of processes.
                 exempt = _snapshot_pids(sandbox)
                 stopped = await in_thread(self._stop, root, worker, exempt, stopping, left)
-                if call_id is not None:
-                    variables.prepare(call_id)
+                origin = variables.prepare(call_id) if call_id is not None else 0
                 try:
-                    yield
+                    yield origin
                 finally:
                     if _worker_pid(sandbox) != worker:
                         # The former worker has ended or waits for a redo, and what it has started with it.
@@ -371,19 +371,23 @@ class SharedWorkspace:
             await wait_until_ended(ending, within_s=_ENDING_S)
         return running, helpers
 
-    def find_detached(self, paths: Iterable[str]) -> DetachedFiles:
+    def find_detached(
+        self, paths: Iterable[str], sandbox: Sandbox | None = None, origin: int = 0
+    ) -> DetachedFiles:
         """Return which files the workers have open or mapped that were replaced or removed at some paths.
 
         Args:
             paths: Paths below the workspace, as a move of the checkpoints names them.
+            sandbox: The one whose worker is being replaced.
+            origin: The process of which its next worker is a copy.
         """
         names = _FormerNames(printable(str(self.folder.resolve())), paths)
         found = DetachedFiles()
         if not names:
             return found
-        for sandbox in tuple(self.sandboxes):
-            if supports(sandbox, SupportsSupervisor) and sandbox.worker_pid:
-                found |= find_detached_files(sandbox.worker_pid, names)
+        for one in tuple(self.sandboxes):
+            if pid := origin if one is sandbox else _worker_pid(one):
+                found |= find_detached_files(pid, names)
         return found
 
     def kill(self, pids: Collection[int], *, forced: bool) -> None:

@@ -225,6 +225,33 @@ async def test_a_process_that_was_left_running_is_found_frozen_and_killed(shared
         await shell.wait()
 
 
+async def test_files_of_the_process_are_named_of_which_the_next_worker_is_a_copy(
+    shared: SharedWorkspace,
+) -> None:
+    (sandbox,) = shared.sandboxes
+    assert isinstance(sandbox, ProcessSandbox)
+    paths, holders = ("one", "two"), []
+    for path in paths:
+        (shared.folder / path).write_text("old")
+        command = f"exec 5< '{shared.folder / path}'; echo; read end"
+        holders.append(await asyncio.create_subprocess_exec("sh", "-c", command, stdin=PIPE, stdout=PIPE))
+    try:
+        for holder in holders:
+            assert holder.stdout is not None
+            await holder.stdout.readline()
+        for path in paths:
+            (shared.folder / path).unlink()
+        worker, origin = holders
+        sandbox.worker_pid = worker.pid
+        assert shared.find_detached(paths).read == {"one"}
+        assert shared.find_detached(paths, sandbox, origin.pid).read == {"two"}
+        assert shared.find_detached(paths, new_sandbox(), origin.pid).read == {"one"}
+    finally:
+        for holder in holders:
+            holder.kill()
+            await holder.wait()
+
+
 LARGE = "import mmap; m = mmap.mmap(-1, 256 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)"
 
 

@@ -196,19 +196,20 @@ class SnapshotHistory:
         """True if the running task, or the one that has started it, holds this history."""
         return self._holder is not None and self._holder is _holder.get()
 
-    def prepare(self, call_id: str) -> None:
+    def prepare(self, call_id: str) -> int:
         """Wake the snapshot that `restore` of this call needs; see `SupportsSnapshotProcesses`."""
         snapshot, connection = self._store.find(call_id), self._connection
         if (
-            snapshot is not None
-            and connection is not None
-            and self._is_held_here
-            and self._ahead is None
-            and snapshot.settled.done()
-            and snapshot.is_alive
-            and snapshot.point.label != "data only"
+            snapshot is None
+            or connection is None
+            or not self._is_held_here
+            or self._ahead is not None
+            or not (snapshot.settled.done() and snapshot.is_alive)
+            or snapshot.point.label == "data only"
         ):
-            self._ahead = WakingFork(snapshot, lambda: connection.supervisor, within_s=_WAKE_S)
+            return 0
+        self._ahead = WakingFork(snapshot, lambda: connection.supervisor, within_s=_WAKE_S)
+        return snapshot.socket.pid
 
     def _discard_ahead(self) -> None:
         ahead, self._ahead = self._ahead, None

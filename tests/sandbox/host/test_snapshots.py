@@ -310,15 +310,17 @@ async def test_fork_that_is_made_ready_runs_nothing_before_the_restore(r: Rig) -
     await r.python(TICKS)
     await r.python("task.cancel(); x = 2", call_id="second")
     history, ticks = r.kernel.variables, r.workspace / "ticks"
-    history.prepare("second")
+    assert history.prepare("second") == 0
     assert made_ready(r) is None, "calls may run"
     async with history.hold():
-        history.prepare("unknown")
+        assert history.prepare("unknown") == 0
         assert made_ready(r) is None
-        history.prepare("second")
+        origin = history.prepare("second")
+        assert origin in history.pids()
         ahead = made_ready(r)
         assert ahead is not None
         sock, _ = await ahead.waking
+        assert tree.parent_of(sock.pid) == origin
         before = ticks.read_text()
         await eventually(lambda: process_state(sock.pid) == "S")
         assert ticks.read_text() == before
