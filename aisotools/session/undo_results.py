@@ -572,7 +572,8 @@ def reverted_result(moved: UndoResult, problem: str, back: UndoResult | str) -> 
     if isinstance(back, UndoResult) and not back.missing:
         return ToolResult.error(
             f"Nothing was changed: the variables could not be restored, so the files are back as they were "
-            f"before this {moved.direction}. {problem}"
+            f"before this {moved.direction}. {problem} Try again, or take the files alone: "
+            f'{moved.direction}(variables="keep").'
         )
     lines = [f"This {moved.direction} failed half way: the variables could not be restored. {problem}"]
     unmoved: list[str] = []

@@ -151,7 +151,7 @@ def test_a_move_that_was_taken_back_says_what_is_where() -> None:
     assert whole.is_error
     assert whole.content == (
         "Nothing was changed: the variables could not be restored, so the files are back as they were before "
-        "this undo. The snapshot does not answer."
+        'this undo. The snapshot does not answer. Try again, or take the files alone: undo(variables="keep").'
     )
     part = reverted_result(moved, "Why.", replace(back, missing=(("y", "Is a directory"),)))
     assert part.content.splitlines() == [

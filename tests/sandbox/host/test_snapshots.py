@@ -519,6 +519,24 @@ async def test_another_fork_is_restored_if_the_one_that_was_made_ready_ended(r: 
     assert r.reported.losses == []
 
 
+async def test_recovery_takes_no_fork_that_was_made_ready_without_a_check(r: Rig) -> None:
+    """An undo may go back to a state in which no cell runs; a recovery must not."""
+    await r.python("x = 1", call_id="sound")
+    await r.python("x = 2; get_ipython().compile = None", call_id="breaks")
+    history, connection = r.kernel.variables, r.kernel._connection
+    assert connection is not None
+    history.take_snapshot(connection, "broken")
+    await settled(r)
+    former = r.kernel.worker_pid
+    async with history.hold():
+        assert history.prepare("broken")
+        assert history._ahead is not None
+        await history._ahead.waking
+        os.kill(former, signal.SIGKILL)
+        await eventually(lambda: r.kernel.worker_pid not in {0, former})
+    assert await r.value("x") == 1
+
+
 async def enter(context: AbstractAsyncContextManager[None]) -> None:
     async with context:
         pass
