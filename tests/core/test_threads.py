@@ -142,7 +142,11 @@ def test_functions_run_while_the_interpreter_ends() -> None:
     )
     assert done.stderr == ""
     outlived, with_threads, without = done.stdout.splitlines()
-    assert (outlived, with_threads) == ("aisotools", "aisotools aisotools-tool")
+    if sys.version_info < (3, 12):
+        assert (outlived, with_threads) == ("aisotools", "aisotools aisotools-tool")
+    else:  # the interpreter starts no thread any more then, and what it has done by itself is as without
+        assert outlived.startswith("Thread-1")
+        assert with_threads.startswith("MainThread c")
     # A function of a tool may wait for the loop, which waits for it then.
     assert without.startswith("MainThread cannot schedule new futures")
 

@@ -72,7 +72,9 @@ class Owners:
                 owner = waiting.pop()
                 try:
                     make_fail(owner)
-                except Exception:  # a subclass may do anything
+                except KeyboardInterrupt:
+                    raise
+                except BaseException:  # a subclass may do anything
                     traceback.print_exc()
 
 

@@ -13,24 +13,30 @@ call.
 Race: another thread of the worker may register or call a hook during the fork; it does so in the worker, and
 is missing in the fork.
 Failure: what was registered in another way (from C, or before the worker served) runs, and so do functions of
-Python that user code has replaced, and finalisers of what a missing thread kept for itself. Where that
-changes a file before an undo has looked at it, the undo is refused.
+Python that user code has replaced, methods of a subclass of `Thread` that Python's own hook calls, and
+finalisers of what a missing thread kept for itself. Where that changes a file before an undo has looked at
+it, the undo is refused.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import os
 import posix
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 _MONITORING_TOOLS = range(6)
+# What `logging` keeps for forks: its handlers, and the function that gives each a lock that nobody holds.
+_HANDLERS = "_at_fork_reinit_lock_weakset"
+_MEND_HANDLERS = "_after_at_fork_child_reinit_locks"
 
 _register_at_fork = os.register_at_fork
 _add_audit_hook = sys.addaudithook
@@ -52,8 +58,11 @@ class UserHooks:
     _former: Literal["running", "forking", "waiting", "released"] = "running"
     _thread: int = 0
     _collects: bool = False
+    _process: int = 0
     _trace: Any = None
     _profile: Any = None
+    _report: Callable[[Any], object] = sys.__unraisablehook__
+    _handlers: Any = None
     _monitored: dict[int, int] = field(default_factory=dict)
 
     def install(self) -> None:
@@ -88,19 +97,29 @@ class UserHooks:
         if self.state in {"running", "forking"}:
             return
         self.state = "running"
+        self._process = os.getpid()
+        self._put_handlers_back()
+        if mend := vars(logging).get(_MEND_HANDLERS):
+            self.missed.insert(0, mend)
         while self.missed:
             hook = self.missed.pop(0)
             try:
                 hook()
-            except Exception:  # Python reports it and goes on, whatever it is
-                traceback.print_exc()
-            except BaseException:
+            except KeyboardInterrupt:
                 self.state = "released"
                 raise
+            except BaseException:  # Python reports it and goes on, whatever it is
+                traceback.print_exc()
         self._switch_on()
 
     def _switch_off(self) -> None:
         gc.disable()
+        self._process, self._report = os.getpid(), sys.unraisablehook
+        sys.unraisablehook = self._report_in_parent
+        # Python's own hook calls each handler of `logging`, which may be of a class of user code.
+        self._handlers = vars(logging).get(_HANDLERS)
+        if self._handlers is not None:
+            vars(logging)[_HANDLERS] = weakref.WeakSet()
         # A profiler in C, such as cProfile, is no function that could be set again. It calls nothing either.
         if callable(self._profile):
             sys.setprofile(None)
@@ -115,6 +134,9 @@ class UserHooks:
     def _switch_on(self) -> None:
         if self._collects:
             gc.enable()
+        if sys.unraisablehook == self._report_in_parent:
+            sys.unraisablehook = self._report
+        self._put_handlers_back()
         monitored, self._monitored = self._monitored, {}
         for tool, events in monitored.items():
             sys.monitoring.set_events(tool, events)  # type: ignore[attr-defined]  # from Python 3.12 on
@@ -124,20 +146,39 @@ class UserHooks:
             sys.setprofile(self._profile)
         self._trace = self._profile = None
 
+    def _put_handlers_back(self) -> None:
+        handlers, self._handlers = self._handlers, None
+        if handlers is not None:
+            handlers |= vars(logging)[_HANDLERS]  # race: another thread may have made one meanwhile
+            vars(logging)[_HANDLERS] = handlers
+
+    def _report_in_parent(self, report: Any) -> None:
+        """Stand in for `sys.unraisablehook`: Python's own hooks may raise in a fork."""
+        if os.getpid() == self._process:
+            self._report(report)
+
     def _register_at_fork(self, **hooks: Any) -> None:
         """Stand in for `os.register_at_fork`, with its arguments."""
         # What is no function is passed on as it is: Python raises the right error.
-        wrapped = {name: self._wrap(name, hook) if callable(hook) else hook for name, hook in hooks.items()}
+        wrapped = {name: self.wrap(name, hook) if callable(hook) else hook for name, hook in hooks.items()}
         _register_at_fork(**wrapped)
 
-    def _wrap(self, name: str, hook: Callable[[], object]) -> Callable[[], object]:
+    def wrap(self, name: str, hook: Callable[[], object]) -> Callable[[], object]:
+        """Return what is registered for a hook: it calls that where it is due.
+
+        Args:
+            name: When Python calls it: `before`, `after_in_parent` or `after_in_child`.
+            hook: A function of user code, or one that may call some.
+        """
+
         def call() -> None:
             # Race: another thread of the worker may fork at this moment, for user code.
             if self.state == "forking" and threading.get_ident() == self._thread:
-                if name != "after_in_child":
-                    hook()
-                elif hook not in self.missed:
+                # A fork that was released has missed its hooks, and still does: so has one of it.
+                if self._former == "running" and name == "after_in_child":
                     self.missed.append(hook)
+                elif self._former == "running":
+                    hook()
             elif self.state != "waiting":
                 self.go_on()
                 hook()

@@ -244,7 +244,8 @@ class Worker:
         # Before the host learns that this worker is ready, and so before it may interrupt anything.
         signal.signal(signal.SIGINT, self._on_interrupt)
         # Fork by user code: buffered output would be sent twice, and two would write to one channel.
-        os.register_at_fork(before=flush, after_in_child=functools.partial(self._on_user_fork, loop))
+        flushing = forks.hooks.wrap("before", flush)  # of a stream that user code may have put there
+        os.register_at_fork(before=flushing, after_in_child=functools.partial(self._on_user_fork, loop))
         forks.hooks.install()
         self._channel.send("ready", {"pid": self._pid, "python": sys.version.split()[0]})
         loop.add_reader(self._channel.fileno(), self._receive)

@@ -301,13 +301,27 @@ def test_a_profiler_in_c_goes_on(tmp_path: Path) -> None:
     code = """
 import cProfile
 profile = cProfile.Profile()
+
+def called():
+    return None
+
+def counted():
+    profile.disable()
+    return [entry.callcount for entry in profile.getstats() if entry.code is called.__code__]
+
+def go_on():
+    hooks.release()
+    hooks.go_on()
+    called()
+    return counted()
+
 profile.enable()
-found = in_fork(lambda: sys.getprofile() is profile)
-still = sys.getprofile() is profile
-profile.disable()
-report([found, still])
+called()
+found = in_fork(go_on)
+called()
+report([found, counted()])
 """
-    assert run(code, tmp_path) == [True, True]
+    assert run(code, tmp_path) == [[2], [2]]
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.12 is the first that has it")
@@ -333,3 +347,131 @@ def waiting():
 report([in_fork(waiting), watch.get_events(3) == watch.events.PY_START])
 """
     assert run(code, tmp_path) == [[False, True], True]
+
+
+def test_locks_that_hooks_take_and_give_back_are_free_in_each_generation(tmp_path: Path) -> None:
+    code = """
+lock = threading.RLock()
+os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+
+def is_free():
+    found = []
+
+    def take():
+        found.append(lock.acquire(blocking=False) and not lock.release())
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    return found
+
+def go_on():
+    hooks.release()
+    hooks.go_on()
+    return is_free()
+
+def released():
+    hooks.release()
+    below = in_fork(go_on)
+    hooks.go_on()
+    return [*below, *is_free(), *in_fork(go_on)]
+
+report([*in_fork(lambda: in_fork(released)), *is_free()])
+"""
+    assert run(code, tmp_path) == [True] * 4
+
+
+def test_a_missed_hook_that_exits_ends_nothing(tmp_path: Path) -> None:
+    code = """
+os.register_at_fork(after_in_child=lambda: sys.exit(3))
+os.register_at_fork(after_in_child=note('second'))
+
+def go_on():
+    hooks.release()
+    hooks.go_on()
+    return ran
+
+report(in_fork(go_on))
+"""
+    assert run(code, tmp_path) == ["second"]
+
+
+def test_nothing_compares_hooks_with_each_other(tmp_path: Path) -> None:
+    code = """
+class Hook:
+    def __call__(self): ran.append('called')
+    def __eq__(self, other): ran.append('compared'); return False
+    __hash__ = None
+
+os.register_at_fork(after_in_child=Hook())
+os.register_at_fork(after_in_child=Hook())
+
+def go_on():
+    hooks.release()
+    hooks.go_on()
+    return ran
+
+report(in_fork(lambda: [list(ran), in_fork(go_on)]))
+"""
+    assert run(code, tmp_path) == [[], ["called", "called"]]
+
+
+FAILING = """
+from aisotools.sandbox.worker import user_hooks
+
+def fail():
+    raise RuntimeError('no')
+
+sys.unraisablehook = note('reported')
+user_hooks._register_at_fork(after_in_child=fail, after_in_parent=fail)
+"""
+
+
+def test_exception_of_a_hook_of_python_is_reported_in_the_parent_alone(tmp_path: Path) -> None:
+    code = """
+def go_on():
+    hooks.release()
+    hooks.go_on()
+    return [*ran, sys.unraisablehook is reported]
+
+reported = sys.unraisablehook
+found = in_fork(lambda: [list(ran), in_fork(go_on)])
+report([found, ran, sys.unraisablehook is reported])
+"""
+    assert run(FAILING + code, tmp_path) == [[[], [True]], ["reported"], True]
+
+
+def test_handlers_of_logging_are_mended_when_the_fork_goes_on(tmp_path: Path) -> None:
+    code = """
+import logging
+
+class Handler(logging.Handler):
+    def _at_fork_reinit(self):
+        ran.append('mended')
+        super()._at_fork_reinit()
+
+handler = Handler()
+
+def go_on():
+    hooks.release()
+    found = [list(ran)]
+    hooks.go_on()
+    logging.getLogger().warning('it is no dead end')
+    return [*found, ran]
+
+logging.getLogger().addHandler(handler)
+handler.emit = lambda record: None
+handler.acquire()
+report([in_fork(lambda: in_fork(go_on)), ran, handler in vars(logging)[user_hooks._HANDLERS]])
+"""
+    head = "from aisotools.sandbox.worker import user_hooks\n"
+    assert run(head + code, tmp_path) == [[[], ["mended"]], [], True]
+
+
+def test_a_stream_of_user_code_is_flushed_by_what_is_wrapped_in_the_worker_alone(tmp_path: Path) -> None:
+    code = """
+from aisotools.sandbox.worker import user_hooks
+user_hooks._register_at_fork(before=hooks.wrap('before', note('flushed')))
+report([in_fork(lambda: [list(ran), in_fork(all_that_ran)]), ran])
+"""
+    assert run(code, tmp_path) == [[["flushed"], ["flushed"]], ["flushed"]]
