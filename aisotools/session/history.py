@@ -658,7 +658,13 @@ class WorkspaceHistory:
             back = await self._scans.run(lambda **_: self._checkpoints.revert(moved), "", inline=False)
         except WorkspaceError as error:
             back = str(error)
-        return await in_thread(reverted_result, moved, problem, back)
+
+        def explain() -> ToolResult:
+            # What is put back is a new file, and not the one that a variable has open.
+            detached = self._shared.find_detached((*moved.restored, *moved.removed))
+            return explain_detached(reverted_result(moved, problem, back), detached)
+
+        return await in_thread(explain)
 
     # -- variables
 

@@ -469,8 +469,9 @@ def move_result(plan: UndoPlan, moved: UndoResult, variables: str) -> ToolResult
         lines.append(f"Removed: {summarize_names(moved.removed)}.")
     if not (moved.restored or moved.removed or missing):
         lines.append("No file had to be changed.")
-    if moved.conflicts:
-        replaced = summarize_names([path for path, _ in moved.conflicts])
+    touched = {*moved.restored, *moved.removed} if moved.conflicts else ()
+    if changed := [path for path, _ in moved.conflicts if path in touched]:
+        replaced = summarize_names(changed)
         remark = " An undo does not bring that change back." if moved.direction == "redo" else ""
         lines.append(f"Replaced, although it had changed since: {replaced}.{remark}")
     if moved.others:

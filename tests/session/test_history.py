@@ -1121,6 +1121,24 @@ async def test_undo_names_the_files_that_variables_hold_open(real_session: OpenS
     assert "Still open" not in (await session.undo()).content
 
 
+async def test_undo_that_goes_back_names_the_files_that_variables_hold_open(
+    real_session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is put back is a copy, and not the file that the worker has open."""
+    session = real_session(policy=AUTO, approver=AllowAll())
+    await session.start()
+    assert not (await session.run_cell("f = open('log', 'a'); print(file=f, flush=True)")).is_error
+    assert not (await session.run_cell("print('two', file=f, flush=True)")).is_error
+    sandbox: object = session.sandbox
+    assert isinstance(sandbox, SupportsSnapshots)
+    monkeypatch.setattr(sandbox.variables, "restore", refuse_files)
+    refused = await session.undo()
+    assert refused.content.startswith("Nothing was changed: the variables could not be restored")
+    assert "[Still open in the sandbox: log. What a variable writes to it from" in refused.content
+    assert not (await session.run_cell("print('three', file=f, flush=True)")).is_error
+    assert "three" not in here(session, "log").read_text(), "what is said is so"
+
+
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("level", ["isolated", "confined"])
 @pytest.mark.parametrize(

@@ -134,6 +134,17 @@ def test_conflicts_are_listed_up_to_a_bound() -> None:
     assert len(result.value["conflicts"]) == 22
 
 
+def test_forced_move_names_what_it_has_replaced_and_nothing_that_stays() -> None:
+    conflicts = (("a", "it was changed"), ("b", "it was changed"), ("c", "it was changed"))
+    plan = plan_of(checkpoint("c1"))
+    moved = UndoResult(
+        direction="undo", steps=tuple(plan.checkpoints), restored=("a",), removed=("c",), conflicts=conflicts
+    )
+    assert "\nReplaced, although it had changed since: a, c.\n" in f"{move_result(plan, moved, '').content}\n"
+    stays = replace(moved, restored=("x",), removed=())
+    assert "Replaced" not in move_result(plan, stays, "").content
+
+
 def test_conflict_says_that_somebody_else_may_be_what_a_call_has_left() -> None:
     moved = UndoResult(direction="undo", conflicts=(("f", "it was changed"),), done=False)
     last = conflict_result(moved, may_be_left=True).content.splitlines()[-1]

@@ -107,11 +107,13 @@ class ForkState:
         files: Regular files that are open.
         random_state: The state of `random`, which Python seeds anew in every fork.
         timers: Of each timer that was set, its number, the seconds that are left and its interval.
+        folder: Path of the current folder; empty if it has none.
     """
 
     files: tuple[OpenFile, ...]
     random_state: object
     timers: tuple[tuple[int, float, float], ...]
+    folder: str
 
 
 def capture_state() -> ForkState:
@@ -120,7 +122,15 @@ def capture_state() -> ForkState:
         files=tuple(_open_files()),
         random_state=random.getstate(),
         timers=tuple((kind, *timer) for kind in _TIMERS if any(timer := signal.getitimer(kind))),
+        folder=_current_folder(),
     )
+
+
+def _current_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return ""
 
 
 def _used_descriptors() -> Iterator[tuple[int, os.stat_result]]:
@@ -376,7 +386,7 @@ class WokenFork(NamedTuple):
     interrupts: int | None = None
 
 
-def _await_release(number: int, timers: Iterable[tuple[int, float, float]]) -> None:
+def _await_release(number: int, state: ForkState) -> None:
     """Wait until the host has stopped the present worker: nothing of this fork may go on before that.
 
     The host sends one byte on the socket `number`, or closes it if the fork is not needed.
@@ -386,8 +396,12 @@ def _await_release(number: int, timers: Iterable[tuple[int, float, float]]) -> N
     waiting.poll()
     if not os.read(number, 1):
         os._exit(0)
+    if state.folder:
+        # The files of then are back. Another folder may stand at its path than the one of this process.
+        with contextlib.suppress(OSError):
+            os.chdir(state.folder)
     # A fork does not inherit timers; user code that set one waits for its signal.
-    for kind, left_s, interval_s in timers:
+    for kind, left_s, interval_s in state.timers:
         signal.setitimer(kind, left_s, interval_s)
 
 
@@ -504,7 +518,7 @@ class ForkPoint:
                     self.go_on()
                     self._require_sound(woken, self.check)
                 woken.send("woke", {"lost": lost})
-                _await_release(received[0], state.timers)
+                _await_release(received[0], state)
                 self.hooks.release()
                 return WokenFork(woken)
 
@@ -593,7 +607,7 @@ class ForkPoint:
             os._exit(1)
         self._find_owners(header)
         lost += self._owners.describe()
-        self.go_on()
+        self.hooks.release()
         if scratch:
             # With the path of before: an earlier call may have put a folder of the workspace in front.
             own_places = {"TMPDIR": scratch, "XDG_CACHE_HOME": scratch, "PATH": header["search_path"]}

@@ -109,7 +109,8 @@ class UserHooks:
                 self.state = "released"
                 raise
             except BaseException:  # Python reports it and goes on, whatever it is
-                traceback.print_exc()
+                with contextlib.suppress(Exception):  # where nobody reads what a fork prints
+                    traceback.print_exc()
         self._switch_on()
 
     def _switch_off(self) -> None:

@@ -404,6 +404,29 @@ async def test_hook_that_starts_a_thread_does_so_in_the_next_call_of_what_was_re
     assert result.content.split() == ["1", "2"]
 
 
+@pytest.mark.parametrize("does", ["print('forked')", "1 / 0", "raise SystemExit"])
+async def test_hook_that_prints_or_raises_costs_no_copy_no_reader_and_no_recovery(r: Rig, does: str) -> None:
+    hook = f"""
+import os
+worker, x = os.getpid(), 1
+def hook():
+    if os.getpid() != worker:
+        {does}
+os.register_at_fork(after_in_child=hook)
+"""
+    assert not (await r.python(hook)).is_error
+    await r.python("x = 2", call_id="second")
+    await settled(r)
+    copy = await r.kernel.variables.branch()
+    assert isinstance(copy, VariablesFile)
+    copy.close()
+    assert await r.value("x", read_only=True) == 2
+    former = r.kernel.worker_pid
+    os.kill(former, signal.SIGKILL)
+    await eventually(lambda: r.kernel.worker_pid not in {0, former})
+    assert await r.value("x") in {1, 2}
+
+
 HOOKS = {
     "fork hooks": "os.register_at_fork(before=note, after_in_parent=note, after_in_child=note)",
     "audit hook": "sys.addaudithook(note)",

@@ -257,10 +257,32 @@ fork.repair_fork(state, keep=frozenset())
 found = [signal.getitimer(kind) for kind in kinds]
 end, other = socket.socketpair()
 end.send(b'.')
-fork._await_release(other.fileno(), state.timers)
+fork._await_release(other.fileno(), state)
 report([found, [(400 < left <= 501, interval) for left, interval in map(signal.getitimer, kinds)]])
 """
     assert run(code, tmp_path) == [[[0.0, 0.0]] * 3, [[True, 7.0]] * 3]
+
+
+def test_current_folder_is_the_one_at_its_path_once_the_fork_may(tmp_path: Path) -> None:
+    code = """
+for name in ('d', 'e'):
+    os.mkdir(name)
+top = os.getcwd()
+os.chdir('d')
+state = fork.capture_state()
+os.rename(f'{top}/d', f'{top}/f')
+os.rename(f'{top}/e', f'{top}/d')
+end, other = socket.socketpair()
+end.send(b'.')
+fork._await_release(other.fileno(), state)
+found = [os.path.relpath(os.getcwd(), top)]
+os.rmdir(f'{top}/d')
+state = fork.capture_state()
+end.send(b'.')
+fork._await_release(other.fileno(), state)
+report([*found, state.folder])
+"""
+    assert run(code, tmp_path) == ["d", ""]
 
 
 def test_timers_that_were_not_set_stay_off(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from aisotools.sandbox.worker import owners
 from tests.sandbox.worker.interpreter import run_alone
 
@@ -180,3 +182,131 @@ found = [problem(owners.break_all), len(owners.futures)]
 report([*found, problem(owners.break_all), len(owners.futures)])
 """
     assert run(code, tmp_path) == ["KeyboardInterrupt", 2, "KeyboardInterrupt", 1]
+
+
+def test_work_of_a_process_pool_fails_at_once(tmp_path: Path) -> None:
+    code = """
+import time
+pool = concurrent.futures.ProcessPoolExecutor(1)
+running, queued = pool.submit(time.sleep, 1000), pool.submit(int)
+while not running.running():
+    pass
+children = list(pool._processes)
+owners = find_owners()
+found = [owners.describe()]
+owners.break_all()
+found += [problem(running.result), problem(queued.result), problem(lambda: pool.submit(int))]
+for child in children:
+    os.kill(child, 9)
+report(found)
+"""
+    assert run(code, tmp_path) == [["1 pool of threads or processes"], *["BrokenProcessPool"] * 3]
+
+
+def test_results_of_a_multiprocessing_pool_fail_at_once_and_it_can_be_joined(tmp_path: Path) -> None:
+    code = """
+import time
+pool = multiprocessing.pool.ThreadPool(1)
+waiting = [pool.apply_async(time.sleep, (1000,)), pool.map_async(abs, [1, 2])]
+steps = [pool.imap(abs, [1]), pool.imap_unordered(abs, [1])]
+owners = find_owners()
+owners.break_all()
+found = [problem(one.get) for one in waiting]
+found += [problem(lambda: one.next()) for one in steps]
+report([*found, *(problem(lambda: one.next()) for one in steps), pool._pool])
+"""
+    assert run(code, tmp_path) == [*["BrokenThreadPool"] * 4, *["StopIteration"] * 2, []]
+
+
+def test_a_queue_of_multiprocessing_sends_again(tmp_path: Path) -> None:
+    code = """
+queue = multiprocessing.Queue()
+queue.put(1)
+first, thread = queue.get(), queue._thread
+owners = find_owners()
+found = [len(owners.queues), owners.describe()]
+owners.break_all()
+queue.put(2)
+report([*found, first, queue.get(), queue._thread is thread])
+"""
+    assert run(code, tmp_path) == [1, [], 1, 2, False]
+
+
+def test_frozen_objects_are_found_and_stay_frozen(tmp_path: Path) -> None:
+    code = """
+import gc
+pool, running, queued = busy()
+gc.freeze()
+owners = find_owners()
+report([owners.describe(), gc.get_freeze_count() > 0])
+"""
+    assert run(code, tmp_path) == [["1 pool of threads or processes"], True]
+
+
+def test_work_behind_a_cancelled_one_fails_too(tmp_path: Path) -> None:
+    code = """
+pool, running, queued = busy()
+behind = [pool.submit(int) for _ in range(3)]
+behind[1].cancel()
+owners = find_owners()
+owners.break_all()
+report([problem(one.result) for one in [queued, *behind]])
+"""
+    assert run(code, tmp_path) == [
+        "BrokenThreadPool",
+        "BrokenThreadPool",
+        "CancelledError",
+        "BrokenThreadPool",
+    ]
+
+
+REPLACED = """
+class Program(subprocess.Popen):
+    pass
+
+subprocess.Popen = {program}
+concurrent.futures.ThreadPoolExecutor = concurrent.futures.Future = concurrent.futures.Executor = print
+multiprocessing.pool.Pool = multiprocessing.queues.Queue = {program}
+"""
+
+
+@pytest.mark.parametrize("program", ["Program", "lambda *_: None"])
+def test_classes_that_user_code_has_replaced_are_known_as_they_were(tmp_path: Path, program: str) -> None:
+    """As a library does that watches what others start, and a test that stands in for it."""
+    code = """
+import multiprocessing.queues
+child = subprocess.Popen(['sleep', '1000'])
+pool, running, queued = busy()
+"""
+    find = """
+owners = find_owners()
+os.kill(child.pid, 9)
+report(owners.describe())
+"""
+    assert run(code + REPLACED.format(program=program) + find, tmp_path) == [
+        "1 child process",
+        "1 pool of threads or processes",
+    ]
+
+
+def test_failures_that_cannot_be_reported_keep_nothing_from_failing(tmp_path: Path) -> None:
+    code = """
+import sys
+
+class Failing(concurrent.futures.Future):
+    def set_exception(self, error):
+        raise RuntimeError('no')
+
+class Closed:
+    def write(self, text):
+        raise BrokenPipeError
+
+pool, running, queued = busy()
+failing = Failing()
+failing.set_running_or_notify_cancel()
+owners = find_owners()
+sys.stderr = Closed()
+owners.break_all()
+report([problem(running.result), owners.are_left])
+"""
+    assert run(code, tmp_path) == ["BrokenThreadPool", False]
