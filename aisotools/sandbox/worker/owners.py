@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import sys
 import threading
 import traceback
@@ -24,6 +23,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.thread import BrokenThreadPool
 from dataclasses import dataclass, field
+from gc import freeze, get_freeze_count, get_objects, unfreeze
 from subprocess import Popen
 from typing import Any, NoReturn
 
@@ -92,11 +92,11 @@ def find_owners() -> Owners:
     process_pool = _class_of("concurrent.futures.process", "ProcessPoolExecutor")
     other_pool = _class_of("multiprocessing.pool", "Pool")
     queue = _class_of("multiprocessing.queues", "Queue")
-    if is_frozen := gc.get_freeze_count() > 0:
-        gc.unfreeze()  # or what is frozen would not be among the objects
-    objects = gc.get_objects()
+    if is_frozen := get_freeze_count() > 0:
+        unfreeze()  # or what is frozen would not be among the objects
+    objects = get_objects()
     if is_frozen:
-        gc.freeze()
+        freeze()
     for obj in objects:
         kind = type(obj)  # not isinstance: a proxy of user code would run user code
         if issubclass(kind, Popen):

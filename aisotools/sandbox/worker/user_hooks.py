@@ -38,8 +38,16 @@ _MONITORING_TOOLS = range(6)
 _HANDLERS = "_at_fork_reinit_lock_weakset"
 _MEND_HANDLERS = "_after_at_fork_child_reinit_locks"
 
+# As Python has them: user code may put others in their places, or delete them.
 _register_at_fork = os.register_at_fork
 _add_audit_hook = sys.addaudithook
+_switch_collector_off, _switch_collector_on, _is_collecting = gc.disable, gc.enable, gc.isenabled
+_get_trace, _set_trace, _get_profile, _set_profile = (
+    sys.gettrace,
+    sys.settrace,
+    sys.getprofile,
+    sys.setprofile,
+)
 
 
 @dataclass(slots=True)
@@ -74,7 +82,7 @@ class UserHooks:
         """Call no hook for children in the fork that is made next, and collect and trace nothing."""
         self._former = self.state
         if self.state == "running":
-            self._collects, self._trace, self._profile = gc.isenabled(), sys.gettrace(), sys.getprofile()
+            self._collects, self._trace, self._profile = _is_collecting(), _get_trace(), _get_profile()
             self._switch_off()
         if self.state != "waiting":
             self._thread, self.state = threading.get_ident(), "forking"
@@ -114,8 +122,9 @@ class UserHooks:
         self._switch_on()
 
     def _switch_off(self) -> None:
-        gc.disable()
-        self._process, self._report = os.getpid(), sys.unraisablehook
+        _switch_collector_off()
+        self._process = os.getpid()
+        self._report = vars(sys).get("unraisablehook", sys.__unraisablehook__)  # it may have been deleted
         sys.unraisablehook = self._report_in_parent
         # Python's own hook calls each handler of `logging`, which may be of a class of user code.
         self._handlers = vars(logging).get(_HANDLERS)
@@ -123,9 +132,9 @@ class UserHooks:
             vars(logging)[_HANDLERS] = weakref.WeakSet()
         # A profiler in C, such as cProfile, is no function that could be set again. It calls nothing either.
         if callable(self._profile):
-            sys.setprofile(None)
+            _set_profile(None)
         if callable(self._trace):
-            sys.settrace(None)
+            _set_trace(None)
         if monitoring := getattr(sys, "monitoring", None):  # from Python 3.12 on
             for tool in _MONITORING_TOOLS:
                 if monitoring.get_tool(tool) is not None and (events := monitoring.get_events(tool)):
@@ -134,17 +143,17 @@ class UserHooks:
 
     def _switch_on(self) -> None:
         if self._collects:
-            gc.enable()
-        if sys.unraisablehook == self._report_in_parent:
+            _switch_collector_on()
+        if vars(sys).get("unraisablehook") == self._report_in_parent:
             sys.unraisablehook = self._report
         self._put_handlers_back()
         monitored, self._monitored = self._monitored, {}
         for tool, events in monitored.items():
             sys.monitoring.set_events(tool, events)  # type: ignore[attr-defined]  # from Python 3.12 on
         if callable(self._trace):
-            sys.settrace(self._trace)
+            _set_trace(self._trace)
         if callable(self._profile):
-            sys.setprofile(self._profile)
+            _set_profile(self._profile)
         self._trace = self._profile = None
 
     def _put_handlers_back(self) -> None:

@@ -266,6 +266,25 @@ report([in_fork(go_on), gc.isenabled()])
     assert run(code, tmp_path) == [False, False]
 
 
+def test_a_fork_is_made_and_goes_on_whatever_user_code_has_replaced(tmp_path: Path) -> None:
+    code = """
+register()
+really = gc.isenabled
+gc.disable = gc.enable = gc.isenabled = sys.gettrace = sys.settrace = sys.getprofile = sys.setprofile = None
+os.register_at_fork = posix.register_at_fork = sys.addaudithook = None
+del sys.unraisablehook
+
+def go_on():
+    hooks.release()
+    ran.clear()
+    hooks.go_on()
+    return [ran, really()]
+
+report([in_fork(lambda: in_fork(go_on)), really()])
+"""
+    assert run(code, tmp_path) == [[["child"], True], True]
+
+
 @pytest.mark.parametrize("kind", ["trace", "profile"])
 def test_tracers_are_called_again_when_the_fork_goes_on(tmp_path: Path, kind: str) -> None:
     code = f"""
