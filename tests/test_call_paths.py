@@ -11,7 +11,7 @@ ROOM = (0, 2, 8) if os.geteuid() == 0 else (1, 8, 16)
 """Modules, functions and crossings beyond two thirds of the first version: a busy machine polls more often,
 and a user who is not root passes some functions more."""
 
-ADDED = {"read-only call": (9, 50, 30), "asked write": (30, 254, 232), "undo": (22, 247, 107)}
+ADDED = {"read-only call": (9, 50, 30), "asked write": (30, 254, 232), "undo": (22, 249, 107)}
 """The same for what the first version did not do. Protected files are looked at between calls as well, and
 before an undo; the paths of a call that changes something are resolved, and compared once more before it runs
 with what was shown; a record is escaped where it has to be; a disk is waited for in a thread. Whether a call

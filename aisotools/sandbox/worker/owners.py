@@ -12,11 +12,9 @@ Failure: one that raises is reported, and the others are made to fail all the sa
 # ruff: noqa: SLF001 - what Python keeps for itself about threads, pools and children is what has to be mended
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 import threading
-import traceback
 import types
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -26,6 +24,8 @@ from dataclasses import dataclass, field
 from gc import freeze, get_freeze_count, get_objects, unfreeze
 from subprocess import Popen
 from typing import Any, NoReturn
+
+from aisotools.sandbox.worker.user_hooks import report_exception
 
 _LOST = "lost: it belonged to a state of the worker that was left by undo or recovery"
 
@@ -82,8 +82,7 @@ def _try(act: Callable[[Any], None], owner: Any) -> None:
     except KeyboardInterrupt:
         raise
     except BaseException:  # a subclass may do anything
-        with contextlib.suppress(Exception):  # and there may be nowhere to report that
-            traceback.print_exc()
+        report_exception()
 
 
 def find_owners() -> Owners:

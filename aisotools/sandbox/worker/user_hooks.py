@@ -41,13 +41,19 @@ _MEND_HANDLERS = "_after_at_fork_child_reinit_locks"
 # As Python has them: user code may put others in their places, or delete them.
 _register_at_fork = os.register_at_fork
 _add_audit_hook = sys.addaudithook
-_switch_collector_off, _switch_collector_on, _is_collecting = gc.disable, gc.enable, gc.isenabled
-_get_trace, _set_trace, _get_profile, _set_profile = (
-    sys.gettrace,
-    sys.settrace,
-    sys.getprofile,
-    sys.setprofile,
-)
+_switch_collector_off = gc.disable
+_switch_collector_on = gc.enable
+_is_collecting = gc.isenabled
+_get_trace = sys.gettrace
+_set_trace = sys.settrace
+_get_profile = sys.getprofile
+_set_profile = sys.setprofile
+
+
+def report_exception() -> None:
+    """Write the present exception to standard error, past what user code may have put in its place."""
+    with contextlib.suppress(OSError):  # nobody reads it
+        os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
 
 
 @dataclass(slots=True)
@@ -117,8 +123,7 @@ class UserHooks:
                 self.state = "released"
                 raise
             except BaseException:  # Python reports it and goes on, whatever it is
-                with contextlib.suppress(Exception):  # where nobody reads what a fork prints
-                    traceback.print_exc()
+                report_exception()
         self._switch_on()
 
     def _switch_off(self) -> None:
