@@ -97,6 +97,7 @@ OWN_IMPORTS = frozenset(
         "traitlets",
         "tree_sitter",
         "tree_sitter_bash",
+        "typing_extensions",
         "uvicorn",
         "zmq",
     }
