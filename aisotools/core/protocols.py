@@ -1,12 +1,14 @@
 """Extension points as Protocols, and the values that pass through them.
 
 Implement `Tool`, `Approver`, `Model` or `Sandbox` (see `aisotools.core.sandboxes`) to bring your own; nothing
-has to be inherited. Optional capabilities are small Protocols of their own, named `Supports...`, and are
-tested for with `isinstance`. `aisotools.testing` has an in-memory fake and a contract suite for each
-extension point.
+has to be inherited. Optional capabilities are small Protocols of their own, named `Supports...`. An object
+has one if it has the members, by their names. `aisotools.testing` has an in-memory fake and a contract suite
+for each extension point.
 
-`isinstance` looks for the names of the members only. From Python 3.12 on it does not see members that a
-wrapper forwards through `__getattr__`: a wrapper defines what it forwards.
+Of tools and sandboxes this is asked with `aisotools.tools.adapter.supports`: a member that is None is
+missing, and one that a wrapper forwards through `__getattr__` is there. Of approvers and models it is mostly
+asked with `isinstance`, which does not see the latter from Python 3.12 on: a wrapper of these defines what it
+forwards.
 """
 
 from __future__ import annotations
