@@ -98,8 +98,13 @@ def is_program_path(source: str) -> bool:
 
 # ---- names and folders
 
+# One commit of git: `HEAD`, a tag or a branch, or an ancestor of it. Where there is none, git prints what it
+# was asked for. What begins with a dash would be an option, and `..` and `^@` stand for several commits.
+_COMMIT = r"[A-Za-z0-9_](?:[\w/-]|\.(?!\.))*(?:[~^]\d*)*"
 _PLAIN_NAME = re.compile(
     r"\$\( *(?:whoami|logname|id +-un|hostname(?: +-s)?|uname(?: +-[srm])?"
+    rf"|git +rev-parse(?: +(?:--short(?:=\d+)?|--verify|-q|--quiet))* +{_COMMIT}(?: +2> ?/dev/null)?"
+    rf"|git +merge-base +{_COMMIT} +{_COMMIT}(?: +2> ?/dev/null)?"
     r"|date(?: +-u)?(?: +(?:-d ?|--date=)'[\w +-]*')?"
     r" +(?P<q>['\"]?)\+(?!-)(?:%[YymdHMSFTjuNsVGgU]|[\w.:/-])*(?P=q)) *\)",
     re.ASCII,

@@ -133,6 +133,19 @@ def test_path_of_a_program_is_known_to_be_one(source: str, expected: bool) -> No
         ("$(whoami; echo -x)", False),
         ("$(hostname x)", False),
         ("$(cat name)", False),
+        ("$(git rev-parse HEAD)", True),
+        ("$(git rev-parse --short=8 feature/a.b~2 2>/dev/null)", True),
+        ("$(git rev-parse -q --verify HEAD^)", True),
+        ("$(git merge-base main HEAD)", True),
+        ("$(git rev-parse --abbrev-ref HEAD)", False),  # a branch may have any name
+        ("$(git rev-parse a..b)", False),  # two words, and one is excluded
+        ("$(git rev-parse HEAD^@)", False),
+        ("$(git rev-parse HEAD^{/-x})", False),
+        ("$(git rev-parse -x HEAD)", False),
+        ("$(git rev-parse --sq-quote -x)", False),
+        ("$(git rev-parse HEAD; echo -x)", False),
+        ("$(git rev-parse HEAD main)", False),
+        ("$(git -c alias.a=!id rev-parse HEAD)", False),
     ],
 )
 def test_plain_name_is_one_word_and_no_option(source: str, *, expected: bool) -> None:
