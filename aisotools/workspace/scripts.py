@@ -185,6 +185,9 @@ def digests_of(
             too many of them the result is not complete, and says so.
     """
     wanted = [path for path in dict.fromkeys(paths) if not path.startswith(_SYSTEM_FOLDERS)]
+    loaded = tuple(loaded)
+    if not wanted and not loaded:
+        return ()
     places = ["", *(folder for folder in dict.fromkeys(folders) if folder != ".")]
     is_complete = len(wanted) <= _MAX_FILES and len(places) <= _MAX_PLACES
     del places[_MAX_PLACES:]
@@ -222,12 +225,13 @@ def source_digests(workspace: Path, paths: Iterable[str]) -> tuple[tuple[str, st
         for what git keeps of itself, or `MISSING`. One that is not of everything there is begins with
         `stamps.UNKNOWN`; with the path "...", there are further paths.
     """
+    wanted = [path for path in dict.fromkeys(paths) if not path.startswith(_SYSTEM_FOLDERS)]
+    if not wanted:
+        return ()
     look = _DigestReader(Workspace(workspace))
     stamps = StampReader(skips=(_GIT_FOLDER,), follows_links=True)
     found: dict[str, str] = {}
-    for path in dict.fromkeys(paths):
-        if path.startswith(_SYSTEM_FOLDERS):
-            continue
+    for path in wanted:
         if len(found) >= MAX_SOURCES:
             found["..."] = UNKNOWN
             break

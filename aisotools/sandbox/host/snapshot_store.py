@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ _MAX_MEMORY_BYTES = 1 << 30
 _CGROUP_LIMIT = "/sys/fs/cgroup/memory.max"
 # Snapshots share memory with the worker until it writes. They are measured this long after a call.
 _MEASURE_DELAY_S = 0.2
+# To measure them takes at most a fortieth of the time, unless they would be measured less often than this.
+_PAUSE = 40
+_MAX_DELAY_S = 2.0
 # Calls that go without a snapshot, the slow one included, after a fork that was too slow.
 _SKIPPED_CALLS = 8
 # Calls for which it is remembered why they have no snapshot.
@@ -135,6 +139,7 @@ class SnapshotStore:
         # The number of the snapshot that a call shares with an earlier one, by call id.
         self._shared: OrderedDict[str, int] = OrderedDict()
         self._measurement: asyncio.TimerHandle | None = None
+        self._measured_s = 0.0  # how long it took the last time
 
     def __repr__(self) -> str:
         undone = sum(map(len, self.undone))
@@ -206,10 +211,14 @@ class SnapshotStore:
         self.snapshots.append(snapshot)
         self._newest_is_present = is_present
         snapshot.settled.add_done_callback(lambda _: self._on_settled(snapshot))
+        # It takes half a millisecond. By then the call has been sent, and the loop waits for its result.
+        asyncio.get_running_loop().call_soon(self._thin_out)
+        self.schedule_measurement()
+
+    def _thin_out(self) -> None:
         retained = select_retained([one.number for one in self.snapshots])
         for old in [one for one in self.snapshots if one.number not in retained]:
             self.evict(old, "only some of the older snapshots are retained")
-        self.schedule_measurement()
 
     def fork(self, connection: WorkerConnection, call_id: str) -> ForkSnapshot:
         """Request a fork of the present worker, and return it without adding it to the store.
@@ -264,7 +273,8 @@ class SnapshotStore:
         measurement that followed its fork.
         """
         if self._measurement is None and (self.snapshots or self.undone):
-            self._measurement = asyncio.get_running_loop().call_later(_MEASURE_DELAY_S, self._measure)
+            delay_s = max(_MEASURE_DELAY_S, min(_PAUSE * self._measured_s, _MAX_DELAY_S))
+            self._measurement = asyncio.get_running_loop().call_later(delay_s, self._measure)
 
     def _measure(self) -> None:
         self._measurement = None
@@ -272,10 +282,11 @@ class SnapshotStore:
         # In a thread: the kernel walks every page table for each of these numbers.
         sizes = start_in_thread(_measure_memory, snapshots)
         sizes.add_done_callback(
-            lambda done: None if done.cancelled() else self._enforce_budget(done.result())
+            lambda done: None if done.cancelled() else self._enforce_budget(*done.result())
         )
 
-    def _enforce_budget(self, sizes: dict[int, int]) -> None:
+    def _enforce_budget(self, sizes: dict[int, int], measured_s: float) -> None:
+        self._measured_s = measured_s
         excess = set(self._budget.excess(sizes))
         evicted = [snapshot for snapshot in self.all() if snapshot.number in excess]
         for snapshot in evicted:
@@ -363,5 +374,8 @@ class SnapshotStore:
             self._reasons.popitem(last=False)
 
 
-def _measure_memory(snapshots: list[ForkSnapshot]) -> dict[int, int]:
-    return {snapshot.number: snapshot.measure_memory() for snapshot in snapshots}
+def _measure_memory(snapshots: list[ForkSnapshot]) -> tuple[dict[int, int], float]:
+    """Return the memory of each snapshot by its number, and the seconds of processor time that this took."""
+    began_s = time.thread_time()
+    sizes = {snapshot.number: snapshot.measure_memory() for snapshot in snapshots}
+    return sizes, time.thread_time() - began_s

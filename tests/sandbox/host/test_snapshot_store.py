@@ -317,6 +317,22 @@ async def test_snapshots_over_the_budget_are_evicted_after_a_while(bench: StoreB
     bench.store.clear("for a test")
 
 
+async def test_snapshots_that_take_long_to_measure_are_measured_less_often(bench: StoreBench) -> None:
+    clock = LoopClock()
+    for name, size in (("a", 10), ("b", 80), ("c", 70)):
+        (await bench.add(name)).memory_bytes = size
+    bench.store.clear("for a test")
+    bench.store._enforce_budget({}, 10 * snapshot_store._MEASURE_DELAY_S)
+    for name, size in (("a", 10), ("b", 80), ("c", 70)):
+        (await bench.add(name)).memory_bytes = size
+    await clock.advance(snapshot_store._MAX_DELAY_S - 0.01)
+    assert bench.store._measurement is not None
+    assert bench.calls() == ["a", "b", "c"]
+    await clock.advance(0.02)
+    await eventually(lambda: len(bench.calls()) == 2)
+    bench.store.clear("for a test")
+
+
 async def test_a_cleared_store_is_empty_and_knows_why(bench: StoreBench) -> None:
     first, second = await bench.add("a"), await bench.add("b", last_fork_s=2.0)
     bench.store.undo_from(second)
