@@ -8,9 +8,10 @@ import contextlib
 import os
 import selectors
 import signal
-import socket
 import sys
+from _socket import MSG_DONTWAIT, socketpair
 from collections.abc import Callable
+from socket import socket
 from typing import Any, Self, TypeVarTuple
 
 from aisotools.sandbox.process import tree
@@ -36,7 +37,7 @@ class ForkableEventLoop(asyncio.SelectorEventLoop):
     def _read_from_self(self) -> None:
         loop: Any = self
         try:
-            while data := loop._ssock.recv(_WAKE_UP_BYTES, socket.MSG_DONTWAIT):
+            while data := loop._ssock.recv(_WAKE_UP_BYTES, MSG_DONTWAIT):
                 loop._process_self_data(data)
         except (BlockingIOError, InterruptedError):
             return
@@ -46,7 +47,7 @@ class ForkableEventLoop(asyncio.SelectorEventLoop):
         # OSError: the pipe is full, so that the loop wakes up anyway, or it is closed, as in asyncio's own.
         with contextlib.suppress(OSError):
             if loop._csock is not None:
-                loop._csock.send(b"\0", socket.MSG_DONTWAIT)
+                loop._csock.send(b"\0", MSG_DONTWAIT)
 
     def own_descriptors(self) -> tuple[int, int]:
         """Return both ends of the pipe by which other threads and signals wake the loop."""
@@ -58,7 +59,12 @@ class ForkableEventLoop(asyncio.SelectorEventLoop):
         loop: Any = self
         # Shared with the parent: a wake-up that is meant for one would be read by the other.
         loop._close_self_pipe()
-        loop._make_self_pipe()
+        # Not by `_make_self_pipe`: user code may have put another class in the place of `socket.socket`.
+        loop._ssock, loop._csock = (socket(fileno=end.detach()) for end in socketpair())
+        loop._ssock.setblocking(False)
+        loop._csock.setblocking(False)
+        loop._internal_fds += 1
+        loop._add_reader(loop._ssock.fileno(), loop._read_from_self)
         if loop._signal_handlers:
             # Signal: it still names the pipe that was closed above, or whatever has that number by now.
             signal.set_wakeup_fd(loop._csock.fileno())
@@ -66,6 +72,12 @@ class ForkableEventLoop(asyncio.SelectorEventLoop):
         # is handed to it here would never run.
         loop._default_executor = None
         asyncio.set_event_loop(self)
+
+    def has_work(self) -> bool:
+        """Return whether anything is due now or later, or waits for a descriptor that is not our own."""
+        loop: Any = self
+        waiting = [key.fd for key in loop._selector.get_map().values() if key.fd != loop._ssock.fileno()]
+        return bool(loop._ready or loop._scheduled or waiting)
 
     def drop_pending(self) -> None:
         """Drop everything that waits for a descriptor, for a time or for its turn."""

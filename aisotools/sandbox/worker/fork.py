@@ -36,13 +36,13 @@ import pickle
 import random
 import select
 import signal
-import socket
 import stat
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from socket import socket  # the class as Python has it: user code may replace that of the module
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from aisotools.core.exceptions import SandboxError
@@ -380,10 +380,12 @@ class WokenFork(NamedTuple):
     Attributes:
         channel: Its call channel.
         interrupts: Of a reader, the read end of its own pipe for interrupts; None for a worker.
+        timers: Those of the state, which a worker has to set; see `ForkState`.
     """
 
     channel: BlockingChannel
     interrupts: int | None = None
+    timers: tuple[tuple[int, float, float], ...] = ()
 
 
 def _await_release(number: int, state: ForkState) -> None:
@@ -400,8 +402,12 @@ def _await_release(number: int, state: ForkState) -> None:
         # The files of then are back. Another folder may stand at its path than the one of this process.
         with contextlib.suppress(OSError):
             os.chdir(state.folder)
-    # A fork does not inherit timers; user code that set one waits for its signal.
-    for kind, left_s, interval_s in state.timers:
+
+
+def start_timers(timers: Iterable[tuple[int, float, float]]) -> None:
+    """Set the timers of a state. User code waits for their signals."""
+    # Fork: it inherits none. Signal: the first may come at once.
+    for kind, left_s, interval_s in timers:
         signal.setitimer(kind, left_s, interval_s)
 
 
@@ -477,7 +483,7 @@ class ForkPoint:
 
     def _serve(self, descriptor: int, state: ForkState, header: Mapping[str, Any]) -> WokenFork:
         """Serve as a snapshot. Return only in a fork that was woken."""
-        sock = socket.socket(fileno=descriptor)
+        sock = socket(fileno=descriptor)
         channel = BlockingChannel(sock, _FRAME_LIMITS)
         channel.send("parked", header)
         while True:
@@ -505,7 +511,7 @@ class ForkPoint:
                         os.close(number)
                     continue
                 sock.close()
-                woken = BlockingChannel(socket.socket(fileno=received[0]))
+                woken = BlockingChannel(socket(fileno=received[0]))
                 if frame.op == "copy":
                     self._copy(woken, received[1], state)
                 if frame.op == "read":
@@ -520,12 +526,26 @@ class ForkPoint:
                 woken.send("woke", {"lost": lost})
                 _await_release(received[0], state)
                 self.hooks.release()
-                return WokenFork(woken)
+                return WokenFork(woken, timers=state.timers)
 
-    def go_on(self) -> None:
-        """Let user code run in a fork from now on, and first what it has missed. Does nothing elsewhere."""
-        self.hooks.go_on()
-        self._owners.break_all()
+    def go_on(self, *, is_interruptible: bool = True) -> None:
+        """Let user code run in a fork from now on, and first what it has missed. Does nothing elsewhere.
+
+        Args:
+            is_interruptible: Whether an interrupt ends it; then the next time goes on behind it.
+
+        Raises:
+            KeyboardInterrupt: If it is interrupted.
+        """
+        while True:
+            try:
+                self.hooks.go_on()
+                self._owners.break_all()
+            except KeyboardInterrupt:
+                if is_interruptible:
+                    raise
+            else:
+                return
 
     def _find_owners(self, header: Mapping[str, Any]) -> None:
         # Some may be left from the worker, if it was released itself, and no call has run since.
@@ -624,7 +644,8 @@ class ForkPoint:
             tree.die_with_parent()
             open_apart(state.files)
             channel.send("copying")
-            self.go_on()
+            # Hooks stay missed: what they write would be no part of any call, and here nobody needs them.
+            self.hooks.release()
             channel.send("copied", {"lost": write_variables(self.namespace, self.hidden, file)})
             # The host asks the kernel who sent this, which takes a living process. It ends us when it has
             # done so.
@@ -654,7 +675,7 @@ class ForkPoint:
 
 def _refuse(descriptor: int, error: OSError) -> None:
     """Answer for the fork that was not made. The host knows by the sender that it is not there."""
-    with socket.socket(fileno=descriptor) as sock:
+    with socket(fileno=descriptor) as sock:
         BlockingChannel(sock).send("refused", {"error": error.strerror})
 
 

@@ -7,15 +7,15 @@ Python calls functions of user code in each fork (`os.register_at_fork`), at aud
 Threat: such a function writes a file in a snapshot, or in a fork of one while an undo puts files back. The
 undo then says that a file was brought back which has changed since, or finds a change of somebody else in it.
 Mechanism: hooks of forks and of audit events are registered inside a function of ours, which looks at the
-state of the process. The collector and the tracers are switched off from just before a fork of ours on. What
-a hook would have done in a child is done once, when user code runs again in it: in the next call, by that
-call.
+state of the process. The collector and the tracers are switched off from just before a fork of ours on,
+behind the hooks that run before it. What a hook would have done in a child is done once, before any other
+user code runs again in it: in the next call, by that call, or before the first task that goes on.
 Race: another thread of the worker may register or call a hook during the fork; it does so in the worker, and
 is missing in the fork.
-Failure: what was registered in another way (from C, or before the worker served) runs, and so do functions of
-Python that user code has replaced, methods of a subclass of `Thread` that Python's own hook calls, and
-finalisers of what a missing thread kept for itself. Where that changes a file before an undo has looked at
-it, the undo is refused.
+Failure: what was registered in another way (from C, or before the worker served) runs, and so do profilers in
+C other than `cProfile`, functions of Python that user code has replaced, methods of a subclass of `Thread`
+that Python's own hook calls, and finalisers of what a missing thread kept for itself. Where that changes a
+file before an undo has looked at it, the undo is refused.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import sys
 import threading
 import traceback
 import weakref
+from _lsprof import Profiler as _CProfiler
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -65,10 +66,12 @@ class UserHooks:
             will not be; or this is a snapshot, or a fork of one that waits, in which none is; or such a fork
             was released, and calls them again when user code forks, or runs in a call.
         missed: Hooks for children that are due then.
+        before: Hooks that are called before each fork, in the order in which they were registered.
     """
 
     state: Literal["running", "forking", "waiting", "released"] = "running"
     missed: list[Callable[[], object]] = field(default_factory=list)
+    before: list[Callable[[], object]] = field(default_factory=list)
     _former: Literal["running", "forking", "waiting", "released"] = "running"
     _thread: int = 0
     _collects: bool = False
@@ -88,6 +91,12 @@ class UserHooks:
         """Call no hook for children in the fork that is made next, and collect and trace nothing."""
         self._former = self.state
         if self.state == "running":
+            # Not by Python itself: they might switch on again what is switched off here.
+            for hook in reversed(self.before):
+                try:
+                    hook()
+                except BaseException:  # Python reports it and forks, whatever it is
+                    report_exception()
             self._collects, self._trace, self._profile = _is_collecting(), _get_trace(), _get_profile()
             self._switch_off()
         if self.state != "waiting":
@@ -135,8 +144,9 @@ class UserHooks:
         self._handlers = vars(logging).get(_HANDLERS)
         if self._handlers is not None:
             vars(logging)[_HANDLERS] = weakref.WeakSet()
-        # A profiler in C, such as cProfile, is no function that could be set again. It calls nothing either.
-        if callable(self._profile):
+        if issubclass(type(self._profile), _CProfiler):
+            _CProfiler.disable(self._profile)  # its clock may be a function of user code
+        elif callable(self._profile):
             _set_profile(None)
         if callable(self._trace):
             _set_trace(None)
@@ -157,7 +167,9 @@ class UserHooks:
             sys.monitoring.set_events(tool, events)  # type: ignore[attr-defined]  # from Python 3.12 on
         if callable(self._trace):
             _set_trace(self._trace)
-        if callable(self._profile):
+        if issubclass(type(self._profile), _CProfiler):
+            _CProfiler.enable(self._profile)
+        elif callable(self._profile):
             _set_profile(self._profile)
         self._trace = self._profile = None
 
@@ -185,6 +197,8 @@ class UserHooks:
             name: When Python calls it: `before`, `after_in_parent` or `after_in_child`.
             hook: A function of user code, or one that may call some.
         """
+        if name == "before":
+            self.before.append(hook)
 
         def call() -> None:
             # Race: another thread of the worker may fork at this moment, for user code.
@@ -192,7 +206,7 @@ class UserHooks:
                 # A fork that was released has missed its hooks, and still does: so has one of it.
                 if self._former == "running" and name == "after_in_child":
                     self.missed.append(hook)
-                elif self._former == "running":
+                elif self._former == "running" and name == "after_in_parent":
                     hook()
             elif self.state != "waiting":
                 self.go_on()

@@ -9,6 +9,7 @@ fork without write rights (see `reader`), speaks the same.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # see `process_state`
 import asyncio
 import contextlib
 import dataclasses
@@ -34,7 +35,7 @@ from aisotools.sandbox.process.supervisor import unread_bytes
 from aisotools.sandbox.results import STREAMS_TAKEN, ResultPieces, encode_result
 from aisotools.sandbox.worker.children import hide_snapshots_from_wait
 from aisotools.sandbox.worker.event_loop import ForkableEventLoop
-from aisotools.sandbox.worker.fork import ForkPoint
+from aisotools.sandbox.worker.fork import ForkPoint, WokenFork, start_timers
 from aisotools.sandbox.worker.interrupts import DroppedInterrupts, InterruptCount, InterruptRecords
 from aisotools.sandbox.worker.ipython import ZMQInteractiveShell, flush, strip_own_frames
 from aisotools.sandbox.worker.output import (
@@ -231,6 +232,7 @@ class Worker:
         # Frames that wait for a snapshot, which is taken outside the loop; the first one requests it.
         self._deferred: list[Frame] = []
         self._forks: ForkPoint | None = None
+        self._own_handlers: Mapping[int, object] = {}
         # In a reader, the tasks of calls that only the worker goes on with.
         self._abandoned: list[asyncio.Task[None]] = []
 
@@ -241,6 +243,7 @@ class Worker:
         forks = self._forks = ForkPoint(names, hidden, detach, self._sandbox, self._check_fork)
         hide_snapshots_from_wait()
         self._dropped.install()
+        self._own_handlers = self._handlers()
         # Before the host learns that this worker is ready, and so before it may interrupt anything.
         signal.signal(signal.SIGINT, self._on_interrupt)
         # Fork by user code: buffered output would be sent twice, and two would write to one channel.
@@ -262,13 +265,14 @@ class Worker:
                     # In a fork that was woken. The frames behind the request are the other worker's.
                     if woken.interrupts is not None:
                         self._forget_worker(loop, woken.interrupts)
-                    self._continue_in_fork(loop, woken.channel)
+                    self._continue_in_fork(loop, woken)
                 else:
                     loop.call_soon(self._handle_frames, self._deferred[1:])
                 self._deferred = []
 
-    def _continue_in_fork(self, loop: ForkableEventLoop, channel: BlockingChannel) -> None:
+    def _continue_in_fork(self, loop: ForkableEventLoop, woken: WokenFork) -> None:
         """Continue from the state in which the fork was made, on its own channel. Called in a woken fork."""
+        channel = woken.channel
         self._channel, self._pid = channel, os.getpid()
         self._inputs = InputChannel(self._send, channel.fileno(), self._receive)
         self._recorder.replace_lock()
@@ -278,7 +282,24 @@ class Worker:
         for number, call in self._calls.items():
             call.is_answered = True
             self._tasks[number].cancel()
+        # What user code has left goes on between two calls. It must not meet locks and pools of threads that
+        # are missing here. Where it has left nothing, the next call does this, and what it prints is that's.
+        if self._forks is not None and (loop.has_work() or self._has_signal_handlers()):
+            self._forks.go_on(is_interruptible=False)
+        start_timers(woken.timers)
         loop.add_reader(channel.fileno(), self._receive)
+
+    def _has_signal_handlers(self) -> bool:
+        """Return whether user code has set a function that a signal calls. SIGINT is for calls alone."""
+        return any(
+            handler is not self._own_handlers[number] and callable(handler)
+            for number, handler in self._handlers().items()
+            if number != signal.SIGINT
+        )
+
+    @staticmethod
+    def _handlers() -> dict[int, object]:
+        return {number: _signal.getsignal(number) for number in _signal.valid_signals()}
 
     def _forget_worker(self, loop: ForkableEventLoop, interrupts: int) -> None:
         """Drop everything that the worker goes on with. Called in a reader, which only runs new calls.

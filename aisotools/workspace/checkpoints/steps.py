@@ -201,7 +201,7 @@ class Timeline:
         moving: Record of an undo or redo that was started and not completed.
         left: Partial files that could not be removed: tokens, each with the keys of their trees.
         dropped: Number of older steps that are not kept any more.
-        superseded_by: The call, by name and id, after which what was undone could not be redone any more.
+        superseded_by: The call, by name and id, after which what was undone last cannot be redone any more.
         count: Number of the last begin or end.
     """
 
@@ -294,6 +294,8 @@ class Timeline:
     def shift(self, direction: Direction, ids: Sequence[str]) -> None:
         """Move steps from one stack to the other, in this order."""
         source, target = (self.done, self.undone) if direction == "undo" else (self.undone, self.done)
+        if direction == "undo":
+            self.superseded_by = ""
         for call_id in ids:
             step = next((one for one in reversed(source) if one.call_id == call_id), None)
             if step is not None:

@@ -480,6 +480,81 @@ async def test_no_hook_of_user_code_runs_in_a_snapshot_or_before_the_next_call(r
         assert noted.exists(), "the call runs it, as it is user code"
 
 
+GOES_ON = """
+import asyncio, gc, os, signal, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+pool, lock, heard = ThreadPoolExecutor(1), threading.Lock(), []
+pool.submit(int).result()
+os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+sys.addaudithook(lambda event, _: heard.append(event) if event == 'mine' else None)
+is_undone = False
+def look():
+    global is_undone
+    sys.audit('mine')
+    with lock:
+        try:
+            pool.submit(int)
+        except Exception as error:
+            if not is_undone:
+                is_undone = True
+                with open('found', 'w') as file:
+                    file.write(f'{type(error).__name__} {gc.isenabled()} {heard[-1:]}')
+"""
+WAYS_TO_GO_ON = {
+    "task": """
+async def work():
+    while True:
+        look()
+        await asyncio.sleep(0.01)
+task = asyncio.ensure_future(work())
+""",
+    "timer of the loop": """
+def work():
+    look()
+    asyncio.get_running_loop().call_later(0.01, work)
+work()
+""",
+    "handler of a signal": """
+signal.signal(signal.SIGALRM, lambda *_: look())
+signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+""",
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_GO_ON)
+async def test_code_that_goes_on_by_itself_after_a_restore_finds_done_what_was_missed(
+    r: Rig, way: str
+) -> None:
+    """It would wait for ever for a thread that is missing, or for a lock that only a hook gives back."""
+    assert not (await r.python(GOES_ON + WAYS_TO_GO_ON[way])).is_error
+    await r.python("x = 2", call_id="second")
+    await settled(r)
+    assert "second" in calls(r)
+    await r.kernel.variables.restore("second")
+    found = r.workspace / "found"
+    await eventually(lambda: found.exists() and found.read_text() != "")
+    assert found.read_text() == "BrokenThreadPool True ['mine']"
+    stop = "signal.setitimer(signal.ITIMER_REAL, 0)\nprint(is_undone)"
+    assert (await r.python(stop)).content.strip() == "True"
+
+
+async def test_no_hook_of_forks_runs_where_variables_are_copied(r: Rig) -> None:
+    code = """
+import os
+def note():
+    open('noted', 'a').close()
+os.register_at_fork(after_in_child=note)
+x = 1
+"""
+    await r.python(code)
+    await r.python("x = 2", call_id="second")
+    await settled(r)
+    copy = await r.kernel.variables.branch("second")
+    assert copy.point.call_id == "second"
+    copy.close()
+    assert not (r.workspace / "noted").exists()
+
+
 @pytest.mark.parametrize("sent", ["SIGCHLD", "SIGUSR1"])
 async def test_no_handler_of_user_code_runs_in_a_snapshot_or_before_the_restore(r: Rig, sent: str) -> None:
     code = f"""

@@ -153,33 +153,45 @@ report([*found, ran.count('callback')])
 
 def test_one_that_raises_does_not_keep_the_others_from_failing(tmp_path: Path) -> None:
     code = """
-class Failing(concurrent.futures.Future):
-    def set_exception(self, error):
-        raise RuntimeError('no')
-
+called = []
 pool, running, queued = busy()
-failing = [Failing() for _ in range(3)]
-for one in failing:
-    one.set_running_or_notify_cancel()
+behind = [pool.submit(int) for _ in range(3)]
+for one in behind:
+    one.add_done_callback(lambda _: 1 / 0)
+    one.add_done_callback(called.append)
+behind[1].set_exception = None
 owners = find_owners()
 owners.break_all()
-report([problem(running.result), problem(queued.result), owners.are_left])
+report([*(problem(one.result) for one in (running, queued, *behind)), len(called), owners.are_left])
 """
-    assert run(code, tmp_path) == ["BrokenThreadPool", "BrokenThreadPool", False]
+    assert run(code, tmp_path) == [*["BrokenThreadPool"] * 5, 3, False]
+
+
+def test_a_callback_finds_that_all_others_have_failed(tmp_path: Path) -> None:
+    code = """
+found = []
+pools = [busy(), busy()]
+for (_, running, queued), (other, *_) in zip(pools, reversed(pools)):
+    queued.add_done_callback(lambda _, running=running: found.append(problem(running.result)))
+    running.add_done_callback(lambda _, other=other: found.append(problem(lambda: other.submit(int))))
+owners = find_owners()
+owners.break_all()
+report(found)
+"""
+    assert run(code, tmp_path) == ["BrokenThreadPool"] * 4
 
 
 def test_an_interrupt_leaves_the_others_for_the_next_time(tmp_path: Path) -> None:
     code = """
-class Interrupting(concurrent.futures.Future):
-    def set_exception(self, error):
-        raise KeyboardInterrupt
+def interrupt(_):
+    raise KeyboardInterrupt
 
-many = [Interrupting() for _ in range(3)]
-for one in many:
-    one.set_running_or_notify_cancel()
+pool, running, queued = busy()
+for one in (queued, pool.submit(int), pool.submit(int)):
+    one.add_done_callback(interrupt)
 owners = find_owners()
-found = [problem(owners.break_all), len(owners.futures)]
-report([*found, problem(owners.break_all), len(owners.futures)])
+found = [problem(owners.break_all), len(owners.callbacks)]
+report([*found, problem(owners.break_all), len(owners.callbacks)])
 """
     assert run(code, tmp_path) == ["KeyboardInterrupt", 2, "KeyboardInterrupt", 1]
 
@@ -218,18 +230,155 @@ report([*found, *(problem(lambda: one.next()) for one in steps), pool._pool])
     assert run(code, tmp_path) == [*["BrokenThreadPool"] * 4, *["StopIteration"] * 2, []]
 
 
-def test_a_queue_of_multiprocessing_sends_again(tmp_path: Path) -> None:
+def test_a_queue_of_multiprocessing_fails_at_once_and_can_be_closed(tmp_path: Path) -> None:
     code = """
-queue = multiprocessing.Queue()
-queue.put(1)
-first, thread = queue.get(), queue._thread
+queue, unused = multiprocessing.Queue(), multiprocessing.Queue()
+queue.put('x' * 1_000_000)  # more than its pipe takes
 owners = find_owners()
-found = [len(owners.queues), owners.describe()]
+found = [owners.describe()]
 owners.break_all()
-queue.put(2)
-report([*found, first, queue.get(), queue._thread is thread])
+found += [problem(lambda: queue.put(2)), problem(queue.get), problem(queue.empty)]
+found += [problem(queue.close), problem(queue.join_thread)]
+unused.put(3)
+report([*found, unused.get()])
 """
-    assert run(code, tmp_path) == [1, [], 1, 2, False]
+    assert run(code, tmp_path) == [["1 queue between processes"], *["ValueError"] * 3, None, None, 3]
+
+
+def test_a_program_can_be_started_behind_one_that_was_dropped_while_it_ran(tmp_path: Path) -> None:
+    code = """
+import gc
+child = subprocess.Popen(['sleep', '1000'])
+pid = child.pid
+del child
+gc.collect()
+owners = find_owners()
+found = [owners.describe()]
+owners.break_all()
+found += [problem(lambda: subprocess.run(['true'], check=True)) for _ in range(2)]
+os.kill(pid, 9)
+report(found)
+"""
+    assert run(code, tmp_path) == [["1 child process"], None, None]
+
+
+def test_a_future_that_no_pool_runs_is_left_alone(tmp_path: Path) -> None:
+    code = """
+pool, running, queued = busy()
+own = concurrent.futures.Future()
+own.set_running_or_notify_cancel()
+owners = find_owners()
+owners.break_all()
+own.set_result(3)
+report([problem(running.result), own.result()])
+"""
+    assert run(code, tmp_path) == ["BrokenThreadPool", 3]
+
+
+def test_pools_that_were_shut_down_are_not_named(tmp_path: Path) -> None:
+    code = """
+pool, running, queued = busy()
+pool.shutdown(wait=False)
+other = multiprocessing.pool.ThreadPool(1)
+other.close()
+processes = concurrent.futures.ProcessPoolExecutor(1)
+processes.submit(int).result()
+processes.shutdown()
+owners = find_owners()
+found = [owners.describe()]
+owners.break_all()
+report([*found, problem(running.result), problem(queued.result)])
+"""
+    assert run(code, tmp_path) == [[], "BrokenThreadPool", "BrokenThreadPool"]
+
+
+HOSTILE = """
+ran = []
+
+class Names(dict):
+    def get(self, *_):
+        ran.append('get')
+    __getitem__ = __contains__ = __iter__ = items = keys = get
+
+class Name:
+    def __init__(self, name):
+        self.number = hash(name)
+    def __hash__(self):
+        return self.number
+    def __eq__(self, other):
+        ran.append('eq')
+        return False
+
+class Module(types.ModuleType):
+    @property
+    def __dict__(self):
+        ran.append('module')
+        return {}
+
+class Claims:
+    @property
+    def __class__(self):
+        ran.append('class')
+        return types.ModuleType
+
+class Program(subprocess.Popen):
+    def __init__(self):
+        self.__dict__ = Names(pid=1, returncode=None)
+    def __del__(self):
+        pass
+
+class Other(subprocess.Popen):
+    def __init__(self):
+        self.__dict__[Name('returncode')] = self.__dict__[Name('pid')] = 1
+        self.__dict__.update(pid=2, returncode=None)
+    def __del__(self):
+        pass
+
+import multiprocessing.queues
+kept = [Program(), Other()]
+sys.modules['loky.process_executor'] = Module('x')
+sys.modules['billiard.pool'] = Claims()
+vars(multiprocessing.queues)[Name('Queue')] = 3
+sys.modules[Name('multiprocess.pool')] = 4
+sys.modules = Names()
+ran.clear()
+"""
+
+
+def test_no_dictionary_of_theirs_runs_code_while_they_are_looked_for(tmp_path: Path) -> None:
+    code = """
+owners = find_owners()
+report([owners.describe(), ran])
+"""
+    assert run("import sys, types\n" + HOSTILE + code, tmp_path) == [["2 child processes"], []]
+
+
+def test_an_executor_of_joblib_is_replaced_when_it_is_asked_for_again(tmp_path: Path) -> None:
+    code = """
+import time
+from joblib.externals.loky import get_reusable_executor
+
+executor = get_reusable_executor(max_workers=1)
+running = executor.submit(time.sleep, 1000)
+while not running.running():
+    pass
+children = list(executor._processes)
+if fork := os.fork():  # the threads of the executor are missing there, as in a snapshot
+    os.waitpid(fork, 0)
+    os._exit(0)
+for child in children:
+    os.kill(child, 9)
+owners = find_owners()
+found = [owners.describe()]
+owners.break_all()
+found += [problem(running.result), problem(lambda: executor.submit(int))]
+executor = get_reusable_executor(max_workers=1)
+found.append(executor.submit(abs, -2).result())
+executor.shutdown()
+report(found)
+"""
+    lost = ["1 pool of threads or processes"]
+    assert run(code, tmp_path) == [lost, "BrokenProcessPool", "BrokenProcessPool", 2]
 
 
 def test_frozen_objects_are_found_and_stay_frozen(tmp_path: Path) -> None:
@@ -293,17 +442,12 @@ def test_failures_that_cannot_be_reported_keep_nothing_from_failing(tmp_path: Pa
     code = """
 import sys
 
-class Failing(concurrent.futures.Future):
-    def set_exception(self, error):
-        raise RuntimeError('no')
-
 class Closed:
     def write(self, text):
         raise BrokenPipeError
 
 pool, running, queued = busy()
-failing = Failing()
-failing.set_running_or_notify_cancel()
+queued.add_done_callback(lambda _: 1 / 0)
 owners = find_owners()
 sys.stderr = Closed()
 owners.break_all()

@@ -189,7 +189,8 @@ thread.join()
 hooks.end_fork(is_child=False)
 report(found)
 """
-    assert run(code, tmp_path) == [["before", "child"]]
+    # The first of them is for the fork of ours that has begun.
+    assert run(code, tmp_path) == [["before", "before", "child"]]
 
 
 @pytest.mark.parametrize(
@@ -494,3 +495,55 @@ user_hooks._register_at_fork(before=hooks.wrap('before', note('flushed')))
 report([in_fork(lambda: [list(ran), in_fork(all_that_ran)]), ran])
 """
     assert run(code, tmp_path) == [[["flushed"], ["flushed"]], ["flushed"]]
+
+
+def test_tracer_that_a_hook_before_a_fork_sets_is_off_in_the_fork(tmp_path: Path) -> None:
+    code = """
+def switch_on():
+    gc.enable()
+    sys.settrace(note('traced'))
+    sys.setprofile(note('profiled'))
+
+gc.disable()
+os.register_at_fork(before=switch_on)
+in_child = in_fork(lambda: [gc.isenabled(), sys.gettrace() is None, sys.getprofile() is None])
+found = [in_child, gc.isenabled(), sys.gettrace() is not None, sys.getprofile() is not None]
+sys.settrace(None)
+sys.setprofile(None)
+report(found)
+"""
+    assert run(code, tmp_path) == [[False, True, True], True, True, True]
+
+
+def test_a_hook_that_raises_before_a_fork_keeps_neither_the_others_nor_the_fork_from_running(
+    tmp_path: Path,
+) -> None:
+    code = """
+os.register_at_fork(before=note('first'))
+os.register_at_fork(before=lambda: 1 / 0)
+os.register_at_fork(before=note('last'))
+found = in_fork(all_that_ran)
+report([found, ran])
+"""
+    assert run(code, tmp_path) == [["last", "first"], ["last", "first"]]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python 3.12 profiles by way of sys.monitoring")
+def test_the_clock_of_a_profiler_in_c_is_not_asked_in_a_fork(tmp_path: Path) -> None:
+    code = """
+import cProfile
+asked = []
+def clock():
+    asked.append(os.getpid())
+    return float(len(asked))
+
+profile = cProfile.Profile(clock)
+profile.enable()
+in_child = in_fork(lambda: [pid == os.getpid() for pid in asked].count(True))
+before = len(asked)
+len('goes on in the parent')
+goes_on = len(asked) > before
+profile.disable()
+report([in_child, goes_on])
+"""
+    assert run(code, tmp_path) == [0, True]

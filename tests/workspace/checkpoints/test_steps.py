@@ -167,6 +167,9 @@ def test_step_that_may_have_changed_something_leaves_nothing_to_redo() -> None:
         timeline.end(step)
         assert (timeline.done, timeline.undone, timeline.running) == ([step], still_undone, {})
         assert timeline.superseded_by == ("" if still_undone else f"{step.name} (1)")
+        timeline.shift("undo", ["1"])
+        timeline.shift("redo", ["1"])
+        assert timeline.superseded_by == "", "what was undone last has been redone"
 
 
 def test_last_step_of_an_id_is_the_one_that_moves() -> None:
