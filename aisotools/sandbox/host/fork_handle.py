@@ -72,6 +72,9 @@ _FRAME_LIMITS = FrameLimits(header_bytes=1 << 16, body_bytes=0, parts=0)
 # A fork of a worker with gigabytes of memory answers within tens of milliseconds; at-fork hooks of user code
 # come on top.
 _FORK_ANSWER_S = 5.0
+# A fork that copies variables computes. One that waits for so long waits for what only the worker has.
+_STALLED_S = 5.0
+_LOOKS_AT_STALLED = 10
 # When memory runs out the kernel kills the process with the highest score first. The most is 1000.
 _OOM_SCORE = 900
 
@@ -464,8 +467,16 @@ class ForkSnapshot:
             raise
         return sock, keeper, _losses(answer.get("lost"))
 
-    async def copy(self, supervisor: Callable[[], int], file: int, *, within_s: float) -> tuple[str, ...]:
-        """Write the variables into the descriptor `file`. Return what could not be written.
+    async def copy(
+        self, supervisor: Callable[[], int], file: int, *, within_s: float, stalled_s: float = _STALLED_S
+    ) -> tuple[str, ...]:
+        """Write the variables into a file. Return what could not be written.
+
+        Args:
+            supervisor: Returns the process that the fork which writes must lie below.
+            file: The file's descriptor.
+            within_s: How long it may take.
+            stalled_s: For how long that fork may wait without computing anything.
 
         Raises:
             SandboxError: If that is not done in time.
@@ -473,10 +484,15 @@ class ForkSnapshot:
         sock = await self._request("copy", supervisor, {}, file)
         try:
             await sock.receive("copying", within_s=within_s)
-            header = await sock.receive("copied", within_s=within_s)
+            writing = asyncio.ensure_future(sock.receive("copied", within_s=within_s))
+            try:
+                await _wait_unless_stalled(writing, sock.pid, stalled_s)
+            finally:
+                writing.cancel()
+                await asyncio.wait([writing])
         finally:
             sock.close(kill=True)
-        return _losses(header.get("lost"))
+        return _losses(writing.result().get("lost"))
 
     async def _request(
         self, op: str, supervisor: Callable[[], int], header: Mapping[str, Any], *files: int
@@ -558,3 +574,22 @@ def _losses(value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
         return ()
     return tuple(entry[:_MAX_LOSS_CHARS] for entry in value[:_MAX_LOSSES] if isinstance(entry, str))
+
+
+async def _wait_unless_stalled(answer: asyncio.Future[Any], pid: int, stalled_s: float) -> None:
+    """Wait for the answer of a fork.
+
+    Raises:
+        SandboxError: If the fork waits for so long that it will never answer.
+    """
+    looks, last = 0, None
+    while looks < _LOOKS_AT_STALLED:
+        done, _ = await asyncio.wait([answer], timeout=stalled_s / _LOOKS_AT_STALLED)
+        if done:
+            return
+        now = tree.waiting_since(pid)
+        looks, last = (looks + 1 if now is not None and now == last else 0), now
+    raise SandboxError(
+        f"writing one of them waited for {stalled_s:g} s, as does what a library keeps in threads of its "
+        "own: a copy has none of these"
+    )

@@ -589,6 +589,17 @@ def is_stopped(pid: int) -> bool:
     return bool(states & _HELD) and states <= _NOT_RUNNING
 
 
+def waiting_since(pid: int) -> int | None:
+    """Return the processor time of a process in clock ticks, if all its threads wait; None if one runs.
+
+    One that waits for a disk, was stopped or is gone does not count as waiting.
+    """
+    stats = _thread_stats(pid)
+    if not stats or any(fields[0] != b"S" for fields in stats):
+        return None
+    return sum(int(fields[11]) + int(fields[12]) for fields in stats)  # see proc(5): utime and stime
+
+
 def has_ended(pid: int) -> bool:
     """Return whether a process is gone, or is only there until its parent asks for its end."""
     return all(fields[0] in _ENDED for fields in _thread_stats(pid))

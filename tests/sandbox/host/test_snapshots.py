@@ -25,7 +25,7 @@ from aisotools.sandbox.host.snapshots import SnapshotHistory
 from aisotools.sandbox.host.variable_copies import VariablesFile
 from aisotools.sandbox.process import spawn, tree
 from tests.sandbox.rig import Rig, open_files, rig
-from tests.waiting import acts_on_a_signal, eventually, loop_turns, process_state
+from tests.waiting import HANG_S, acts_on_a_signal, eventually, loop_turns, process_state
 
 LEVELS = [p.name for p in spawn.detection().probes if p.ok and p.name in {"isolated", "confined"}]
 
@@ -536,6 +536,39 @@ async def test_code_that_goes_on_by_itself_after_a_restore_finds_done_what_was_m
     assert found.read_text() == "BrokenThreadPool True ['mine']"
     stop = "signal.setitimer(signal.ITIMER_REAL, 0)\nprint(is_undone)"
     assert (await r.python(stop)).content.strip() == "True"
+
+
+STALLS = """
+import threading, time
+class Waits:
+    def __reduce__(self):
+        threading.Event().wait()
+class Computes:
+    def __reduce__(self):
+        ends_s = time.thread_time() + 0.5
+        while time.thread_time() < ends_s:
+            pass
+        return (int, (7,))
+computes = Computes()
+"""
+
+
+async def test_copy_that_waits_for_what_is_not_there_is_given_up(r: Rig) -> None:
+    await r.python(STALLS)
+    await r.python("waits = Waits()", call_id="second")
+    await r.python("waits = None", call_id="third")
+    await settled(r)
+    history = r.kernel.variables
+    supervisor = r.kernel.supervisor
+    snapshots = {one.point.call_id: one for one in history._store.all()}
+    file = os.memfd_create("copy")
+    try:
+        # One that computes goes on, however short the time is that it may wait.
+        assert not await snapshots["second"].copy(lambda: supervisor, file, within_s=HANG_S, stalled_s=0.1)
+        with pytest.raises(SandboxError, match=r"writing one of them waited for 0\.1 s"):
+            await snapshots["third"].copy(lambda: supervisor, file, within_s=HANG_S, stalled_s=0.1)
+    finally:
+        os.close(file)
 
 
 async def test_no_hook_of_forks_runs_where_variables_are_copied(r: Rig) -> None:

@@ -24,6 +24,7 @@ from aisotools.sandbox.process.tree import (
     reap,
     signal_group,
     table,
+    waiting_since,
 )
 from tests.waiting import HANG_S, process_state, wait_until
 
@@ -40,6 +41,25 @@ def tree(**parents: int) -> dict[int, Process]:
 def now_ticks() -> int:
     """The time since the machine was started, as the process table has it."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def test_process_that_waits_has_run_for_a_time_and_one_that_runs_has_none() -> None:
+    with subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=-1) as busy:
+        assert busy.stdout is not None
+        busy.stdout.readline()
+        try:
+            wait_until(lambda: waiting_since(busy.pid) is None)
+        finally:
+            busy.kill()
+    with subprocess.Popen(["sleep", "1000"]) as waiting:
+        try:
+            wait_until(lambda: waiting_since(waiting.pid) is not None)
+            assert waiting_since(waiting.pid) == waiting_since(waiting.pid)
+            waiting.send_signal(signal.SIGSTOP)
+            wait_until(lambda: waiting_since(waiting.pid) is None)
+        finally:
+            waiting.kill()
+    assert waiting_since(waiting.pid) is None, "it is gone"
 
 
 def test_rings_do_not_hang() -> None:
