@@ -29,8 +29,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
-import fcntl
 import os
 import pickle
 import random
@@ -40,7 +38,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from socket import socket  # the class as Python has it: user code may replace that of the module
 from typing import Any, BinaryIO, NamedTuple, NoReturn
@@ -53,15 +51,17 @@ from aisotools.sandbox.frames import BlockingChannel, FrameLimits
 from aisotools.sandbox.process import tree
 from aisotools.sandbox.worker import reader
 from aisotools.sandbox.worker.children import hide_child
+from aisotools.sandbox.worker.open_files import (
+    OpenFile,
+    list_open_files,
+    open_apart,
+    restore_offsets,
+    used_descriptors,
+)
 from aisotools.sandbox.worker.owners import Owners, find_owners
 from aisotools.sandbox.worker.user_hooks import UserHooks
 from aisotools.tools.serialization import NAMESPACE, pickle_namespace
 
-# Descriptors that are searched, and how many free numbers in a row end the search.
-_MAX_DESCRIPTORS = 4096
-_FREE_RUN = 64
-# Flags of an open file that survive reopening it.
-_REOPEN_FLAGS = os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK
 # OpenMP's own number.
 _OMP_PAUSE_HARD = 2
 
@@ -79,24 +79,6 @@ _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _main_thread = threading.main_thread()
 
 # ---- before the fork: what it would share or lose
-
-
-class OpenFile(NamedTuple):
-    """An open regular file.
-
-    Attributes:
-        descriptor: Its number.
-        identity: Device and inode.
-        offset: Where it is read or written next.
-        flags: How it was opened.
-        inheritable: Whether programs get it.
-    """
-
-    descriptor: int
-    identity: tuple[int, int]
-    offset: int
-    flags: int
-    inheritable: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +101,7 @@ class ForkState:
 def capture_state() -> ForkState:
     """Return what a fork made right now would share or lose."""
     return ForkState(
-        files=tuple(_open_files()),
+        files=tuple(list_open_files()),
         random_state=random.getstate(),
         timers=tuple((kind, *timer) for kind in _TIMERS if any(timer := signal.getitimer(kind))),
         folder=_current_folder(),
@@ -131,44 +113,6 @@ def _current_folder() -> str:
         return os.getcwd()
     except OSError:  # it was removed
         return ""
-
-
-def _used_descriptors() -> Iterator[tuple[int, os.stat_result]]:
-    # Landlock keeps a fork out of /proc/self/fd, so the numbers are tried one by one, until many in a row are
-    # free.
-    free = 0
-    for number in range(3, _MAX_DESCRIPTORS):
-        try:
-            status = os.fstat(number)
-        except OSError:
-            free += 1
-            if free > _FREE_RUN:
-                return
-            continue
-        free = 0
-        yield number, status
-
-
-def _open_files() -> Iterator[OpenFile]:
-    for number, status in _used_descriptors():
-        if stat.S_ISREG(status.st_mode) and (file := describe_file(number, status)):
-            yield file
-
-
-def describe_file(number: int, status: os.stat_result) -> OpenFile | None:
-    """Return the open file with this descriptor and status, or None if it is no longer open."""
-    try:
-        return OpenFile(
-            number,
-            (status.st_dev, status.st_ino),
-            os.lseek(number, 0, os.SEEK_CUR),
-            fcntl.fcntl(number, fcntl.F_GETFL),
-            os.get_inheritable(number),
-        )
-    except OSError:
-        # Race: another thread of user code closed it after `status` was read, as a server does after each
-        # answer, and the number may be that of a pipe by now. There is no offset to restore.
-        return None
 
 
 class _OpenMP:
@@ -231,48 +175,7 @@ def repair_fork(state: ForkState, *, keep: frozenset[int]) -> list[str]:
         keep: Descriptors of sockets that are the worker's own.
     """
     random.setstate(state.random_state)  # type: ignore[arg-type]  # opaque, from getstate
-    lost = [problem for file in state.files if (problem := _reopen(file))]
-    lost += _drop_sockets(keep)
-    return lost
-
-
-def open_apart(files: Iterable[OpenFile]) -> None:
-    """Give this process its own offsets in open files, to read them only.
-
-    Pickling reads a file from its begin and writes what waits in its buffer. The worker goes on with the same
-    file: it would find its place moved, and what it writes there twice.
-    """
-    for file in files:
-        if _reopen(file, os.O_RDONLY):
-            with contextlib.suppress(OSError):
-                os.close(file.descriptor)  # pickling fails then, and the variable is named as not copied
-
-
-def _reopen(file: OpenFile, access: int | None = None) -> str:
-    """Give this process its own offset in an open file, where it was. Return what is lost if that fails.
-
-    Args:
-        file: The file.
-        access: How to open it, instead of how it was opened: `os.O_RDONLY`.
-    """
-    flags = file.flags & _REOPEN_FLAGS if access is None else access
-    try:
-        status = os.fstat(file.descriptor)
-        if (status.st_dev, status.st_ino) != file.identity:
-            return ""  # the number was closed, and reused for another file
-        # dup() would share the offset again; only opening anew makes one of our own.
-        own = os.open(f"/proc/self/fd/{file.descriptor}", flags | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno == errno.EBADF:
-            # Race: another thread closed it between capture and fork. There is no offset to restore.
-            return ""
-        return f"the place in an open file (descriptor {file.descriptor}: {error.strerror})"
-    try:
-        os.lseek(own, file.offset, os.SEEK_SET)
-        os.dup2(own, file.descriptor, inheritable=file.inheritable)
-    finally:
-        os.close(own)
-    return ""
+    return restore_offsets(state.files) + _drop_sockets(keep)
 
 
 def _drop_sockets(keep: frozenset[int]) -> list[str]:
@@ -282,7 +185,7 @@ def _drop_sockets(keep: frozenset[int]) -> list[str]:
     """
     dropped = 0
     null = -1
-    for number, status in _used_descriptors():
+    for number, status in used_descriptors():
         if not stat.S_ISSOCK(status.st_mode) or number in keep:
             continue
         if null < 0:

@@ -194,40 +194,6 @@ report(found)
     assert run(code, tmp_path) == [True, "no more children", "no more children"]
 
 
-def test_files_are_read_on_from_where_they_were(tmp_path: Path) -> None:
-    (tmp_path / "f").write_text("0123456789")
-    code = """
-a, b, c = (os.open('f', os.O_RDONLY) for _ in range(3))
-for number in (a, b, c):
-    os.read(number, 2)
-state = fork.capture_state()
-for number in (a, b, c):
-    os.read(number, 3)
-os.close(b)
-os.close(c)
-assert os.open('/dev/null', os.O_RDONLY) == b
-lost = fork.repair_fork(state, keep=frozenset())
-report([lost, os.read(a, 2).decode(), os.read(b, 2).decode(), os.get_inheritable(a)])
-"""
-    assert run(code, tmp_path) == [[], "23", "", False]
-
-
-def test_a_file_that_another_thread_closes_meanwhile_has_no_place_to_keep(tmp_path: Path) -> None:
-    (tmp_path / "f").write_text("0123456789")
-    code = """
-number = os.open('f', os.O_RDONLY)
-status = os.fstat(number)
-found = [fork.describe_file(number, status) is None]
-os.close(number)
-found.append(fork.describe_file(number, status) is None)
-reading, writing = os.pipe()
-assert number == reading
-found.append(fork.describe_file(number, status) is None)
-report(found)
-"""
-    assert run(code, tmp_path) == [False, True, True]
-
-
 def test_shared_sockets_are_replaced_and_own_ones_stay(tmp_path: Path) -> None:
     code = """
 shared, other = socket.socketpair()
