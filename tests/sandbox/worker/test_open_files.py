@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from tests.conftest import OpenSession
 from tests.sandbox.worker.interpreter import run_alone
 
 HEAD = """
-import fcntl, json, os, resource, sys, tempfile, threading, time
+import errno, fcntl, json, mmap, os, resource, tempfile
 from aisotools.sandbox.worker import open_files
 
 def report(value):
@@ -204,3 +206,234 @@ os.write(one, b'four ')
 """
     assert not (await session.run_cell(writes)).is_error
     assert here(session, "log").read_text() == "one two three four "
+
+
+# ---- files that were replaced
+
+
+def test_nothing_can_be_done_with_a_file_that_was_replaced(tmp_path: Path) -> None:
+    """Its number stays taken, and what it was can be told from what is there now."""
+    (tmp_path / "f").write_text("old")
+    code = """
+number = os.open('f', os.O_RDWR)
+os.set_inheritable(number, True)
+former = os.fstat(number).st_ino
+files = list(open_files.list_open_files())
+open('g', 'w').write('new')
+os.replace('g', 'f')
+open_files.cut_off_replaced(files)
+found = {}
+for name, act in {
+    'read': lambda: os.read(number, 3),
+    'write': lambda: os.write(number, b'x'),
+    'truncate': lambda: os.ftruncate(number, 0),
+    'map': lambda: mmap.mmap(number, 3),
+    'lock': lambda: fcntl.flock(number, fcntl.LOCK_EX),
+    'lock a part': lambda: fcntl.lockf(number, fcntl.LOCK_EX),
+    'sync': lambda: os.fsync(number),
+}.items():
+    try:
+        act()
+    except OSError as error:
+        found[name] = errno.errorcode[error.errno]
+same = os.fstat(number).st_ino == former != os.stat('f').st_ino
+os.close(os.open('f', os.O_RDONLY))
+later = list(open_files.list_open_files())
+report([found, same, os.get_inheritable(number), later])
+"""
+    found, same, inheritable, later = run(code, tmp_path)
+    assert found == dict.fromkeys(
+        ["read", "write", "truncate", "map", "lock", "lock a part", "sync"], "EBADF"
+    )
+    assert (same, inheritable, later) == (True, True, [])
+    assert (tmp_path / "f").read_text() == "new"
+
+
+def test_files_that_are_not_replaced_stay_open(tmp_path: Path) -> None:
+    code = """
+for name in ('there', 'renamed', 'linked', 'removed before', 'reused', 'closed', 'other', 'scratch/f'):
+    os.makedirs(os.path.dirname(f'./{name}'), exist_ok=True)
+    open(name, 'w').write(name)
+os.link('linked', 'another name')
+names = ('there', 'renamed', 'linked', 'removed before', 'reused', 'closed', 'scratch/f')
+numbers = {name: os.open(name, os.O_RDWR) for name in names}
+temporary = tempfile.TemporaryFile(dir='.')
+numbers['temporary'] = temporary.fileno()
+os.write(numbers['temporary'], b'temporary')
+os.lseek(numbers['temporary'], 0, os.SEEK_SET)
+os.unlink('removed before')
+files = list(open_files.list_open_files())
+os.rename('renamed', 'new name')
+for name in ('linked', 'reused', 'closed', 'scratch/f'):
+    os.unlink(name)
+other = os.open('other', os.O_RDONLY)
+os.dup2(other, numbers['reused'])
+os.close(other)
+os.close(numbers.pop('closed'))
+open_files.cut_off_replaced(files, ['', f'{os.getcwd()}/scratch', '/nowhere'])
+report({name: os.read(number, 100).decode() for name, number in numbers.items()})
+"""
+    names = ("there", "renamed", "linked", "removed before", "scratch/f", "temporary")
+    assert run(code, tmp_path) == {**{name: name for name in names}, "reused": "other"}
+
+
+def test_replaced_file_is_cut_off_where_no_further_file_can_be_opened(tmp_path: Path) -> None:
+    code = """
+numbers = [os.open('f', os.O_RDWR | os.O_CREAT) for _ in range(3)]
+files = list(open_files.list_open_files())
+os.unlink('f')
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (numbers[-1] + 1, hard))
+open_files.cut_off_replaced(files)
+found = []
+for number in numbers:
+    os.fstat(number)
+    try:
+        os.write(number, b'x')
+    except OSError as error:
+        found.append(errno.errorcode[error.errno])
+report(found)
+"""
+    assert run(code, tmp_path) == ["EBADF"] * 3
+
+
+CONNECTS = "con = sqlite3.connect('db', isolation_level=None)"
+FILLS = f"""
+import sqlite3
+{CONNECTS}
+for line in ('pragma journal_mode=wal', 'pragma wal_autocheckpoint=0', 'create table t(a)'):
+    con.execute(line).fetchall()
+for number in range(5):
+    con.execute('insert into t values(?)', (number,)).close()
+"""
+INSERTS = """
+for number in range(10, 15):
+    con.execute('insert into t values(?)', (number,)).close()
+"""
+BY_ANOTHER = CONNECTS.replace("con =", "other =") + INSERTS.replace("con.", "other.")
+
+
+def rows_in(workspace: Path, folder: Path) -> list[int]:
+    """Return what a program of the user's would find, which looks at a copy: SQLite changes what it reads."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name in ("db", "db-wal"):
+        if (workspace / name).exists():
+            shutil.copy(workspace / name, folder)
+    database = sqlite3.connect(folder / "db")
+    try:
+        assert database.execute("pragma integrity_check").fetchone() == ("ok",)
+        return [number for (number,) in database.execute("select a from t order by a")]
+    finally:
+        database.close()
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("level", ["isolated", "confined", "guarded", "limited"])
+@pytest.mark.parametrize(
+    ("prepares", "undone"),
+    [
+        ("", INSERTS),
+        ("", BY_ANOTHER),
+        ("two = sqlite3.connect('db'); two.execute('select * from t').fetchall()", INSERTS),
+        ("con.execute('begin'); con.execute('select * from t').fetchall()", BY_ANOTHER),
+        ("con.execute('begin'); con.execute('insert into t values(50)').close()", "con.commit()"),
+        ("con.execute('pragma wal_checkpoint').fetchall()", INSERTS),
+        ("", f"{INSERTS}con.execute('pragma wal_checkpoint(truncate)').fetchall()"),
+        ("", "con.execute('delete from t').close(); con.execute('vacuum').close(); con.close()"),
+    ],
+    ids=["alone", "other", "two", "reading", "writing", "restarted", "checkpoint", "vacuum"],
+)
+async def test_undone_rows_of_a_database_stay_undone(
+    real_session: OpenSession, tmp_path: Path, level: str, prepares: str, undone: str
+) -> None:
+    """Closing a connection copies its log into the database: it must not be the log of another state."""
+    session = real_session(policy=policy_at(level), approver=AllowAll(), level=level)
+    await session.start()
+    for code in (FILLS + prepares, undone):
+        result = await session.run_cell(f"{code}\nNone")
+        assert not result.is_error, result.content
+    moved = await session.undo()
+    assert not moved.is_error, moved.content
+    assert "what a variable does with it fails from now on: close it, then open it again.]" in moved.content
+    rows = [0, 1, 2, 3, 4]
+    assert rows_in(here(session, "."), tmp_path / "copy") == rows
+    closes = "for name in ('con', 'two'):\n    if name in globals(): globals()[name].close()\n"
+    result = await session.run_cell(
+        f"{closes}{CONNECTS}\ncon.execute('select a from t order by a').fetchall()"
+    )
+    assert "(0,), (1,), (2,), (3,), (4,)]" in result.content
+    assert rows_in(here(session, "."), tmp_path / "copy") == rows
+    result = await session.run_cell("con.execute('insert into t values(100)').close(); con.close()")
+    assert not result.is_error, result.content
+    assert rows_in(here(session, "."), tmp_path / "copy") == [*rows, 100]
+
+
+@pytest.mark.slow
+async def test_connection_whose_log_was_replaced_fails_and_leaves_the_database(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    """So does a new one, which SQLite has share what it knows, until all of them are closed."""
+    session = real_session(policy=policy_at("auto"), approver=AllowAll())
+    await session.start()
+    for code in (FILLS, INSERTS):
+        assert not (await session.run_cell(f"{code}\nNone")).is_error
+    assert not (await session.undo()).is_error
+    # SQLite tries for ten seconds.
+    writes = "new = sqlite3.connect('db', isolation_level=None); new.execute('insert into t values(7)')"
+    failed = await session.run_cell(writes)
+    assert "OperationalError: locking protocol" in failed.content
+    await session.run_cell("con.close(); new.close()")
+    assert rows_in(here(session, "."), tmp_path / "copy") == [0, 1, 2, 3, 4]
+    result = await session.run_cell(f"{CONNECTS}\ncon.execute('select max(a) from t').fetchall()")
+    assert "[(4,)]" in result.content
+
+
+@pytest.mark.parametrize("ends", ["close", "restart"])
+async def test_closing_a_connection_that_was_kept_brings_undone_rows_back(
+    real_session: OpenSession, tmp_path: Path, ends: str
+) -> None:
+    """Documented, and not wanted: with `variables="keep"` nothing is cut off. A restart closes nothing."""
+    session = real_session(policy=policy_at("auto"), approver=AllowAll())
+    await session.start()
+    for code in (FILLS, INSERTS):
+        assert not (await session.run_cell(f"{code}\nNone")).is_error
+    assert not (await session.undo(variables="keep")).is_error
+    assert rows_in(here(session, "."), tmp_path / "copy") == [0, 1, 2, 3, 4]
+    if ends == "restart":
+        await session.restart()
+    await session.run_cell("con.close()")
+    rows = [0, 1, 2, 3, 4] if ends == "restart" else [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
+    assert rows_in(here(session, "."), tmp_path / "copy") == rows
+
+
+@pytest.mark.parametrize("level", ["isolated", "confined", "guarded", "limited"])
+async def test_temporary_files_stay_open_after_an_undo(real_session: OpenSession, level: str) -> None:
+    """Undo puts nothing back in the sandbox's own folders, nor a file that never had a name."""
+    session = real_session(policy=policy_at(level), approver=AllowAll(), level=level)
+    await session.start()
+    opens = """
+import os, tempfile
+files = [tempfile.TemporaryFile(), tempfile.NamedTemporaryFile(), tempfile.TemporaryFile(dir='.')]
+files.append(open(os.path.expanduser('~/own'), 'w+b'))
+files.append(open('there', 'w+b'))
+for file in files:
+    file.write(b'kept'); file.flush()
+"""
+    assert not (await session.run_cell(opens)).is_error
+    removes = "for file in files: file.close()\nos.unlink(os.path.expanduser('~/own')); os.unlink('there')"
+    assert not (await session.run_cell(removes)).is_error
+    undone = await session.undo()
+    assert undone.metadata["detached_files"] == ["there"]
+    reads = """
+found = []
+for file in files:
+    try:
+        file.seek(0)
+        found.append(file.read())
+    except OSError as error:
+        found.append(error.errno)
+print(found)
+"""
+    result = await session.run_cell(reads)
+    assert "[b'kept', b'kept', b'kept', b'kept', 9]" in result.content
