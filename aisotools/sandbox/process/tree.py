@@ -10,6 +10,7 @@ import ctypes
 import errno
 import math
 import os
+import re
 import signal
 import threading
 import time
@@ -36,6 +37,8 @@ _HELD = frozenset(b"Tt")  # thread states: stopped, traced
 _ENDED = b"ZXx"  # zombie, dead
 _NOT_RUNNING = _HELD | frozenset(_ENDED)
 _WAITING = frozenset(b"D")  # in an uninterruptible sleep
+# Signals for the process as a whole that it has not taken yet; see proc(5).
+_find_pending = re.compile(rb"^ShdPnd:\t([0-9a-f]+)$", re.MULTILINE).search
 _ON_CPU_OR_DISK = frozenset(b"RD")  # running, or in an uninterruptible sleep
 _EXITING = 0x4  # PF_EXITING of the kernel's include/linux/sched.h
 
@@ -539,6 +542,9 @@ def _stop_descendants(
             max_running -= _count_running(states)
             if max_running < 0:
                 raise TooManyProcesses
+            if set(states) & _ON_CPU_OR_DISK and _was_told_to_stop(pid):
+                moving.append(pid)
+                continue
             stopped.add(pid)
             # SIGSTOP returns before the target has stopped. A single thread that sleeps handles it before its
             # next instruction, however late it is scheduled. One that runs may still write something, and so
@@ -550,6 +556,22 @@ def _stop_descendants(
         # Before the next round: what runs may still be about to continue another one.
         have_stopped &= await_stop(moving, ends_s)
     return have_stopped
+
+
+def _was_told_to_stop(pid: int) -> bool:
+    """Return whether somebody else has sent SIGSTOP to a process that was not stopped yet.
+
+    Race: a process takes a signal when it is scheduled, or when its child has become another program. Until
+    then it looks like one that runs, and continuing it would cancel the signal.
+    """
+    try:
+        found = _find_pending(_read_at_once(f"/proc/{pid}/status"))
+    except OSError:
+        return False
+    if found is not None and int(found[1], 16) & 1 << (signal.SIGSTOP - 1):
+        return True
+    # The kernel takes the signal out and stops the process in one step: by now that shows.
+    return _is_being_stopped(_thread_states(pid))
 
 
 def _is_being_stopped(states: bytes) -> bool:

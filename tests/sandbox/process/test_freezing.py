@@ -67,6 +67,46 @@ def test_processes_stopped_before_stay_stopped(busy: int, tmp_path: Path) -> Non
     assert writer in find_background_processes(busy, 0), "it goes on when it is continued"
 
 
+WAITS_FOR_ITS_CHILD = """
+import os, sys
+os.mkfifo("held")
+print(os.getpid(), flush=True)
+# The child waits for a writer before it becomes another program, and its parent takes no signal until then.
+held = [(os.POSIX_SPAWN_OPEN, 0, "held", os.O_RDONLY, 0)]
+os.posix_spawn("/bin/sleep", ["sleep", "200"], {}, file_actions=held)
+while True:
+    pass
+"""
+
+
+def test_process_that_was_told_to_stop_and_has_not_yet_is_not_continued(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WAITS_FOR_ITS_CHILD]
+    above = subprocess.Popen(
+        ["sh", "-c", '"$@" & wait', "sh", *command],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        assert above.stdout is not None
+        with above.stdout as output:
+            told = int(output.readline())
+        wait_until(lambda: len(descendants(told)) == 1 and process_state(told) == "D")
+        os.kill(told, signal.SIGSTOP)
+        with TreeFreezer().freeze(above.pid, within_s=0.05) as stopped:
+            assert process_state(told) == "D"
+            assert told not in stopped
+        with (tmp_path / "held").open("wb"):
+            wait_until(lambda: process_state(told) == "T")
+        for _ in range(3):  # nor is it by a later one
+            with TreeFreezer().freeze(above.pid):
+                pass
+        assert process_state(told) == "T"
+    finally:
+        os.killpg(above.pid, signal.SIGKILL)
+        above.wait()
+
+
 def test_process_that_is_taken_out_of_what_will_be_continued_stays_stopped(busy: int) -> None:
     writer = min(descendants(busy))
     with TreeFreezer().freeze(busy) as stopped:
