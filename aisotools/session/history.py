@@ -583,7 +583,8 @@ class WorkspaceHistory:
         def move(progress: ProgressCallback) -> UndoResult:  # noqa: ARG001 - a move does not report any
             # First: a process that writes on while files are put back would leave a mixture of both.
             self._shared.kill(running, forced=force)
-            return self._checkpoints.move(direction, plan.checkpoints, force=force)
+            waits = self._variables is not None and not keeps
+            return self._checkpoints.move(direction, plan.checkpoints, force=force, keeps_replaced=waits)
 
         origin = 0
         self._forget_states()
@@ -624,6 +625,8 @@ class WorkspaceHistory:
             except (SandboxError, OSError) as error:
                 why = explain_system_error(error) if isinstance(error, OSError) else str(error)
                 return await self._revert(moved, why)
+            if moved.keeps_replaced:
+                await in_thread(self._checkpoints.discard_replaced)
 
         def explain(detached: DetachedFiles | None) -> ToolResult:
             if detached is None:

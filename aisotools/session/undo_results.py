@@ -552,10 +552,12 @@ def failed_result(moved: UndoResult) -> ToolResult:
     lines = [f"This {verb} failed at: {summarize_names(missing)}."]
     if stuck:
         lines.append(f"It could not be taken back at: {', '.join(stuck)}. All else is as it was before it.")
-        lines.append(
-            f"No call may change files until that is mended: repair it, and {verb} again; with force=True "
-            "these paths stay as they are."
-        )
+        forced = f"with force=True the {verb} is made all the same, and what cannot be changed stays."
+        again = f"{verb} again; {forced}"
+        if moved.is_unfinished:
+            lines.append(f"No call may change files until that is mended: repair it, and {again}")
+        else:
+            lines.append(f"Nothing more is done about that: mend it, or {again}")
     else:
         lines.insert(0, "Nothing was changed: all is as it was before.")
         remedy = "Make the call again" if moved.is_unkept else f"Repair that, and {verb} again"

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from asyncio.subprocess import PIPE
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -183,6 +183,33 @@ async def test_files_go_back_where_the_system_keeps_their_variables_from_being_r
     assert refused.content.startswith("Nothing was changed: the variables could not be restored")
     assert TOO_MANY in refused.content
     assert here(session).read_text() == "2"
+
+
+async def test_files_go_back_with_what_is_not_stored_where_variables_cannot_be_restored(
+    open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_or_bind(path: Path, text: str) -> None:
+        if text != "a socket":
+            path.write_text(text)
+            return
+        path.unlink()
+        os.mknod(path, stat.S_IFSOCK | 0o600)
+
+    session = await open_acting(open_session, write=write_or_bind)
+    await act(session, "one", {"a": "1"}, x=1)
+    await act(session, "two", {"a": "a socket"}, x=2)
+    before = here(session).lstat()
+    assert stat.S_ISSOCK(before.st_mode)
+    with monkeypatch.context() as patch:
+        patch.setattr(fake_variables(session), "restore", refuse_files)
+        refused = await session.undo()
+    assert refused.content.startswith("Nothing was changed: the variables could not be restored")
+    after = here(session).lstat()
+    assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+    undone = await session.undo()
+    assert not undone.is_error, undone.content
+    assert here(session).read_text() == "1"
+    assert [path.name for path in here(session, "").iterdir()] == ["a"]
 
 
 async def test_a_conflict_is_shown_and_nothing_is_done(open_session: OpenSession) -> None:
@@ -1043,9 +1070,11 @@ def fake_variables(session: Session) -> CopyHistory:
     return sandbox.variables
 
 
-async def open_acting(open_session: OpenSession, **options: Any) -> Session:
+async def open_acting(
+    open_session: OpenSession, *, write: Callable[[Path, str], object] = Path.write_text, **options: Any
+) -> Session:
     """Open a session whose tool `act` sets variables and writes files."""
-    acting = Act()
+    acting = Act(write=write)
     session = open_session(sandbox=VariablesSandbox, approver=AllowAll(), **options)
     session.registry.register(acting.tool)
     await session.start()

@@ -98,7 +98,8 @@ def test_a_move_that_was_taken_back_names_what_it_failed_at_and_what_is_left() -
         "This redo failed at: x (No space left on device).",
         "Repair that, and redo again; with force=True it changes what can be changed.",
     ]
-    part = failed_result(replace(moved, stuck=(("y", "it is gone"), ("", "it is as after the redo"))))
+    stuck = (("y", "it is gone"), ("", "it is as after the redo"))
+    part = failed_result(replace(moved, stuck=stuck, is_unfinished=True))
     assert part.content.splitlines() == [
         "This redo failed at: x (No space left on device).",
         (
@@ -106,10 +107,16 @@ def test_a_move_that_was_taken_back_names_what_it_failed_at_and_what_is_left() -
             "else is as it was before it."
         ),
         (
-            "No call may change files until that is mended: repair it, and redo again; with force=True these "
-            "paths stay as they are."
+            "No call may change files until that is mended: repair it, and redo again; with force=True the "
+            "redo is made all the same, and what cannot be changed stays."
         ),
     ]
+    over = failed_result(replace(moved, stuck=stuck))
+    assert over.content.splitlines()[:2] == part.content.splitlines()[:2]
+    assert over.content.splitlines()[2] == (
+        "Nothing more is done about that: mend it, or redo again; with force=True the redo is made all the "
+        "same, and what cannot be changed stays."
+    )
     assert (part.is_error, part.error_kind) == (True, "failed")
     assert part.value["stuck"] == ["y (it is gone)", "the workspace (it is as after the redo)"]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import WorkspaceError
@@ -26,12 +27,15 @@ from aisotools.workspace.checkpoints.authorship import (
     find_written,
 )
 from aisotools.workspace.checkpoints.plan import (
+    IsKept,
     Placed,
     Reasons,
     RestorePlan,
+    holds_nothing,
     is_same,
     plan_restore,
 )
+from aisotools.workspace.checkpoints.removal import remove_tree
 from aisotools.workspace.checkpoints.restore import (
     RestoreResult,
     carry_out,
@@ -39,7 +43,7 @@ from aisotools.workspace.checkpoints.restore import (
     stage_plan,
     sync_restored,
 )
-from aisotools.workspace.checkpoints.staging import Failure
+from aisotools.workspace.checkpoints.staging import Failure, Replaced, replaced_name
 from aisotools.workspace.checkpoints.steps import (
     Checkpoint,
     Direction,
@@ -104,6 +108,8 @@ class UndoResult:
         is_late: True if it was not, because somebody else has changed something since it was planned.
         is_unkept: True if it was not, because what the steps had left at the missing paths is not kept.
         token: That of its record.
+        is_unfinished: Whether no call may change anything before it is completed or wholly taken back.
+        keeps_replaced: Whether something that it has replaced is kept; see `Checkpoints.discard_replaced`.
     """
 
     direction: Direction
@@ -123,6 +129,8 @@ class UndoResult:
     origin: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     placed: Mapping[str, Placed] = field(default_factory=dict, compare=False, repr=False)
     token: str = field(default="", compare=False, repr=False)
+    is_unfinished: bool = field(default=False, compare=False)
+    keeps_replaced: bool = field(default=False, compare=False, repr=False)
 
 
 @dataclass(slots=True)
@@ -164,6 +172,8 @@ def plan_trees(
     force: bool = False,
     found: Mapping[str, str] | None = None,
     rest: Sequence[Checkpoint] = (),
+    restamped: dict[int, int] | None = None,
+    token: str = "",
 ) -> list[tuple[TrackedTree, RestorePlan]]:
     """Return what undo or redo of some steps has to do in each tree that they changed.
 
@@ -177,6 +187,8 @@ def plan_trees(
         found: Digests of the trees before a forced move that was cut short, by `TrackedTree.key`.
         rest: The other steps that could be taken. What one of them may have changed as well, since it ran
             at the same time, is a conflict.
+        restamped: See `plan_restore`.
+        token: That of a move that is taken back, which may have kept what it has replaced; empty for none.
     """
     taken = {step.call_id: step for step in steps}
     reader = TreeReader(store)
@@ -203,20 +215,34 @@ def plan_trees(
     for key, changes in hops.items():
         tree = trees.find(key)
         if tree is not None:
-            plan = plan_restore(
-                store,
-                tree,
-                changes,
-                is_resumed=is_resumed,
-                direction=direction,
-                authorships=authorships[key],
-                beside=beside[key],
-                returns=returns[key],
-                force=force,
-                found=(found or {}).get(key, ""),
-            )
+            with kept_of(tree, token) if token else nullcontext(holds_nothing) as is_kept:
+                plan = plan_restore(
+                    store,
+                    tree,
+                    changes,
+                    is_resumed=is_resumed,
+                    direction=direction,
+                    authorships=authorships[key],
+                    beside=beside[key],
+                    returns=returns[key],
+                    force=force,
+                    found=(found or {}).get(key, ""),
+                    restamped=restamped,
+                    is_kept=is_kept,
+                )
             plans.append((tree, plan))
     return plans
+
+
+@contextmanager
+def kept_of(tree: TrackedTree, token: str) -> Iterator[IsKept]:
+    """Look what the move with a token has kept of what it has replaced in a tree."""
+    with tree.opened() as root:
+        replaced = Replaced(root, token)
+        try:
+            yield replaced.holds
+        finally:
+            replaced.close()
 
 
 def refuse_unkept(direction: Direction, steps: Sequence[Checkpoint]) -> None:
@@ -316,6 +342,7 @@ def move_trees(
     must_succeed: bool,
     listed: PathList,
     is_resumed: bool = False,
+    keeps_replaced: bool = False,
 ) -> TreesMoved:
     """Carry out the plan of each tree.
 
@@ -327,6 +354,8 @@ def move_trees(
         must_succeed: Change nothing if anything cannot be staged; else what can be changed is.
         listed: Shortens the paths.
         is_resumed: Whether this was cut short. It is completed then, whatever somebody else has changed.
+        keeps_replaced: Whether what was replaced and is not stored stays beside it, so that a move that has
+            succeeded can be taken back as well.
     """
     moved = TreesMoved()
     with ExitStack() as opened:
@@ -340,8 +369,22 @@ def move_trees(
                 moved.failed.append((show(()), str(error)))
                 continue
             stage, failures = stage_plan(store, root, plan, token, force=force)
-            ready.append((tree, plan, root, stage))
+            replaced = None
+            if plan.moves_unstored:
+                replaced = Replaced(root, token)
+                opened.callback(replaced.close)
+                if not force:
+                    try:
+                        replaced.make()
+                    except OSError as error:
+                        failures.append(((), error.strerror or str(error)))
+            ready.append((tree, plan, root, stage, replaced))
             unstaged += [(show(path), why) for path, why in failures]
+            if plan.unrestorable and not force:
+                unstaged += [
+                    (show(path), f"it holds {show(inner)}, which would be left in place: {why}")
+                    for path, (inner, why) in plan.blocked.items()
+                ]
             if must_succeed and not force and not is_resumed and plan.looked_ns:
                 # Race: a person saves one of the files while all of that is staged.
                 late = find_changed_since(root, plan, plan.targets_of(force=force))
@@ -351,17 +394,26 @@ def move_trees(
             moved.failed += unstaged
             moved.is_switched = False
             named = {path for path, _ in moved.failed}
-            for tree, plan, _, _ in ready:
+            for tree, plan, *_ in ready:
                 targets = plan.targets_of(force=force)
                 paths = (listed.show(tree, path) for path in [*targets, *(plan.timed - targets.keys())])
                 moved.waiting += [(path, _WAITS) for path in paths if path not in named]
-        for tree, plan, root, stage in ready:
+        for tree, plan, root, stage, replaced in ready:
             show = functools.partial(listed.show, tree)
             result = RestoreResult()
             # One that is to be taken back, since somebody else has changed something, goes no further.
             is_whole = must_succeed and not force and not is_resumed
             if moved.is_switched and not (is_whole and moved.changed):
-                result = carry_out(store, root, plan, token, force=force, stage=stage, is_whole=is_whole)
+                result = carry_out(
+                    store,
+                    root,
+                    plan,
+                    token,
+                    force=force,
+                    stage=stage,
+                    is_whole=is_whole,
+                    replaced=replaced,
+                )
             # Power loss: what was staged has to be gone when a record says that the move is over.
             if not discard_stage(root, stage, token):
                 moved.left.append(tree.key)
@@ -372,10 +424,30 @@ def move_trees(
             moved.others += [(show(path), why) for path, why in plan.others]
             moved.failed += [(show(path), why) for path, why in result.failed]
             moved.changed += [(show(path), why) for path, why in result.changed]
+        # As long as the move may be taken back, or has to be completed, it stays.
+        is_taken_back = must_succeed and not (force or is_resumed) and moved.changed
+        if not (moved.is_switched and (is_taken_back or (must_succeed and moved.failed))):
+            for tree, _, root, _, replaced in ready:
+                # Else there may be one of the move that this one takes back, or completes.
+                known = Replaced(root, token) if replaced is None and (force or is_resumed) else replaced
+                is_made = known is not None and known.is_made
+                if is_made and (keeps_replaced or not _remove_replaced(root, token)):
+                    moved.left.append(tree.key)
     for _, plan in plans:
         if plan.present:
             plan.present.clear()  # memory: the next look at the folder needs as much
     return moved
+
+
+def _remove_replaced(root: int, token: str) -> bool:
+    """Remove what was replaced and is not stored. Return False if it cannot be removed."""
+    try:
+        remove_tree(root, (replaced_name(token),), token)
+    except FileNotFoundError:
+        pass  # somebody else was faster
+    except OSError:
+        return False
+    return True
 
 
 def list_changed(store: Store, trees: Iterable[TrackedTree], step: Checkpoint) -> list[str]:
@@ -479,6 +551,7 @@ def find_stuck(
     moved: UndoResult,
     plans: Sequence[tuple[TrackedTree, RestorePlan]],
     spared: Iterable[str] = (),
+    restamped: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[tuple[str, str], ...]:
     """Return the paths that are not as before a move that was taken back, each with its state.
 
@@ -487,6 +560,7 @@ def find_stuck(
         moved: The move.
         plans: Its plans.
         spared: Paths that somebody else has changed since, and that are left to them.
+        restamped: See `plan_restore`.
     """
     stuck: list[tuple[str, str]] = []
     left = frozenset(spared)
@@ -497,8 +571,10 @@ def find_stuck(
         except WorkspaceError as error:
             stuck.append((tree.display_path(()), f"it cannot be looked at: {error}"))
             continue
-        for path, (_, current) in differences.items():
+        for path, (before, current) in differences.items():
             if tree.display_path(path) in left:
+                continue
+            if before is not None and current is not None and current.is_restamped(before, restamped):
                 continue
             target = plan.targets.get(path)
             is_there = target == current or (target is not None and target.is_like(current))

@@ -6,7 +6,7 @@ changed since, or during the call.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 
@@ -17,23 +17,32 @@ from aisotools.workspace.checkpoints.staging import Failure
 from aisotools.workspace.checkpoints.steps import Direction, Return
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import (
+    FileGroup,
     Node,
     NodeChange,
     TreePath,
     TreeReader,
+    plan_links,
+    take_links,
 )
 from aisotools.workspace.checkpoints.trees import TrackedTree
 from aisotools.workspace.dirfd import file_time
 from aisotools.workspace.workspace import is_partial_file
-
-FileGroup = int | TreePath
-"""A file with several names: its inode, or the path of its only name."""
 
 Reasons = tuple[tuple[str, str], ...]
 """Paths as text, each with a reason."""
 
 Placed = Mapping[TreePath, Node | None]
 """What a move has put at the paths that it changed, or should have; None for nothing."""
+
+IsKept = Callable[[TreePath, Node], bool]
+"""Returns whether what a node says of a path is kept beside the tree, though it is not stored."""
+
+
+def holds_nothing(_path: TreePath, _node: Node) -> bool:
+    """Return False: nothing is kept."""
+    return False
+
 
 RAN_BESIDE = "which ran at the same time"
 """How the reason ends why a path is contested that another call may have changed as well."""
@@ -78,6 +87,8 @@ class RestorePlan:
         groups: Files that have to be made again and share a file with others: which file, by a name of it.
         anchors: Paths of such files that are there already.
         keeps_set_ids: Whether setuid and setgid bits of files may be set; see `settable_mode`.
+        moves_unstored: Whether anything that is not stored is replaced, or put back.
+        restamped: Change times that moves have given to what is not stored, by inode.
     """
 
     targets: Mapping[TreePath, Node | None] = field(default_factory=dict)
@@ -97,6 +108,8 @@ class RestorePlan:
     groups: Mapping[TreePath, FileGroup] = field(default_factory=dict, compare=False)
     anchors: Mapping[FileGroup, TreePath] = field(default_factory=dict, compare=False)
     keeps_set_ids: bool = field(default=False, compare=False)
+    moves_unstored: bool = field(default=False, compare=False)
+    restamped: dict[int, int] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def touched(self) -> AbstractSet[TreePath]:
@@ -108,6 +121,17 @@ class RestorePlan:
         """Return what the plan puts at the paths that it changes."""
         gone = [*self.sealed, *(path for path, _ in self.unrestorable)]
         return {**self.targets, **dict.fromkeys(gone, None)} if gone else self.targets
+
+    @property
+    def blocked(self) -> dict[TreePath, Failure]:
+        """Return the folders that something else should replace, each with what keeps it there and why."""
+        blocked: dict[TreePath, Failure] = {}
+        for path, why in self.unrestorable:
+            for around in _around(path):
+                node = self.targets.get(around)
+                if node is not None and node.kind != "folder":
+                    blocked.setdefault(around, (path, why))
+        return blocked
 
     def is_absent(self, path: TreePath) -> bool:
         """Return whether the plan has seen nothing at a path that it changes."""
@@ -165,6 +189,8 @@ def plan_restore(
     force: bool = False,
     found: str = "",
     placed: Placed | None = None,
+    restamped: dict[int, int] | None = None,
+    is_kept: IsKept = holds_nothing,
 ) -> RestorePlan:
     """Plan the way from what is there now over `hops`, each from one tree to another.
 
@@ -194,6 +220,9 @@ def plan_restore(
             then, it was to replace, so that is contested no more.
         placed: What a move that is to be taken back has put at the paths that it changed. Where something
             else is now, somebody else has put it there since; that stays, and so do all other paths.
+        restamped: Change times that earlier moves have given to what is not stored, by inode: what differs
+            in that alone was changed by nobody.
+        is_kept: Returns whether what is not stored was kept when it was replaced, and can be put back.
     """
     looked_ns = file_time()
     snapshot = tree.scan()
@@ -208,6 +237,7 @@ def plan_restore(
     way = _Way(
         store, now, direction=direction, is_resumed=is_resumed, force=force, found=found, placed=placed
     )
+    way.restamped = {} if restamped is None else restamped
     for (start, end), authorship, others_beside, back in zip(
         hops, authorships or repeat(UNKNOWN), beside or repeat({}), returns or repeat(None), strict=False
     ):
@@ -215,7 +245,7 @@ def plan_restore(
     way.add_missing_folders()
     way.spare_added()
     way.accept_overridden()
-    return way.plan(tree, looked_ns)
+    return way.plan(tree, looked_ns, is_kept)
 
 
 class _Way:
@@ -245,6 +275,7 @@ class _Way:
         self._timed: set[TreePath] = set()
         self._covered: set[TreePath] = set()
         self._left: dict[TreePath, Node | None] = {}  # what a forced undo has left that is redone
+        self.restamped: dict[int, int] = {}
 
     def add_hop(
         self,
@@ -345,6 +376,8 @@ class _Way:
         before, after = change
         targets, others = self._targets, self._others
         current = targets[path] if path in targets else self._reader.lookup(self._now, path)
+        if current is not None and current.kind == "unkept" and path not in targets:
+            current = self._without_restamp(current, before, after)
         if self._placed is not None and (
             not _is_of_move(path, current, after, self._placed) or not others.keys().isdisjoint(_around(path))
         ):
@@ -387,6 +420,17 @@ class _Way:
         for node in (before, current):
             if node is not None and node.is_unreadable and after is not None and after.kind == "folder":
                 self._hides[path] = node.why_unkept
+
+    def _without_restamp(self, current: Node, *known: Node | None) -> Node:
+        """Return what is known of an entry that has only got another change time since, by a move."""
+        # Crash: which times a restore has given that was cut short, nobody knows any more.
+        changed = None if self._is_resumed else self.restamped
+        for node in known:
+            if node is not None and current.is_restamped(node, changed):
+                inode, time = current.stamp_times
+                self.restamped[inode] = time
+                return node
+        return current
 
     def _find_hidden(self, start: str, path: TreePath) -> Node | None:
         """Return the folder around a path that hides it now, and did not do so in the tree `start`, if any.
@@ -448,17 +492,18 @@ class _Way:
             if is_done or (self._found and is_same(now, self._reader.lookup(self._found, path))):
                 del self._contested[path]
 
-    def plan(self, tree: TrackedTree, looked_ns: int) -> RestorePlan:
+    def plan(self, tree: TrackedTree, looked_ns: int, is_kept: IsKept) -> RestorePlan:
         """Return the plan.
 
         Args:
             tree: Shows the paths.
             looked_ns: When it was looked what is there.
+            is_kept: Returns whether what is not stored can be put back.
         """
         reader, targets, present = self._reader, self._targets, self._present
         if self._count > 1:  # else all targets are of that tree
-            _take_links(reader, self._end, targets)
-        right, groups, anchors = _plan_links(reader, self._now, self._end, targets, present)
+            take_links(reader, self._end, targets)
+        right, groups, anchors = plan_links(reader, self._now, self._end, targets, present)
         plan = _build_plan(
             tree,
             targets,
@@ -468,6 +513,7 @@ class _Way:
             groups=groups,
             unseen=self._unseen,
             end=self._end,
+            is_kept=is_kept,
         )
         return replace(
             plan,
@@ -480,6 +526,7 @@ class _Way:
             groups=groups,
             anchors=anchors,
             keeps_set_ids=self._direction == "undo",
+            restamped=self.restamped,
             hidden=tuple({**self._hides, **self._unseen}.items()),
         )
 
@@ -536,80 +583,6 @@ def _has_other_attributes(
     )
 
 
-def _take_links(reader: TreeReader, end: str, targets: dict[TreePath, Node | None]) -> None:
-    """Give each target the further names that its file has in the tree `end`.
-
-    Which file a name leads to is known of one tree alone: a file that one hop brings back may have had no
-    further name when that step began, and have one where the last hop leads. Of two trees, the same inode may
-    mean two files.
-    """
-    for path, target in targets.items():
-        if target is not None and target.can_have_names:
-            last = reader.lookup(end, path)
-            link = last.link if last is not None and target.is_like(last) else None
-            targets[path] = target._replace(link=link)
-
-
-def _plan_links(
-    reader: TreeReader,
-    now: str,
-    end: str,
-    targets: Mapping[TreePath, Node | None],
-    present: Mapping[TreePath, Node | None],
-) -> tuple[set[TreePath], dict[TreePath, FileGroup], dict[FileGroup, TreePath]]:
-    """Plan which names have to lead to one file, and which no longer may.
-
-    Returns:
-        Targets that are as they should be; see `RestorePlan` for the others.
-    """
-    right: set[TreePath] = set()
-    groups: dict[TreePath, FileGroup] = {}
-    anchors: dict[FileGroup, TreePath] = {}
-    linked: dict[TreePath, Node] = {}
-    for path, target in targets.items():
-        current = present[path]
-        if (
-            target is not None
-            and target.can_have_names
-            and (target.link is not None or (current is not None and current.link is not None))
-        ):
-            linked[path] = target
-    if not linked:
-        return right, groups, anchors
-    group_of_file: dict[FileGroup, FileGroup] = {}  # of each file that is there: what it stays
-    file_of_group: dict[FileGroup, FileGroup] = {}
-
-    def is_claimed(path: TreePath, current: Node, group: FileGroup) -> bool:
-        file: FileGroup = path if current.link is None else current.link[0]
-        if group_of_file.get(file, group) != group or file_of_group.get(group, file) != file:
-            return False
-        group_of_file[file], file_of_group[group] = group, file
-        anchors.setdefault(group, path)
-        return True
-
-    needed = {target.link[0] for target in linked.values() if target.link is not None}
-    for path, node in reader.entries(end):
-        if node.link is not None and node.link[0] in needed and path not in targets:
-            untouched = reader.lookup(now, path)
-            if untouched is not None and node.is_like(untouched):
-                is_claimed(path, untouched, node.link[0])
-    there = [one for path in linked if (one := present[path]) is not None]
-    shared = {one.link[0] for one in there if one.link is not None}
-    for path, node in reader.entries(now):
-        # What is not touched stays, so a target that shares its file with it stays only if it shall.
-        if node.link is not None and node.link[0] in shared and path not in targets:
-            then = reader.lookup(end, path)
-            is_claimed(path, node, path if then is None or then.link is None else then.link[0])
-    for path, target in linked.items():
-        current = present[path]
-        group: FileGroup = path if target.link is None else target.link[0]
-        if current is not None and target.is_like(current) and is_claimed(path, current, group):
-            right.add(path)
-        else:
-            groups[path] = group
-    return right, groups, anchors
-
-
 def _missing_folders(
     reader: TreeReader, now: str, end: str, targets: Mapping[TreePath, Node | None]
 ) -> dict[TreePath, Node]:
@@ -638,11 +611,13 @@ def _build_plan(
     groups: Collection[TreePath],
     unseen: Mapping[TreePath, str],
     end: str,
+    is_kept: IsKept,
 ) -> RestorePlan:
     possible: dict[TreePath, Node | None] = {}
     missing: list[Failure] = []
     unrestorable: list[Failure] = []
     sealed: list[TreePath] = []
+    moves_unstored = False
     for path, target in targets.items():
         current = present[path]
         if path in unseen:
@@ -652,7 +627,9 @@ def _build_plan(
             continue
         if path in right or (target is not None and target.is_like(current) and path not in groups):
             continue
-        if target is not None and target.kind == "unkept":
+        if target is not None and target.kind in {"unkept", "other"} and is_kept(path, target):
+            possible[path], moves_unstored = target, True
+        elif target is not None and target.kind == "unkept":
             missing.append((path, f"it was not kept: {target.why_unkept}"))
         elif target is not None and target.kind == "other":
             missing.append((path, f"it is a {target.content}"))
@@ -662,6 +639,7 @@ def _build_plan(
             unrestorable.append((path, current.why_unkept))
         else:
             possible[path] = target
+            moves_unstored = moves_unstored or (current is not None and current.kind in {"unkept", "other"})
     return RestorePlan(
         targets=possible,
         missing=tuple(missing),
@@ -670,6 +648,7 @@ def _build_plan(
         conflicts=tuple((tree.display_path(path), contested[path]) for path in sorted_in_runs(contested)),
         contested=frozenset(contested),
         end=end,
+        moves_unstored=moves_unstored,
     )
 
 

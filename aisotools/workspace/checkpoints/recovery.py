@@ -157,6 +157,9 @@ def describe_completed(moved: UndoResult) -> str:
         if moved.conflicts:
             spared = summarize_names([f"{path} ({why})" for path, why in moved.conflicts])
             return f"{start} was completed, but for what somebody else has changed: {spared}."
+        if moved.missing:
+            missing = summarize_names([f"{path or 'the workspace'} ({why})" for path, why in moved.missing])
+            return f"{start} was completed, but for: {missing}."
         return f"{start} was completed."
     names = summarize_names([f"{path or 'the workspace'} ({why})" for path, why in moved.failed])
     return f"{start} cannot be completed at: {names}. No call may change files until that is possible."

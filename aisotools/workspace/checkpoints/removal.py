@@ -7,18 +7,30 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Set as AbstractSet
 from contextlib import suppress
 
-from aisotools.workspace.checkpoints.staging import stage_name, switch_name, temporary_prefix, writable
+from aisotools.workspace.checkpoints.staging import (
+    replaced_name,
+    stage_name,
+    switch_name,
+    temporary_prefix,
+    writable,
+)
 from aisotools.workspace.checkpoints.switching import Switcher
 from aisotools.workspace.checkpoints.tree import TreePath, open_below
 from aisotools.workspace.dirfd import open_unlocked
 from aisotools.workspace.workspace import TEMPORARY
 
 
-def sweep(root: int, folders: Iterable[TreePath], token: str) -> bool:
+def sweep(root: int, folders: Iterable[TreePath], token: str, *, spares_replaced: bool = False) -> bool:
     """Remove what a crash left of partial files and removed folders in these folders, as far as possible.
+
+    Args:
+        root: Descriptor of the folder that the paths begin in.
+        folders: The folders.
+        token: Part of the names of what is removed.
+        spares_replaced: Leave what was replaced and is not stored; see `Replaced`.
 
     Returns:
         False if something of it may be left.
@@ -26,7 +38,7 @@ def sweep(root: int, folders: Iterable[TreePath], token: str) -> bool:
     is_clean = True
     for path in folders:
         try:
-            _sweep_folder(root, path, token)
+            _sweep_folder(root, path, token, {replaced_name(token)} if spares_replaced else set())
         except (FileNotFoundError, NotADirectoryError):
             pass  # a folder that does not exist holds no partial files
         except OSError:
@@ -34,15 +46,15 @@ def sweep(root: int, folders: Iterable[TreePath], token: str) -> bool:
     return is_clean
 
 
-def _sweep_folder(root: int, path: TreePath, token: str) -> None:
+def _sweep_folder(root: int, path: TreePath, token: str, spared: AbstractSet[str]) -> None:
     failures: list[OSError] = []
     folder = open_below(root, path)
     try:
         for name in os.listdir(folder):  # noqa: PTH208 - a descriptor, no path
-            if name.startswith(temporary_prefix(token)):
+            if name.startswith(temporary_prefix(token)) and name not in spared:
                 try:
                     with suppress(IsADirectoryError):  # nothing of ours: something else has taken the name
-                        stages = stage_name(token), switch_name(token)
+                        stages = stage_name(token), switch_name(token), replaced_name(token)
                         if name.startswith(_removed_prefix(token)) or name in stages:
                             with writable(folder, ()) as parent:
                                 # Crash: the next sweep finds by their names what is moved out of it here.

@@ -27,6 +27,7 @@ from aisotools.workspace.checkpoints.plan import RestorePlan
 from aisotools.workspace.checkpoints.removal import remove_tree
 from aisotools.workspace.checkpoints.staging import (
     Failure,
+    Replaced,
     Stage,
     describe_lost,
     link_file,
@@ -88,6 +89,7 @@ def carry_out(
     force: bool,
     stage: Stage | None = None,
     is_whole: bool = False,
+    replaced: Replaced | None = None,
 ) -> RestoreResult:
     """Bring an open folder to where a plan leads. What somebody else has changed meanwhile stays.
 
@@ -99,12 +101,22 @@ def carry_out(
         force: Remove what is unrestorable; otherwise it is left in place.
         stage: What `stage_plan` returned. What is not in it is written now. It is empty afterwards.
         is_whole: Stop at the first path that somebody else has changed: all is taken back then.
+        replaced: Takes what is replaced without being stored, unless forced, and has what the restore that
+            this one takes back has replaced.
     """
     final = [*plan.sealed, *(path for path, _ in plan.unrestorable)] if force else plan.sealed
     aside = Stage(store, root, token) if stage is None else stage
     switcher = None
     if plan.present is not None:
-        switcher = Switcher(store, plan.present, plan.looked_ns, aside.open_aside, plan.covered)
+        switcher = Switcher(
+            store,
+            plan.present,
+            plan.looked_ns,
+            aside.open_aside,
+            plan.covered,
+            keep=None if replaced is None or force else replaced.keep,
+            restamped=plan.restamped,
+        )
     result = remove_trees(root, final, token, switcher)
     result.left_out += plan.missing
     if not force:
@@ -118,6 +130,7 @@ def carry_out(
         result,
         stage=stage,
         switcher=switcher,
+        replaced=replaced,
         keeps_set_ids=plan.keeps_set_ids,
         is_whole=is_whole,
     )
@@ -241,6 +254,7 @@ class _Restore:
         *,
         stage: Stage | None = None,
         switcher: Switcher | None = None,
+        replaced: Replaced | None = None,
         keeps_set_ids: bool = False,
         is_whole: bool = False,
     ) -> None:
@@ -248,7 +262,7 @@ class _Restore:
         self._keeps_set_ids = keeps_set_ids
         self._links: Mapping[TreePath, TreePath] = {}
         self._stage = stage
-        self._switcher, self._is_whole = switcher, is_whole
+        self._switcher, self._replaced, self._is_whole = switcher, replaced, is_whole
         self._root = root
         self._token = token
         self._temporaries = 0
@@ -424,6 +438,12 @@ class _Restore:
     def _put(self, path: TreePath, node: Node | None) -> None:
         """Create or replace something that is not a folder."""
         assert node is not None
+        replaced, switcher = self._replaced, self._switcher
+        if replaced is not None and switcher is not None and replaced.holds(path, node):
+            with writable(self._root, path[:-1]) as parent:
+                replaced.put_back(path, parent, switcher)
+            self._result.restored.append(path)
+            return
         if node.kind == "unkept":
             raise OSError(errno.ENODATA, f"its content was not kept: {node.why_unkept}")
         if node.kind == "other":

@@ -36,9 +36,9 @@ from aisotools.workspace.checkpoints.attributes import (
 )
 from aisotools.workspace.checkpoints.contents import write_content
 from aisotools.workspace.checkpoints.store import Store
-from aisotools.workspace.checkpoints.switching import Switcher, mark_of
+from aisotools.workspace.checkpoints.switching import Switcher, has_stamp, mark_of
 from aisotools.workspace.checkpoints.tree import Node, TreePath, link_target, open_below
-from aisotools.workspace.dirfd import CREATE_FLAGS, flush_file_system, open_unlocked
+from aisotools.workspace.dirfd import CREATE_FLAGS, DIRECTORY_FLAGS, flush_file_system, open_unlocked
 from aisotools.workspace.workspace import TEMPORARY
 
 Failure = tuple[TreePath, str]
@@ -72,6 +72,91 @@ def stage_name(token: str) -> str:
 def switch_name(token: str) -> str:
     """Return the name of that folder once all is staged, so that nothing in it is half written."""
     return f"{temporary_prefix(token)}switched"
+
+
+def replaced_name(token: str) -> str:
+    """Return the name of the folder of one `Replaced`."""
+    return f"{temporary_prefix(token)}replaced"
+
+
+class Replaced:
+    """What one restore has replaced though its content is not stored, so that it can be taken back.
+
+    It waits in a private folder beside that of the staging, each under the `mark_of` its path.
+    """
+
+    def __init__(self, root: int, token: str) -> None:
+        """Make nothing yet.
+
+        Args:
+            root: Descriptor of the folder that is restored; it stays the caller's.
+            token: Part of the name of the folder in which it waits.
+        """
+        self._root, self.name, self._folder = root, replaced_name(token), -1
+
+    def __repr__(self) -> str:
+        return f"<Replaced {self.name}>"
+
+    def make(self) -> None:
+        """Make its folder, so that nothing but a rename is left to do. Idempotent.
+
+        Raises:
+            OSError: If that is not possible.
+        """
+        if self._folder < 0:
+            with writable(self._root, ()) as root:
+                with suppress(FileExistsError):
+                    os.mkdir(self.name, 0o700, dir_fd=root)
+                self._folder = open_unlocked(self.name, root)
+
+    def keep(self, path: TreePath, name: str, folder: int) -> os.stat_result:
+        """Take what came out of a path, by its name in an open folder. Return its status.
+
+        Raises:
+            OSError: If that is not possible.
+        """
+        self.make()
+        # Crash: whoever completes the restore does not need it, and whoever takes it back finds it there.
+        os.rename(name, mark_of(path), src_dir_fd=folder, dst_dir_fd=self._folder)
+        return os.stat(mark_of(path), dir_fd=self._folder, follow_symlinks=False)
+
+    def holds(self, path: TreePath, node: Node) -> bool:
+        """Return whether it has what a node says of a path, and that is not stored."""
+        if node.kind not in {"unkept", "other"}:
+            return False
+        try:
+            if self._folder < 0:
+                self._folder = os.open(self.name, DIRECTORY_FLAGS, dir_fd=self._root)
+            return has_stamp(os.stat(mark_of(path), dir_fd=self._folder, follow_symlinks=False), node)
+        except OSError:
+            return False
+
+    def put_back(self, path: TreePath, parent: int, switcher: Switcher) -> None:
+        """Put what came out of a path back to it.
+
+        Raises:
+            OSError: If that is not possible.
+            ChangedMeanwhile: If somebody else has changed what is there.
+        """
+        switcher.put(path, mark_of(path), self._folder, parent)
+        switcher.note_restamped(os.stat(path[-1], dir_fd=parent, follow_symlinks=False))
+
+    @property
+    def is_made(self) -> bool:
+        """True if there is anything in it."""
+        try:
+            os.stat(self.name, dir_fd=self._root, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            pass  # whoever removes it says so
+        return True
+
+    def close(self) -> None:
+        """Let go of the folder. Idempotent."""
+        folder, self._folder = self._folder, -1
+        if folder >= 0:
+            os.close(folder)
 
 
 class Stage:
@@ -130,7 +215,7 @@ class Stage:
         others = (
             path
             for path, node in targets.items()
-            if node is not None and node.kind != "folder" and path not in links
+            if node is not None and node.kind not in {"folder", "unkept", "other"} and path not in links
         )
         try:
             for paths in (new, others, links):

@@ -26,8 +26,8 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Mapping, Set as AbstractSet
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Set as AbstractSet
+from contextlib import contextmanager, nullcontext, suppress
 
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.attributes import FIFO_BITS, read_xattrs
@@ -44,6 +44,7 @@ from aisotools.workspace.checkpoints.tree import (
 from aisotools.workspace.dirfd import (
     DIRECTORY_FLAGS,
     NEVER_EXCHANGED,
+    PLACE_FLAGS,
     READ_FLAGS,
     exchange,
     open_unlocked,
@@ -86,6 +87,9 @@ class Switcher:
         looked_ns: int,
         open_aside: Callable[[], int],
         covered: AbstractSet[TreePath] = frozenset(),
+        *,
+        keep: Callable[[TreePath, str, int], os.stat_result] | None = None,
+        restamped: dict[int, int] | None = None,
     ) -> None:
         """Switch nothing yet.
 
@@ -97,11 +101,16 @@ class Switcher:
                 raises `OSError`.
             covered: Paths at which the plan has found nothing, since it could not look: what is there is
                 replaced.
+            keep: Takes what came out of a path and is not stored, by its name in an open folder, and returns
+                its status; without it that is deleted like everything else. An `OSError` if it cannot.
+            restamped: Gets the change times of what is not stored and has got another one by this, by inode.
         """
         self._covered = covered
+        self._keep, self._restamped = keep, {} if restamped is None else restamped
         self._store, self._present, self._looked_ns = store, present, looked_ns
         self._open_aside = open_aside
         self._emptied: set[TreePath] = set()
+        self._touched: dict[int, int] = {}  # change times of files that have another one by this, by inode
 
     def __repr__(self) -> str:
         return f"<Switcher of {len(self._present)} paths>"
@@ -168,13 +177,18 @@ class Switcher:
                     raise
                 if not is_sure and not self._is_known(parent, name, before, node):
                     raise ChangedMeanwhile from None
-                # Race: a save from here on is overwritten.
-                os.rename(source, name, src_dir_fd=folder, dst_dir_fd=parent)
+                if self._is_kept(path, name, parent, node):
+                    # Crash in between: nothing is there, and whoever completes the plan puts it there.
+                    _put_new(name, source, folder, parent)
+                    return
+                with self._noting(name, parent, before):
+                    # Race: a save from here on is overwritten.
+                    os.rename(source, name, src_dir_fd=folder, dst_dir_fd=parent)
                 return
         except FileNotFoundError:
             raise ChangedMeanwhile from None  # it was removed, or the folder of the staging was
         sure = before if is_sure else None
-        self._delete(name, (source, folder), parent, node, before=sure, ours=ours.st_ino)
+        self._delete(path, (source, folder), parent, node, before=sure, ours=ours.st_ino)
 
     def take(self, path: TreePath, parent: int, before: os.stat_result) -> None:
         """Remove what the plan has seen at a path, which is no folder.
@@ -207,15 +221,17 @@ class Switcher:
             # Disk full, or another mount. Race: a save from here on is removed.
             if not is_sure and not self._is_known(parent, name, before, node):
                 raise ChangedMeanwhile from None
-            os.unlink(name, dir_fd=parent)
+            if not self._is_kept(path, name, parent, node):
+                with self._noting(name, parent, before):
+                    os.unlink(name, dir_fd=parent)
         else:
             sure = before if is_sure else None
-            self._delete(name, (aside, folder), parent, node, before=sure, ours=None)
+            self._delete(path, (aside, folder), parent, node, before=sure, ours=None)
         self._emptied.add(path)
 
     def _delete(
         self,
-        name: str,
+        path: TreePath,
         place: tuple[str, int],
         parent: int,
         node: Node,
@@ -225,21 +241,55 @@ class Switcher:
     ) -> None:
         """Delete what came out of a path if that is what the plan has seen there, else put it back.
 
+        What is not stored is kept instead, if that is possible.
+
         Args:
-            name: Name of the path in its folder.
+            path: The path.
             place: Name under which it came out, and descriptor of the folder in which that is.
             parent: Descriptor of the folder around the path.
             node: What the plan has seen.
             before: Status that was certainly of that; None without certainty.
             ours: Inode of what is at the path instead; None for nothing.
+
+        Raises:
+            ChangedMeanwhile: If it is put back.
+            OSError: If it cannot be kept. It is put back then.
         """
-        source, folder = place
+        name, (source, folder) = path[-1], place
         out = _look(source, folder)
         if (before is not None and _is_same(before, out)) or self._is_known(folder, source, out, node):
-            with suppress(OSError):  # it is removed with the folder of the staging, or that failure is named
+            try:
+                if self._keep is not None and self._is_kept(path, source, folder, node):
+                    return
+            except OSError:
+                _put_back(name, source, folder, parent, ours)
+                self.note_restamped(_look(name, parent))
+                raise
+            # What cannot be deleted is removed with the folder of the staging, or that failure is named.
+            with self._noting(source, folder, out) if out.st_nlink > 1 else nullcontext(), suppress(OSError):
                 os.unlink(source, dir_fd=folder)
             return
         raise ChangedMeanwhile(_put_back(name, source, folder, parent, ours))
+
+    def _is_kept(self, path: TreePath, name: str, folder: int, node: Node) -> bool:
+        """Keep what came out of a path, or is still there, if it is not stored. Return False if it is.
+
+        Raises:
+            OSError: If that is not possible.
+        """
+        if self._keep is None or node.kind not in {"unkept", "other"}:
+            return False
+        try:
+            self.note_restamped(self._keep(path, name, folder))
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            return False  # below another mount of the same file system
+        return True
+
+    def note_restamped(self, status: os.stat_result) -> None:
+        """Note that what is not stored has this change time by a step of ours."""
+        self._restamped[status.st_ino] = status.st_ctime_ns
 
     def take_tree(self, path: TreePath, aside: str, parent: int) -> None:
         """Rename what is removed with all that it holds to another name in its folder.
@@ -266,7 +316,31 @@ class Switcher:
     def _is_sure(self, status: os.stat_result, node: Node) -> bool:
         """Return whether a status is certainly that of what the plan has seen."""
         # Race: a change within the same tick of the clock has the same stamp.
-        return status.st_ctime_ns < self._looked_ns and looks_like(status, node)
+        is_old = status.st_ctime_ns < self._looked_ns
+        ours = self._touched.get(status.st_ino), self._restamped.get(status.st_ino)
+        if not is_old and status.st_ctime_ns in ours:
+            is_old = has_stamp(status, node)
+        return is_old and looks_like(status, node)
+
+    @contextmanager
+    def _noting(self, name: str, folder: int, before: os.stat_result) -> Iterator[None]:
+        """Note which change time the further names of a file have when it has lost one of them.
+
+        Its content may be none that can be compared: not even its owner may read a file of some modes.
+        """
+        place = -1
+        if before.st_nlink > 1 and not stat.S_ISDIR(before.st_mode):
+            with suppress(OSError):  # its further names are compared then
+                place = os.open(name, PLACE_FLAGS, dir_fd=folder)
+        try:
+            yield
+            if place >= 0 and _is_same(before, after := os.fstat(place)):
+                self._touched[after.st_ino] = after.st_ctime_ns
+                if after.st_ino in self._restamped:
+                    self._restamped[after.st_ino] = after.st_ctime_ns
+        finally:
+            if place >= 0:
+                os.close(place)
 
     def _is_known(self, folder: int, name: str, status: os.stat_result, node: Node) -> bool:
         """Return whether an entry has the content and the attributes of a node, which are compared."""
@@ -319,6 +393,14 @@ def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
         *(other.st_ino, other.st_mode, other.st_uid, other.st_gid),
     )
     return same_file and (one.st_size, one.st_mtime_ns) == (other.st_size, other.st_mtime_ns)
+
+
+def has_stamp(status: os.stat_result, node: Node) -> bool:
+    """Return whether a status is that of what is not stored, but perhaps for its change time."""
+    stamp = node.content.split(";")[1:2]
+    return node.kind != "unkept" or [one.rpartition(":")[0] for one in stamp] == [
+        stamp_text(status).rpartition(":")[0]
+    ]
 
 
 _TYPES = {
@@ -414,7 +496,7 @@ def _put_back(name: str, source: str, folder: int, parent: int, ours: int | None
 # ---- after a crash
 
 
-def put_back_displaced(root: int, place: str, wanted: Mapping[TreePath, Node | None]) -> None:
+def put_back_displaced(root: int, place: str, wanted: Mapping[TreePath, Node | None]) -> bool:
     """Put back what the switch of a path had taken away when its process ended, before it had looked at it.
 
     Whoever completes the plan looks at it again: what is known is replaced, what is not stays.
@@ -423,11 +505,15 @@ def put_back_displaced(root: int, place: str, wanted: Mapping[TreePath, Node | N
         root: Descriptor of the folder whose paths are switched.
         place: Name in it of the folder of the staging, once something is switched.
         wanted: What the plan leads to at each path that it changes; None for nothing.
+
+    Returns:
+        Whether there was any.
     """
+    is_any = False
     try:
         folder = os.open(place, DIRECTORY_FLAGS, dir_fd=root)
     except FileNotFoundError:
-        return
+        return False
     try:
         marks = {mark_of(path): path for path in wanted}
         for name in os.listdir(folder):  # noqa: PTH208 - a descriptor, no path
@@ -437,17 +523,18 @@ def put_back_displaced(root: int, place: str, wanted: Mapping[TreePath, Node | N
             with suppress(FileNotFoundError, NotADirectoryError):  # its folder is gone, or it is
                 parent = open_below(root, path[:-1])
                 try:
-                    _put_back_one(path, name, folder, parent, wanted[path])
+                    is_any = _put_back_one(path, name, folder, parent, wanted[path]) or is_any
                 finally:
                     os.close(parent)
     finally:
         os.close(folder)
+    return is_any
 
 
-def _put_back_one(path: TreePath, name: str, folder: int, parent: int, node: Node | None) -> None:
+def _put_back_one(path: TreePath, name: str, folder: int, parent: int, node: Node | None) -> bool:
     status = _look(name, folder)
     if node is not None and (stat.S_ISDIR(status.st_mode) or looks_like(status, node)):
-        return  # it has not been switched yet
+        return False  # it has not been switched yet
     try:
         there = _look(path[-1], parent)
     except FileNotFoundError:
@@ -455,6 +542,9 @@ def _put_back_one(path: TreePath, name: str, folder: int, parent: int, node: Nod
             with suppress(FileExistsError):
                 # Race: something may have been put there: that is newer.
                 rename_new(name, path[-1], src_dir_fd=folder, dst_dir_fd=parent)
-        return
-    if node is not None and node.kind != "folder" and looks_like(there, node):
-        exchange(name, path[-1], src_dir_fd=folder, dst_dir_fd=parent)
+                return True
+        return False
+    if node is None or node.kind == "folder" or not looks_like(there, node):
+        return False
+    exchange(name, path[-1], src_dir_fd=folder, dst_dir_fd=parent)
+    return True

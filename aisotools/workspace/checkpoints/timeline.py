@@ -434,7 +434,14 @@ class Checkpoints:
 
     # ---- undo and redo
 
-    def move(self, direction: Direction, steps: Sequence[Checkpoint], *, force: bool = False) -> UndoResult:
+    def move(
+        self,
+        direction: Direction,
+        steps: Sequence[Checkpoint],
+        *,
+        force: bool = False,
+        keeps_replaced: bool = False,
+    ) -> UndoResult:
         """Undo or redo steps.
 
         Args:
@@ -442,6 +449,8 @@ class Checkpoints:
             steps: Last steps of `steps` or `undone`, in the order in which they are to be taken.
             force: Replace what somebody else changed since, remove paths whose content is not stored, and do
                 what can be done if a path cannot be changed.
+            keeps_replaced: Keep what is replaced and not stored until `discard_replaced`, or until the next
+                step begins, so that `revert` brings that back as well. Not with `force`.
 
         Returns:
             The result. With conflicts, unless forced, nothing was changed. If a path cannot be changed, the
@@ -456,7 +465,15 @@ class Checkpoints:
         """
         with self._lock:
             self._settle(may_wait=True)
-            return self._mover.move(direction, steps, force=force)
+            return self._mover.move(direction, steps, force=force, keeps_replaced=keeps_replaced)
+
+    def discard_replaced(self) -> None:
+        """Discard what a move has kept that it has replaced: it will not be reverted."""
+        with self._lock:
+            if self._timeline.left:
+                with suppress(WorkspaceError):  # the next step does it before it begins
+                    self._mover.sweep_left()
+                self._rescan()
 
     def revert(self, moved: UndoResult) -> UndoResult:
         """Take a move back that was the last thing to happen: every path that it changed is as before it.

@@ -29,6 +29,7 @@ from aisotools.workspace.checkpoints.moves import (
     PathList,
     UndoResult,
     find_stuck,
+    kept_of,
     move_trees,
     plan_trees,
     refuse_unkept,
@@ -72,8 +73,16 @@ class Mover:
         """
         self._store, self._trees, self._timeline, self._due = store, trees, timeline, due
         self._rescan, self._note = rescan, note
+        self._restamped: dict[int, int] = {}  # see `plan_restore`
 
-    def move(self, direction: Direction, steps: Sequence[Checkpoint], *, force: bool = False) -> UndoResult:
+    def move(
+        self,
+        direction: Direction,
+        steps: Sequence[Checkpoint],
+        *,
+        force: bool = False,
+        keeps_replaced: bool = False,
+    ) -> UndoResult:
         """Undo or redo steps; see `Checkpoints.move`."""
         moving = self._timeline.moving
         unfinished = () if moving is None else self.finish(moving, force=force)
@@ -102,7 +111,9 @@ class Mover:
             # The plan has scanned every tree.
             origin = {tree.key: tree.root for tree, _ in plans}
             found = origin if force and conflicts else {}
-            moved = self._carry_out(direction, steps, plans, force=force, found=found)
+            moved = self._carry_out(
+                direction, steps, plans, force=force, found=found, keeps_replaced=keeps_replaced
+            )
             if moved.changed and moved.done and not force:
                 moved = self._take_back(replace(moved, origin=origin), plans)
             if not (attempts_left and (moved.is_late or moved.changed) and not (moved.done or moved.stuck)):
@@ -110,7 +121,9 @@ class Mover:
             time.sleep(_TICK_S)  # the next plan is late again where a stamp is finer than its clock
         if not (moved.done or moved.changed) and self._heal():
             plans = self._plan(direction, steps, force=force)
-            moved = self._carry_out(direction, steps, plans, force=force, found=found)
+            moved = self._carry_out(
+                direction, steps, plans, force=force, found=found, keeps_replaced=keeps_replaced
+            )
         if unfinished:  # what this move changes as well, it names itself
             touched = {tree.display_path(path) for tree, plan in plans for path in plan.touched}
             left = tuple(entry for entry in unfinished if entry[0] not in touched)
@@ -147,34 +160,52 @@ class Mover:
     def _take_back(self, moved: UndoResult, plans: Sequence[tuple[TrackedTree, RestorePlan]]) -> UndoResult:
         """Take back a move that has failed. Return what became of that."""
         try:
-            back = self.revert(moved)
+            back = self.revert(moved, needs_all=True)
         except WorkspaceError as error:
             if not moved.changed:
                 return moved  # what was done stays done, and what was not is named; it is completed later
             # It was stopped at what somebody else has changed, and what comes after that is not named.
             why = f"not all of it was done, and what was done could not be taken back: {as_clause(error)}"
-            return replace(moved, missing=(*moved.missing, ("", why)))
+            return replace(moved, missing=tuple(dict.fromkeys([*moved.missing, ("", why)])))
         return replace(
             back,
             direction=moved.direction,
             steps=moved.steps,
             restored=(),
             removed=(),
-            missing=moved.failed,
+            missing=(*moved.failed, *moved.changed),
             failed=moved.failed,
             changed=moved.changed,
-            stuck=find_stuck(self._store, moved, plans, [path for path, _ in [*back.others, *back.changed]]),
+            stuck=find_stuck(
+                self._store,
+                moved,
+                plans,
+                [path for path, _ in [*back.others, *back.changed]],
+                self._restamped,
+            ),
             done=False,
+            is_unfinished=self._timeline.moving is not None,
         )
 
-    def revert(self, moved: UndoResult) -> UndoResult:
-        """Take back a move that was the last thing to happen; see `Checkpoints.revert`."""
+    def revert(self, moved: UndoResult, *, needs_all: bool = False) -> UndoResult:
+        """Take back a move that was the last thing to happen; see `Checkpoints.revert`.
+
+        With `needs_all`, it is not over before nothing is missing.
+        """
         plans = []
         for key, root in moved.origin.items():
             tree = self._trees.find(key)
             if tree is not None:
                 placed = moved.placed.get(key, {})
-                plan = plan_restore(self._store, tree, [(tree.scan().root, root)], placed=placed)
+                with kept_of(tree, moved.token) as is_kept:
+                    plan = plan_restore(
+                        self._store,
+                        tree,
+                        [(tree.scan().root, root)],
+                        placed=placed,
+                        restamped=self._restamped,
+                        is_kept=is_kept,
+                    )
                 if plan.hidden:
                     # What the move has put there would stay, and nobody would say so.
                     path, why = plan.hidden[0]
@@ -184,7 +215,13 @@ class Mover:
                 plans.append((tree, plan))
         direction: Direction = "redo" if moved.direction == "undo" else "undo"
         back = self._carry_out(
-            direction, moved.steps[::-1], plans, moved.token, force=True, must_succeed=True
+            direction,
+            moved.steps[::-1],
+            plans,
+            moved.token,
+            force=True,
+            must_succeed=True,
+            needs_all=needs_all,
         )
         # What somebody else has changed beside that is of no interest here.
         ours = {tree.display_path(path) for tree, _ in plans for path in moved.placed.get(tree.key, ())}
@@ -199,6 +236,7 @@ class Mover:
         is_resumed: bool = False,
         force: bool = False,
         found: Mapping[str, str] | None = None,
+        token: str = "",
     ) -> list[tuple[TrackedTree, RestorePlan]]:
         return plan_trees(
             self._store,
@@ -208,6 +246,8 @@ class Mover:
             is_resumed=is_resumed,
             force=force,
             found=found,
+            restamped=self._restamped,
+            token=token,
             rest=() if is_resumed else self._find_rest(direction, steps),
         )
 
@@ -235,6 +275,8 @@ class Mover:
         is_recorded: bool = False,
         left: Sequence[str] = (),
         found: Mapping[str, str] | None = None,
+        keeps_replaced: bool = False,
+        needs_all: bool = False,
     ) -> UndoResult:
         """Carry out a move.
 
@@ -250,6 +292,8 @@ class Mover:
             left: Keys of the trees in which something may be left of it, for `sweep_left`.
             found: Digests of the trees before it, by `TrackedTree.key`, if it replaces what somebody else has
                 changed: whoever completes it knows that by them, and the redo of an undo leads to them.
+            keeps_replaced: See `move_trees`.
+            needs_all: Whether what the plans cannot bring back counts as failed. It is recorded.
 
         Returns:
             The result; if not everything could be staged, and it need not go on all the same, one that is not
@@ -263,6 +307,8 @@ class Mover:
         record: dict[str, Any] = {"op": "move", "way": direction, "ids": ids, "token": token, "force": force}
         if must_succeed and force:
             record["must_succeed"] = True
+        if needs_all:
+            record["needs_all"] = True
         if found:
             record["found"] = dict(found)
         before = self._timeline.moving
@@ -286,7 +332,11 @@ class Mover:
             must_succeed=must_succeed,
             listed=listed,
             is_resumed=is_recorded,
+            keeps_replaced=keeps_replaced,
         )
+        if needs_all:
+            for tree, plan in plans:
+                moved.failed += [(listed.show(tree, path), why) for path, why in plan.missing]
         moved.left += [key for key in left if key not in moved.left]
         failed, is_done = moved.failed, moved.is_switched or force or is_recorded
         if not is_done:
@@ -318,6 +368,7 @@ class Mover:
             done=is_done,
             is_late=moved.is_late,
             token=token,
+            keeps_replaced=keeps_replaced and bool(moved.left),
         )
 
     def _withdraw(self, before: Mapping[str, Any] | None, token: str, left: Sequence[str]) -> bool:
@@ -413,21 +464,24 @@ class Mover:
             with tree.opened() as root:
                 # Crash: a person's save may have been taken out of its place, and not put back yet.
                 try:
-                    put_back_displaced(root, switch_name(record["token"]), plan.wanted)
+                    if put_back_displaced(root, switch_name(record["token"]), plan.wanted):
+                        time.sleep(_TICK_S)  # else what was put back counts as changed just now
                 except OSError as error:
                     # It may be that save which cannot be looked at: nothing is swept until it can.
                     raise WorkspaceError(
                         "An earlier undo or redo that was cut short cannot be completed: what it had taken "
                         f"out of its place cannot be looked at ({error.strerror}). Try again when it can."
                     ) from error
-                if not sweep(root, folders, record["token"]):
+                if not sweep(root, folders, record["token"], spares_replaced=True):
                     left.append(tree.key)
                 failed = lock_again(self._store, root, plan.end, folders)
             unlocked += [(tree.display_path(path), why) for path, why in failed]
         if unlocked and not force:  # nothing else would look at its mode again
             return UndoResult(direction=direction, steps=tuple(steps), failed=tuple(unlocked), done=False)
         # Plan again: the partial files that were just removed would count as changes by somebody else.
-        plans = self._plan(direction, steps, is_resumed=True, force=bool(found), found=found)
+        # What a move has replaced is put back only by the one that takes it back.
+        token = record["token"] if record.get("must_succeed") else ""
+        plans = self._plan(direction, steps, is_resumed=True, force=bool(found), found=found, token=token)
         moved = self._carry_out(
             direction,
             steps,
@@ -438,6 +492,7 @@ class Mover:
             is_recorded=True,
             left=left,
             found=found,
+            needs_all=bool(record.get("needs_all")),
         )
         spared = [conflict for _, plan in plans for conflict in plan.conflicts]
         conflicts = tuple(sorted_in_runs([*spared, *moved.changed]))

@@ -79,6 +79,32 @@ class Node(NamedTuple):
         """True for an `unkept` folder of which any change shows, at whatever depth below it."""
         return self.kind == "unkept" and self.content.count(";") > 1
 
+    def is_restamped(self, other: Node, changed: Mapping[int, int] | None) -> bool:
+        """Return whether this is another `unkept` entry that has only got another change time since.
+
+        Args:
+            other: The entry before.
+            changed: The only times that count, by inode; None for any.
+        """
+        if not (self.kind == other.kind == "unkept") or self.mode != other.mode:
+            return False
+        mine, its = (node.content.rpartition(":")[0] for node in (self, other))
+        if mine != its or self.is_sealed or not self.has_change_time:
+            return False
+        inode, time = self.stamp_times
+        return changed is None or changed.get(inode) == time
+
+    @property
+    def has_change_time(self) -> bool:
+        """True for an `unkept` entry of which it is known when it was changed."""
+        return self.kind == "unkept" and self.content.rpartition(":")[2].isdecimal()
+
+    @property
+    def stamp_times(self) -> tuple[int, int]:
+        """Inode and change time in nanoseconds of an entry that `has_change_time`."""
+        _, _, inode, time = self.content.rpartition(";")[2].split(":")
+        return int(inode), int(time)
+
     @property
     def is_link(self) -> bool:
         """True for a link with a target of any length."""
@@ -137,6 +163,9 @@ TreePath = tuple[str, ...]
 
 NodeChange = tuple[Node | None, Node | None]
 """Node before and after; None if there is none."""
+
+FileGroup = int | TreePath
+"""A file with several names: its inode, or the path of its only name."""
 
 
 class ContentStore(Protocol):
@@ -431,6 +460,83 @@ def is_whole(store: SizedStore, root: str) -> bool:
             if node.xattrs and store.size_of(node.xattrs) < 0:
                 return False
     return True
+
+
+# ---- which names lead to one file
+
+
+def take_links(reader: TreeReader, end: str, targets: dict[TreePath, Node | None]) -> None:
+    """Give each target the further names that its file has in the tree `end`.
+
+    Which file a name leads to is known of one tree alone: a file that one hop brings back may have had no
+    further name when that step began, and have one where the last hop leads. Of two trees, the same inode may
+    mean two files.
+    """
+    for path, target in targets.items():
+        if target is not None and target.can_have_names:
+            last = reader.lookup(end, path)
+            link = last.link if last is not None and target.is_like(last) else None
+            targets[path] = target._replace(link=link)
+
+
+def plan_links(
+    reader: TreeReader,
+    now: str,
+    end: str,
+    targets: Mapping[TreePath, Node | None],
+    present: Mapping[TreePath, Node | None],
+) -> tuple[set[TreePath], dict[TreePath, FileGroup], dict[FileGroup, TreePath]]:
+    """Plan which names have to lead to one file, and which no longer may.
+
+    Returns:
+        Targets that are as they should be; see `RestorePlan` for the others.
+    """
+    right: set[TreePath] = set()
+    groups: dict[TreePath, FileGroup] = {}
+    anchors: dict[FileGroup, TreePath] = {}
+    linked: dict[TreePath, Node] = {}
+    for path, target in targets.items():
+        current = present[path]
+        if (
+            target is not None
+            and target.can_have_names
+            and (target.link is not None or (current is not None and current.link is not None))
+        ):
+            linked[path] = target
+    if not linked:
+        return right, groups, anchors
+    group_of_file: dict[FileGroup, FileGroup] = {}  # of each file that is there: what it stays
+    file_of_group: dict[FileGroup, FileGroup] = {}
+
+    def is_claimed(path: TreePath, current: Node, group: FileGroup) -> bool:
+        file: FileGroup = path if current.link is None else current.link[0]
+        if group_of_file.get(file, group) != group or file_of_group.get(group, file) != file:
+            return False
+        group_of_file[file], file_of_group[group] = group, file
+        anchors.setdefault(group, path)
+        return True
+
+    needed = {target.link[0] for target in linked.values() if target.link is not None}
+    for path, node in reader.entries(end):
+        if node.link is not None and node.link[0] in needed and path not in targets:
+            untouched = reader.lookup(now, path)
+            if untouched is not None and node.is_like(untouched):
+                is_claimed(path, untouched, node.link[0])
+    there = [one for path in linked if (one := present[path]) is not None]
+    shared = {one.link[0] for one in there if one.link is not None}
+    for path, node in reader.entries(now):
+        # What is not touched stays, so a target that shares its file with it stays only if it shall.
+        if node.link is not None and node.link[0] in shared and path not in targets:
+            then = reader.lookup(end, path)
+            is_claimed(path, node, path if then is None or then.link is None else then.link[0])
+    for path, target in linked.items():
+        current = present[path]
+        group: FileGroup = path if target.link is None else target.link[0]
+        if current is not None and target.is_like(current) and is_claimed(path, current, group):
+            right.add(path)
+        else:
+            groups[path] = group
+    return right, groups, anchors
 
 
 # ---- in a folder

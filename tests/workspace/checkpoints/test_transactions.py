@@ -138,7 +138,7 @@ def test_move_that_is_stopped_and_cannot_be_taken_back_says_that_not_all_was_don
             carry_out(*arguments, **options), changed=(("a", "saved"),), missing=(("a", "saved"),)
         )
 
-    def refuse(_moved: UndoResult) -> UndoResult:
+    def refuse(_moved: UndoResult, **_options: Any) -> UndoResult:
         raise WorkspaceError("The folder cannot be read.")
 
     monkeypatch.setattr(bench.mover, "_carry_out", stopped)
