@@ -77,6 +77,7 @@ from aisotools.session.undo_results import (
     refuse_for_host_work,
     refuse_for_processes,
     reverted_result,
+    was_cut_short,
 )
 from aisotools.session.undo_steps import (
     UndoChoice,
@@ -309,8 +310,8 @@ class WorkspaceHistory:
                     result = explain_unredone(result, entries) if entries else result
                 if result is not None and step.unkept:
                     result = explain_unrecorded(result, f"{step.unkept}.", is_kept=False)
-                if result is not None and result.metadata.get("timed_out") is True:
-                    result = await self._after_timeout(step, result, left)
+                if result is not None and was_cut_short(result):
+                    result = await self._after_cut(step, result, left)
         except WorkspaceError as error:
             if result is not None:
                 unkept = next((one.unkept for one in self._checkpoints.steps if one.call_id == call.id), "")
@@ -361,14 +362,13 @@ class WorkspaceHistory:
                     await stopping.enter_async_context(self._shared.stop_until_replaced(self._sandbox))
             yield left
 
-    async def _after_timeout(
-        self, step: Checkpoint, result: ToolResult, left: BackgroundProcesses
-    ) -> ToolResult:
-        """Say what a call has changed that timed out, and take it back if that was asked for."""
+    async def _after_cut(self, step: Checkpoint, result: ToolResult, left: BackgroundProcesses) -> ToolResult:
+        """Say what a call has changed that was cut short, and take it back if that was asked for."""
         paths = await in_thread(self._checkpoints.list_changes, step)
         changes = await in_thread(self._checkpoints.changes_by_author, step)
         is_covered = bool(step.before[WORKSPACE_KEY] and step.after.get(WORKSPACE_KEY))
-        if self._on_timeout == "keep" or not (paths or step.changes_variables):
+        stays = self._on_timeout == "keep" or result.metadata.get("timed_out") is not True
+        if stays or not (paths or step.changes_variables):
             beside = self._checkpoints.list_overlapping(step)
             return explain_kept(result, paths if is_covered else None, changes, beside)
         # The worker may be one that has the variables from before this call already.
@@ -527,20 +527,20 @@ class WorkspaceHistory:
         return self._choice("undo").describe(damaged=len(self.store.damaged))
 
     def _choice(self, direction: Direction) -> UndoChoice:
-        variables = self._variables
         return UndoChoice(
             direction,
             self._checkpoints.steps if direction == "undo" else self._checkpoints.undone,
             self._states,
-            variables.why_not_kept if variables is not None else None,
+            None if self._variables is None else self._variables.why_not_kept,
             dropped=self._checkpoints.dropped,
             superseded_by=printable(self._checkpoints.superseded_by),
+            undone=self._checkpoints.undone,
         )
 
     async def _move(
         self, direction: Direction, count: int, to: str | None, *, force: bool, variables: VariablesChoice
     ) -> ToolResult:
-        check_options(count, force=force, variables=variables)
+        check_options(count, to, force=force, variables=variables)
         if self._shared.lock.is_inside():
             return refusal(f"A call is running here. {direction.capitalize()} when it has ended.")
         token = await self._shared.lock.enter(object())  # a holder of its own: every other call has ended

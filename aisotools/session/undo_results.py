@@ -51,13 +51,18 @@ def add_notes(result: ToolResult, mode: RootMode) -> ToolResult:
     return dataclasses.replace(result, content=content).with_metadata(workspace_mode=notes)
 
 
+def was_cut_short(result: ToolResult) -> bool:
+    """Return whether a call was stopped or timed out, and may have changed a part of what it should."""
+    return True in (result.metadata.get("timed_out"), result.metadata.get("stopped"))
+
+
 def explain_kept(
     result: ToolResult,
     paths: Sequence[str] | None,
     changes: Mapping[Author, Sequence[str]] = NO_CHANGES,
     beside: Sequence[str] = (),
 ) -> ToolResult:
-    """Add to the result of a call that timed out what it had changed until then, and that this stays.
+    """Add to the result of a call that was cut short what it had changed until then, and that this stays.
 
     Args:
         result: The result.
@@ -185,29 +190,36 @@ def describe_running(running: Mapping[int, str]) -> str:
     for pid, name in running.items():
         names[is_stopped(pid)].append(f"{printable(name)} ({pid})" if pid else printable(name))
     sentences = []
-    if names[False]:
+    if running_names := names[False]:
+        still = f"{summarize_names(running_names)} still {_runs(running_names)} in the background"
+        sentences.append(f"{still} and may go on changing files.")
+    if stopped_names := names[True]:
+        was, it = ("was", "it") if len(stopped_names) == 1 else ("were", "them")
         sentences.append(
-            f"{summarize_names(names[False])} still runs in the background and may go on changing files."
-        )
-    if names[True]:
-        sentences.append(
-            f"{summarize_names(names[True])} was left stopped in the background and may go on changing files "
-            "once something continues it."
+            f"{summarize_names(stopped_names)} {was} left stopped in the background and may go on changing "
+            f"files once something continues {it}."
         )
     return " ".join(sentences)
 
 
+def _runs(names: Sequence[str]) -> str:
+    return "runs" if len(names) == 1 else "run"
+
+
 def refuse_for_processes(direction: Direction, running: Mapping[int, str]) -> ToolResult:
     """Return the refusal of an undo or redo while calls have left processes, process id to name."""
-    return refusal(f"{describe_running(running)} End it first; with force=True the {direction} ends it, too.")
+    it = "it" if len(running) == 1 else "them"
+    return refusal(
+        f"{describe_running(running)} End {it} first; with force=True the {direction} ends {it}, too."
+    )
 
 
 def refuse_for_host_work(direction: str, work: Sequence[str]) -> ToolResult:
     """Return the refusal of an undo or redo while calls have left something running on the host."""
     return refusal(
-        f"{summarize_names(work)} still runs on the host and may go on changing files. Only the tool itself "
-        f"can end that: wait for it; with force=True the {direction} does not wait, and what it changes "
-        "afterwards stays."
+        f"{summarize_names(work)} still {_runs(work)} on the host and may go on changing files. Only the "
+        f"tool itself can end that: wait for it; with force=True the {direction} does not wait, and what it "
+        "changes afterwards stays."
     )
 
 

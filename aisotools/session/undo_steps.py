@@ -192,6 +192,7 @@ class UndoChoice:
         *,
         dropped: int = 0,
         superseded_by: str = "",
+        undone: Sequence[Checkpoint] = (),
     ) -> None:
         """Look at what can be undone or redone.
 
@@ -202,8 +203,10 @@ class UndoChoice:
             why_not_kept: See `VariableHistory.why_not_kept`; None if the sandbox keeps no variables.
             dropped: How many older calls there were.
             superseded_by: The call after which what was undone could not be redone any more.
+            undone: The calls that are undone.
         """
         self._direction = direction
+        self._undone = {call.call_id for call in undone}
         if direction == "undo":
             self.steps = group_steps(source)[::-1]
         else:
@@ -227,7 +230,11 @@ class UndoChoice:
                     f"The call {call_id!r} was made by {step}, and can only be undone with it. "
                     f"Use undo(to={step.call_id!r})."
                 )
+        if call_id in self._undone:
+            raise UsageError(f"The call {call_id!r} is undone already. A redo makes it again.")
         known = known_ids(self.steps[::-1])
+        if self._undone and not self.steps:
+            known = "All calls are undone already."
         raise UsageError(f"There is no call {call_id!r} to undo. {known}{self._describe_dropped()}")
 
     def count_with(self, call_ids: Collection[str]) -> int:
@@ -425,14 +432,18 @@ def _first_begun(steps: Sequence[UndoStep]) -> UndoStep:
     return min(reversed(steps), key=lambda step: step.calls[-1].began)
 
 
-def check_options(count: object, *, force: object, variables: object) -> None:
-    """Check what a caller has given to an undo or redo, but for the id of a call.
+def check_options(count: object, to: str | None = None, *, force: object, variables: object) -> None:
+    """Check what a caller has given to an undo or redo, but for whether there is the call `to`.
 
     Raises:
         ValueError: If one of it is none of its values.
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ValueError(f"steps={count!r}: use a whole number from 1.")
+    if to is not None and count != 1:
+        raise ValueError(
+            f"steps={count!r}, to={to!r}: use one of them, since either says how far to go back."
+        )
     if force is not True and force is not False:
         raise ValueError(f"force={force!r}: use True or False.")
     if variables not in ("restore", "keep"):

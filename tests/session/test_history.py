@@ -212,6 +212,39 @@ async def test_files_go_back_with_what_is_not_stored_where_variables_cannot_be_r
     assert [path.name for path in here(session, "").iterdir()] == ["a"]
 
 
+async def test_undo_to_a_call_that_is_undone_says_so_and_two_ways_to_say_how_far_are_refused(
+    open_session: OpenSession,
+) -> None:
+    session = open_session(policy=AUTO)
+    for call_id in ("k1", "k2"):
+        await write(session, "a", call_id, call_id=call_id)
+    with pytest.raises(ValueError, match=r"steps=2, to='k1': use one of them"):
+        await session.undo(2, to="k1")
+    assert here(session).read_text() == "k2"
+    assert not (await session.undo()).is_error
+    with pytest.raises(UsageError, match=r"^The call 'k2' is undone already\. A redo makes it again\."):
+        await session.undo(to="k2")
+    assert not (await session.undo()).is_error
+    with pytest.raises(UsageError, match="The call 'k2' is undone already"):
+        await session.undo(to="k2")
+    with pytest.raises(UsageError, match=r"There is no call 'k3' to undo\. All calls are undone already\."):
+        await session.undo(to="k3")
+
+
+async def test_an_interrupted_call_says_what_it_had_changed_by_then(real_session: OpenSession) -> None:
+    session = real_session(policy=AUTO, approver=AllowAll())
+    await session.start()
+    code = "import time; open('half', 'w').write('half'); time.sleep(100)"
+    running = asyncio.ensure_future(session.run_cell(code))
+    while not here(session, "half").exists():  # noqa: ASYNC110 - another process makes it
+        await asyncio.sleep(0.01)
+    await session.interrupt()
+    result = await running
+    assert "[What it had changed by then stays changed: half. Undo takes it back.]" in result.content
+    assert not (await session.undo()).is_error
+    assert not here(session, "half").exists()
+
+
 async def test_a_conflict_is_shown_and_nothing_is_done(open_session: OpenSession) -> None:
     session = open_session(policy=AUTO)
     await write(session, "a", "call")
@@ -649,7 +682,7 @@ async def test_background_processes_are_named_and_stopped_only_by_force(
     await write(session, "a", "1")
     refused = await session.undo()
     assert "sleep" in refused.content
-    assert "still runs in the background" in refused.content
+    assert "in the background and may go on changing files" in refused.content
     assert here(session).exists()
     assert not (await session.undo(force=True)).is_error
     assert not here(session).exists()
@@ -1919,7 +1952,7 @@ async def test_nothing_is_taken_back_from_a_call_that_leaves_a_background_task(
     call = session.call("python", {"code": code}, timeout_s=HANG_S)
     result = await late(call, when=lambda: has_settled(session) and half.exists(), deadline_s=HANG_S)
     assert result.metadata["taken_back"] is False
-    assert "still runs in the background" in result.content
+    assert "in the background and may go on changing files" in result.content
     assert half.exists()
 
 

@@ -194,7 +194,7 @@ def read_files(folder: Path) -> Files:
 
 async def ask_when_quiet(ask: Callable[..., Awaitable[ToolResult]], **options: Any) -> ToolResult:
     """Undo or redo when forks that were dropped a moment ago, and killed, have ended."""
-    while "still runs in the background" in (result := await ask(**options)).content:
+    while "in the background and may go on changing files" in (result := await ask(**options)).content:
         pass
     return result
 

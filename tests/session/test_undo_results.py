@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from aisotools.session.undo_results import (
     conflict_result,
     describe_elsewhere,
     describe_restored,
+    describe_running,
     describe_unsupported,
     explain_kept,
     explain_taken_back,
@@ -20,6 +22,8 @@ from aisotools.session.undo_results import (
     explain_unredone,
     failed_result,
     move_result,
+    refuse_for_host_work,
+    refuse_for_processes,
     reverted_result,
 )
 from aisotools.session.undo_steps import STAY, Restore, UndoPlan, group_steps
@@ -88,6 +92,18 @@ def test_steps_are_counted_and_those_that_changed_nothing_are_named() -> None:
     alone = plan_of(calls[0])
     unchanged = move_result(alone, UndoResult(direction="redo", steps=tuple(alone.checkpoints)), "")
     assert unchanged.content == "Redid 1 call: tool (c1, changed nothing).\nNo file had to be changed."
+
+
+def test_refusal_for_what_still_runs_says_whether_that_is_one_or_several() -> None:
+    me = os.getpid()
+    assert describe_running({me: "python"}).startswith(f"python ({me}) still runs in the background and may")
+    assert describe_running({me: "python", 0: "sleep"}).startswith(f"python ({me}), sleep still run in the")
+    assert "End them first; with force=True the undo ends them, too." in (
+        refuse_for_processes("undo", {me: "python", 0: "sleep"}).content
+    )
+    assert refuse_for_host_work("undo", ["a (1)", "b (2)"]).content.startswith(
+        "a (1), b (2) still run on the"
+    )
 
 
 def test_a_move_that_was_taken_back_names_what_it_failed_at_and_what_is_left() -> None:
