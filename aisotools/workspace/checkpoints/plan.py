@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import repeat
 
 from aisotools.core.concurrency import sorted_in_runs
+from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.attributes import has_xattrs_of
 from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship, JointAuthorship
 from aisotools.workspace.checkpoints.staging import Failure
@@ -27,6 +28,7 @@ from aisotools.workspace.checkpoints.tree import (
 )
 from aisotools.workspace.checkpoints.trees import TrackedTree
 from aisotools.workspace.dirfd import file_time
+from aisotools.workspace.git_index import MAX_BYTES, is_index, is_refreshed
 from aisotools.workspace.workspace import is_partial_file
 
 Reasons = tuple[tuple[str, str], ...]
@@ -396,6 +398,7 @@ class _Way:
             hidden = self._find_hidden(start, path)
         known = [before, after, *([self._left[path]] if path in self._left else [])]
         is_known = hidden is None and any(is_same(current, node) for node in known)
+        is_known = is_known or (current is not None and is_index(path) and self._is_refreshed(current, known))
         # Where the content that is wanted is there again, only attributes would change. If nothing else has
         # changed in the step, it counts whose these are.
         is_undone = is_same(current, after) and not is_same(before, after)
@@ -420,6 +423,18 @@ class _Way:
         for node in (before, current):
             if node is not None and node.is_unreadable and after is not None and after.kind == "folder":
                 self._hides[path] = node.why_unkept
+
+    def _is_refreshed(self, current: Node, known: Sequence[Node | None]) -> bool:
+        """Return whether an index of git is what is known of it, but for the stamps of files."""
+        nodes = [node for node in known if node is not None and node.kind == "file" == current.kind]
+        try:
+            return any(
+                is_refreshed(self._store.get(current.content), self._store.get(node.content))
+                for node in nodes
+                if max(node.size, current.size) <= MAX_BYTES
+            )
+        except WorkspaceError:
+            return False  # what is not stored cannot be compared
 
     def _without_restamp(self, current: Node, *known: Node | None) -> Node:
         """Return what is known of an entry that has only got another change time since, by a move."""
