@@ -8,8 +8,9 @@ Mechanism
     is it deleted. Else it is put back, and whoever carries out the plan takes the path for somebody else's.
     What has to be put where nothing was is renamed in a way that fails if something is there.
     What came out counts as what was seen if kind, mode, owner, size and time are the same and it had not
-    changed since the plan looked. Where that is not certain, since a hard link of ours has changed its stamp
-    for instance, its content is read and compared.
+    changed since the plan looked, but by this itself: what loses one of its names has another stamp by that.
+    Where that is not certain, its content is read and compared. What is not stored, and so could not be put
+    back, is kept instead of being deleted.
 Race window
     A program that has opened a file before the switch, and writes to it afterwards, writes to what was taken
     away. Where a file system cannot exchange (NFS, some of FUSE), a save between the look and the rename that

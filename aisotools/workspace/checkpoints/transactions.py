@@ -4,8 +4,9 @@ Threat
     The disk is full, a path cannot be changed, a content is damaged, or the host dies half way.
 Mechanism
     The move is recorded before anything is touched, and then everything is staged. What cannot be staged is
-    given up: nothing has changed. What fails while it is switched is taken back, by a move of its own. Where
-    even that fails, or the host died, the record stays, and `finish` or `complete` does the rest.
+    given up: nothing has changed. What fails while it is switched is taken back, by a move of its own, which
+    finds what was replaced and is not stored beside the files. Where even that fails, or the host died, the
+    record stays, and `finish` or `complete` does the rest.
 Race window
     Somebody may save a file while a move is made. It is taken back, sparing that file, and planned again,
     which finds a conflict; see `aisotools.workspace.checkpoints.switching`.
