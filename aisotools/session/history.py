@@ -281,8 +281,7 @@ class WorkspaceHistory:
             self._states.note_changed()
         try:
             async with self._stop_for_taking_back(call.id, result) as left:
-                scans = self._scans
-                was_small = scans.is_small
+                was_small = self._scans.is_small
                 end = functools.partial(self._checkpoints.end, call.id, find_evidence=writers.find_evidence)
                 try:
                     step = await self._scans.run(end, call.id)
@@ -299,7 +298,9 @@ class WorkspaceHistory:
                     await in_thread(self._checkpoints.drop_old)
                     self._forget_states()
                 if result is not None and step.changed:
-                    result = await writers.name_others(step, result, inline=was_small and scans.is_small)
+                    result = await writers.name_others(
+                        step, result, inline=was_small and self._scans.is_small
+                    )
                 latest = self._checkpoints.latest
                 limited = call.id in self._limited or latest is None or is_limited(latest)
                 if result is not None and step.changed and limited:
@@ -402,8 +403,7 @@ class WorkspaceHistory:
 
     def _path_outside(self, prepared: PreparedCall) -> Path | None:
         """Return the path outside the workspace that a host tool says it changes, if it can be covered."""
-        declared = undo_path(prepared.tool, prepared.arguments)
-        if declared is None:
+        if (declared := undo_path(prepared.tool, prepared.arguments)) is None:
             return None
         path = self._workspace / declared
         return path if self._checkpoints.covers(path) else None
@@ -449,10 +449,8 @@ class WorkspaceHistory:
 
     def _would_fit(self) -> bool:
         if not self._checkpoints.is_busy:
-            try:
+            with suppress(TooSlow):  # it is large: what was found at first counts
                 return self._scans.fits()
-            except TooSlow:
-                pass  # it is large: what was found at first counts
         return self._fits_at_first
 
     async def describe(self, prepared: PreparedCall) -> str:

@@ -90,18 +90,18 @@ def test_process_that_was_told_to_stop_and_has_not_yet_is_not_continued(tmp_path
     try:
         assert above.stdout is not None
         with above.stdout as output:
-            told = int(output.readline())
-        wait_until(lambda: len(descendants(told)) == 1 and process_state(told) == "D")
-        os.kill(told, signal.SIGSTOP)
+            waiting = int(output.readline())
+        wait_until(lambda: len(descendants(waiting)) == 1 and process_state(waiting) == "D")
+        os.kill(waiting, signal.SIGSTOP)
         with TreeFreezer().freeze(above.pid, within_s=0.05) as stopped:
-            assert process_state(told) == "D"
-            assert told not in stopped
+            assert process_state(waiting) == "D"
+            assert waiting not in stopped
         with (tmp_path / "held").open("wb"):
-            wait_until(lambda: process_state(told) == "T")
+            wait_until(lambda: process_state(waiting) == "T")
         for _ in range(3):  # nor is it by a later one
             with TreeFreezer().freeze(above.pid):
                 pass
-        assert process_state(told) == "T"
+        assert process_state(waiting) == "T"
     finally:
         os.killpg(above.pid, signal.SIGKILL)
         above.wait()
