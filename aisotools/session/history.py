@@ -628,10 +628,7 @@ class WorkspaceHistory:
 
         def explain(detached: DetachedFiles | None) -> ToolResult:
             if detached is None:
-                # A redo to the present has the former worker go on.
-                target = plan.variables
-                is_woken = not keeps and None not in (self._variables, target.state, target.call_id)
-                detached = self._shared.find_detached(paths, self._sandbox if is_woken else None)
+                detached = self._shared.find_detached(paths)
             return explain_detached(move_result(plan, moved, variables), detached)
 
         detached = await looking if looking is not None else None

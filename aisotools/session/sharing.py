@@ -378,17 +378,16 @@ class SharedWorkspace:
 
         Args:
             paths: Paths below the workspace, as a move of the checkpoints names them.
-            sandbox: The one whose worker is being replaced, or has been, by one from before.
-            origin: The process of which that is a copy. 0: it has been, and is looked at itself.
+            sandbox: The one whose worker is being replaced.
+            origin: The process of which its next worker is a copy.
         """
         names = _FormerNames(printable(str(self.folder.resolve())), paths)
         found = DetachedFiles()
         if not names:
             return found
         for one in tuple(self.sandboxes):
-            is_woken = one is sandbox
-            if pid := (origin if is_woken else 0) or _worker_pid(one):
-                found |= find_detached_files(pid, names, is_cut_off=is_woken)
+            if pid := origin if one is sandbox else _worker_pid(one):
+                found |= find_detached_files(pid, names)
         return found
 
     def kill(self, pids: Collection[int], *, forced: bool) -> None:

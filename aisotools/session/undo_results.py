@@ -161,7 +161,7 @@ def explain_left_running(
 
 def explain_detached(result: ToolResult, files: DetachedFiles) -> ToolResult:
     """Add to the result of an undo or redo which files variables hold open that it has replaced."""
-    written, read, cut_off = sorted(files.written), sorted(files.read), sorted(files.cut_off)
+    written, read = sorted(files.written), sorted(files.read)
     if written:
         line = (
             f"{_STILL_OPEN}{summarize_names(written)}. What a variable writes to it from now on does not "
@@ -174,14 +174,7 @@ def explain_detached(result: ToolResult, files: DetachedFiles) -> ToolResult:
             "the workspace, since another file or none stands there: open it again."
         )
         result = _add_line(result, line)
-    if cut_off:
-        line = (
-            f"{_STILL_OPEN}{summarize_names(cut_off)}. Another file or none stands there, and what a "
-            "variable does with it fails from now on: close it, then open it again."
-        )
-        result = _add_line(result, line)
-    found = [*written, *read, *cut_off]
-    return result.with_metadata(detached_files=found[:_MAX_LISTED]) if found else result
+    return result.with_metadata(detached_files=[*written, *read][:_MAX_LISTED]) if written or read else result
 
 
 def describe_running(running: Mapping[int, str]) -> str:

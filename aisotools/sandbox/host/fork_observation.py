@@ -240,7 +240,7 @@ def observe(
             if number in own:
                 continue
             if target.startswith("/"):
-                if not target.startswith(("/dev/", "/memfd:")) and _is_writable(_open_flags(pid, number)):
+                if not target.startswith(("/dev/", "/memfd:")) and _is_writable(pid, number):
                     written.append(_file_name(target))
             elif kind := _descriptor_kind(target):
                 kinds[kind] = kinds.get(kind, 0) + 1
@@ -265,50 +265,39 @@ class DetachedFiles:
     Attributes:
         written: Those that it may write to.
         read: Those that it may only read.
-        cut_off: Those with which nothing can be done any more; see `sandbox.worker.open_files`.
     """
 
     written: frozenset[str] = frozenset()
     read: frozenset[str] = frozenset()
-    cut_off: frozenset[str] = frozenset()
 
     def __or__(self, other: DetachedFiles) -> DetachedFiles:
         """Return those of two processes together."""
         written = self.written | other.written
-        read = (self.read | other.read) - written
-        return DetachedFiles(written, read, (self.cut_off | other.cut_off) - written - read)
+        return DetachedFiles(written, (self.read | other.read) - written)
 
 
-def find_detached_files(pid: int, names: Mapping[str, str], *, is_cut_off: bool = False) -> DetachedFiles:
+def find_detached_files(pid: int, names: Mapping[str, str]) -> DetachedFiles:
     """Return which files a process has open or mapped that stand at their paths no longer.
 
     Args:
         pid: The process. One that has ended has none.
         names: What to return for a file, by its path as text that can be printed.
-        is_cut_off: Whether it is a worker that an undo has woken, or what such a worker is a copy of: it cuts
-            itself off from what has lost its name. What is mapped stays.
     """
     written: set[str] = set()
     read: set[str] = set()
-    cut_off: set[str] = set()
     # Hostile code may close and open files meanwhile: what is returned are names of the caller alone.
     with contextlib.suppress(OSError, ValueError):
         for number, target in _descriptors(pid, is_quick=False):
             path, deleted, end = target.rpartition(_DELETED)
             name = names.get(printable(path)) if deleted and not end else None
-            if name is None:
-                continue
-            flags = _open_flags(pid, number)
-            if flags & os.O_PATH or (is_cut_off and not os.stat(f"/proc/{pid}/fd/{number}").st_nlink):
-                cut_off.add(name)
-            else:
-                (written if _is_writable(flags) else read).add(name)
+            if name is not None:
+                (written if _is_writable(pid, number) else read).add(name)
     with contextlib.suppress(OSError):
         for target, is_writable in _mapped_and_deleted(pid):
             name = names.get(printable(target))
             if name is not None:
                 (written if is_writable else read).add(name)
-    return DetachedFiles(frozenset(written), frozenset(read - written), frozenset(cut_off - written - read))
+    return DetachedFiles(frozenset(written), frozenset(read - written))
 
 
 def _mapped_and_deleted(pid: int) -> Iterator[tuple[str, bool]]:
@@ -371,15 +360,11 @@ def _descriptor_kind(target: str) -> str:
     return {"socket": "sockets", "pipe": "pipes", "eventpoll": "event loops", "pidfd": ""}.get(kind, kind)
 
 
-def _open_flags(pid: int, number: int) -> int:
+def _is_writable(pid: int, number: int) -> bool:
     with open(f"/proc/{pid}/fdinfo/{number}", "rb") as file:
         # Among the first lines, before those that depend on the kind of file.
         found = re.search(rb"^flags:\s*([0-7]+)$", file.read(_FDINFO_BYTES), re.MULTILINE)
-    return int(found[1], 8) if found is not None else os.O_RDWR
-
-
-def _is_writable(flags: int) -> bool:
-    return flags & os.O_ACCMODE != os.O_RDONLY
+    return found is None or int(found[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,7 @@ calls leave behind, where the host finds it (see `sandbox.host.readers.ReaderPro
 
 A fork has all memory of the process it was forked from, and shares or lacks the rest: offsets of open files
 and sockets are shared; threads, timers and child processes are missing. What can be repaired is; what cannot
-is made to fail at once instead of waiting for ever. So is what has to do with a file that the host has
-replaced meanwhile (see `open_files`).
+is made to fail at once instead of waiting for ever.
 
 Threat: user code in a fork takes frames or descriptors of the worker, waits for ever for a thread that is not
 there, or leaves a snapshot that no restore can use.
@@ -39,7 +38,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from socket import socket  # the class as Python has it: user code may replace that of the module
 from typing import Any, BinaryIO, NamedTuple, NoReturn
@@ -54,7 +53,6 @@ from aisotools.sandbox.worker import reader
 from aisotools.sandbox.worker.children import hide_child
 from aisotools.sandbox.worker.open_files import (
     OpenFile,
-    cut_off_replaced,
     list_open_files,
     open_apart,
     restore_offsets,
@@ -293,13 +291,10 @@ class WokenFork(NamedTuple):
     timers: tuple[tuple[int, float, float], ...] = ()
 
 
-def _await_release(number: int, state: ForkState, scratch: Sequence[str] = ()) -> None:
+def _await_release(number: int, state: ForkState) -> None:
     """Wait until the host has stopped the present worker: nothing of this fork may go on before that.
 
-    Args:
-        number: The socket on which the host sends one byte, or which it closes if the fork is not needed.
-        state: What was captured before the fork.
-        scratch: The sandbox's own folders, in which nothing is put back.
+    The host sends one byte on the socket `number`, or closes it if the fork is not needed.
     """
     waiting = select.poll()  # code of an earlier call may have had sockets not block
     waiting.register(number, select.POLLIN)
@@ -310,7 +305,6 @@ def _await_release(number: int, state: ForkState, scratch: Sequence[str] = ()) -
         # The files of then are back. Another folder may stand at its path than the one of this process.
         with contextlib.suppress(OSError):
             os.chdir(state.folder)
-    cut_off_replaced(state.files, scratch)
 
 
 def start_timers(timers: Iterable[tuple[int, float, float]]) -> None:
@@ -433,7 +427,7 @@ class ForkPoint:
                     self.go_on()
                     self._require_sound(woken, self.check)
                 woken.send("woke", {"lost": lost})
-                _await_release(received[0], state, self._list_scratch())
+                _await_release(received[0], state)
                 self.hooks.release()
                 return WokenFork(woken, timers=state.timers)
 
@@ -455,10 +449,6 @@ class ForkPoint:
                     raise
             else:
                 return
-
-    def _list_scratch(self) -> list[str]:
-        environment = self.sandbox.get("environment", {})
-        return [environment[name] for name in ("TMPDIR", "HOME") if name in environment]
 
     def _find_owners(self, header: Mapping[str, Any]) -> None:
         # Some may be left from the worker, if it was released itself, and no call has run since.

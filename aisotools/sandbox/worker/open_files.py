@@ -1,26 +1,18 @@
-"""Regular files that are open across a fork: their places, and whether they have been replaced.
+"""Regular files that are open across a fork: where each is read or written next.
 
 A fork shares the offsets of open files with the process it was forked from: one would go on where the other
 has left off. So a fork that goes on opens each of them anew, at the place of then. Descriptors that have one
 offset together, as `dup` makes them, are to have one together again, and those of a file that was opened
 twice are not.
 
-A fork goes on where files were put back: others may stand at the paths of those that it has open, which have
-lost their names with that. What is written to such a file reaches nobody. A library that is not aware of it
-may do harm: SQLite, which closes a connection, copies the log that it has open into the database, although
-that is of another state. So these descriptors are made useless.
-
 Threat: what a fork writes lands at the place of another process, or over what it has written itself by
-another descriptor; or it takes what was undone to files that were put back.
+another descriptor.
 Mechanism: the kernel says which descriptors are the same open file (`F_DUPFD_QUERY`, Linux 6.10). That moves,
-locks and opens nothing, so nobody else who has the file open can notice. Through a descriptor that only names
-a file (`O_PATH`), nothing is read, written, locked or mapped: all of it fails with EBADF. The kernel still
-says which file it was, so that a library that compares it with its path sees that it has been replaced.
+locks and opens nothing, so nobody else who has the file open can notice.
 Race: none in the fork, which has one thread. Before it, user code may have closed or exchanged a descriptor
 since it was looked at: the number is left alone if another file has it.
 Failure: where the kernel does not say it, each descriptor gets an offset of its own; a file that cannot be
-opened again keeps the shared one, which is reported. What is mapped into memory stays, and is that of the
-former file; so does a file that has another name, or one on a file system that keeps removed files under one.
+opened again keeps the shared one, which is reported.
 """
 
 from __future__ import annotations
@@ -37,9 +29,6 @@ _MAX_DESCRIPTORS = 4096
 _FREE_RUN = 64
 # Flags of an open file that survive reopening it.
 _REOPEN_FLAGS = os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK
-_O_PATH = 0o10000000  # `os.O_PATH`, which other systems lack: there this module is imported all the same
-# What the kernel says behind the former path of a file without a name.
-_DELETED = " (deleted)"
 # Asks whether two descriptors are one open file. Python has no name for it.
 _F_DUPFD_QUERY = 1027
 # How often it is asked in one fork, for which that takes some milliseconds. A hundred descriptors of one
@@ -56,7 +45,6 @@ class OpenFile(NamedTuple):
         offset: Where it is read or written next.
         flags: How it was opened.
         inheritable: Whether programs get it.
-        is_named: Whether it has a name. A temporary file may have none from the first.
     """
 
     descriptor: int
@@ -64,7 +52,6 @@ class OpenFile(NamedTuple):
     offset: int
     flags: int
     inheritable: bool
-    is_named: bool
 
 
 # ---- before the fork
@@ -103,7 +90,6 @@ def describe_file(number: int, status: os.stat_result) -> OpenFile | None:
             os.lseek(number, 0, os.SEEK_CUR),
             fcntl.fcntl(number, fcntl.F_GETFL),
             os.get_inheritable(number),
-            status.st_nlink > 0,
         )
     except OSError:
         # Race: another thread of user code closed it after `status` was read, as a server does after each
@@ -197,38 +183,3 @@ def _reopen(shared: Sequence[OpenFile], access: int | None = None) -> str:
     finally:
         os.close(own)
     return ""
-
-
-def cut_off_replaced(files: Iterable[OpenFile], scratch: Sequence[str] = ()) -> None:
-    """Have whatever is done with files fail that had a name, and have none now.
-
-    Args:
-        files: The files.
-        scratch: Folders that nothing is put back in. What was removed there stays in use.
-    """
-    for file in files:
-        if not file.is_named or not _is_there(file) or os.fstat(file.descriptor).st_nlink:
-            continue
-        place = f"/proc/self/fd/{file.descriptor}"
-        try:
-            former = os.readlink(place).removesuffix(_DELETED)
-        except OSError:  # nobody can tell, without /proc
-            former = ""
-        if not any(former.startswith(f"{folder}/") for folder in scratch if folder):
-            _cut_off(file, place)
-
-
-def _cut_off(file: OpenFile, place: str) -> None:
-    try:
-        useless = os.open(place, _O_PATH | os.O_CLOEXEC)
-    except OSError:
-        # No number is free. With this one there is: the next one that is opened gets it.
-        os.close(file.descriptor)
-        try:
-            useless = os.open(os.devnull, _O_PATH | os.O_CLOEXEC)
-        except OSError:
-            return  # closed, it fails as well
-    if useless != file.descriptor:
-        # The number stays taken: its owner will close it, which must not hit a file that was opened later.
-        os.dup2(useless, file.descriptor, inheritable=file.inheritable)
-        os.close(useless)

@@ -91,9 +91,6 @@ def test_files_are_named_that_are_open_and_gone_from_their_paths(tmp_path: Path)
             frozenset({"removed", "replaced", "both", "map for writing"}),
             frozenset({"read", "mapped", "own copy"}),
         )
-        found = find_detached_files(os.getpid(), names, is_cut_off=True)
-        mapped_files = frozenset({"map for writing"}), frozenset({"mapped", "own copy"})
-        assert found == DetachedFiles(*mapped_files, frozenset({"removed", "replaced", "both", "read"}))
     assert find_detached_files(os.getpid(), names) == DetachedFiles()
     ended = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
@@ -105,27 +102,6 @@ def test_files_of_two_processes_are_put_together() -> None:
     one = DetachedFiles(frozenset({"a"}), frozenset({"b"}))
     other = DetachedFiles(frozenset({"b"}), frozenset({"a", "c"}))
     assert one | other == DetachedFiles(frozenset({"a", "b"}), frozenset({"c"}))
-    last = DetachedFiles(cut_off=frozenset({"a", "c", "d"}))
-    assert other | last == DetachedFiles(frozenset({"b"}), frozenset({"a", "c"}), frozenset({"d"}))
-
-
-def test_files_are_named_with_which_nothing_can_be_done(tmp_path: Path) -> None:
-    """Those that an undo has cut off, and not one that has another name."""
-    names = {str(tmp_path / name): name for name in ("useless", "linked")}
-    for name in names:
-        Path(name).write_text("")
-    os.link(tmp_path / "linked", tmp_path / "other")
-    useless = os.open(tmp_path / "useless", os.O_PATH)
-    linked = os.open(tmp_path / "linked", os.O_WRONLY)
-    try:
-        for name in names:
-            Path(name).unlink()
-        for is_cut_off in (False, True):
-            found = find_detached_files(os.getpid(), names, is_cut_off=is_cut_off)
-            assert found == DetachedFiles(frozenset({"linked"}), cut_off=frozenset({"useless"}))
-    finally:
-        os.close(useless)
-        os.close(linked)
 
 
 # ---- labels

@@ -252,33 +252,6 @@ report([*found, state.folder])
     assert run(code, tmp_path) == ["d", ""]
 
 
-def test_file_that_is_replaced_before_the_fork_may_go_on_is_cut_off(tmp_path: Path) -> None:
-    """Not so one in the sandbox's own folders."""
-    code = """
-os.mkdir('own')
-names = ('f', 'own/f')
-for name in names:
-    open(name, 'w').write('old')
-numbers = [os.open(name, os.O_RDWR) for name in names]
-state = fork.capture_state()
-fork.repair_fork(state, keep=frozenset())
-for name in names:
-    os.unlink(name)
-sandbox = {'environment': {'TMPDIR': f'{os.getcwd()}/own'}}
-end, other = socket.socketpair()
-end.send(b'.')
-fork._await_release(other.fileno(), state, fork.ForkPoint({}, {}, print, sandbox)._list_scratch())
-found = []
-for number in numbers:
-    try:
-        found.append(os.read(number, 3).decode())
-    except OSError as error:
-        found.append(errno.errorcode[error.errno])
-report(found)
-"""
-    assert run(code, tmp_path) == ["EBADF", "old"]
-
-
 def test_timers_that_were_not_set_stay_off(tmp_path: Path) -> None:
     assert run("report(fork.capture_state().timers)", tmp_path) == []
 
