@@ -590,6 +590,6 @@ async def _wait_unless_stalled(answer: asyncio.Future[Any], pid: int, stalled_s:
         now = tree.waiting_since(pid)
         looks, last = (looks + 1 if now is not None and now == last else 0), now
     raise SandboxError(
-        f"writing one of them waited for {stalled_s:g} s, as does what a library keeps in threads of its "
-        "own: a copy has none of these"
+        f"writing one of them waited for {stalled_s:g} s for what a copy does not have, such as threads of a "
+        "library, or a lock that a hook of forks gives back"
     )

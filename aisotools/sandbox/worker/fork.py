@@ -53,6 +53,7 @@ from aisotools.sandbox.worker import reader
 from aisotools.sandbox.worker.children import hide_child
 from aisotools.sandbox.worker.open_files import (
     OpenFile,
+    cut_off_logs,
     list_open_files,
     open_apart,
     restore_offsets,
@@ -428,27 +429,19 @@ class ForkPoint:
                     self._require_sound(woken, self.check)
                 woken.send("woke", {"lost": lost})
                 _await_release(received[0], state)
+                if not frame.header.get("check"):  # by a recovery no files are put back
+                    cut_off_logs(state.files)
                 self.hooks.release()
                 return WokenFork(woken, timers=state.timers)
 
-    def go_on(self, *, is_interruptible: bool = True) -> None:
+    def go_on(self) -> None:
         """Let user code run in a fork from now on, and first what it has missed. Does nothing elsewhere.
 
-        Args:
-            is_interruptible: Whether an interrupt ends it; then the next time goes on behind it.
-
         Raises:
-            KeyboardInterrupt: If it is interrupted.
+            KeyboardInterrupt: If it is interrupted. Then the next time goes on behind that.
         """
-        while True:
-            try:
-                self.hooks.go_on()
-                self._owners.break_all()
-            except KeyboardInterrupt:
-                if is_interruptible:
-                    raise
-            else:
-                return
+        self.hooks.go_on()
+        self._owners.break_all()
 
     def _find_owners(self, header: Mapping[str, Any]) -> None:
         # Some may be left from the worker, if it was released itself, and no call has run since.

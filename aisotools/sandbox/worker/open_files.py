@@ -1,18 +1,23 @@
-"""Regular files that are open across a fork: where each is read or written next.
+"""Regular files that are open across a fork: where each is read or written next, and logs that were replaced.
 
 A fork shares the offsets of open files with the process it was forked from: one would go on where the other
 has left off. So a fork that goes on opens each of them anew, at the place of then. Descriptors that have one
 offset together, as `dup` makes them, are to have one together again, and those of a file that was opened
 twice are not.
 
+An undo puts another file at the path of one that a fork has open. SQLite, when it closes a connection in
+write-ahead mode, copies the log that it has open into the database: rows that were undone would be back.
+
 Threat: what a fork writes lands at the place of another process, or over what it has written itself by
-another descriptor.
+another descriptor; or a log of another state gets into a database.
 Mechanism: the kernel says which descriptors are the same open file (`F_DUPFD_QUERY`, Linux 6.10). That moves,
-locks and opens nothing, so nobody else who has the file open can notice.
+locks and opens nothing, so nobody else who has the file open can notice. Through a descriptor that only names
+a file (`O_PATH`) nothing can be read: SQLite leaves the database as it is then.
 Race: none in the fork, which has one thread. Before it, user code may have closed or exchanged a descriptor
 since it was looked at: the number is left alone if another file has it.
 Failure: where the kernel does not say it, each descriptor gets an offset of its own; a file that cannot be
-opened again keeps the shared one, which is reported.
+opened again keeps the shared one, which is reported. Where no variables are brought back, no fork goes on,
+and a connection that is closed does copy its log.
 """
 
 from __future__ import annotations
@@ -34,6 +39,9 @@ _F_DUPFD_QUERY = 1027
 # How often it is asked in one fork, for which that takes some milliseconds. A hundred descriptors of one
 # file, all at one place and each opened by itself, need half of it.
 _MAX_QUERIES = 10_000
+_O_PATH = 0o10000000  # `os.O_PATH`, which other systems lack: there this module is imported all the same
+# How the name of a log of SQLite ends, which is kept in write-ahead mode.
+_LOG = "-wal"
 
 
 class OpenFile(NamedTuple):
@@ -45,6 +53,7 @@ class OpenFile(NamedTuple):
         offset: Where it is read or written next.
         flags: How it was opened.
         inheritable: Whether programs get it.
+        is_log: Whether it has the name of a log of SQLite.
     """
 
     descriptor: int
@@ -52,6 +61,7 @@ class OpenFile(NamedTuple):
     offset: int
     flags: int
     inheritable: bool
+    is_log: bool
 
 
 # ---- before the fork
@@ -90,11 +100,19 @@ def describe_file(number: int, status: os.stat_result) -> OpenFile | None:
             os.lseek(number, 0, os.SEEK_CUR),
             fcntl.fcntl(number, fcntl.F_GETFL),
             os.get_inheritable(number),
+            status.st_nlink > 0 and _name_of(number).endswith(_LOG),
         )
     except OSError:
         # Race: another thread of user code closed it after `status` was read, as a server does after each
         # answer, and the number may be that of a pipe by now. There is no offset to restore.
         return None
+
+
+def _name_of(number: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{number}")
+    except OSError:
+        return ""  # nobody can tell, without /proc
 
 
 # ---- in a fork
@@ -183,3 +201,15 @@ def _reopen(shared: Sequence[OpenFile], access: int | None = None) -> str:
     finally:
         os.close(own)
     return ""
+
+
+def cut_off_logs(files: Iterable[OpenFile]) -> None:
+    """Have whatever is done with a log of SQLite fail that had a name, and has none now."""
+    for file in files:
+        if not file.is_log or not _is_there(file) or os.fstat(file.descriptor).st_nlink:
+            continue
+        with contextlib.suppress(OSError):  # no number is free
+            useless = os.open(f"/proc/self/fd/{file.descriptor}", _O_PATH | os.O_CLOEXEC)
+            # The number stays taken: its owner will close it, which must not hit a later file.
+            os.dup2(useless, file.descriptor, inheritable=file.inheritable)
+            os.close(useless)

@@ -233,6 +233,7 @@ class Worker:
         self._deferred: list[Frame] = []
         self._forks: ForkPoint | None = None
         self._own_handlers: Mapping[int, object] = {}
+        self._is_catching_up = False  # True while a woken fork does what user code has missed
         # In a reader, the tasks of calls that only the worker goes on with.
         self._abandoned: list[asyncio.Task[None]] = []
 
@@ -285,7 +286,10 @@ class Worker:
         # What user code has left goes on between two calls. It must not meet locks and pools of threads that
         # are missing here. Where it has left nothing, the next call does this, and what it prints is that's.
         if self._forks is not None and (loop.has_work() or self._has_signal_handlers()):
-            self._forks.go_on(is_interruptible=False)
+            with contextlib.suppress(KeyboardInterrupt):  # the rest is for the next call
+                self._is_catching_up = True
+                self._forks.go_on()
+            self._is_catching_up = False
         start_timers(woken.timers)
         loop.add_reader(channel.fileno(), self._receive)
 
@@ -402,6 +406,9 @@ class Worker:
                 self._calls[number].interrupts.signals += 1
             else:
                 self._records.keep(number)
+        if self._is_catching_up:  # for a call that waits until this is done
+            self._is_catching_up = False
+            raise KeyboardInterrupt
         repeated = self._dropped.take_repeated()
         running = self._calls.get(self._running or 0)
         if running is not None:

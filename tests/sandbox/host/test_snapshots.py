@@ -571,6 +571,34 @@ async def test_copy_that_waits_for_what_is_not_there_is_given_up(r: Rig) -> None
         os.close(file)
 
 
+BLOCKS = """
+import asyncio, threading
+from concurrent.futures import ThreadPoolExecutor
+pool, x = ThreadPoolExecutor(1), 1
+pool.submit(threading.Event().wait)
+waiting = pool.submit(int)
+waiting.add_done_callback(lambda _: (open('blocked', 'w').close(), threading.Event().wait()))
+async def work():
+    while True:
+        await asyncio.sleep(0.01)
+task = asyncio.ensure_future(work())
+"""
+
+
+async def test_callback_that_waits_for_ever_before_the_next_call_is_interrupted_for_it(r: Rig) -> None:
+    assert not (await r.python(BLOCKS)).is_error
+    await r.python("x = 2", call_id="second")
+    await settled(r)
+    assert "second" in calls(r)
+    await r.kernel.variables.restore("second")
+    worker = r.kernel.worker_pid
+    await eventually((r.workspace / "blocked").exists)
+    stopped = await r.python("print(x)", timeout_s=0.5)
+    assert stopped.is_error
+    assert (await r.python("print(x)")).content.strip() == "1"
+    assert r.kernel.worker_pid == worker
+
+
 async def test_no_hook_of_forks_runs_where_variables_are_copied(r: Rig) -> None:
     code = """
 import os

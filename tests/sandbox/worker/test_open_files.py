@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +206,135 @@ os.write(one, b'four ')
 """
     assert not (await session.run_cell(writes)).is_error
     assert here(session, "log").read_text() == "one two three four "
+
+
+# ---- logs of SQLite that were replaced
+
+
+def test_log_that_was_replaced_cannot_be_read_or_written(tmp_path: Path) -> None:
+    """Its number stays taken, and what it was can be told from what is there now."""
+    code = """
+import errno
+names = ('db', 'db-wal', 'there-wal', 'reused-wal', 'linked-wal', 'gone-wal')
+numbers = {name: os.open(name, os.O_RDWR | os.O_CREAT) for name in names}
+for name, number in numbers.items():
+    os.write(number, name.encode())
+os.link('linked-wal', 'another name')
+os.unlink('gone-wal')
+files = list(open_files.list_open_files())
+for name in ('db', 'db-wal'):
+    open('new', 'w').write('new')
+    os.replace('new', name)
+os.unlink('linked-wal')
+os.unlink('reused-wal')
+os.dup2(numbers['there-wal'], numbers['reused-wal'])
+open_files.cut_off_logs(files)
+found = {}
+for name in names:
+    try:
+        found[name] = os.pread(numbers[name], 100, 0).decode()
+    except OSError as error:
+        found[name] = errno.errorcode[error.errno]
+report([found, os.fstat(numbers['db-wal']).st_ino == os.stat('db-wal').st_ino])
+"""
+    found, is_new = run(code, tmp_path)
+    assert found == {
+        "db": "db",
+        "db-wal": "EBADF",
+        "there-wal": "there-wal",
+        "reused-wal": "there-wal",
+        "linked-wal": "linked-wal",
+        "gone-wal": "gone-wal",
+    }
+    assert not is_new
+    assert (tmp_path / "db-wal").read_text() == "new"
+
+
+CONNECTS = "con = sqlite3.connect('db', isolation_level=None)"
+FILLS = f"""
+import sqlite3
+{CONNECTS}
+for line in ('pragma journal_mode=wal', 'pragma wal_autocheckpoint=0', 'create table t(a)'):
+    con.execute(line).fetchall()
+for number in range(5):
+    con.execute('insert into t values(?)', (number,)).close()
+"""
+INSERTS = """
+for number in range(10, 15):
+    con.execute('insert into t values(?)', (number,)).close()
+"""
+BY_ANOTHER = CONNECTS.replace("con =", "other =") + INSERTS.replace("con.", "other.")
+
+
+def rows_in(workspace: Path, folder: Path) -> list[int]:
+    """Return what a program of the user's would find, which looks at a copy: SQLite changes what it reads."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name in ("db", "db-wal"):
+        if (workspace / name).exists():
+            shutil.copy(workspace / name, folder)
+    database = sqlite3.connect(folder / "db")
+    try:
+        assert database.execute("pragma integrity_check").fetchone() == ("ok",)
+        return [number for (number,) in database.execute("select a from t order by a")]
+    finally:
+        database.close()
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("level", ["isolated", "confined", "guarded", "limited"])
+@pytest.mark.parametrize(
+    ("prepares", "undone"),
+    [
+        ("", INSERTS),
+        ("", BY_ANOTHER),
+        ("two = sqlite3.connect('db'); two.execute('select * from t').fetchall()", INSERTS),
+        ("con.execute('begin'); con.execute('select * from t').fetchall()", BY_ANOTHER),
+        ("con.execute('begin'); con.execute('insert into t values(50)').close()", "con.commit()"),
+        ("con.execute('pragma wal_checkpoint').fetchall()", INSERTS),
+        ("", f"{INSERTS}con.execute('pragma wal_checkpoint(truncate)').fetchall()"),
+        ("", "con.execute('delete from t').close(); con.execute('vacuum').close(); con.close()"),
+    ],
+    ids=["alone", "other", "two", "reading", "writing", "restarted", "checkpoint", "vacuum"],
+)
+async def test_undone_rows_of_a_database_stay_undone(
+    real_session: OpenSession, tmp_path: Path, level: str, prepares: str, undone: str
+) -> None:
+    """Closing a connection copies its log into the database: it must not be the log of another state."""
+    session = real_session(policy=policy_at(level), approver=AllowAll(), level=level)
+    await session.start()
+    for code in (FILLS + prepares, undone):
+        result = await session.run_cell(f"{code}\nNone")
+        assert not result.is_error, result.content
+    moved = await session.undo()
+    assert not moved.is_error, moved.content
+    assert "[Still open in the sandbox: db" in moved.content
+    rows = [0, 1, 2, 3, 4]
+    assert rows_in(here(session, "."), tmp_path / "copy") == rows
+    closes = "for name in ('con', 'two'):\n    if name in globals(): globals()[name].close()\n"
+    result = await session.run_cell(
+        f"{closes}{CONNECTS}\ncon.execute('select a from t order by a').fetchall()"
+    )
+    assert "(0,), (1,), (2,), (3,), (4,)]" in result.content
+    assert rows_in(here(session, "."), tmp_path / "copy") == rows
+    result = await session.run_cell("con.execute('insert into t values(100)').close(); con.close()")
+    assert not result.is_error, result.content
+    assert rows_in(here(session, "."), tmp_path / "copy") == [*rows, 100]
+
+
+@pytest.mark.parametrize("ends", ["close", "restart"])
+async def test_closing_a_connection_that_was_kept_brings_undone_rows_back(
+    real_session: OpenSession, tmp_path: Path, ends: str
+) -> None:
+    """Documented, and not wanted: with `variables="keep"` no log is cut off. A restart closes nothing."""
+    session = real_session(policy=policy_at("auto"), approver=AllowAll())
+    await session.start()
+    for code in (FILLS, INSERTS):
+        assert not (await session.run_cell(f"{code}\nNone")).is_error
+    assert not (await session.undo(variables="keep")).is_error
+    assert rows_in(here(session, "."), tmp_path / "copy") == [0, 1, 2, 3, 4]
+    if ends == "restart":
+        await session.restart()
+    await session.run_cell("con.close()")
+    rows = [0, 1, 2, 3, 4] if ends == "restart" else [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
+    assert rows_in(here(session, "."), tmp_path / "copy") == rows
