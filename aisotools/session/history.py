@@ -525,13 +525,14 @@ class WorkspaceHistory:
         return self._choice("undo").describe(damaged=len(self.store.damaged))
 
     def _choice(self, direction: Direction) -> UndoChoice:
+        variables = self._variables
         return UndoChoice(
             direction,
             self._checkpoints.steps if direction == "undo" else self._checkpoints.undone,
             self._states,
-            None if self._variables is None else self._variables.why_not_kept,
+            None if variables is None else variables.why_not_kept,
             dropped=self._checkpoints.dropped,
-            superseded_by=printable(self._checkpoints.superseded_by),
+            superseded_by="" if direction == "undo" else printable(self._checkpoints.superseded_by),
             undone=self._checkpoints.undone,
         )
 
