@@ -220,12 +220,17 @@ class Stage:
         try:
             for paths in (new, others, links):
                 for path in paths:
-                    node = targets[path]
+                    node, anchor = targets[path], links.get(path)
                     assert node is not None
+                    if anchor in self._failed:
+                        # What stands there now is another file: a name of it would be no name of this one.
+                        failures.append((path, "the file that it is another name of could not be made"))
+                        self._failed.add(path)
+                        continue
                     if self._folder < 0:
                         self._open()
                     try:
-                        self._make(path, node, links.get(path))
+                        self._make(path, node, anchor)
                     except OSError as error:
                         failures.append((path, error.strerror or str(error)))
                         self._failed.add(path)

@@ -121,6 +121,22 @@ def test_damaged_content_is_named_and_all_that_was_staged_goes(staged: Staged) -
     assert staged.names() == []
 
 
+def test_other_name_of_a_file_that_could_not_be_staged_is_none_of_what_stands_there(staged: Staged) -> None:
+    present = staged.root / "f"
+    present.write_text("another file")
+    before = present.stat()
+    damaged = Node("file", 0o644, "0" * 64, 3)
+    targets: dict[TreePath, Node | None] = {("f",): damaged, ("g",): damaged, ("h",): staged.file("h")}
+    (file, why), (name, because) = staged.stage.prepare(targets, {("g",): ("f",)})
+    assert (file, name) == (("f",), ("g",))
+    assert "is gone" in why
+    assert because == "the file that it is another name of could not be made"
+    after = present.stat()
+    assert (after.st_ctime_ns, after.st_nlink) == (before.st_ctime_ns, 1)
+    assert not staged.land(("g",))
+    assert not (staged.root / "g").exists()
+
+
 def test_folder_around_it_that_is_gone_is_met_before_the_switch(staged: Staged) -> None:
     assert staged.stage.prepare({("no", "f"): staged.file("x")}) == [
         (("no", "f"), "No such file or directory")
