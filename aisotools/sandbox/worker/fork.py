@@ -540,7 +540,8 @@ class ForkPoint:
             tree.die_with_parent()
             open_apart(state.files)
             channel.send("copying")
-            # Hooks stay missed: what they write would be no part of any call, and here nobody needs them.
+            # Hooks stay missed: what they write would be no part of any call. A lock that one of them gives
+            # back stays held, and the host gives up a copy that waits for it.
             self.hooks.release()
             channel.send("copied", {"lost": write_variables(self.namespace, self.hidden, file)})
             # The host asks the kernel who sent this, which takes a living process. It ends us when it has

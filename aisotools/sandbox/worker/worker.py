@@ -284,7 +284,7 @@ class Worker:
             call.is_answered = True
             self._tasks[number].cancel()
         # What user code has left goes on between two calls. It must not meet locks and pools of threads that
-        # are missing here. Where it has left nothing, the next call does this, and what it prints is that's.
+        # are missing here. Where it has left nothing, the next call does this, and has the output of it.
         if self._forks is not None and (loop.has_work() or self._has_signal_handlers()):
             with contextlib.suppress(KeyboardInterrupt):  # the rest is for the next call
                 self._is_catching_up = True
