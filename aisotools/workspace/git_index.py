@@ -28,6 +28,7 @@ _HEADER_BYTES = 12
 _BYTES_BEFORE_MODE = 24  # of an entry: its times, device and inode
 _BYTES_AFTER_MODE = 12  # its user, group and size
 _EXTENDED = 0x4000
+_LINKED_COMMIT = 0o160000
 _COMPUTED = frozenset({b"TREE", b"UNTR", b"FSMN", b"EOIE", b"IEOT"})
 """Extensions that git computes again: cached trees, untracked files, a file monitor's state, and offsets."""
 
@@ -63,6 +64,19 @@ def is_refreshed(one: bytes, other: bytes) -> bool:
         return first.extensions() == second.extensions()
     except (ValueError, IndexError):
         return False
+
+
+def list_objects(data: bytes) -> list[str]:
+    """Return the names of the objects that an index keeps alive: all but commits of other repositories.
+
+    Raises:
+        ValueError: If it is larger than `MAX_BYTES`, or of a format that is not known.
+        IndexError: If it ends in between.
+    """
+    if len(data) > MAX_BYTES:
+        raise ValueError("it is too large")
+    entries = _Index(data, _hash_of(data)().digest_size).entries()
+    return [digest.hex() for mode, digest, *_ in entries if int.from_bytes(mode, "big") != _LINKED_COMMIT]
 
 
 def _hash_of(data: bytes) -> Callable[..., hashlib._Hash]:

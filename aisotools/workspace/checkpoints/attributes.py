@@ -322,3 +322,21 @@ def set_special_attributes(parent: int, name: str, node: Node, owner: tuple[int,
         times = status.st_atime_ns, node.mtime_ns
         os.utime(name, ns=times, dir_fd=parent, follow_symlinks=False)
     return lost
+
+
+def has_other_attributes(
+    store: ContentStore, current: Node | None, before: Node | None, after: Node | None
+) -> bool:
+    """Return whether a file has a mode or extended attributes that it had neither before nor after.
+
+    Raises:
+        WorkspaceError: If the extended attributes of one are no longer stored.
+    """
+    if current is None or not current.is_file:
+        return False
+    known = [node for node in (before, after) if node is not None and node.is_file]
+    return bool(known) and not any(
+        current.mode & 0o777 == node.mode & 0o777
+        and (node.mtime_ns is None or has_xattrs_of(current, node, store))
+        for node in known
+    )

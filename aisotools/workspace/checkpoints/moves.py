@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -172,7 +172,7 @@ def plan_trees(
     force: bool = False,
     found: Mapping[str, str] | None = None,
     rest: Sequence[Checkpoint] = (),
-    restamped: dict[int, int] | None = None,
+    restamped: dict[int, set[int]] | None = None,
     token: str = "",
 ) -> list[tuple[TrackedTree, RestorePlan]]:
     """Return what undo or redo of some steps has to do in each tree that they changed.
@@ -551,7 +551,7 @@ def find_stuck(
     moved: UndoResult,
     plans: Sequence[tuple[TrackedTree, RestorePlan]],
     spared: Iterable[str] = (),
-    restamped: Mapping[int, int] = MappingProxyType({}),
+    restamped: Mapping[int, AbstractSet[int]] = MappingProxyType({}),
 ) -> tuple[tuple[str, str], ...]:
     """Return the paths that are not as before a move that was taken back, each with its state.
 

@@ -12,8 +12,9 @@ from itertools import repeat
 
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.workspace.checkpoints.attributes import has_xattrs_of
+from aisotools.workspace.checkpoints.attributes import has_other_attributes
 from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship, JointAuthorship
+from aisotools.workspace.checkpoints.git_conflicts import NEEDS_OBJECTS, find_needing
 from aisotools.workspace.checkpoints.staging import Failure
 from aisotools.workspace.checkpoints.steps import Direction, Return
 from aisotools.workspace.checkpoints.store import Store
@@ -23,6 +24,7 @@ from aisotools.workspace.checkpoints.tree import (
     NodeChange,
     TreePath,
     TreeReader,
+    missing_folders,
     plan_links,
     take_links,
 )
@@ -111,7 +113,7 @@ class RestorePlan:
     anchors: Mapping[FileGroup, TreePath] = field(default_factory=dict, compare=False)
     keeps_set_ids: bool = field(default=False, compare=False)
     moves_unstored: bool = field(default=False, compare=False)
-    restamped: dict[int, int] = field(default_factory=dict, compare=False, repr=False)
+    restamped: dict[int, set[int]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def touched(self) -> AbstractSet[TreePath]:
@@ -191,7 +193,7 @@ def plan_restore(
     force: bool = False,
     found: str = "",
     placed: Placed | None = None,
-    restamped: dict[int, int] | None = None,
+    restamped: dict[int, set[int]] | None = None,
     is_kept: IsKept = holds_nothing,
 ) -> RestorePlan:
     """Plan the way from what is there now over `hops`, each from one tree to another.
@@ -237,7 +239,14 @@ def plan_restore(
     if not all(root for hop in hops for root in hop):
         return RestorePlan(missing=(((), "its files were not covered: there were too many of them"),))
     way = _Way(
-        store, now, direction=direction, is_resumed=is_resumed, force=force, found=found, placed=placed
+        store,
+        now,
+        direction=direction,
+        is_resumed=is_resumed,
+        force=force,
+        found=found,
+        placed=placed,
+        is_kept=is_kept,
     )
     way.restamped = {} if restamped is None else restamped
     for (start, end), authorship, others_beside, back in zip(
@@ -246,8 +255,10 @@ def plan_restore(
         way.add_hop(start, end, authorship, others_beside, back)
     way.add_missing_folders()
     way.spare_added()
+    if any("objects" in path for path in way.targets):
+        way.contest_git()
     way.accept_overridden()
-    return way.plan(tree, looked_ns, is_kept)
+    return way.plan(tree, looked_ns)
 
 
 class _Way:
@@ -263,21 +274,24 @@ class _Way:
         force: bool,
         found: str,
         placed: Placed | None,
+        is_kept: IsKept,
     ) -> None:
+        self._is_kept = is_kept
         self._store, self._reader, self._now = store, TreeReader(store), now
         self._direction, self._is_resumed, self._force = direction, is_resumed, force
         self._found, self._placed = found, placed
         self._count, self._end = 0, ""
         self._present: dict[TreePath, Node | None] = {}
-        self._targets: dict[TreePath, Node | None] = {}
+        self.targets: dict[TreePath, Node | None] = {}
         self._contested: dict[TreePath, str] = {}
         self._others: dict[TreePath, str] = {}
         self._unseen: dict[TreePath, str] = {}  # paths of which not even the present state is known
         self._hides: dict[TreePath, str] = {}
         self._timed: set[TreePath] = set()
         self._covered: set[TreePath] = set()
+        self._first_hops: dict[TreePath, int] = {}
         self._left: dict[TreePath, Node | None] = {}  # what a forced undo has left that is redone
-        self.restamped: dict[int, int] = {}
+        self.restamped: dict[int, set[int]] = {}
 
     def add_hop(
         self,
@@ -297,13 +311,7 @@ class _Way:
             changes = self._changes_back(start, back, timed)
             self._timed |= timed
         self._count, self._end = self._count + 1, end if back is None else back.end
-        unkept: set[TreePath] = set()
         for path, change in changes.items():
-            after = change[1]
-            if after is not None and after.kind == "unkept":
-                unkept.add(path)
-            elif after is None and not unkept.isdisjoint(_around(path)):
-                continue  # what this folder is to hold was never known, so nothing in it is too much
             self._add(path, change, start, authorship, beside)
 
     def _add_time(
@@ -376,10 +384,10 @@ class _Way:
     ) -> None:
         """Add one path that a hop changes, if it is not left to somebody else."""
         before, after = change
-        targets, others = self._targets, self._others
+        targets, others = self.targets, self._others
         current = targets[path] if path in targets else self._reader.lookup(self._now, path)
-        if current is not None and current.kind == "unkept" and path not in targets:
-            current = self._without_restamp(current, before, after)
+        if current is not None and current.kind == "unkept":
+            current = self._without_restamp(current, before, after, is_planned=path in targets)
         if self._placed is not None and (
             not _is_of_move(path, current, after, self._placed) or not others.keys().isdisjoint(_around(path))
         ):
@@ -416,10 +424,11 @@ class _Way:
         elif author != "call" and self._direction == "undo" and not self._is_resumed:
             why = _CHANGED_BY_OTHERS if author == "others" else _CHANGED_BY_ANYBODY
             self._contested.setdefault(path, why)
-        elif is_known and not self._is_resumed and _has_other_attributes(self._store, current, before, after):
+        elif is_known and not self._is_resumed and has_other_attributes(self._store, current, before, after):
             # Power loss: of what the call itself had set, any part may be gone when a restore is resumed.
             self._contested.setdefault(path, _ATTRIBUTES_SINCE)
         targets[path] = after
+        self._first_hops.setdefault(path, self._count)
         for node in (before, current):
             if node is not None and node.is_unreadable and after is not None and after.kind == "folder":
                 self._hides[path] = node.why_unkept
@@ -436,14 +445,22 @@ class _Way:
         except WorkspaceError:
             return False  # what is not stored cannot be compared
 
-    def _without_restamp(self, current: Node, *known: Node | None) -> Node:
-        """Return what is known of an entry that has only got another change time since, by a move."""
+    def _without_restamp(self, current: Node, *known: Node | None, is_planned: bool) -> Node:
+        """Return what is known of an entry that has only got another change time by a move.
+
+        Args:
+            current: The entry.
+            known: What is known of it.
+            is_planned: Whether it is what the hop before leads to, and so may be the older of the two.
+        """
         # Crash: which times a restore has given that was cut short, nobody knows any more.
         changed = None if self._is_resumed else self.restamped
         for node in known:
-            if node is not None and current.is_restamped(node, changed):
+            if node is None:
+                continue
+            if current.is_restamped(node, changed) or (is_planned and node.is_restamped(current, changed)):
                 inode, time = current.stamp_times
-                self.restamped[inode] = time
+                self.restamped.setdefault(inode, set()).add(time)
                 return node
         return current
 
@@ -459,7 +476,10 @@ class _Way:
             if node.kind == "unkept":
                 if node.is_unreadable and around in self._present:
                     self._covered.add(path)
-                return None if self._reader.lookup(start, around) == node else node
+                if self._first_hops.get(around, self._count) < self._count:
+                    return None  # what the hop before leads to is known
+                known = self._reader.lookup(start, around)
+                return None if known in {node, self._without_restamp(node, known, is_planned=False)} else node
         return None
 
     def _why_unknown(
@@ -475,47 +495,70 @@ class _Way:
 
     def add_missing_folders(self) -> None:
         """Add the folders around targets that no hop has changed, and that are gone."""
-        for path, node in _missing_folders(self._reader, self._now, self._end, self._targets).items():
-            self._present[path], self._targets[path] = None, node
+        for path, node in missing_folders(self._reader, self._now, self._end, self.targets).items():
+            self._present[path], self.targets[path] = None, node
             if not self._is_resumed:
                 self._contested.setdefault(path, _REMOVED_SINCE)
 
     def spare_added(self) -> None:
-        """Contest what no hop knows in folders that are to be removed."""
+        """Leave what the way ends at without knowing it; contest what no hop knows in what is to be removed.
+
+        What was not kept is not brought back, so a folder in its place stays, with all in it: what it is to
+        hold is not known, and nothing in it is too much.
+        """
         holding: set[TreePath] = set()
-        for path, target in self._targets.items():
+        missing = {
+            path: target
+            for path, target in self.targets.items()
+            if target is not None and target.kind in {"unkept", "other"} and not self._is_kept(path, target)
+        }
+        if missing:
+            # A socket or device holds nothing.
+            unknown = {path for path, target in missing.items() if target.kind == "unkept"}
+            for path in [*self.targets.keys(), *self._others.keys()]:
+                if not unknown.isdisjoint(_around(path)):
+                    for paths in (self.targets, self._contested, self._others):
+                        paths.pop(path, None)
+        for path, target in self.targets.items():
             current = self._present[path]
-            # What was not kept is not brought back, so the folder in its place stays, with all in it.
-            is_removed = target is None or target.kind not in {"folder", "unkept", "other"}
+            is_removed = path not in missing and (target is None or target.kind != "folder")
             if current is not None and current.kind == "folder" and is_removed:
                 for name in self._reader.of(current):
-                    if self._targets.get((*path, name), current) is not None:
+                    if self.targets.get((*path, name), current) is not None:
                         self._contested[*path, name] = _ADDED_SINCE
                         if self._placed is not None:
                             holding.update((*path, name)[:end] for end in range(1, len(path) + 1))
-        for path in holding & self._targets.keys():
+        for path in holding & self.targets.keys():
             self._others[path] = _ADDED_TO
-            del self._targets[path]
+            del self.targets[path]
+
+    def contest_git(self) -> None:
+        """Contest what somebody else has added to a repository of git, and that needs what is removed."""
+        if self._placed is None and not self._is_resumed:
+            for path in find_needing(self._store, self._now, self._end, self.targets):
+                self._contested.setdefault(path, NEEDS_OBJECTS)
 
     def accept_overridden(self) -> None:
-        """Contest nothing that a restore that was cut short has put there, or had found to replace."""
-        if not self._is_resumed:
-            return
-        for path in [*self._contested]:
+        """Contest nothing that is as the way leads to, or that a restore that was cut short had found."""
+        for path, why in [*self._contested.items()]:
+            if not self._is_resumed:
+                node, target = self._present.get(path), self.targets.get(path, _UNSEEN)
+                if why == _CHANGED_SINCE and (node == target or _are_folders((node, target))):
+                    del self._contested[path]
+                continue
             now = self._reader.lookup(self._now, path)
-            is_done = path in self._targets and is_same(now, self._targets[path])
+            is_done = path in self.targets and is_same(now, self.targets[path])
             if is_done or (self._found and is_same(now, self._reader.lookup(self._found, path))):
                 del self._contested[path]
 
-    def plan(self, tree: TrackedTree, looked_ns: int, is_kept: IsKept) -> RestorePlan:
+    def plan(self, tree: TrackedTree, looked_ns: int) -> RestorePlan:
         """Return the plan.
 
         Args:
             tree: Shows the paths.
             looked_ns: When it was looked what is there.
-            is_kept: Returns whether what is not stored can be put back.
         """
-        reader, targets, present = self._reader, self._targets, self._present
+        reader, targets, present = self._reader, self.targets, self._present
         if self._count > 1:  # else all targets are of that tree
             take_links(reader, self._end, targets)
         right, groups, anchors = plan_links(reader, self._now, self._end, targets, present)
@@ -528,7 +571,7 @@ class _Way:
             groups=groups,
             unseen=self._unseen,
             end=self._end,
-            is_kept=is_kept,
+            is_kept=self._is_kept,
         )
         return replace(
             plan,
@@ -578,42 +621,6 @@ def _is_no_folder(node: Node | None) -> bool:
 def _around(path: TreePath) -> Iterator[TreePath]:
     """Yield the paths of the folders around a path, the outermost first."""
     return (path[:length] for length in range(1, len(path)))
-
-
-def _has_other_attributes(
-    store: Store, current: Node | None, before: Node | None, after: Node | None
-) -> bool:
-    """Return whether a file has a mode or extended attributes that it had neither before nor after.
-
-    Raises:
-        WorkspaceError: If the extended attributes of one are no longer stored.
-    """
-    if current is None or not current.is_file:
-        return False
-    known = [node for node in (before, after) if node is not None and node.is_file]
-    return bool(known) and not any(
-        current.mode & 0o777 == node.mode & 0o777
-        and (node.mtime_ns is None or has_xattrs_of(current, node, store))
-        for node in known
-    )
-
-
-def _missing_folders(
-    reader: TreeReader, now: str, end: str, targets: Mapping[TreePath, Node | None]
-) -> dict[TreePath, Node]:
-    """Return the folders around targets that no hop has changed, and that are gone."""
-    missing: dict[TreePath, Node] = {}
-    known: set[TreePath] = {()}
-    for path, target in targets.items():
-        around = path[:-1]
-        while target is not None and around not in known:
-            known.add(around)
-            if around not in targets and reader.lookup(now, around) is None:
-                node = reader.lookup(end, around)
-                if node is not None and node.kind == "folder":
-                    missing[around] = node
-            around = around[:-1]
-    return missing
 
 
 def _build_plan(

@@ -90,7 +90,7 @@ class Switcher:
         covered: AbstractSet[TreePath] = frozenset(),
         *,
         keep: Callable[[TreePath, str, int], os.stat_result] | None = None,
-        restamped: dict[int, int] | None = None,
+        restamped: dict[int, set[int]] | None = None,
     ) -> None:
         """Switch nothing yet.
 
@@ -104,7 +104,7 @@ class Switcher:
                 replaced.
             keep: Takes what came out of a path and is not stored, by its name in an open folder, and returns
                 its status; without it that is deleted like everything else. An `OSError` if it cannot.
-            restamped: Gets the change times of what is not stored and has got another one by this, by inode.
+            restamped: Gets the change times that this gives to what is not stored, by inode.
         """
         self._covered = covered
         self._keep, self._restamped = keep, {} if restamped is None else restamped
@@ -290,7 +290,7 @@ class Switcher:
 
     def note_restamped(self, status: os.stat_result) -> None:
         """Note that what is not stored has this change time by a step of ours."""
-        self._restamped[status.st_ino] = status.st_ctime_ns
+        self._restamped.setdefault(status.st_ino, set()).add(status.st_ctime_ns)
 
     def take_tree(self, path: TreePath, aside: str, parent: int) -> None:
         """Rename what is removed with all that it holds to another name in its folder.
@@ -318,8 +318,8 @@ class Switcher:
         """Return whether a status is certainly that of what the plan has seen."""
         # Race: a change within the same tick of the clock has the same stamp.
         is_old = status.st_ctime_ns < self._looked_ns
-        ours = self._touched.get(status.st_ino), self._restamped.get(status.st_ino)
-        if not is_old and status.st_ctime_ns in ours:
+        is_ours = self._touched.get(status.st_ino) == status.st_ctime_ns
+        if not is_old and (is_ours or status.st_ctime_ns in self._restamped.get(status.st_ino, ())):
             is_old = has_stamp(status, node)
         return is_old and looks_like(status, node)
 
@@ -338,7 +338,7 @@ class Switcher:
             if place >= 0 and _is_same(before, after := os.fstat(place)):
                 self._touched[after.st_ino] = after.st_ctime_ns
                 if after.st_ino in self._restamped:
-                    self._restamped[after.st_ino] = after.st_ctime_ns
+                    self.note_restamped(after)
         finally:
             if place >= 0:
                 os.close(place)

@@ -74,7 +74,7 @@ class Mover:
         """
         self._store, self._trees, self._timeline, self._due = store, trees, timeline, due
         self._rescan, self._note = rescan, note
-        self._restamped: dict[int, int] = {}  # see `plan_restore`
+        self._restamped: dict[int, set[int]] = {}  # see `plan_restore`
 
     def move(
         self,
@@ -440,7 +440,10 @@ class Mover:
                 "Make it possible to change that, and try again; an undo or redo with force=True leaves it."
             )
         if self._timeline.moving is not None:
-            self._end_move(moving["token"])
+            # What it has kept beside the files is put back by nobody any more.
+            self._end_move(moving["token"], [tree.key for tree in self._trees] if failed else ())
+            if failed:
+                self.sweep_left()
         if not failed:
             self._note(describe_completed(moved))
         return failed

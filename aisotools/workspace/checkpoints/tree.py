@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set as AbstractSet
 from typing import Literal, NamedTuple, Protocol
 
 from aisotools.core.concurrency import sorted_in_runs
@@ -79,7 +79,7 @@ class Node(NamedTuple):
         """True for an `unkept` folder of which any change shows, at whatever depth below it."""
         return self.kind == "unkept" and self.content.count(";") > 1
 
-    def is_restamped(self, other: Node, changed: Mapping[int, int] | None) -> bool:
+    def is_restamped(self, other: Node, changed: Mapping[int, AbstractSet[int]] | None) -> bool:
         """Return whether this is another `unkept` entry that has only got another change time since.
 
         Args:
@@ -92,7 +92,7 @@ class Node(NamedTuple):
         if mine != its or self.is_sealed or not self.has_change_time:
             return False
         inode, time = self.stamp_times
-        return changed is None or changed.get(inode) == time
+        return changed is None or time in changed.get(inode, ())
 
     @property
     def has_change_time(self) -> bool:
@@ -647,3 +647,21 @@ def unkept_node(reason: str, status: os.stat_result, digest: str = "") -> Node:
     """
     seal = f";{digest}" if digest else ""
     return Node("unkept", status.st_mode & 0o777, f"{reason};{stamp_text(status)}{seal}")
+
+
+def missing_folders(
+    reader: TreeReader, now: str, end: str, targets: Mapping[TreePath, Node | None]
+) -> dict[TreePath, Node]:
+    """Return the folders around targets that no hop has changed, and that are gone."""
+    missing: dict[TreePath, Node] = {}
+    known: set[TreePath] = {()}
+    for path, target in targets.items():
+        around = path[:-1]
+        while target is not None and around not in known:
+            known.add(around)
+            if around not in targets and reader.lookup(now, around) is None:
+                node = reader.lookup(end, around)
+                if node is not None and node.kind == "folder":
+                    missing[around] = node
+            around = around[:-1]
+    return missing

@@ -1,0 +1,215 @@
+"""A person adds to a repository what needs the objects of a call that is undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aisotools.workspace.checkpoints import git_conflicts
+from aisotools.workspace.checkpoints.git_conflicts import NEEDS_OBJECTS
+from aisotools.workspace.checkpoints.moves import UndoResult
+from aisotools.workspace.checkpoints.timeline import Checkpoints
+from tests.waiting import file_times_advance
+from tests.workspace.test_git_index import git, needs_git
+
+pytestmark = needs_git
+
+
+def commit(root: Path, name: str = "a") -> None:
+    (root / name).write_text(f"{name} again")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "another")
+
+
+def commit_and_pack(root: Path) -> None:
+    commit(root)
+    git(root, "gc", "-q", "--prune=now")
+
+
+def stash(root: Path) -> None:
+    (root / "b").write_text("work")
+    git(root, "stash")
+
+
+def stash_twice(root: Path) -> None:
+    stash(root)
+    git(root, "reset", "-q", "--hard", "HEAD")
+    (root / "b").write_text("other work")
+    git(root, "stash")
+    git(root, "stash", "drop", "-q", "stash@{1}")
+
+
+def commit_on_branch(root: Path) -> None:
+    """Leave the branch of the call, its index and its files as they were."""
+    tree = git(root, "rev-parse", "HEAD^{tree}").strip()
+    new = git(root, "commit-tree", "-p", "HEAD", "-m", "on top", tree).strip()
+    newer = git(root, "commit-tree", "-p", new, "-m", "on top of that", tree).strip()
+    git(root, "update-ref", "refs/heads/other", newer)
+
+
+def commit_old_tree(root: Path) -> None:
+    tree = git(root, "rev-parse", "HEAD~1^{tree}").strip()
+    new = git(root, "commit-tree", "-p", "HEAD~1", "-m", "beside", tree).strip()
+    git(root, "update-ref", "refs/heads/other", new)
+
+
+def commit_call_file(root: Path) -> None:
+    """Make a commit that has nothing of the call but a file's content."""
+    blob = git(root, "rev-parse", "HEAD:a").strip()
+    tree = git(root, "mktree", text=f"100644 blob {blob}\tcopied\n").strip()
+    new = git(root, "commit-tree", "-m", "alone", tree).strip()
+    git(root, "update-ref", "refs/heads/other", new)
+
+
+def detach(root: Path) -> None:
+    git(root, "checkout", "-q", "--detach")
+
+
+def add_worktree(root: Path) -> None:
+    git(root, "worktree", "add", "-q", "--detach", "../beside")
+
+
+def remove_branch(root: Path) -> None:
+    git(root, "branch", "keep")
+    git(root, "branch", "-D", "keep")
+
+
+NEEDING: dict[str, Callable[[Path], object]] = {
+    "a branch": lambda root: git(root, "branch", "keep"),
+    "a tag": lambda root: git(root, "tag", "keep"),
+    "a tag with a text": lambda root: git(root, "tag", "-a", "-m", "text", "keep"),
+    "another kind of reference": lambda root: git(root, "update-ref", "refs/notes/x", "HEAD"),
+    "a packed branch": lambda root: (git(root, "branch", "keep"), git(root, "pack-refs", "--all")),
+    "a stash": stash,
+    "another stash": stash_twice,
+    "a commit on top": commit_on_branch,
+    "a commit with one of its files": commit_call_file,
+    "a detached head": detach,
+    "a worktree": add_worktree,
+}
+OTHERS: dict[str, Callable[[Path], object]] = {
+    "nothing": lambda _root: None,
+    "status": lambda root: git(root, "status"),
+    "a branch of the old commit": lambda root: git(root, "branch", "keep", "HEAD~1"),
+    "a tag of the old commit": lambda root: git(root, "tag", "-a", "-m", "text", "keep", "HEAD~1"),
+    "a commit beside": commit_old_tree,
+    "a symbolic reference": lambda root: git(root, "symbolic-ref", "refs/heads/x", "refs/heads/main"),
+    "a branch that was removed": lambda root: (
+        git(root, "branch", "keep"),
+        git(root, "branch", "-D", "keep"),
+    ),
+}
+
+
+class Repository:
+    """A repository in which a call has made a commit."""
+
+    def __init__(self, top: Path, call: Callable[[Path], object] = commit) -> None:
+        self.root = top / "workspace"
+        self.root.mkdir()
+        git(self.root, "init", "-q", "-b", "main")
+        for name in ("a", "b"):
+            (self.root / name).write_text(name)
+        commit(self.root, "c")
+        self.chain = Checkpoints(self.root, top / "store")
+        self.chain.begin("1", "tool", "s")
+        call(self.root)
+        self.chain.end("1")
+        file_times_advance()
+
+    def undo(self, count: int = 1, *, force: bool = False) -> UndoResult:
+        steps = list(self.chain.steps)[: -count - 1 : -1]
+        return self.chain.move("undo", steps, force=force)
+
+
+@pytest.mark.parametrize("call", [commit, commit_and_pack])
+@pytest.mark.parametrize("what", NEEDING)
+def test_reference_to_objects_of_a_call_is_a_conflict(
+    tmp_path: Path, what: str, call: Callable[[Path], object]
+) -> None:
+    repository = Repository(tmp_path, call)
+    NEEDING[what](repository.root)
+    refused = repository.undo()
+    assert not refused.done
+    assert refused.conflicts
+    git(repository.root, "fsck", "--strict", "--no-reflogs")
+
+
+@pytest.mark.parametrize("what", ["a branch", "a tag with a text", "a commit on top", "a packed branch"])
+def test_reason_names_the_reference(tmp_path: Path, what: str) -> None:
+    repository = Repository(tmp_path)
+    NEEDING[what](repository.root)
+    reasons = dict(repository.undo().conflicts)
+    names = {path for path, why in reasons.items() if why == NEEDS_OBJECTS}
+    assert names
+    assert all(name.startswith((".git/refs/", ".git/packed-refs")) for name in names)
+    assert repository.undo(force=True).done
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_work_that_needs_no_objects_of_a_call_is_no_conflict(tmp_path: Path, what: str) -> None:
+    repository = Repository(tmp_path)
+    OTHERS[what](repository.root)
+    assert repository.undo().done
+    git(repository.root, "fsck", "--strict", "--no-reflogs")
+    assert git(repository.root, "status", "--short") == ""
+    assert (repository.root / "a").read_text() == "a"
+
+
+def test_branch_of_an_earlier_call_is_a_conflict_of_an_undo_of_both(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    git(repository.root, "branch", "keep")
+    file_times_advance()
+    repository.chain.begin("2", "tool", "s")
+    commit(repository.root, "b")
+    repository.chain.end("2")
+    file_times_advance()
+    assert [path for path, _ in repository.undo(2).conflicts] == [".git/refs/heads/keep"]
+    assert repository.undo(1).done
+    git(repository.root, "fsck", "--strict", "--no-reflogs")
+
+
+def test_file_that_is_staged_with_a_content_of_the_call_is_a_conflict(tmp_path: Path) -> None:
+    """The object is there already, so nothing but the index is written."""
+
+    def store_blob(root: Path) -> None:
+        (root / "new").write_text("content")
+        git(root, "hash-object", "-w", "new")
+
+    repository = Repository(tmp_path, store_blob)
+    git(repository.root, "add", "new")
+    assert [path for path, _ in repository.undo().conflicts] == [".git/index"]
+
+
+def test_more_objects_than_are_followed_count_as_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = Repository(tmp_path)
+    commit_old_tree(repository.root)
+    monkeypatch.setattr(git_conflicts, "_MOST_OBJECTS", 1)
+    assert [path for path, _ in repository.undo().conflicts] == [".git/refs/heads/other"]
+
+
+@pytest.mark.parametrize("data", [b"", b"no object", b"\x78\x9c\x03\x00\x00\x00\x00\x01", bytes(100)])
+def test_object_that_cannot_be_read_counts_as_one_that_needs_them(tmp_path: Path, data: bytes) -> None:
+    repository = Repository(tmp_path)
+    name = "ab" + "cd" * 19
+    place = repository.root / ".git" / "objects" / name[:2]
+    place.mkdir(exist_ok=True)
+    (place / name[2:]).write_bytes(data)
+    (repository.root / ".git" / "refs" / "heads" / "other").write_text(f"{name}\n")
+    assert [path for path, _ in repository.undo().conflicts] == [".git/refs/heads/other"]
+
+
+def test_folder_of_another_kind_is_no_repository(tmp_path: Path) -> None:
+    def work(root: Path) -> None:
+        for name in ("objects/ab/cd", "other/objects/ef/gh"):
+            (root / name).parent.mkdir(parents=True)
+            (root / name).write_text("a model")
+
+    repository = Repository(tmp_path, work)
+    (repository.root / "refs").mkdir()
+    (repository.root / "refs" / "list").write_text("ab" * 20)
+    assert repository.undo().done
