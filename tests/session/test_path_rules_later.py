@@ -699,10 +699,9 @@ for _ in range(200):
         break
 """
     await call(session, "python", {"code": code})
-    following = (await call(session, "python", {"code": "print(1)"})).content
-    assert following.startswith("1")
-    # Race: where a look finds it in the moment in which it is there, nobody can tell who has made it.
-    assert following.count("had been replaced") <= 1
-    again = (await call(session, "python", {"code": "print(2)"})).content
-    assert again.startswith("2")
-    assert "had been replaced" not in again
+    # Race: where a look finds it in the moment in which it is there, nobody can tell who has made it. The
+    # first call after that look says so, and on a busy machine the next call may have begun before it.
+    results = [(await call(session, "python", {"code": f"print({n})"})).content for n in range(4)]
+    assert [result[0] for result in results] == ["0", "1", "2", "3"]
+    assert "".join(results).count("had been replaced") <= 1
+    assert "had been replaced" not in results[-1]
