@@ -290,9 +290,11 @@ class Case:
         moved = None
         if self.act == "revert":
             moved = chain.move("undo", chain.steps[-1:])
-            # What was written within a tick of the clock is looked at again: how much depends on the time.
+            # What was written within a tick of the clock is looked at and synced again: how much that is
+            # depends on the time.
             file_times_advance()
             chain.snapshot()
+            chain.sync()
         faults.arm()
         try:
             if moved is not None:
