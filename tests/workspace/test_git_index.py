@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from aisotools.workspace import git_index
 from aisotools.workspace.checkpoints.timeline import Checkpoints
-from aisotools.workspace.git_index import is_index, is_refreshed
+from aisotools.workspace.git_index import is_index, is_refreshed, list_objects
 
 GIT = shutil.which("git")
 needs_git = pytest.mark.skipif(GIT is None, reason="git is not installed")
@@ -97,6 +97,18 @@ def test_index_that_a_status_has_written_anew_is_the_same(
     git(tmp_path / "repo", "config", "core.untrackedCache", "true")
     git(tmp_path / "repo", "status")
     assert is_refreshed(before, index.read_bytes()), "with further extensions"
+
+
+@needs_git
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_index_lists_the_objects_of_its_files(tmp_path: Path, version: int) -> None:
+    index = make(tmp_path / "repo", version)
+    git(tmp_path / "repo", "update-index", "--add", "--cacheinfo", f"160000,{'a' * 40},linked")
+    listed = git(tmp_path / "repo", "ls-files", "--stage").splitlines()
+    expected = [line.split()[1] for line in listed if not line.startswith("160000")]
+    assert list_objects(index.read_bytes()) == expected
+    with pytest.raises((ValueError, IndexError)):
+        list_objects(index.read_bytes()[:-1])
 
 
 @needs_git

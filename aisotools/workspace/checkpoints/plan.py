@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import repeat
+from types import MappingProxyType
 
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import WorkspaceError
@@ -31,7 +32,7 @@ from aisotools.workspace.checkpoints.tree import (
 from aisotools.workspace.checkpoints.trees import TrackedTree
 from aisotools.workspace.dirfd import file_time
 from aisotools.workspace.git_index import MAX_BYTES, is_index, is_refreshed
-from aisotools.workspace.workspace import is_partial_file
+from aisotools.workspace.workspace import TEMPORARY, is_partial_file
 
 Reasons = tuple[tuple[str, str], ...]
 """Paths as text, each with a reason."""
@@ -194,6 +195,7 @@ def plan_restore(
     found: str = "",
     placed: Placed | None = None,
     restamped: dict[int, set[int]] | None = None,
+    left_behind: Placed = MappingProxyType({}),
     is_kept: IsKept = holds_nothing,
 ) -> RestorePlan:
     """Plan the way from what is there now over `hops`, each from one tree to another.
@@ -226,6 +228,8 @@ def plan_restore(
             else is now, somebody else has put it there since; that stays, and so do all other paths.
         restamped: Change times that earlier moves have given to what is not stored, by inode: what differs
             in that alone was changed by nobody.
+        left_behind: What earlier moves have left at a path since it is not stored, or what should be there is
+            not: that was changed by nobody since.
         is_kept: Returns whether what is not stored was kept when it was replaced, and can be put back.
     """
     looked_ns = file_time()
@@ -249,13 +253,14 @@ def plan_restore(
         is_kept=is_kept,
     )
     way.restamped = {} if restamped is None else restamped
+    way.left_behind = left_behind
     for (start, end), authorship, others_beside, back in zip(
         hops, authorships or repeat(UNKNOWN), beside or repeat({}), returns or repeat(None), strict=False
     ):
         way.add_hop(start, end, authorship, others_beside, back)
     way.add_missing_folders()
     way.spare_added()
-    if any("objects" in path for path in way.targets):
+    if any("objects" in path or "refs" in path for path in way.targets):
         way.contest_git()
     way.accept_overridden()
     return way.plan(tree, looked_ns)
@@ -292,6 +297,7 @@ class _Way:
         self._first_hops: dict[TreePath, int] = {}
         self._left: dict[TreePath, Node | None] = {}  # what a forced undo has left that is redone
         self.restamped: dict[int, set[int]] = {}
+        self.left_behind: Placed = {}
 
     def add_hop(
         self,
@@ -385,6 +391,8 @@ class _Way:
         """Add one path that a hop changes, if it is not left to somebody else."""
         before, after = change
         targets, others = self.targets, self._others
+        if self._placed is not None and before is not None and path[0].startswith(TEMPORARY):
+            return  # what the move that is taken back keeps
         current = targets[path] if path in targets else self._reader.lookup(self._now, path)
         if current is not None and current.kind == "unkept":
             current = self._without_restamp(current, before, after, is_planned=path in targets)
@@ -406,6 +414,7 @@ class _Way:
             hidden = self._find_hidden(start, path)
         known = [before, after, *([self._left[path]] if path in self._left else [])]
         is_known = hidden is None and any(is_same(current, node) for node in known)
+        is_known = is_known or (bool(self.left_behind) and path not in targets and self._is_left(path))
         is_known = is_known or (current is not None and is_index(path) and self._is_refreshed(current, known))
         # Where the content that is wanted is there again, only attributes would change. If nothing else has
         # changed in the step, it counts whose these are.
@@ -432,6 +441,14 @@ class _Way:
         for node in (before, current):
             if node is not None and node.is_unreadable and after is not None and after.kind == "folder":
                 self._hides[path] = node.why_unkept
+
+    def _is_left(self, path: TreePath) -> bool:
+        """Return whether what is at a path, or around it, is what an earlier move has left there."""
+        place = next((place for place in (*_around(path), path) if place in self.left_behind), None)
+        if place is None:
+            return False
+        now, left = self._reader.lookup(self._now, place), self.left_behind[place]
+        return now is left is None or (now and now[:1] + now[2:3]) == (left and left[:1] + left[2:3])
 
     def _is_refreshed(self, current: Node, known: Sequence[Node | None]) -> bool:
         """Return whether an index of git is what is known of it, but for the stamps of files."""
@@ -521,7 +538,10 @@ class _Way:
                         paths.pop(path, None)
         for path, target in self.targets.items():
             current = self._present[path]
-            is_removed = path not in missing and (target is None or target.kind != "folder")
+            is_folder = target is not None and target.kind == "folder"
+            if is_folder and current is not None and current.is_unreadable:
+                self._hides[path] = current.why_unkept
+            is_removed = path not in missing and not is_folder
             if current is not None and current.kind == "folder" and is_removed:
                 for name in self._reader.of(current):
                     if self.targets.get((*path, name), current) is not None:

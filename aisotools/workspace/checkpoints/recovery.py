@@ -154,6 +154,11 @@ def describe_completed(moved: UndoResult) -> str:
     """Return what became of an undo or redo that was cut short, in a sentence."""
     start = f"The {moved.direction} of {_names(moved.steps)}, which was cut short,"
     if not moved.failed:
+        if not moved.done:
+            names = summarize_names([f"{path or 'the workspace'} ({why})" for path, why in moved.missing])
+            return (
+                f"{start} had changed nothing yet, and was given up, since this cannot be changed: {names}."
+            )
         if moved.conflicts:
             spared = summarize_names([f"{path} ({why})" for path, why in moved.conflicts])
             return f"{start} was completed, but for what somebody else has changed: {spared}."

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
+from collections.abc import Callable, Collection, Iterable, Mapping, Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -136,11 +136,16 @@ def carry_out(
     )
     if not (is_whole and result.changed):
         with suppress(_Stopped):
-            work.run(targets, plan.links_of(targets), _times_of(store, plan))
+            work.run(
+                targets, plan.links_of(targets), _times_of(store, plan), [path for path, _ in plan.hidden]
+            )
     if stage is None:
         discard_stage(root, aside, token)
     return result
 
+
+_MOST_NAMED = 100
+_MAY_BE_THE_CALLS = "it was in a folder that could not be read, so that nobody can tell who has put it there"
 
 FolderTimes = Mapping[TreePath, tuple[Node, AbstractSet[str] | None]]
 """Folders that get their times back, each with its node and the names that it has to hold for that."""
@@ -266,6 +271,7 @@ class _Restore:
         self._root = root
         self._token = token
         self._temporaries = 0
+        self._hidden: frozenset[TreePath] = frozenset()
         self._unlocked: dict[TreePath, int] = {}  # folders that are open meanwhile, with their modes before
         self._result = result
 
@@ -274,8 +280,9 @@ class _Restore:
         targets: Mapping[TreePath, Node | None],
         links: Mapping[TreePath, TreePath],
         times: FolderTimes,
+        hidden: Collection[TreePath] = (),
     ) -> RestoreResult:
-        self._links = links
+        self._links, self._hidden = links, frozenset(hidden)
         folders = [path for path, node in targets.items() if node is not None and node.kind == "folder"]
         # Folders that not even their owner may use are opened first, the outermost first: their modes are
         # set in the end.
@@ -389,6 +396,8 @@ class _Restore:
             folder = open_below(self._root, path)
             try:
                 present = os.listdir(folder)  # noqa: PTH208 - a descriptor, no path
+                if self._hidden and names is not None:
+                    self._name_found(path, set(present) - names)
                 if names is None or names == set(present):
                     set_time(folder, node)
                     self._result.timed.append(path)
@@ -400,6 +409,18 @@ class _Restore:
             pass  # whatever keeps it from being there is named by the step that should have made it
         except OSError as error:
             self._result.left_out.append((path, f"it is back, but without its time: {error.strerror}"))
+
+    def _name_found(self, path: TreePath, found: AbstractSet[str]) -> None:
+        """Name what was found in a folder, if that or one around it could not be read before."""
+        if self._hidden.isdisjoint(path[:end] for end in range(1, len(path) + 1)):
+            return
+        named = {left[-1] for left, _ in self._result.left_out if left[:-1] == path}
+        names = sorted(found - named)
+        for name in names[:_MOST_NAMED]:
+            self._result.left_out.append(((*path, name), _MAY_BE_THE_CALLS))
+        if len(names) > _MOST_NAMED:
+            more = f"{len(names) - _MOST_NAMED:,} more of what it holds: {_MAY_BE_THE_CALLS}"
+            self._result.left_out.append((path, more))
 
     def _set_attributes(self, path: TreePath, node: Node | None) -> None:
         assert node is not None

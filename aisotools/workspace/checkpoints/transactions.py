@@ -35,7 +35,7 @@ from aisotools.workspace.checkpoints.moves import (
     plan_trees,
     refuse_unkept,
 )
-from aisotools.workspace.checkpoints.plan import RAN_BESIDE, Reasons, RestorePlan, plan_restore
+from aisotools.workspace.checkpoints.plan import RAN_BESIDE, Reasons, RestorePlan, is_same, plan_restore
 from aisotools.workspace.checkpoints.recovery import UNCERTAIN, describe_completed
 from aisotools.workspace.checkpoints.removal import sweep
 from aisotools.workspace.checkpoints.restore import lock_again
@@ -43,7 +43,7 @@ from aisotools.workspace.checkpoints.staging import switch_name, temporary_prefi
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline, group_overlapping
 from aisotools.workspace.checkpoints.store import RecordQueue, Store
 from aisotools.workspace.checkpoints.switching import put_back_displaced
-from aisotools.workspace.checkpoints.tree import TreeReader, is_whole
+from aisotools.workspace.checkpoints.tree import Node, TreePath, TreeReader, is_whole
 from aisotools.workspace.checkpoints.trees import TrackedTree, TrackedTrees
 
 _TICK_S = 0.01  # the longest tick of the clock by which files are stamped
@@ -75,6 +75,7 @@ class Mover:
         self._store, self._trees, self._timeline, self._due = store, trees, timeline, due
         self._rescan, self._note = rescan, note
         self._restamped: dict[int, set[int]] = {}  # see `plan_restore`
+        self._left_behind: dict[tuple[str, TreePath], Node | None] = {}  # the same
 
     def move(
         self,
@@ -174,7 +175,7 @@ class Mover:
             steps=moved.steps,
             restored=(),
             removed=(),
-            missing=(*moved.failed, *moved.changed),
+            missing=tuple(dict.fromkeys([*moved.failed, *moved.changed])),
             failed=moved.failed,
             changed=moved.changed,
             stuck=find_stuck(
@@ -248,6 +249,7 @@ class Mover:
             force=force,
             found=found,
             restamped=self._restamped,
+            left_behind=self._left_behind,
             token=token,
             rest=() if is_resumed else self._find_rest(direction, steps),
         )
@@ -321,9 +323,13 @@ class Mover:
             self._store.sync()
         except WorkspaceError:
             if not is_recorded:
-                self._withdraw(before, token, ())
+                self._withdraw(before, token, (), is_last=True)
             raise
         self._timeline.moving = record
+        for tree, plan in plans:
+            for path, _ in (*plan.missing, *plan.unrestorable):
+                if plan.present is not None and path in plan.present:
+                    self._left_behind[tree.key, path] = plan.present[path]
         listed = PathList()
         moved = move_trees(
             self._store,
@@ -340,8 +346,12 @@ class Mover:
                 moved.failed += [(listed.show(tree, path), why) for path, why in plan.missing]
         moved.left += [key for key in left if key not in moved.left]
         failed, is_done = moved.failed, moved.is_switched or force or is_recorded
+        if is_recorded and not (moved.is_switched or force) and self._is_unbegun(direction, steps):
+            # Crash: the process has ended before it was refused, as it would have been.
+            is_done, before, failed = False, None, []
+            moved.missing += moved.failed
         if not is_done:
-            if not self._withdraw(before, token, moved.left):
+            if not self._withdraw(before, token, moved.left, is_last=not is_recorded):
                 failed.append(("", UNCERTAIN))
         else:
             self._timeline.shift(direction, ids)
@@ -372,13 +382,30 @@ class Mover:
             keeps_replaced=keeps_replaced and bool(moved.left),
         )
 
-    def _withdraw(self, before: Mapping[str, Any] | None, token: str, left: Sequence[str]) -> bool:
+    def _is_unbegun(self, direction: Direction, steps: Sequence[Checkpoint]) -> bool:
+        """Return whether a move that was cut short has not changed anything yet."""
+        back: Direction = "redo" if direction == "undo" else "undo"
+        for _, plan in self._plan(back, steps[::-1], is_resumed=True):
+            present = plan.present
+            if present is None or not all(is_same(present[path], node) for path, node in plan.wanted.items()):
+                return False
+        return True
+
+    def _withdraw(
+        self, before: Mapping[str, Any] | None, token: str, left: Sequence[str], *, is_last: bool
+    ) -> bool:
         """Give up a move that has changed nothing. Return False if that cannot be recorded.
 
         The record before all else then, so that nothing can be done on a history that is not certain.
+
+        Args:
+            before: Record of the move that was not completed before this one.
+            token: That of the record.
+            left: As for `_carry_out`.
+            is_last: Whether its own record is the last one that was written.
         """
         self._timeline.moving = before
-        if not left:
+        if is_last and not left:
             with suppress(WorkspaceError):
                 self._store.retract()
                 return True

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import tracemalloc
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,6 +107,48 @@ OTHERS: dict[str, Callable[[Path], object]] = {
 }
 
 
+def fetch(root: Path) -> None:
+    """Fetch a pack, as a call."""
+    upstream = root.parent / "upstream"
+    git(root.parent, "clone", "-q", str(root), str(upstream))
+    commit(upstream, "b")
+    git(root, "-c", "fetch.unpackLimit=1", "fetch", "-q", str(upstream), "main:refs/remotes/origin/main")
+
+
+def commit_large(root: Path) -> None:
+    (root / "large").write_bytes(os.urandom(9 << 20))
+    blob = git(root, "hash-object", "-w", "large").strip()
+    tree = git(root, "mktree", text=f"100644 blob {blob}\tlarge\n").strip()
+    git(root, "update-ref", "refs/heads/large", git(root, "commit-tree", "-m", "large", tree).strip())
+
+
+def touch_and_ask(root: Path) -> None:
+    os.utime(root / "a", ns=(0, 10**18))
+    git(root, "status")
+
+
+PACKED: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
+    "a pack that is fetched, and a status": (fetch, lambda root: git(root, "status")),
+    "a pack that is fetched, and a branch": (fetch, lambda root: git(root, "branch", "mine")),
+    "packs that are joined, and a status": (
+        lambda root: git(root, "repack", "-adfq"),
+        touch_and_ask,
+    ),
+    "a branch, and one named index": (
+        lambda root: git(root, "branch", "of-the-call"),
+        lambda root: git(root, "branch", "index"),
+    ),
+    "a branch, and one in a folder": (
+        lambda root: git(root, "branch", "of-the-call"),
+        lambda root: git(root, "branch", "x/index"),
+    ),
+    "a blob, and a large file": (
+        lambda root: git(root, "hash-object", "-w", "--stdin", text="of the call"),
+        commit_large,
+    ),
+}
+
+
 class Repository:
     """A repository in which a call has made a commit."""
 
@@ -156,6 +202,90 @@ def test_work_that_needs_no_objects_of_a_call_is_no_conflict(tmp_path: Path, wha
     git(repository.root, "fsck", "--strict", "--no-reflogs")
     assert git(repository.root, "status", "--short") == ""
     assert (repository.root / "a").read_text() == "a"
+
+
+@pytest.mark.parametrize("what", PACKED)
+def test_work_on_what_is_packed_is_no_conflict(tmp_path: Path, what: str) -> None:
+    call, work = PACKED[what]
+    repository = Repository(tmp_path, lambda root: None)
+    git(repository.root, "gc", "-q", "--prune=now")
+    file_times_advance()
+    repository.chain.begin("2", "tool", "s")
+    call(repository.root)
+    repository.chain.end("2")
+    file_times_advance()
+    work(repository.root)
+    undone = repository.undo()
+    assert (undone.done, undone.conflicts) == (True, ())
+    git(repository.root, "fsck", "--strict", "--no-reflogs")
+
+
+def test_redo_of_a_call_that_packs_is_no_conflict_with_a_new_branch(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, commit_and_pack)
+    assert repository.undo().done
+    git(repository.root, "branch", "mine")
+    git(repository.root, "status")
+    file_times_advance()
+    redone = repository.chain.move("redo", repository.chain.undone[-1:])
+    assert (redone.done, redone.conflicts) == (True, ())
+    git(repository.root, "fsck", "--strict", "--no-reflogs")
+
+
+@pytest.mark.parametrize(
+    "work", [("checkout", "-q", "other"), ("symbolic-ref", "refs/heads/x", "refs/heads/other")]
+)
+def test_symbolic_reference_to_a_branch_of_the_call_is_a_conflict(
+    tmp_path: Path, work: tuple[str, ...]
+) -> None:
+    repository = Repository(tmp_path, lambda root: git(root, "branch", "other"))
+    git(repository.root, *work)
+    conflicts = dict(repository.undo().conflicts)
+    assert {path for path, why in conflicts.items() if why == NEEDS_OBJECTS} & {
+        ".git/HEAD",
+        ".git/refs/heads/x",
+    }
+
+
+def bomb(count: int) -> dict[str, bytes]:
+    """Return loose objects, by their names, each of which takes megabytes once it is inflated."""
+    objects: dict[str, bytes] = {}
+    inner = b"\0" * 20
+    for number in range(count):
+        entries = b"".join(b"40000 %d\0%s" % (place, inner) for place in range(200_000))
+        data = b"tree %d\0" % len(entries) + entries
+        name = f"{number + 1:040x}"
+        objects[name] = zlib.compress(data)
+        inner = bytes.fromhex(name)
+    return objects
+
+
+def test_objects_that_inflate_to_much_are_bounded_together(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    objects = bomb(4)
+    for name, data in objects.items():
+        place = repository.root / ".git" / "objects" / name[:2]
+        place.mkdir(exist_ok=True)
+        (place / name[2:]).write_bytes(data)
+    (repository.root / ".git" / "refs" / "heads" / "evil").write_text(f"{[*objects][-1]}\n")
+    file_times_advance()
+    repository.chain.snapshot()
+    tracemalloc.start()
+    try:
+        refused = repository.undo()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert ".git/refs/heads/evil" in dict(refused.conflicts)
+    assert peak < 64 << 20
+
+
+def test_clone_that_shares_objects_is_not_seen(tmp_path: Path) -> None:
+    """A limit, which README names."""
+    repository = Repository(tmp_path)
+    git(tmp_path, "clone", "-q", "--shared", str(repository.root), str(tmp_path / "clone"))
+    assert repository.undo().done
+    with pytest.raises(subprocess.CalledProcessError):
+        git(tmp_path / "clone", "fsck")
 
 
 def test_branch_of_an_earlier_call_is_a_conflict_of_an_undo_of_both(tmp_path: Path) -> None:

@@ -1613,6 +1613,41 @@ def is_folder(opened: int, folder: Path) -> bool:
     return os.fstat(opened).st_ino == folder.stat().st_ino
 
 
+@pytest.mark.parametrize("calls", [1, 2])
+def test_content_of_a_folder_that_could_not_be_read_is_named_if_it_stays(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    folder = rig.root / "d"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "made").write_text("1")
+    rig.again()
+
+    def fill() -> None:
+        (folder / "inner").mkdir(parents=True)
+        for name in ("made", "new", "inner/new"):
+            (folder / name).write_text("2")
+
+    def scandir(path: Any) -> Any:
+        if is_folder(path, folder):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real(path)
+
+    real = os.scandir
+    if calls == 2:
+        rig.step(lambda: shutil.rmtree(folder))
+    with monkeypatch.context() as patch:
+        # For root there is no folder that cannot be read.
+        acts = [fill] if calls == 2 else [lambda: shutil.rmtree(folder), fill]
+        rig.step(*acts, lambda: patch.setattr(os, "scandir", scandir))
+        file_times_advance()
+        moved = rig.move(count=calls)
+    assert moved.done
+    why = "it was in a folder that could not be read, so that nobody can tell who has put it there"
+    assert moved.missing == (("d/inner/new", why), ("d/new", why))
+    assert (folder / "made").read_text() == "1"
+    assert (folder / "new").read_text() == "2"
+
+
 def test_folder_that_cannot_be_looked_at_is_a_conflict_and_stays_even_if_forced(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,10 +43,12 @@ class Bench:
     def rescan(self) -> None:
         self.scans += 1
 
-    def step(self, call_id: str, text: str) -> Checkpoint:
-        """Have a call write to the file `a`."""
+    def step(self, call_id: str, text: str, *others: str) -> Checkpoint:
+        """Have a call write to the file `a`, and make others."""
         before = self.trees.workspace.scan().root
         (self.root / "a").write_text(text)
+        for name in others:
+            (self.root / name).write_text(text)
         step = Checkpoint(
             call_id=call_id,
             name="write",
@@ -149,10 +151,11 @@ def test_move_that_is_stopped_and_cannot_be_taken_back_says_that_not_all_was_don
 
 def test_move_that_cannot_be_completed_keeps_all_others_from_being_made(bench: Bench) -> None:
     bench.step("c1", "first")
-    step = bench.step("c2", "second")
+    step = bench.step("c2", "second", "b")
     record = {"op": "move", "way": "undo", "ids": ["c2"], "token": "t", "force": False}
     bench.store.record(**record)
     bench.timeline.moving = record
+    (bench.root / "b").unlink()  # it was cut short after that
     first = next(p for p in (bench.store.folder / "objects").iterdir() if p.read_bytes() == b"first")
     whole = first.read_bytes()
     first.write_bytes(b"damaged")
@@ -168,6 +171,27 @@ def test_move_that_cannot_be_completed_keeps_all_others_from_being_made(bench: B
     assert not bench.timeline.moving
     assert len(bench.notes) == 1
     assert "undo of write (c2), which was cut short, was completed" in bench.notes[0]
+
+
+def test_move_that_cannot_be_completed_and_has_changed_nothing_yet_is_given_up(bench: Bench) -> None:
+    bench.step("c1", "first")
+    step = bench.step("c2", "second", "b")
+    record = {"op": "move", "way": "undo", "ids": ["c2"], "token": "t", "force": False}
+    bench.store.record(**record)
+    bench.timeline.moving = record
+    bench.store.record(op="dropped", count=0)  # the record of the move is not the last one
+    first = next(p for p in (bench.store.folder / "objects").iterdir() if p.read_bytes() == b"first")
+    first.write_bytes(b"damaged")
+    assert bench.mover.finish(record) == ()
+    assert not bench.timeline.moving
+    assert (bench.timeline.done[-1], bench.timeline.undone) == (step, [])
+    assert bench.operations() == ["move", "dropped", "stayed"]
+    assert [(bench.root / name).read_text() for name in "ab"] == ["second", "second"]
+    (note,) = bench.notes
+    assert note.startswith(
+        "The undo of write (c2), which was cut short, had changed nothing yet, and was given"
+    )
+    assert "cannot be changed: a (" in note
 
 
 def test_partial_files_are_swept_and_that_is_recorded(bench: Bench) -> None:
