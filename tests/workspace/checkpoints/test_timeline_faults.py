@@ -34,11 +34,12 @@ import pytest
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints import staging, store, switching
 from aisotools.workspace.checkpoints.moves import UndoResult
+from aisotools.workspace.checkpoints.scan import RACY_NS
 from aisotools.workspace.checkpoints.timeline import Checkpoints
 from aisotools.workspace.workspace import TEMPORARY
 from tests.points import by_points, points_of
 from tests.sandbox.inside import command_of, user_of
-from tests.waiting import file_times_advance
+from tests.waiting import file_times_advance, wait_until
 from tests.workspace.checkpoints.test_timeline_stateful import (
     ACCESS,
     DEFAULT,
@@ -290,9 +291,9 @@ class Case:
         moved = None
         if self.act == "revert":
             moved = chain.move("undo", chain.steps[-1:])
-            # What was written within a tick of the clock is looked at and synced again: how much that is
-            # depends on the time.
-            file_times_advance()
+            # What was written a moment ago is read and synced again: how much that is depends on the time.
+            written_ns = time.time_ns()
+            wait_until(lambda: time.time_ns() > written_ns + 2 * RACY_NS)
             chain.snapshot()
             chain.sync()
         faults.arm()
