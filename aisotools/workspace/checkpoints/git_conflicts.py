@@ -12,9 +12,9 @@ Mechanism
 Race window
     None: it is about contents that are stored. A reference that is made later is found by nobody.
 When it fails
-    What cannot be read, or leads to more objects or bytes than are followed, counts as needing what goes.
-    Nothing in a pack is followed that somebody else has added, and no repository is found that borrows
-    objects from another one, such as a clone that shares them.
+    What cannot be read, or leads to more objects or bytes than are followed or to a pack that somebody else
+    has added, counts as needing what goes. No repository is found that borrows objects from another one, such
+    as a clone that shares them.
 """
 
 from __future__ import annotations
@@ -36,11 +36,16 @@ NEEDS_OBJECTS = "it was changed by somebody else since, and needs objects of git
 
 _MOST_REPOSITORIES = 100
 _MOST_OBJECTS = 10_000
+_MOST_PACKS = 100
 _MOST_BYTES = 8 << 20
 _OBJECT_ID = re.compile(rb"\b[0-9a-f]{40}(?:[0-9a-f]{24})?\b")
 _REACHABLE = re.compile(rb"(?:tree|parent|object) ([0-9a-f]+)\n")
 _LOOSE_NAME = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_OBJECT_FOLDER = re.compile("[0-9a-f]{2}")
 _SYMBOLIC = b"ref: "
+_PACKED_REFERENCES = "packed-refs"
+_MOST_PACKED_NAMES = 200_000
+_MOST_COMPARED_BYTES = 1 << 30
 _PASSING = frozenset({"FETCH_HEAD", "ORIG_HEAD"})
 """Names that git writes for a moment, and that keep nothing alive."""
 
@@ -55,6 +60,11 @@ _Targets = Mapping[TreePath, Node | None]
 
 class _TooMuch(Exception):
     """More would have to be followed than is."""
+
+
+def is_object_folder(path: TreePath) -> bool:
+    """Return whether a folder can be one in which git keeps objects, by the first of their letters."""
+    return path[-2:-1] == ("objects",) and _OBJECT_FOLDER.fullmatch(path[-1]) is not None
 
 
 def find_needing(store: Store, now: str, end: str, targets: _Targets) -> Iterator[TreePath]:
@@ -72,6 +82,8 @@ def find_needing(store: Store, now: str, end: str, targets: _Targets) -> Iterato
             folders[path[: len(path) - 1 - path[::-1].index("objects")]] = None
         elif target is None and "refs" in path[:-1]:
             folders[path[: path.index("refs")]] = None
+        elif path[-1] == _PACKED_REFERENCES:
+            folders[path[:-1]] = None
     repositories = [folder for folder in folders if reader.lookup(now, (*folder, "HEAD")) is not None]
     for number, folder in enumerate(repositories):
         repository = _Repository(store, reader, folder, (now, end), targets)
@@ -105,6 +117,8 @@ class _Repository:
         """Objects that need nothing that is removed, nor does what they lead to."""
         self._removed_packs: list[PackIndex] | None = None
         self._other_packs: list[PackIndex] | None = None
+        self._new_packs: list[PackIndex] | None = None
+        self._packed_names: frozenset[bytes] | None = None
         self.left_bytes = _MOST_BYTES
 
     def find_needing(self) -> Iterator[TreePath]:
@@ -155,9 +169,24 @@ class _Repository:
             return any(map(self._is_lost, list_objects(data)))
         if data.startswith(_SYMBOLIC):
             name = tuple(data[len(_SYMBOLIC) :].decode("utf-8", "surrogateescape").strip().split("/"))
-            target = (*self._folder, *name)
-            return target in self._targets and self._targets[target] is None
+            return self._loses_reference(name)
         return self._leads_to_lost([found.decode("ascii") for found in _OBJECT_ID.findall(data)])
+
+    def _loses_reference(self, name: TreePath) -> bool:
+        """Return whether a reference is there now, and not after the move."""
+        path, packed = (*self._folder, *name), (*self._folder, _PACKED_REFERENCES)
+        now, packed_now = (self._reader.lookup(self._now, one) for one in (path, packed))
+        line_end = b" " + os.fsencode("/".join(name))
+
+        def is_there(single: Node | None, together: Node | None) -> bool:
+            if single is not None:
+                return True
+            lines = self._read(together).splitlines() if together is not None else []
+            return any(line.endswith(line_end) for line in lines)
+
+        if not is_there(now, packed_now):
+            return False
+        return not is_there(self._targets.get(path, now), self._targets.get(packed, packed_now))
 
     def _lists_removed(self, data: bytes) -> bool:
         """Return whether a file that git computes lists an object or a pack that is removed."""
@@ -169,6 +198,8 @@ class _Repository:
         if any(os.fsencode(name) in data for name in gone):
             return True
         names = {*map(bytes.fromhex, self._removed), *itertools.chain.from_iterable(packs)}
+        if len(names) * len(data) > _MOST_COMPARED_BYTES:
+            raise _TooMuch
         return any(name in data and self._is_lost(name.hex()) for name in names)
 
     def _leads_to_lost(self, wanted: list[str]) -> bool:
@@ -185,6 +216,8 @@ class _Repository:
                 return True
             path = self._loose(name)
             node = self._reader.lookup(self._now, path)
+            if node is None and self._is_in_new_pack(name):
+                raise _TooMuch  # nothing in it is followed
             # What an object leads to that the move leads to anyway was there with it.
             if node is not None and self._reader.lookup(self._end, path) is None:
                 wanted += self._read_links(node, len(name)) - seen - self._known
@@ -193,7 +226,7 @@ class _Repository:
 
     def _is_lost(self, name: str) -> bool:
         """Return whether an object is there now, and not after the move."""
-        if name not in self._removed and not any(name in pack for pack in self._list_removed_packs()):
+        if name not in self._removed and not self._is_in_removed_pack(name):
             return False
         path = self._loose(name)
         if self._targets.get(path, self._reader.lookup(self._now, path)) is not None:
@@ -201,6 +234,20 @@ class _Repository:
         if self._other_packs is None:
             self._other_packs = self._read_packs(removed=False)
         return not any(name in pack for pack in self._other_packs)
+
+    def _is_in_removed_pack(self, name: str) -> bool:
+        if self._packed_names is None:
+            packs = self._list_removed_packs()
+            if sum(map(len, packs)) > _MOST_PACKED_NAMES:
+                raise _TooMuch
+            self._packed_names = frozenset(itertools.chain.from_iterable(packs))
+        return bytes.fromhex(name) in self._packed_names
+
+    def _is_in_new_pack(self, name: str) -> bool:
+        """Return whether an object is in a pack that somebody else has added."""
+        if self._new_packs is None:
+            self._new_packs = self._read_packs(removed=False, is_new=True)
+        return any(name in pack for pack in self._new_packs)
 
     def _list_removed_packs(self) -> list[PackIndex]:
         if self._removed_packs is None:
@@ -210,8 +257,12 @@ class _Repository:
     def _loose(self, name: str) -> TreePath:
         return (*self._objects, name[:2], name[2:])
 
-    def _read_packs(self, *, removed: bool) -> list[PackIndex]:
+    def _read_packs(self, *, removed: bool, is_new: bool = False) -> list[PackIndex]:
         """Return the indexes of the packs that the move removes, or of those that are there after it.
+
+        Args:
+            removed: Which of them.
+            is_new: Leave those out that the move leads to.
 
         Raises:
             ValueError: If one cannot be read.
@@ -220,13 +271,17 @@ class _Repository:
         folder = (*self._objects, "pack")
         names = {*self._reader.of(self._reader.lookup(self._now, folder))}
         names |= {path[-1] for path in self._targets if path[:-1] == folder}
-        packs = []
+        packs: list[PackIndex] = []
         for name in sorted(names):
             path = (*folder, name)
             now = self._reader.lookup(self._now, path)
             after = self._targets.get(path, now)
             node = now if removed else after
+            if is_new and (path in self._targets or self._reader.lookup(self._end, path) is not None):
+                continue
             if name.endswith(".idx") and node is not None and removed == (after is None):
+                if len(packs) >= _MOST_PACKS:
+                    raise _TooMuch
                 if not node.is_file:
                     raise ValueError("the index of a pack that cannot be read")
                 packs.append(PackIndex(self._store.get(node.content)))
@@ -287,5 +342,5 @@ def _keeps_objects(below: TreePath) -> bool:
         return False
     if len(below) == 1:
         name = below[0]
-        return name in {"index", "packed-refs"} or (name.endswith("HEAD") and name not in _PASSING)
+        return name in {"index", _PACKED_REFERENCES} or (name.endswith("HEAD") and name not in _PASSING)
     return below in _COMPUTED or below[0] == "refs" or below == ("logs", "refs", "stash")

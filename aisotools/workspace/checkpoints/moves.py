@@ -54,7 +54,7 @@ from aisotools.workspace.checkpoints.steps import (
 )
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.switching import CHANGING
-from aisotools.workspace.checkpoints.tree import Node, TreePath, TreeReader, has_other_time, open_below
+from aisotools.workspace.checkpoints.tree import TreePath, TreeReader, has_other_time, open_below
 from aisotools.workspace.checkpoints.trees import WORKSPACE_KEY, TrackedTree, TrackedTrees
 
 LISTED_BYTES = 8 << 20
@@ -173,7 +173,6 @@ def plan_trees(
     found: Mapping[str, str] | None = None,
     rest: Sequence[Checkpoint] = (),
     restamped: dict[int, set[int]] | None = None,
-    left_behind: Mapping[tuple[str, TreePath], Node | None] = MappingProxyType({}),
     token: str = "",
 ) -> list[tuple[TrackedTree, RestorePlan]]:
     """Return what undo or redo of some steps has to do in each tree that they changed.
@@ -189,7 +188,6 @@ def plan_trees(
         rest: The other steps that could be taken. What one of them may have changed as well, since it ran
             at the same time, is a conflict.
         restamped: See `plan_restore`.
-        left_behind: See `plan_restore`; by `TrackedTree.key` and path.
         token: That of a move that is taken back, which may have kept what it has replaced; empty for none.
     """
     taken = {step.call_id: step for step in steps}
@@ -230,15 +228,10 @@ def plan_trees(
                     force=force,
                     found=(found or {}).get(key, ""),
                     restamped=restamped,
-                    left_behind=_of_tree(left_behind, key) if left_behind else {},
                     is_kept=is_kept,
                 )
             plans.append((tree, plan))
     return plans
-
-
-def _of_tree(nodes: Mapping[tuple[str, TreePath], Node | None], key: str) -> Placed:
-    return {path: node for (tree_key, path), node in nodes.items() if tree_key == key}
 
 
 @contextmanager

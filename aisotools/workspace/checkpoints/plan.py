@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from types import MappingProxyType
 
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.attributes import has_other_attributes
 from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship, JointAuthorship
-from aisotools.workspace.checkpoints.git_conflicts import NEEDS_OBJECTS, find_needing
+from aisotools.workspace.checkpoints.git_conflicts import NEEDS_OBJECTS, find_needing, is_object_folder
 from aisotools.workspace.checkpoints.staging import Failure
 from aisotools.workspace.checkpoints.steps import Direction, Return
 from aisotools.workspace.checkpoints.store import Store
@@ -195,7 +194,6 @@ def plan_restore(
     found: str = "",
     placed: Placed | None = None,
     restamped: dict[int, set[int]] | None = None,
-    left_behind: Placed = MappingProxyType({}),
     is_kept: IsKept = holds_nothing,
 ) -> RestorePlan:
     """Plan the way from what is there now over `hops`, each from one tree to another.
@@ -228,8 +226,6 @@ def plan_restore(
             else is now, somebody else has put it there since; that stays, and so do all other paths.
         restamped: Change times that earlier moves have given to what is not stored, by inode: what differs
             in that alone was changed by nobody.
-        left_behind: What earlier moves have left at a path since it is not stored, or what should be there is
-            not: that was changed by nobody since.
         is_kept: Returns whether what is not stored was kept when it was replaced, and can be put back.
     """
     looked_ns = file_time()
@@ -253,14 +249,13 @@ def plan_restore(
         is_kept=is_kept,
     )
     way.restamped = {} if restamped is None else restamped
-    way.left_behind = left_behind
     for (start, end), authorship, others_beside, back in zip(
         hops, authorships or repeat(UNKNOWN), beside or repeat({}), returns or repeat(None), strict=False
     ):
         way.add_hop(start, end, authorship, others_beside, back)
     way.add_missing_folders()
     way.spare_added()
-    if any("objects" in path or "refs" in path for path in way.targets):
+    if any("objects" in path or "refs" in path or path[-1] == "packed-refs" for path in way.targets):
         way.contest_git()
     way.accept_overridden()
     return way.plan(tree, looked_ns)
@@ -297,7 +292,6 @@ class _Way:
         self._first_hops: dict[TreePath, int] = {}
         self._left: dict[TreePath, Node | None] = {}  # what a forced undo has left that is redone
         self.restamped: dict[int, set[int]] = {}
-        self.left_behind: Placed = {}
 
     def add_hop(
         self,
@@ -414,7 +408,6 @@ class _Way:
             hidden = self._find_hidden(start, path)
         known = [before, after, *([self._left[path]] if path in self._left else [])]
         is_known = hidden is None and any(is_same(current, node) for node in known)
-        is_known = is_known or (bool(self.left_behind) and path not in targets and self._is_left(path))
         is_known = is_known or (current is not None and is_index(path) and self._is_refreshed(current, known))
         # Where the content that is wanted is there again, only attributes would change. If nothing else has
         # changed in the step, it counts whose these are.
@@ -441,14 +434,6 @@ class _Way:
         for node in (before, current):
             if node is not None and node.is_unreadable and after is not None and after.kind == "folder":
                 self._hides[path] = node.why_unkept
-
-    def _is_left(self, path: TreePath) -> bool:
-        """Return whether what is at a path, or around it, is what an earlier move has left there."""
-        place = next((place for place in (*_around(path), path) if place in self.left_behind), None)
-        if place is None:
-            return False
-        now, left = self._reader.lookup(self._now, place), self.left_behind[place]
-        return now is left is None or (now and now[:1] + now[2:3]) == (left and left[:1] + left[2:3])
 
     def _is_refreshed(self, current: Node, known: Sequence[Node | None]) -> bool:
         """Return whether an index of git is what is known of it, but for the stamps of files."""
@@ -524,6 +509,7 @@ class _Way:
         hold is not known, and nothing in it is too much.
         """
         holding: set[TreePath] = set()
+        shared: set[TreePath] = set()
         missing = {
             path: target
             for path, target in self.targets.items()
@@ -544,12 +530,18 @@ class _Way:
             is_removed = path not in missing and not is_folder
             if current is not None and current.kind == "folder" and is_removed:
                 for name in self._reader.of(current):
-                    if self.targets.get((*path, name), current) is not None:
-                        self._contested[*path, name] = _ADDED_SINCE
-                        if self._placed is not None:
-                            holding.update((*path, name)[:end] for end in range(1, len(path) + 1))
+                    if self.targets.get((*path, name), current) is None:
+                        continue
+                    if is_object_folder(path) and self.targets.get(path[:-1], _UNSEEN) is not None:
+                        # Whoever stores an object of git in it shares it with the call.
+                        shared.add(path)
+                        continue
+                    self._contested[*path, name] = _ADDED_SINCE
+                    if self._placed is not None:
+                        holding.update((*path, name)[:end] for end in range(1, len(path) + 1))
         for path in holding & self.targets.keys():
             self._others[path] = _ADDED_TO
+        for path in (holding | shared) & self.targets.keys():
             del self.targets[path]
 
     def contest_git(self) -> None:

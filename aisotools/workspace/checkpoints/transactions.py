@@ -35,7 +35,7 @@ from aisotools.workspace.checkpoints.moves import (
     plan_trees,
     refuse_unkept,
 )
-from aisotools.workspace.checkpoints.plan import RAN_BESIDE, Reasons, RestorePlan, is_same, plan_restore
+from aisotools.workspace.checkpoints.plan import RAN_BESIDE, Reasons, RestorePlan, plan_restore
 from aisotools.workspace.checkpoints.recovery import UNCERTAIN, describe_completed
 from aisotools.workspace.checkpoints.removal import sweep
 from aisotools.workspace.checkpoints.restore import lock_again
@@ -43,7 +43,7 @@ from aisotools.workspace.checkpoints.staging import switch_name, temporary_prefi
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline, group_overlapping
 from aisotools.workspace.checkpoints.store import RecordQueue, Store
 from aisotools.workspace.checkpoints.switching import put_back_displaced
-from aisotools.workspace.checkpoints.tree import Node, TreePath, TreeReader, is_whole
+from aisotools.workspace.checkpoints.tree import Node, TreeReader, is_whole
 from aisotools.workspace.checkpoints.trees import TrackedTree, TrackedTrees
 
 _TICK_S = 0.01  # the longest tick of the clock by which files are stamped
@@ -75,7 +75,6 @@ class Mover:
         self._store, self._trees, self._timeline, self._due = store, trees, timeline, due
         self._rescan, self._note = rescan, note
         self._restamped: dict[int, set[int]] = {}  # see `plan_restore`
-        self._left_behind: dict[tuple[str, TreePath], Node | None] = {}  # the same
 
     def move(
         self,
@@ -249,7 +248,6 @@ class Mover:
             force=force,
             found=found,
             restamped=self._restamped,
-            left_behind=self._left_behind,
             token=token,
             rest=() if is_resumed else self._find_rest(direction, steps),
         )
@@ -326,10 +324,6 @@ class Mover:
                 self._withdraw(before, token, (), is_last=True)
             raise
         self._timeline.moving = record
-        for tree, plan in plans:
-            for path, _ in (*plan.missing, *plan.unrestorable):
-                if plan.present is not None and path in plan.present:
-                    self._left_behind[tree.key, path] = plan.present[path]
         listed = PathList()
         moved = move_trees(
             self._store,
@@ -387,7 +381,7 @@ class Mover:
         back: Direction = "redo" if direction == "undo" else "undo"
         for _, plan in self._plan(back, steps[::-1], is_resumed=True):
             present = plan.present
-            if present is None or not all(is_same(present[path], node) for path, node in plan.wanted.items()):
+            if present is None or not all(_is_as(present[path], node) for path, node in plan.wanted.items()):
                 return False
         return True
 
@@ -543,6 +537,15 @@ class Mover:
             del self._timeline.left[token]
             self._due.add(op="swept", token=token)
         self._due.write()
+
+
+def _is_as(now: Node | None, before: Node | None) -> bool:
+    """Return whether something is as before with its attributes, but for the time of a folder."""
+    if now is None or before is None:
+        return now is before
+    if not now.kind == before.kind == "folder":
+        return now == before or now.is_like(before)
+    return (now.mode, now.owner, now.xattrs) == (before.mode, before.owner, before.xattrs)
 
 
 def _list_unkept(plans: Sequence[tuple[TrackedTree, RestorePlan]]) -> Reasons:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import tracemalloc
@@ -30,6 +31,11 @@ def commit(root: Path, name: str = "a") -> None:
 def commit_and_pack(root: Path) -> None:
     commit(root)
     git(root, "gc", "-q", "--prune=now")
+
+
+def commit_and_repack(root: Path) -> None:
+    commit(root)
+    git(root, "repack", "-dq")
 
 
 def stash(root: Path) -> None:
@@ -127,6 +133,16 @@ def touch_and_ask(root: Path) -> None:
     git(root, "status")
 
 
+def push_pack(root: Path) -> None:
+    """Push a branch on top of what is there, in a pack, as a person."""
+    clone = root.parent / "clone"
+    git(root.parent, "clone", "-q", str(root), str(clone))
+    commit(clone, "b")
+    git(root, "config", "receive.unpackLimit", "1")
+    git(clone, "push", "-q", "origin", "HEAD:refs/heads/feature")
+    git(root, "config", "--unset", "receive.unpackLimit")
+
+
 PACKED: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     "a pack that is fetched, and a status": (fetch, lambda root: git(root, "status")),
     "a pack that is fetched, and a branch": (fetch, lambda root: git(root, "branch", "mine")),
@@ -204,6 +220,48 @@ def test_work_that_needs_no_objects_of_a_call_is_no_conflict(tmp_path: Path, wha
     assert (repository.root / "a").read_text() == "a"
 
 
+@pytest.mark.parametrize("call", [commit, commit_and_repack, commit_and_pack])
+def test_branch_in_a_pack_of_somebody_else_is_a_conflict(
+    tmp_path: Path, call: Callable[[Path], object]
+) -> None:
+    """What is in the pack is not looked into."""
+    repository = Repository(tmp_path, call)
+    push_pack(repository.root)
+    conflicts = dict(repository.undo().conflicts)
+    assert conflicts[".git/refs/heads/feature"] == NEEDS_OBJECTS
+    git(repository.root, "fsck", "--strict", "--no-reflogs")
+
+
+def test_branch_among_packed_references_that_is_checked_out_is_a_conflict(tmp_path: Path) -> None:
+    def add_branch(root: Path) -> None:
+        git(root, "branch", "other")
+        git(root, "pack-refs", "--all")
+
+    repository = Repository(tmp_path, add_branch)
+    git(repository.root, "checkout", "-q", "other")
+    assert (".git/HEAD", NEEDS_OBJECTS) in repository.undo().conflicts
+    git(repository.root, "checkout", "-q", "main")
+    git(repository.root, "checkout", "-q", "-b", "mine")
+    assert repository.undo().done
+    assert git(repository.root, "log", "--oneline")
+
+
+def test_packs_beyond_those_that_are_read_are_a_conflict(tmp_path: Path) -> None:
+    """Each of them would be asked for each file of an index."""
+    empty = b"\xfftOc\x00\x00\x00\x02" + bytes(4 * 256)
+
+    def add_packs(root: Path) -> None:
+        for number in range(200):
+            data = empty + hashlib.sha1(b"%d" % number).digest() * 2
+            (root / ".git" / "objects" / "pack" / f"pack-{number}.idx").write_bytes(data)
+
+    repository = Repository(tmp_path, add_packs)
+    (repository.root / "new").write_text("new")
+    git(repository.root, "add", "new")
+    file_times_advance()
+    assert (".git/index", NEEDS_OBJECTS) in repository.undo().conflicts
+
+
 @pytest.mark.parametrize("what", PACKED)
 def test_work_on_what_is_packed_is_no_conflict(tmp_path: Path, what: str) -> None:
     call, work = PACKED[what]
@@ -277,6 +335,42 @@ def test_objects_that_inflate_to_much_are_bounded_together(tmp_path: Path) -> No
         tracemalloc.stop()
     assert ".git/refs/heads/evil" in dict(refused.conflicts)
     assert peak < 64 << 20
+
+
+def test_object_in_a_folder_that_the_call_has_made_stays_and_is_no_conflict(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    new = git(repository.root, "rev-parse", "HEAD").strip()
+    number = 0
+    while True:
+        blob = git(repository.root, "hash-object", "--stdin", text=f"{number}").strip()
+        if blob[:2] == new[:2]:
+            break
+        number += 1
+    git(repository.root, "hash-object", "-w", "--stdin", text=f"{number}")
+    file_times_advance()
+    undone = repository.undo()
+    assert (undone.done, undone.conflicts) == (True, ())
+    assert git(repository.root, "cat-file", "-p", blob) == f"{number}"
+    names = [path.name for path in (repository.root / ".git" / "objects" / new[:2]).iterdir()]
+    assert (blob[2:] in names, new[2:] in names) == (True, False)
+    redone = repository.chain.move("redo", repository.chain.undone[-1:])
+    assert (redone.done, redone.conflicts) == (True, ())
+    git(repository.root, "fsck", "--strict", "--no-reflogs")
+
+
+def test_object_in_a_repository_that_the_call_has_made_is_a_conflict(tmp_path: Path) -> None:
+    def make(root: Path) -> None:
+        (root / "inner").mkdir()
+        git(root / "inner", "init", "-q", "-b", "main")
+        commit(root / "inner")
+
+    repository = Repository(tmp_path, make)
+    objects = repository.root / "inner" / ".git" / "objects"
+    folder = next(path for path in objects.iterdir() if len(path.name) == 2)
+    (folder / ("0" * 38)).write_text("of a person")
+    file_times_advance()
+    refused = repository.undo()
+    assert [path for path, _ in refused.conflicts] == [f"inner/.git/objects/{folder.name}/{'0' * 38}"]
 
 
 def test_clone_that_shares_objects_is_not_seen(tmp_path: Path) -> None:

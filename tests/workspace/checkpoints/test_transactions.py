@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,24 @@ def test_move_that_cannot_be_completed_and_has_changed_nothing_yet_is_given_up(b
         "The undo of write (c2), which was cut short, had changed nothing yet, and was given"
     )
     assert "cannot be changed: a (" in note
+
+
+def test_move_that_has_changed_a_mode_alone_is_not_given_up(bench: Bench) -> None:
+    bench.step("c1", "first")
+    before = bench.trees.workspace.scan().root
+    (bench.root / "a").chmod(0o600)
+    bench.step("c2", "second", "b")
+    step = replace(bench.timeline.done[-1], before={"": before})
+    bench.timeline.done[-1] = step
+    record = {"op": "move", "way": "undo", "ids": ["c2"], "token": "t", "force": False}
+    bench.store.record(**record)
+    bench.timeline.moving = record
+    (bench.root / "a").chmod(0o644)  # it was cut short after that
+    first = next(p for p in (bench.store.folder / "objects").iterdir() if p.read_bytes() == b"first")
+    first.write_bytes(b"damaged")
+    with pytest.raises(WorkspaceError, match="can still not be completed at: a "):
+        bench.mover.finish(record)
+    assert bench.timeline.moving == record
 
 
 def test_partial_files_are_swept_and_that_is_recorded(bench: Bench) -> None:
