@@ -55,6 +55,7 @@ NOT_COMPARED = "what is there cannot be compared"
 """How the reason begins why a path is contested of which nobody can tell whether anybody has changed it."""
 
 _UNSEEN = Node("unkept")  # stands for what a plan has not looked at
+_ROOT = Node("folder")  # stands for a folder that a plan leaves
 
 _CHANGED_SINCE = "it was changed by somebody else since"
 _REMOVED_SINCE = "it was removed by somebody else since"
@@ -532,8 +533,7 @@ class _Way:
                 for name in self._reader.of(current):
                     if self.targets.get((*path, name), current) is None:
                         continue
-                    if is_object_folder(path) and self.targets.get(path[:-1], _UNSEEN) is not None:
-                        # Whoever stores an object of git in it shares it with the call.
+                    if target is None and self._is_shared(path):
                         shared.add(path)
                         continue
                     self._contested[*path, name] = _ADDED_SINCE
@@ -543,6 +543,15 @@ class _Way:
             self._others[path] = _ADDED_TO
         for path in (holding | shared) & self.targets.keys():
             del self.targets[path]
+
+    def _is_shared(self, path: TreePath) -> bool:
+        """Return whether a folder is one of git's for objects, which whoever stores one shares with the call.
+
+        That around it must not be removed or replaced either.
+        """
+        around = self.targets.get(path[:-1], _ROOT)
+        is_git = is_object_folder(path) and self._reader.lookup(self._now, (*path[:-2], "HEAD")) is not None
+        return is_git and around is not None and around.kind == "folder"
 
     def contest_git(self) -> None:
         """Contest what somebody else has added to a repository of git, and that needs what is removed."""

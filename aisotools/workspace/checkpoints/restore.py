@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Mapping, Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -136,9 +136,7 @@ def carry_out(
     )
     if not (is_whole and result.changed):
         with suppress(_Stopped):
-            work.run(
-                targets, plan.links_of(targets), _times_of(store, plan), [path for path, _ in plan.hidden]
-            )
+            work.run(targets, plan.links_of(targets), _times_of(store, plan), plan)
     if stage is None:
         discard_stage(root, aside, token)
     return result
@@ -272,6 +270,7 @@ class _Restore:
         self._token = token
         self._temporaries = 0
         self._hidden: frozenset[TreePath] = frozenset()
+        self._wanted: Mapping[TreePath, Node | None] = {}
         self._unlocked: dict[TreePath, int] = {}  # folders that are open meanwhile, with their modes before
         self._result = result
 
@@ -280,9 +279,11 @@ class _Restore:
         targets: Mapping[TreePath, Node | None],
         links: Mapping[TreePath, TreePath],
         times: FolderTimes,
-        hidden: Collection[TreePath] = (),
+        plan: RestorePlan | None = None,
     ) -> RestoreResult:
-        self._links, self._hidden = links, frozenset(hidden)
+        self._links = links
+        if plan is not None:
+            self._hidden, self._wanted = frozenset(path for path, _ in plan.hidden), plan.wanted
         folders = [path for path, node in targets.items() if node is not None and node.kind == "folder"]
         # Folders that not even their owner may use are opened first, the outermost first: their modes are
         # set in the end.
@@ -396,8 +397,8 @@ class _Restore:
             folder = open_below(self._root, path)
             try:
                 present = os.listdir(folder)  # noqa: PTH208 - a descriptor, no path
-                if self._hidden and names is not None:
-                    self._name_found(path, set(present) - names)
+                if self._hidden:
+                    self._name_found(path, present)
                 if names is None or names == set(present):
                     set_time(folder, node)
                     self._result.timed.append(path)
@@ -410,11 +411,12 @@ class _Restore:
         except OSError as error:
             self._result.left_out.append((path, f"it is back, but without its time: {error.strerror}"))
 
-    def _name_found(self, path: TreePath, found: AbstractSet[str]) -> None:
-        """Name what was found in a folder, if that or one around it could not be read before."""
+    def _name_found(self, path: TreePath, present: Iterable[str]) -> None:
+        """Name what is in a folder and not to be there, if that or one around it could not be read before."""
         if self._hidden.isdisjoint(path[:end] for end in range(1, len(path) + 1)):
             return
         named = {left[-1] for left, _ in self._result.left_out if left[:-1] == path}
+        found = {name for name in present if self._wanted.get((*path, name)) is None}
         names = sorted(found - named)
         for name in names[:_MOST_NAMED]:
             self._result.left_out.append(((*path, name), _MAY_BE_THE_CALLS))

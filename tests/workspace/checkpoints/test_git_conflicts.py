@@ -373,6 +373,48 @@ def test_object_in_a_repository_that_the_call_has_made_is_a_conflict(tmp_path: P
     assert [path for path, _ in refused.conflicts] == [f"inner/.git/objects/{folder.name}/{'0' * 38}"]
 
 
+@pytest.mark.parametrize("around", ["repository", "folder"])
+@pytest.mark.parametrize("name", ["objects/ab", "objects"])
+@pytest.mark.parametrize("before", ["file", "link"])
+def test_folder_of_objects_that_was_something_else_is_a_conflict(
+    tmp_path: Path, before: str, name: str, around: str
+) -> None:
+    root = tmp_path / "workspace"
+    (root / name).parent.mkdir(parents=True)
+    if around == "repository":
+        (root / "HEAD").write_text("ref: refs/heads/main")
+    if before == "file":
+        (root / name).write_text("before")
+    else:
+        (root / name).symlink_to("nowhere")
+    chain = Checkpoints(root, tmp_path / "store")
+    chain.begin("1", "tool", "s")
+    (root / name).unlink()
+    (root / "objects" / "ab").mkdir(parents=True)
+    (root / "objects" / "ab" / "x").write_text("of the call")
+    chain.end("1")
+    file_times_advance()
+    (root / "objects" / "ab" / "p").write_text("of a person")
+    file_times_advance()
+    refused = chain.move("undo", chain.steps[-1:])
+    assert (refused.done, [path for path, _ in refused.conflicts]) == (False, ["objects/ab/p"])
+    assert (root / "objects" / "ab" / "x").read_text() == "of the call"
+    chain.close()
+
+
+def test_folder_of_objects_outside_a_repository_is_a_folder_like_others(tmp_path: Path) -> None:
+    root = tmp_path / "workspace"
+    (root / "objects").mkdir(parents=True)
+    chain = Checkpoints(root, tmp_path / "store")
+    chain.begin("1", "tool", "s")
+    (root / "objects" / "ab").mkdir()
+    chain.end("1")
+    (root / "objects" / "ab" / "p").write_text("of a person")
+    file_times_advance()
+    assert [path for path, _ in chain.move("undo", chain.steps[-1:]).conflicts] == ["objects/ab/p"]
+    chain.close()
+
+
 def test_clone_that_shares_objects_is_not_seen(tmp_path: Path) -> None:
     """A limit, which README names."""
     repository = Repository(tmp_path)

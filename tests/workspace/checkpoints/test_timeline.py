@@ -1613,7 +1613,7 @@ def is_folder(opened: int, folder: Path) -> bool:
     return os.fstat(opened).st_ino == folder.stat().st_ino
 
 
-@pytest.mark.parametrize("calls", [1, 2])
+@pytest.mark.parametrize("calls", [1, 2, 3])
 def test_content_of_a_folder_that_could_not_be_read_is_named_if_it_stays(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
@@ -1635,6 +1635,12 @@ def test_content_of_a_folder_that_could_not_be_read_is_named_if_it_stays(
     real = os.scandir
     if calls == 2:
         rig.step(lambda: shutil.rmtree(folder))
+    if calls == 3:
+        # What is removed between the calls was there before the first of them.
+        (folder / "new").write_text("0")
+        rig.step((rig.root / "other").touch)
+        (folder / "new").unlink()
+        rig.step((rig.root / "third").touch)
     with monkeypatch.context() as patch:
         # For root there is no folder that cannot be read.
         acts = [fill] if calls == 2 else [lambda: shutil.rmtree(folder), fill]
