@@ -14,8 +14,7 @@ When it fails
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from typing import overload
+from collections.abc import Iterator
 
 _MAGIC = b"\xfftOc\x00\x00\x00\x02"
 _FAN_OUT = 256
@@ -71,7 +70,7 @@ class PackIndex:
         return at < len(self) and self._names[at] == wanted
 
 
-class _Names(Sequence[bytes]):
+class _Names:
     """The sorted names of an index, each of one size."""
 
     def __init__(self, data: bytes, size: int, count: int) -> None:
@@ -80,15 +79,7 @@ class _Names(Sequence[bytes]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, place: int) -> bytes: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[bytes]: ...
-
-    def __getitem__(self, place: int | slice) -> bytes | list[bytes]:
-        if isinstance(place, slice):
-            return [self[one] for one in range(*place.indices(len(self)))]
+    def __getitem__(self, place: int) -> bytes:
         if not 0 <= place < self._count:
             raise IndexError(place)
         at = _NAMES_AT + place * self.size

@@ -106,10 +106,7 @@ OTHERS: dict[str, Callable[[Path], object]] = {
     "a tag of the old commit": lambda root: git(root, "tag", "-a", "-m", "text", "keep", "HEAD~1"),
     "a commit beside": commit_old_tree,
     "a symbolic reference": lambda root: git(root, "symbolic-ref", "refs/heads/x", "refs/heads/main"),
-    "a branch that was removed": lambda root: (
-        git(root, "branch", "keep"),
-        git(root, "branch", "-D", "keep"),
-    ),
+    "a branch that was removed": remove_branch,
 }
 
 

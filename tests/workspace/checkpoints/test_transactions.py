@@ -61,6 +61,17 @@ class Bench:
         self.timeline.end(step)
         return step
 
+    def begin_undo(self, call_id: str) -> dict[str, Any]:
+        """Record an undo of a call that is cut short then. Return the record."""
+        record = {"op": "move", "way": "undo", "ids": [call_id], "token": "t", "force": False}
+        self.store.record(**record)
+        self.timeline.moving = record
+        return record
+
+    def stored(self, content: bytes) -> Path:
+        """Return the file in which a content is stored."""
+        return next(p for p in (self.store.folder / "objects").iterdir() if p.read_bytes() == content)
+
     def operations(self) -> list[str]:
         return [record["op"] for record in self.store.records()]
 
@@ -153,11 +164,9 @@ def test_move_that_is_stopped_and_cannot_be_taken_back_says_that_not_all_was_don
 def test_move_that_cannot_be_completed_keeps_all_others_from_being_made(bench: Bench) -> None:
     bench.step("c1", "first")
     step = bench.step("c2", "second", "b")
-    record = {"op": "move", "way": "undo", "ids": ["c2"], "token": "t", "force": False}
-    bench.store.record(**record)
-    bench.timeline.moving = record
+    record = bench.begin_undo("c2")
     (bench.root / "b").unlink()  # it was cut short after that
-    first = next(p for p in (bench.store.folder / "objects").iterdir() if p.read_bytes() == b"first")
+    first = bench.stored(b"first")
     whole = first.read_bytes()
     first.write_bytes(b"damaged")
     with pytest.raises(WorkspaceError, match="can still not be completed at: a "):
@@ -177,11 +186,9 @@ def test_move_that_cannot_be_completed_keeps_all_others_from_being_made(bench: B
 def test_move_that_cannot_be_completed_and_has_changed_nothing_yet_is_given_up(bench: Bench) -> None:
     bench.step("c1", "first")
     step = bench.step("c2", "second", "b")
-    record = {"op": "move", "way": "undo", "ids": ["c2"], "token": "t", "force": False}
-    bench.store.record(**record)
-    bench.timeline.moving = record
+    record = bench.begin_undo("c2")
     bench.store.record(op="dropped", count=0)  # the record of the move is not the last one
-    first = next(p for p in (bench.store.folder / "objects").iterdir() if p.read_bytes() == b"first")
+    first = bench.stored(b"first")
     first.write_bytes(b"damaged")
     assert bench.mover.finish(record) == ()
     assert not bench.timeline.moving
@@ -202,11 +209,9 @@ def test_move_that_has_changed_a_mode_alone_is_not_given_up(bench: Bench) -> Non
     bench.step("c2", "second", "b")
     step = replace(bench.timeline.done[-1], before={"": before})
     bench.timeline.done[-1] = step
-    record = {"op": "move", "way": "undo", "ids": ["c2"], "token": "t", "force": False}
-    bench.store.record(**record)
-    bench.timeline.moving = record
+    record = bench.begin_undo("c2")
     (bench.root / "a").chmod(0o644)  # it was cut short after that
-    first = next(p for p in (bench.store.folder / "objects").iterdir() if p.read_bytes() == b"first")
+    first = bench.stored(b"first")
     first.write_bytes(b"damaged")
     with pytest.raises(WorkspaceError, match="can still not be completed at: a "):
         bench.mover.finish(record)
