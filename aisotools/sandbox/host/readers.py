@@ -504,6 +504,8 @@ class Readers:
                 )
             else:
                 result = await self._result(reader, pending, request)
+                if "reader_died" in result.metadata:
+                    _note_limit(connection, pending)
                 if True in (result.metadata.get("timed_out"), result.metadata.get("stopped")):
                     self._retire(reader)
                 if reader.ended.done() or result.metadata.get("stopped"):
@@ -541,12 +543,8 @@ class Readers:
     def _explain(
         self, connection: WorkerConnection, reader: Reader, result: ToolResult, pending: PendingCall
     ) -> ToolResult:
-        exceeded = pending.exceeded_limit
-        if exceeded is None and connection.monitor is not None and "reader_died" in result.metadata:
-            # The kernel kills for processor time before the monitor samples again.
-            exceeded = connection.monitor.post_mortem()
-        if exceeded is not None:
-            return exceeded.apply_to(result)
+        if pending.exceeded_limit is not None:
+            return pending.exceeded_limit.apply_to(result)
         if not result.is_error:
             return result
         limits = connection.limits
@@ -589,6 +587,17 @@ class Readers:
         for reader in busy:
             if any(not call.future.done() for call in reader.calls):
                 reader.end("a call could not be interrupted")
+
+
+def _note_limit(connection: WorkerConnection, pending: PendingCall) -> None:
+    """Note the limit for which the kernel has just killed the reader of a call, as far as the monitor knows.
+
+    The kernel kills for processor time before the monitor samples again. Race: the monitor keeps few samples,
+    so it is asked before anything is waited for; ending what the call has left may take seconds.
+    """
+    exceeded = connection.monitor.post_mortem() if connection.monitor is not None else None
+    if exceeded is not None:
+        pending.note_limit(exceeded)
 
 
 async def interrupt_calls(reader: Reader, calls: Sequence[PendingCall], within_s: float) -> None:

@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from aisotools.builtin.files import sandbox_write
 from aisotools.core.protocols import OutputCaps, ToolContext, ToolPayload
 from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.types import Effect, Facts, Json, Origin, ToolCall, ToolResult
+from aisotools.sandbox.host.monitor import CpuSample
 from aisotools.sandbox.host.readers import Readers
 from aisotools.sandbox.limits import LimitExceeded, Limits
 from aisotools.testing.fakes import MockTool
@@ -548,6 +550,25 @@ async def test_processor_time_ends_the_reader_and_not_the_worker(tmp_path: Path)
         assert result.is_error
         assert result.metadata.get("limit") == "cpu_s", result.content
         assert r.reported.losses == []
+
+
+async def test_processor_time_is_named_however_long_the_sweep_takes(tmp_path: Path) -> None:
+    # A busy machine: the monitor samples on while what the call has left is ended, and keeps few samples.
+    async with rig(tmp_path, Limits(cpu_s=1)) as r:
+        await read(r, evaluate, code="1")
+        connection: Any = r.kernel._connection
+        monitor = connection.monitor
+        sweep = connection.sweep
+        monitor._on_exceeded = lambda exceeded: None  # the kernel is to be first
+
+        async def slow_sweep(call: Any, *, within_s: float) -> None:
+            await sweep(call, within_s=within_s)
+            now_s = time.monotonic()
+            monitor._cpu_samples.extend([CpuSample(0.0, now_s, now_s)] * monitor._cpu_samples.maxlen)
+
+        connection.sweep = slow_sweep
+        result = await read(r, work, code="while True: pass", timeout_s=60)
+        assert result.metadata.get("limit") == "cpu_s", result.content
 
 
 async def test_an_idle_reader_is_the_first_to_go_when_memory_is_short(tmp_path: Path) -> None:
