@@ -395,9 +395,7 @@ class _Way:
             not _is_of_move(path, current, after, self._placed) or not others.keys().isdisjoint(_around(path))
         ):
             # Somebody else has put it there, or what stands in the place of a folder around it.
-            unread = next(
-                (node for node in (current, before) if node is not None and node.is_unreadable), None
-            )
+            unread = next((node for node in (current, before) if node and node.is_unreadable), None)
             others[path] = _CHANGED_SINCE if unread is None else f"{NOT_COMPARED}: {unread.why_unkept}"
             return
         # Race: a file tool of another call was writing when this state was kept. What it had not renamed
@@ -419,6 +417,8 @@ class _Way:
             others[path] = _CHANGED_BY_OTHERS
             return
         self._present.setdefault(path, current)
+        if after is not None and after.kind == "unkept" and self._reader.lookup(self._now, path) == after:
+            self._present[path] = after  # and not what it was before it got another change time
         if not is_known and not (self._is_resumed and current is None):
             self._contested.setdefault(path, self._why_unknown(path, current, after, hidden))
         elif path in beside and not (self._is_resumed or is_same(current, after)):

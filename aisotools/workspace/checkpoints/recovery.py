@@ -157,7 +157,8 @@ def describe_completed(moved: UndoResult) -> str:
         if not moved.done:
             names = summarize_names([f"{path or 'the workspace'} ({why})" for path, why in moved.missing])
             return (
-                f"{start} had changed nothing yet, and was given up, since this cannot be changed: {names}."
+                f"{start} was given up, since this cannot be changed: {names}. What it had changed was taken "
+                "back."
             )
         if moved.conflicts:
             spared = summarize_names([f"{path} ({why})" for path, why in moved.conflicts])

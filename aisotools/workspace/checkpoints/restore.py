@@ -133,6 +133,7 @@ def carry_out(
         replaced=replaced,
         keeps_set_ids=plan.keeps_set_ids,
         is_whole=is_whole,
+        is_forced=force,
     )
     if not (is_whole and result.changed):
         with suppress(_Stopped):
@@ -260,17 +261,20 @@ class _Restore:
         replaced: Replaced | None = None,
         keeps_set_ids: bool = False,
         is_whole: bool = False,
+        is_forced: bool = True,
     ) -> None:
         self._store = store
         self._keeps_set_ids = keeps_set_ids
         self._links: Mapping[TreePath, TreePath] = {}
         self._stage = stage
         self._switcher, self._replaced, self._is_whole = switcher, replaced, is_whole
+        self._is_forced = is_forced
         self._root = root
         self._token = token
         self._temporaries = 0
         self._hidden: frozenset[TreePath] = frozenset()
         self._wanted: Mapping[TreePath, Node | None] = {}
+        self._failed: set[TreePath] = set()
         self._unlocked: dict[TreePath, int] = {}  # folders that are open meanwhile, with their modes before
         self._result = result
 
@@ -284,6 +288,10 @@ class _Restore:
         self._links = links
         if plan is not None:
             self._hidden, self._wanted = frozenset(path for path, _ in plan.hidden), plan.wanted
+            if plan.moves_unstored:
+                self._remove_unreadable_folders(targets, plan)
+            if self._result.failed and not self._is_forced:
+                return self._result
         folders = [path for path, node in targets.items() if node is not None and node.kind == "folder"]
         # Folders that not even their owner may use are opened first, the outermost first: their modes are
         # set in the end.
@@ -307,17 +315,33 @@ class _Restore:
             self._step(self._set_attributes, path, targets[path])
         return self._result
 
+    def _remove_unreadable_folders(self, targets: Mapping[TreePath, Node | None], plan: RestorePlan) -> None:
+        """Remove the folders that cannot be read and are to be something else.
+
+        Nobody knows what they hold, and only empty ones can be removed. If one is not, nothing else has been
+        changed yet; a folder that had been unlocked could not be brought back.
+        """
+        unreadable = {
+            path for path, now in (plan.present or {}).items() if now is not None and now.is_unreadable
+        }
+        unreadable &= {path for path, node in targets.items() if node is None or node.kind != "folder"}
+        unreadable -= {path[:end] for path in targets if unreadable for end in range(1, len(path))}
+        for path in unreadable:
+            self._step(self._clear_folder, path, targets[path])
+
     def _step(self, act: Callable[[TreePath, Node | None], None], path: TreePath, node: Node | None) -> None:
+        if path in self._failed:
+            return  # what could not be removed is in the way of what should be there; it is named once
         try:
             act(path, node)
         except ChangedMeanwhile as error:
             self._result.changed.append((path, str(error)))
             if self._is_whole:
                 raise _Stopped from None
-        except OSError as error:
-            self._result.failed.append((path, error.strerror or str(error)))
-        except WorkspaceError as error:
-            self._result.failed.append((path, str(error)))
+        except (OSError, WorkspaceError) as error:
+            self._failed.add(path)
+            why = error.strerror if isinstance(error, OSError) else None
+            self._result.failed.append((path, why or str(error)))
 
     def _unlock(self, path: TreePath) -> None:
         # What is not there yet is made later; what stays locked is reported by the step that needs it.
@@ -330,6 +354,13 @@ class _Restore:
                     self._unlocked[path] = stat.S_IMODE(status.st_mode)
             finally:
                 os.close(parent)
+
+    def _clear_folder(self, path: TreePath, node: Node | None) -> None:
+        """Remove a folder at `path`, and nothing else."""
+        with suppress(FileNotFoundError, NotADirectoryError), writable(self._root, path[:-1]) as parent:
+            if not _is_folder(path[-1], parent):
+                return
+        self._clear(path, node)
 
     def _clear(self, path: TreePath, node: Node | None) -> None:
         """Remove what is at `path`, unless `node` can replace it by a rename or is a folder as well."""

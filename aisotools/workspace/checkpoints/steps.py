@@ -15,6 +15,8 @@ from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship
 Direction = Literal["undo", "redo"]
 """Direction of a move through the timeline."""
 
+_MOST_RESTAMPED = 10_000  # change times that a new journal takes over; a move may be a conflict without one
+
 
 @dataclass(frozen=True, slots=True)
 class Return:
@@ -203,6 +205,7 @@ class Timeline:
         dropped: Number of older steps that are not kept any more.
         superseded_by: The call, by name and id, after which what was undone last cannot be redone any more.
         count: Number of the last begin or end.
+        restamped: Change times that moves have given to what is not stored, by inode; see `plan_restore`.
     """
 
     done: list[Checkpoint] = field(default_factory=list)
@@ -213,6 +216,7 @@ class Timeline:
     superseded_by: str = ""
     left: dict[str, list[str]] = field(default_factory=dict)
     count: int = 0
+    restamped: dict[int, set[int]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, records: Sequence[Mapping[str, Any]]) -> Timeline:
@@ -272,6 +276,8 @@ class Timeline:
                 self.left.pop(record["token"], None)
         if record.get("left"):
             self.left[record["token"]] = record["left"]
+        for inode, time_ns in record.get("restamped", ()):
+            self.restamped.setdefault(inode, set()).add(time_ns)
 
     def next_number(self) -> int:
         """Return the number of a begin or end that happens now."""
@@ -316,6 +322,9 @@ class Timeline:
         """Yield the shortest journal that describes this state."""
         if self.dropped:
             yield {"op": "dropped", "count": self.dropped}
+        if self.restamped and self.all_steps():
+            times = [(inode, time_ns) for inode, found in self.restamped.items() for time_ns in sorted(found)]
+            yield {"op": "restamped", "restamped": times[-_MOST_RESTAMPED:]}
         undone = self.undone[::-1]
         for step in [*self.done, *undone]:
             yield step.begin_record()

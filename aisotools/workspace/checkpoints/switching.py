@@ -497,7 +497,7 @@ def _put_back(name: str, source: str, folder: int, parent: int, ours: int | None
 # ---- after a crash
 
 
-def put_back_displaced(root: int, place: str, wanted: Mapping[TreePath, Node | None]) -> bool:
+def put_back_displaced(root: int, place: str, wanted: Mapping[TreePath, Node | None]) -> None:
     """Put back what the switch of a path had taken away when its process ended, before it had looked at it.
 
     Whoever completes the plan looks at it again: what is known is replaced, what is not stays.
@@ -506,36 +506,34 @@ def put_back_displaced(root: int, place: str, wanted: Mapping[TreePath, Node | N
         root: Descriptor of the folder whose paths are switched.
         place: Name in it of the folder of the staging, once something is switched.
         wanted: What the plan leads to at each path that it changes; None for nothing.
-
-    Returns:
-        Whether there was any.
     """
-    is_any = False
     try:
         folder = os.open(place, DIRECTORY_FLAGS, dir_fd=root)
     except FileNotFoundError:
-        return False
+        return
     try:
         marks = {mark_of(path): path for path in wanted}
         for name in os.listdir(folder):  # noqa: PTH208 - a descriptor, no path
             path = marks.get(name.rpartition("-")[2])
             if path is None:
                 continue
+            if _is_staged(_look(name, folder), wanted[path]):
+                continue  # it has not been switched yet, and its place may be one that cannot be looked at
             with suppress(FileNotFoundError, NotADirectoryError):  # its folder is gone, or it is
                 parent = open_below(root, path[:-1])
                 try:
-                    is_any = _put_back_one(path, name, folder, parent, wanted[path]) or is_any
+                    _put_back_one(path, name, folder, parent, wanted[path])
                 finally:
                     os.close(parent)
     finally:
         os.close(folder)
-    return is_any
 
 
-def _put_back_one(path: TreePath, name: str, folder: int, parent: int, node: Node | None) -> bool:
-    status = _look(name, folder)
-    if node is not None and (stat.S_ISDIR(status.st_mode) or looks_like(status, node)):
-        return False  # it has not been switched yet
+def _is_staged(status: os.stat_result, node: Node | None) -> bool:
+    return node is not None and (stat.S_ISDIR(status.st_mode) or looks_like(status, node))
+
+
+def _put_back_one(path: TreePath, name: str, folder: int, parent: int, node: Node | None) -> None:
     try:
         there = _look(path[-1], parent)
     except FileNotFoundError:
@@ -543,9 +541,6 @@ def _put_back_one(path: TreePath, name: str, folder: int, parent: int, node: Nod
             with suppress(FileExistsError):
                 # Race: something may have been put there: that is newer.
                 rename_new(name, path[-1], src_dir_fd=folder, dst_dir_fd=parent)
-                return True
-        return False
-    if node is None or node.kind == "folder" or not looks_like(there, node):
-        return False
-    exchange(name, path[-1], src_dir_fd=folder, dst_dir_fd=parent)
-    return True
+        return
+    if node is not None and node.kind != "folder" and looks_like(there, node):
+        exchange(name, path[-1], src_dir_fd=folder, dst_dir_fd=parent)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -43,9 +43,10 @@ from aisotools.workspace.checkpoints.staging import switch_name, temporary_prefi
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline, group_overlapping
 from aisotools.workspace.checkpoints.store import RecordQueue, Store
 from aisotools.workspace.checkpoints.switching import put_back_displaced
-from aisotools.workspace.checkpoints.tree import Node, TreeReader, is_whole
+from aisotools.workspace.checkpoints.tree import TreeReader, is_whole
 from aisotools.workspace.checkpoints.trees import TrackedTree, TrackedTrees
 
+_BACK: Mapping[Direction, Direction] = {"undo": "redo", "redo": "undo"}
 _TICK_S = 0.01  # the longest tick of the clock by which files are stamped
 
 
@@ -74,7 +75,8 @@ class Mover:
         """
         self._store, self._trees, self._timeline, self._due = store, trees, timeline, due
         self._rescan, self._note = rescan, note
-        self._restamped: dict[int, set[int]] = {}  # see `plan_restore`
+        self._restamped = timeline.restamped
+        self._recorded = frozenset(_pairs(self._restamped))  # those that the journal has
 
     def move(
         self,
@@ -207,16 +209,29 @@ class Mover:
                         restamped=self._restamped,
                         is_kept=is_kept,
                     )
-                if plan.hidden:
-                    # What the move has put there would stay, and nobody would say so.
-                    path, why = plan.hidden[0]
-                    raise WorkspaceError(
-                        f"{tree.display_path(path)!r} cannot be taken back: {why}. Try again."
-                    )
                 plans.append((tree, plan))
-        direction: Direction = "redo" if moved.direction == "undo" else "undo"
-        back = self._carry_out(
-            direction,
+        back = self._carry_back(moved, plans, needs_all=needs_all)
+        # What somebody else has changed beside that is of no interest here.
+        ours = {tree.display_path(path) for tree, _ in plans for path in moved.placed.get(tree.key, ())}
+        spared = tuple(entry for entry in back.others if entry[0] in ours)
+        return replace(back, missing=(*back.missing, *spared))
+
+    def _carry_back(
+        self, moved: UndoResult, plans: Sequence[tuple[TrackedTree, RestorePlan]], *, needs_all: bool
+    ) -> UndoResult:
+        """Carry out the plans that take back a move.
+
+        Raises:
+            WorkspaceError: If something could not be looked at, or this cannot be recorded; nothing was
+                changed then.
+        """
+        for tree, plan in plans:
+            if plan.hidden:
+                # What the move has put there would stay, and nobody would say so.
+                path, why = plan.hidden[0]
+                raise WorkspaceError(f"{tree.display_path(path)!r} cannot be taken back: {why}. Try again.")
+        return self._carry_out(
+            _BACK[moved.direction],
             moved.steps[::-1],
             plans,
             moved.token,
@@ -224,10 +239,6 @@ class Mover:
             must_succeed=True,
             needs_all=needs_all,
         )
-        # What somebody else has changed beside that is of no interest here.
-        ours = {tree.display_path(path) for tree, _ in plans for path in moved.placed.get(tree.key, ())}
-        spared = tuple(entry for entry in back.others if entry[0] in ours)
-        return replace(back, missing=(*back.missing, *spared))
 
     def _plan(
         self,
@@ -321,7 +332,7 @@ class Mover:
             self._store.sync()
         except WorkspaceError:
             if not is_recorded:
-                self._withdraw(before, token, (), is_last=True)
+                self._withdraw(before, token, ())
             raise
         self._timeline.moving = record
         listed = PathList()
@@ -340,12 +351,8 @@ class Mover:
                 moved.failed += [(listed.show(tree, path), why) for path, why in plan.missing]
         moved.left += [key for key in left if key not in moved.left]
         failed, is_done = moved.failed, moved.is_switched or force or is_recorded
-        if is_recorded and not (moved.is_switched or force) and self._is_unbegun(direction, steps):
-            # Crash: the process has ended before it was refused, as it would have been.
-            is_done, before, failed = False, None, []
-            moved.missing += moved.failed
         if not is_done:
-            if not self._withdraw(before, token, moved.left, is_last=not is_recorded):
+            if not self._withdraw(before, token, moved.left):
                 failed.append(("", UNCERTAIN))
         else:
             self._timeline.shift(direction, ids)
@@ -376,18 +383,7 @@ class Mover:
             keeps_replaced=keeps_replaced and bool(moved.left),
         )
 
-    def _is_unbegun(self, direction: Direction, steps: Sequence[Checkpoint]) -> bool:
-        """Return whether a move that was cut short has not changed anything yet."""
-        back: Direction = "redo" if direction == "undo" else "undo"
-        for _, plan in self._plan(back, steps[::-1], is_resumed=True):
-            present = plan.present
-            if present is None or not all(_is_as(present[path], node) for path, node in plan.wanted.items()):
-                return False
-        return True
-
-    def _withdraw(
-        self, before: Mapping[str, Any] | None, token: str, left: Sequence[str], *, is_last: bool
-    ) -> bool:
+    def _withdraw(self, before: Mapping[str, Any] | None, token: str, left: Sequence[str]) -> bool:
         """Give up a move that has changed nothing. Return False if that cannot be recorded.
 
         The record before all else then, so that nothing can be done on a history that is not certain.
@@ -396,10 +392,9 @@ class Mover:
             before: Record of the move that was not completed before this one.
             token: That of the record.
             left: As for `_carry_out`.
-            is_last: Whether its own record is the last one that was written.
         """
         self._timeline.moving = before
-        if is_last and not left:
+        if not left:
             with suppress(WorkspaceError):
                 self._store.retract()
                 return True
@@ -439,7 +434,11 @@ class Mover:
             record["result"] = dict(result)
         if left:
             record["left"] = self._timeline.left[token] = list(left)
+        pairs = frozenset(_pairs(self._restamped) if self._restamped else ())
+        if pairs > self._recorded:
+            record["restamped"] = sorted(pairs - self._recorded)
         self._store.record(**record)
+        self._recorded = pairs
         self._store.sync()
         self._timeline.moving = None
 
@@ -479,6 +478,7 @@ class Mover:
             WorkspaceError: If what was taken out of its place cannot be looked at. Nothing is changed then.
         """
         direction: Direction = "undo" if record["way"] == "undo" else "redo"
+        is_forced = force or bool(record.get("force"))
         known = {step.call_id: step for step in [*self._timeline.done, *self._timeline.undone]}
         steps = [known[call_id] for call_id in record["ids"] if call_id in known]
         # Deleted or damaged: nobody can tell then what was changed since, and all of that is left alone.
@@ -489,8 +489,7 @@ class Mover:
             with tree.opened() as root:
                 # Crash: a person's save may have been taken out of its place, and not put back yet.
                 try:
-                    if put_back_displaced(root, switch_name(record["token"]), plan.wanted):
-                        time.sleep(_TICK_S)  # else what was put back counts as changed just now
+                    put_back_displaced(root, switch_name(record["token"]), plan.wanted)
                 except OSError as error:
                     # It may be that save which cannot be looked at: nothing is swept until it can.
                     raise WorkspaceError(
@@ -503,6 +502,9 @@ class Mover:
             unlocked += [(tree.display_path(path), why) for path, why in failed]
         if unlocked and not force:  # nothing else would look at its mode again
             return UndoResult(direction=direction, steps=tuple(steps), failed=tuple(unlocked), done=False)
+        # Crash: what the other process had changed last, and what was put back, is as new as what somebody
+        # else is changing just now.
+        time.sleep(_TICK_S)
         # Plan again: the partial files that were just removed would count as changes by somebody else.
         # What a move has replaced is put back only by the one that takes it back.
         token = record["token"] if record.get("must_succeed") else ""
@@ -521,7 +523,24 @@ class Mover:
         )
         spared = [conflict for _, plan in plans for conflict in plan.conflicts]
         conflicts = tuple(sorted_in_runs([*spared, *moved.changed]))
+        if moved.failed and not is_forced:
+            moved = self._give_up(moved)
         return replace(moved, conflicts=conflicts, failed=(*moved.failed, *unlocked))
+
+    def _give_up(self, moved: UndoResult) -> UndoResult:
+        """Take back what a move that was cut short, and cannot be completed, has changed before and now.
+
+        Return it as one that is not done; as it is if it cannot be taken back either.
+        """
+        back = _BACK[moved.direction]
+        steps = moved.steps[::-1]
+        try:
+            plans = self._plan(back, steps, is_resumed=True, token=moved.token)
+            plans = [(tree, _without_readable(plan.without_conflicts())) for tree, plan in plans]
+            taken = self._carry_back(moved, plans, needs_all=True)
+        except WorkspaceError:
+            return moved
+        return replace(moved, done=False, missing=moved.failed, failed=taken.failed)
 
     def sweep_left(self) -> None:
         """Remove partial files that could not be removed when they should have been, as far as possible."""
@@ -539,13 +558,18 @@ class Mover:
         self._due.write()
 
 
-def _is_as(now: Node | None, before: Node | None) -> bool:
-    """Return whether something is as before with its attributes, but for the time of a folder."""
-    if now is None or before is None:
-        return now is before
-    if not now.kind == before.kind == "folder":
-        return now == before or now.is_like(before)
-    return (now.mode, now.owner, now.xattrs) == (before.mode, before.owner, before.xattrs)
+def _without_readable(plan: RestorePlan) -> RestorePlan:
+    """Return a plan in which nothing is hidden that can be read now, though not before one of its hops."""
+    present = plan.present or {}
+    hidden = [
+        (path, why) for path, why in plan.hidden if (now := present.get(path)) is None or now.is_unreadable
+    ]
+    return replace(plan, hidden=tuple(hidden))
+
+
+def _pairs(restamped: Mapping[int, AbstractSet[int]]) -> Iterator[tuple[int, int]]:
+    """Yield each inode with each of its change times."""
+    return ((inode, time_ns) for inode, times in restamped.items() for time_ns in times)
 
 
 def _list_unkept(plans: Sequence[tuple[TrackedTree, RestorePlan]]) -> Reasons:

@@ -119,6 +119,17 @@ def test_timeline_comes_back_from_its_records() -> None:
     assert list(Timeline().records()) == []
 
 
+def test_change_times_that_moves_have_given_are_replayed() -> None:
+    timeline = Timeline(done=[checkpoint("1")])
+    timeline.apply({"op": "move", "way": "undo", "ids": [], "token": "t"})
+    timeline.apply({"op": "moved", "token": "t", "restamped": [[7, 10], [7, 20], [8, 10]]})
+    assert timeline.restamped == {7: {10, 20}, 8: {10}}
+    assert Timeline.read(list(timeline.records())) == timeline
+    assert list(Timeline(restamped={7: {10}}).records()) == [], "no step is left that they matter to"
+    many = Timeline(done=[checkpoint("1")], restamped={inode: {1} for inode in range(20_000)})
+    assert 0 < len(Timeline.read(list(many.records())).restamped) < 20_000
+
+
 def test_variables_nesting_and_dropped_steps_are_recorded() -> None:
     step = replace(checkpoint("1"), changes_variables=True, inside="0")
     timeline = Timeline(done=[step], dropped=7)

@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -565,6 +565,34 @@ def test_only_what_was_taken_out_of_a_path_of_the_plan_is_put_back(tmp_path: Pat
     assert (root / "there").read_text() == "newer"
     assert len([*place.iterdir()]) == 3
     assert not (root / "unknown").exists()
+
+
+@pytest.mark.parametrize("is_switched", [False, True])
+def test_place_of_what_was_staged_and_not_switched_is_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_switched: bool
+) -> None:
+    path = ("locked", "f")
+    place = tmp_path / switch_name("t")
+    place.mkdir()
+    (tmp_path / "locked").mkdir()
+    staged = place / mark_of(path)
+    staged.write_text("staged")
+    staged.chmod(0o644)
+    node = Node("file", 0o644, "digest", 6, staged.stat().st_mtime_ns, (os.getuid(), os.getgid()))
+    if is_switched:
+        staged.write_text("what was there before")
+
+    def refuse(_folder: int, names: TreePath) -> int:
+        raise PermissionError(13, "Permission denied", names[-1])
+
+    monkeypatch.setattr("aisotools.workspace.checkpoints.switching.open_below", refuse)
+    opened = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with pytest.raises(PermissionError) if is_switched else nullcontext():
+            put_back_displaced(opened, switch_name("t"), {path: node})
+    finally:
+        os.close(opened)
+    assert staged.exists()
 
 
 def test_names_are_exchanged_or_given_to_nothing_else(tmp_path: Path) -> None:

@@ -161,48 +161,63 @@ def test_move_that_is_stopped_and_cannot_be_taken_back_says_that_not_all_was_don
     assert bench.mover.move("undo", [step]).missing == (("a", "saved"), ("", why))
 
 
-def test_move_that_cannot_be_completed_keeps_all_others_from_being_made(bench: Bench) -> None:
+def test_move_that_was_cut_short_and_cannot_be_completed_is_taken_back(bench: Bench) -> None:
     bench.step("c1", "first")
     step = bench.step("c2", "second", "b")
     record = bench.begin_undo("c2")
     (bench.root / "b").unlink()  # it was cut short after that
-    first = bench.stored(b"first")
-    whole = first.read_bytes()
-    first.write_bytes(b"damaged")
-    with pytest.raises(WorkspaceError, match="can still not be completed at: a "):
-        bench.mover.move("undo", [step])
-    assert bench.timeline.moving == record
-    assert not bench.notes
-    first.write_bytes(whole)
-    bench.store.damaged.clear()
-    bench.timeline.moving = record
+    bench.stored(b"first").write_bytes(b"damaged")
     assert bench.mover.finish(record) == ()
-    assert (bench.root / "a").read_text() == "first"
     assert not bench.timeline.moving
-    assert len(bench.notes) == 1
-    assert "undo of write (c2), which was cut short, was completed" in bench.notes[0]
+    assert (bench.timeline.done[-1].call_id, bench.timeline.undone) == (step.call_id, [])
+    assert bench.operations() == ["move", "move", "moved"]
+    assert [(bench.root / name).read_text() for name in "ab"] == ["second", "second"]
+    (note,) = bench.notes
+    assert note.startswith(
+        "The undo of write (c2), which was cut short, was given up, since this cannot be changed: a ("
+    )
+    assert note.endswith(" What it had changed was taken back.")
 
 
-def test_move_that_cannot_be_completed_and_has_changed_nothing_yet_is_given_up(bench: Bench) -> None:
+def test_move_that_can_be_neither_completed_nor_taken_back_keeps_all_others_from_being_made(
+    bench: Bench,
+) -> None:
+    bench.step("c1", "first")
+    step = bench.step("c2", "second", "b")
+    record = bench.begin_undo("c2")
+    (bench.root / "b").unlink()  # it was cut short after that
+    files = [bench.stored(content) for content in (b"first", b"second")]
+    whole = [file.read_bytes() for file in files]
+    for file in files:
+        file.write_bytes(b"damaged")
+    (bench.root / "a").unlink()  # nor is it anywhere else
+    with pytest.raises(WorkspaceError, match="can still not be completed at: "):
+        bench.mover.move("undo", [step])
+    moving = bench.timeline.moving
+    assert moving is not None
+    assert not bench.notes
+    for file, content in zip(files, whole, strict=True):
+        file.write_bytes(content)
+    bench.store.damaged.clear()
+    assert bench.mover.finish(moving) == ()
+    assert [(bench.root / name).read_text() for name in "ab"] == ["second", "second"]
+    assert not bench.timeline.moving
+    assert record["token"] == moving["token"]
+
+
+def test_move_that_was_cut_short_and_had_changed_nothing_is_given_up(bench: Bench) -> None:
     bench.step("c1", "first")
     step = bench.step("c2", "second", "b")
     record = bench.begin_undo("c2")
     bench.store.record(op="dropped", count=0)  # the record of the move is not the last one
-    first = bench.stored(b"first")
-    first.write_bytes(b"damaged")
+    bench.stored(b"first").write_bytes(b"damaged")
     assert bench.mover.finish(record) == ()
     assert not bench.timeline.moving
-    assert (bench.timeline.done[-1], bench.timeline.undone) == (step, [])
-    assert bench.operations() == ["move", "dropped", "stayed"]
+    assert (bench.timeline.done[-1].call_id, bench.timeline.undone) == (step.call_id, [])
     assert [(bench.root / name).read_text() for name in "ab"] == ["second", "second"]
-    (note,) = bench.notes
-    assert note.startswith(
-        "The undo of write (c2), which was cut short, had changed nothing yet, and was given"
-    )
-    assert "cannot be changed: a (" in note
 
 
-def test_move_that_has_changed_a_mode_alone_is_not_given_up(bench: Bench) -> None:
+def test_move_that_was_cut_short_when_it_had_changed_a_mode_alone_is_taken_back(bench: Bench) -> None:
     bench.step("c1", "first")
     before = bench.trees.workspace.scan().root
     (bench.root / "a").chmod(0o600)
@@ -211,10 +226,25 @@ def test_move_that_has_changed_a_mode_alone_is_not_given_up(bench: Bench) -> Non
     bench.timeline.done[-1] = step
     record = bench.begin_undo("c2")
     (bench.root / "a").chmod(0o644)  # it was cut short after that
-    first = bench.stored(b"first")
-    first.write_bytes(b"damaged")
+    bench.stored(b"first").write_bytes(b"damaged")
+    assert bench.mover.finish(record) == ()
+    assert (bench.root / "a").stat().st_mode & 0o777 == 0o600
+
+
+def test_move_whose_taking_back_cannot_be_recorded_stays_unfinished(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.step("c1", "first")
+    step = bench.step("c2", "second", "b")
+    record = bench.begin_undo("c2")
+    bench.stored(b"first").write_bytes(b"damaged")
+
+    def refuse(**_record: Any) -> None:
+        raise WorkspaceError("There is no space left.")
+
+    monkeypatch.setattr(bench.store, "record", refuse)
     with pytest.raises(WorkspaceError, match="can still not be completed at: a "):
-        bench.mover.finish(record)
+        bench.mover.move("undo", [step])
     assert bench.timeline.moving == record
 
 

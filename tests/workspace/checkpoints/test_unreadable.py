@@ -35,7 +35,7 @@ from aisotools.workspace.workspace import TEMPORARY
 from tests.points import by_points, points_of
 from tests.sandbox.inside import command_of, user_of
 from tests.waiting import file_times_advance
-from tests.workspace.checkpoints.test_timeline_faults import Faults, Kind, places_of
+from tests.workspace.checkpoints.test_timeline_faults import Faults, Kind, folders_around, places_of
 
 LAYOUTS: dict[str, tuple[str, ...]] = {
     "one name": ("f",),
@@ -144,6 +144,22 @@ def fill_folder_and_lock(root: Path, names: Names, mode: int) -> None:
     (root / "other").chmod(mode)
 
 
+def become_locked_folder(root: Path, names: Names, mode: int) -> None:
+    """A folder of which nobody can tell what it holds is where a file was, so that no undo puts it back."""
+    (root / names[-1]).unlink()
+    (root / names[-1]).mkdir()
+    (root / names[-1] / "inner").write_text("inner")
+    (root / names[-1]).chmod(mode)
+    (root / "other").write_bytes(b"x" * (TOO_LARGE + 1))
+
+
+def become_locked_beside_locked(root: Path, names: Names, mode: int) -> None:
+    """Another folder could be brought back, but not locked again with what is in it."""
+    (root / "y" / "inner").write_text("inner")
+    (root / "y").chmod(mode)
+    become_locked_folder(root, names, mode)
+
+
 def take_folder(root: Path, names: Names, mode: int) -> None:
     shutil.rmtree(root / "z")
     (root / "z").write_text("a file now")
@@ -184,7 +200,7 @@ CHANGES: tuple[Change, ...] = (
         take_folder,
         move_folder,
     ),
-    *(make_special, grow),
+    *(make_special, grow, become_locked_folder, become_locked_beside_locked),
 )
 TOO_LARGE = 1 << 16
 
@@ -316,7 +332,11 @@ def problem_of(rig: Rig, answer: UndoResult | str) -> str:
     named |= {path.rpartition("/")[0] for path in named}
     # A file that could not be put to its place is no other name of the ones that could.
     named |= {path for path, entry in rig.old.items() if entry[3] in named}
-    paths = [path for path in unlike(rig.old, now) if path not in named]
+    # Nor can anybody say what is in a folder that stays and that nobody may read.
+    locked = {path for path in named if path in now and now[path][0] & 0o500 != 0o500}
+    paths = [
+        path for path in unlike(rig.old, now) if path not in named and locked.isdisjoint(folders_around(path))
+    ]
     return f"done, and these differ, which are not named: {paths}" if paths else ""
 
 
@@ -371,6 +391,17 @@ def check_save(top: Path, case: Case, patch: pytest.MonkeyPatch) -> str:
     )
 
 
+def next_call_problem(rig: Rig) -> str:
+    """Return what keeps the next call from running, or is left of an undo that was cut short."""
+    try:
+        rig.chain.begin("next", "tool", "s")
+    except WorkspaceError as error:
+        return f"no call can run: {error}"
+    rig.chain.withdraw("next")
+    left = [path.name for path in rig.root.iterdir() if path.name.startswith(TEMPORARY)]
+    return f"{left} is left" if left else ""
+
+
 def check_faults(top: Path, case: Case, kind: Kind, code: int, part: int) -> list[str]:
     """Let an undo fail or end at each of its system calls. Return what is wrong."""
     problems = []
@@ -389,6 +420,7 @@ def check_faults(top: Path, case: Case, kind: Kind, code: int, part: int) -> lis
             paths = unlike(now, rig.old) if unlike(now, rig.new) else []
             paths = [path for path in paths if path in rig.old or path not in rig.unstored]
             problem = f"ended, and completed but for {paths}: {rig.chain.notes}" if paths else ""
+            problem = problem or next_call_problem(rig)
         if not problem and rig.chain.steps:
             file_times_advance()
             moved = rig.undo(force=True)
@@ -413,6 +445,11 @@ FAULTY = [
     Case(grow, "two names in two inner folders", 0o644),
     Case(fill_folder_and_lock, "two names in two folders", 0),
     Case(take_folder, "one name", 0),
+]
+REFUSED = [
+    Case(become_locked_folder, "one name", 0),
+    Case(become_locked_folder, "two names in two folders", 0),
+    Case(become_locked_beside_locked, "one name", 0),
 ]
 SAVED = [*(Case(chmod, layout, 0) for layout in LAYOUTS), *FAULTY[1:4]]
 
@@ -464,7 +501,8 @@ def main(top: Path, what: str, part: int) -> None:
                 if problem := check_save(top / str(number), case, patch):
                     print(f"{case}: {problem}")
     else:
-        for number, case in enumerate(FAULTY):
+        # What is refused anyway cannot fail as well and be as before.
+        for number, case in enumerate([*FAULTY, *REFUSED] if what == "killed" else FAULTY):
             for problem in check_faults(top / str(number), case, *FAULTS[what], part):
                 print(problem)
 

@@ -22,7 +22,7 @@ from aisotools.workspace.checkpoints.timeline import Checkpoints
 from aisotools.workspace.workspace import TEMPORARY
 from tests.points import by_points, points_of
 from tests.waiting import file_times_advance
-from tests.workspace.checkpoints.test_timeline_faults import Faults
+from tests.workspace.checkpoints.test_timeline_faults import Faults, folders_around
 
 LIMITS = ScanLimits(total_bytes=1 << 12)
 LARGE = bytes(LIMITS.total_bytes + 1)
@@ -76,10 +76,6 @@ def state_of(root: Path) -> State:
     return state
 
 
-def folders_around(path: str) -> list[str]:
-    return [path[:end] for end, letter in enumerate(path) if letter == "/"]
-
-
 class Case:
     """A workspace in which a path was three things in turn."""
 
@@ -95,6 +91,12 @@ class Case:
             self._become(number)
             self.chain.end(str(number))
             file_times_advance()
+
+    def reopen(self) -> None:
+        """Go on in another process, as far as what this one remembers is concerned."""
+        self.chain.close()
+        self.chain = Checkpoints(self.root, self.root.parent / "store", limits=LIMITS)
+        assert self.chain.notes == []
 
     def _become(self, number: int) -> None:
         path = self.root / "path"
@@ -151,6 +153,7 @@ def test_undo_and_redo_of_two_calls_lead_to_what_was_there_or_name_it(tmp_path: 
     for number, kinds in enumerate(some_cases("both", part)):
         case = Case(tmp_path / str(number), kinds)
         case.check(case.undo(), 0)
+        case.reopen()
         redone = case.redo()
         if redone.is_unkept:
             assert kinds[2] not in STORED
@@ -168,6 +171,7 @@ def test_undo_of_one_call_after_the_other_leads_to_what_was_there_or_names_it(
         case = Case(tmp_path / str(number), kinds)
         first = case.undo(1)
         case.check(first, 1)
+        case.reopen()
         if first.done:
             second = case.undo(1)
             if not first.missing:
@@ -185,6 +189,7 @@ def test_undo_that_is_taken_back_leaves_what_was_there_and_can_be_made_again(
             case.chain.revert(case.undo(count, keeps_replaced=True))
             case.chain.discard_replaced()
             case.check_back(2)
+            case.reopen()
         file_times_advance()
         case.check(case.undo(), 0)
         case.chain.close()
@@ -259,8 +264,9 @@ def test_undo_that_was_cut_short_before_it_would_have_been_refused_is_given_up(
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
     chain = Checkpoints(case.root, tmp_path / "store", limits=LIMITS)
     message = (
-        "The undo of tool (2), tool (1), which was cut short, had changed nothing yet, and was given up, "
-        "since this cannot be changed: path (it holds path/a, which would be left in place: it is too large)."
+        "The undo of tool (2), tool (1), which was cut short, was given up, since this cannot be changed: "
+        "path (it holds path/a, which would be left in place: it is too large). What it had changed was "
+        "taken back."
     )
     assert chain.notes == [message] or (not chain.notes and number < 3), "it was not recorded yet"
     assert state_of(case.root) == case.states[2]
