@@ -117,7 +117,25 @@ def _note_unchanged(text: str) -> None:
         _unchanged.add(text)
 
 
+# Names and arguments are often those of the call before.
+_signless: set[str] = set()
+
+
 def _has_no_sign(text: str) -> bool:
+    """Return whether a text is short and has no sign of a secret."""
+    if type(text) is not str or len(text) > _MOST_UNCHANGED_CHARS:
+        return _find_no_sign(text)
+    if text in _signless:
+        return True
+    if not _find_no_sign(text):
+        return False
+    if len(_signless) >= _MOST_UNCHANGED:
+        _signless.clear()  # Race: as in `_note_unchanged`
+    _signless.add(text)
+    return True
+
+
+def _find_no_sign(text: str) -> bool:
     if len(text) >= SHORT_CHARS or not text.isascii():
         return False
     lower = text.lower()

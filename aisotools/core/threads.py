@@ -14,39 +14,69 @@ import functools
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Work(Generic[R]):
-    """A function that is run once, by whichever thread comes first, and its end."""
+class _Taken(Exception):
+    """Another thread runs the work, or has run it."""
 
-    __slots__ = ("_left", "end")
+
+class _Work(Generic[R]):
+    """A function that is run once, by whichever thread comes first.
+
+    The executor that takes it has a future for its end. Where it is refused, `follow` gives it another one.
+    """
+
+    __slots__ = ("_end", "_left", "_outcome")
 
     def __init__(self, function: Callable[[], R]) -> None:
         self._left = [function]
-        self.end: Future[R] = Future()
+        self._outcome: tuple[R | None, BaseException | None] | None = None
+        self._end: Future[R] | None = None
 
-    def __call__(self) -> None:
+    def __call__(self) -> R:
         # Race: two threads may come here. To take it out is one step of the interpreter.
         try:
             function = self._left.pop()
         except IndexError:
-            return
-        if not self.end.set_running_or_notify_cancel():
-            return
+            raise _Taken from None
         try:
             result = function()
         except BaseException as error:
-            self.end.set_exception(error)
+            self._outcome = None, error
+            if self._end is not None:
+                self._resolve(self._end)
             # Else the exception, with this frame, and its future would hold each other.
             del self
-        else:
-            self.end.set_result(result)
+            raise
+        self._outcome = result, None
+        if self._end is not None:
+            self._resolve(self._end)
+        return result
+
+    def follow(self) -> Future[R]:
+        """Return a future for its end, whichever thread runs it or has run it."""
+        end = self._end = Future()
+        end.set_running_or_notify_cancel()
+        # Race: it may have ended before that was there.
+        if self._outcome is not None:
+            self._resolve(end)
+        return end
+
+    def _resolve(self, end: Future[R]) -> None:
+        assert self._outcome is not None
+        result, error = self._outcome
+        with suppress(InvalidStateError):  # both who ran it and who follows it may come here
+            if error is None:
+                end.set_result(cast("R", result))
+            else:
+                end.set_exception(error)
 
 
 class LoopThreads:
@@ -85,24 +115,35 @@ class LoopThreads:
         """Have a function run in a thread, with the present context; return its end, for any thread."""
         work = _Work(functools.partial(contextvars.copy_context().run, function, *args, **kwargs))
         try:
-            self._executor.submit(work)
+            return self._executor.submit(work)
         except RuntimeError as refused:
-            self._run_apart(work, refused)
-        return work.end
+            return self._run_apart(work, refused)
 
-    def _run_apart(self, work: _Work[Any], refused: RuntimeError) -> None:
-        """Have done what the executor has refused.
+    def _run_apart(self, work: _Work[R], refused: RuntimeError) -> Future[R]:
+        """Have done what the executor has refused. Return its end.
 
         Case: the interpreter ends, and no executor takes work any more. What is closed only then, by
         `atexit` or by a thread that outlives the main one, is closed all the same. Race: an executor that
         could start no further thread has kept the work, and one of its threads may do it meanwhile.
         """
+        end = work.follow()
+
+        def run() -> None:
+            try:
+                work()
+            except _Taken:
+                pass  # the end comes from the thread that has it
+            except BaseException:
+                if not end.done():  # whoever waits for the end gets what was raised
+                    raise
+
         try:
-            threading.Thread(target=work, name=f"{self._name}_apart").start()
+            threading.Thread(target=run, name=f"{self._name}_apart").start()
         except RuntimeError:  # at the very end, and where the system allows no more of them
             if not self._may_block:
                 raise refused from None
-            work()
+            run()
+        return end
 
     def wait_for(self, function: Callable[[], R], within_s: float) -> R | None:
         """Return what a function returns that runs in a thread; None if it takes longer, and goes on.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import functools
+import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -46,14 +47,33 @@ _Value = TypeVar("_Value")
 def with_changes(value: _Value, **changes: Any) -> _Value:
     """Return one of our frozen dataclasses with other values in some of its fields.
 
-    It does what `dataclasses.replace` does, in half of the time. A call makes a dozen of these.
+    It does what `dataclasses.replace` does, in a fifth of the time. A call makes a dozen of these.
 
     Raises:
         TypeError: If there is no such field.
     """
     kind: type[_Value] = type(value)
     names, values_of = fields_to_copy(kind)  # type: ignore[arg-type]  # classes are hashable
-    return kind(**dict(zip(names, values_of(value), strict=True), **changes))
+    setters = _setters_of(kind)  # type: ignore[arg-type]  # the same
+    if setters is None or not changes.keys() <= setters.keys():
+        return kind(**dict(zip(names, values_of(value), strict=True), **changes))
+    changed: _Value = object.__new__(kind)
+    for setter, present in zip(setters.values(), values_of(value), strict=True):
+        setter(changed, present)
+    for name, new in changes.items():
+        setters[name](changed, new)
+    return changed
+
+
+@functools.cache
+def _setters_of(kind: type) -> dict[str, Callable[[object, object], None]] | None:
+    """Return what sets each field of a new instance; None if its class has more to do than that."""
+    own = dataclasses.fields(kind)
+    members = [inspect.getattr_static(kind, one.name, None) for one in own]
+    is_plain = all(map(inspect.ismemberdescriptor, members)) and all(one.init for one in own)
+    if not is_plain or hasattr(kind, "__post_init__") or not kind.__dataclass_params__.init:  # type: ignore[attr-defined]
+        return None
+    return {one.name: member.__set__ for one, member in zip(own, members, strict=True)}
 
 
 @functools.cache

@@ -92,6 +92,15 @@ def test_ordinary_text_stays(text: str) -> None:
     assert redact_text(text) == text
 
 
+def test_what_is_remembered_of_short_texts_hides_no_secret() -> None:
+    for _ in range(2):
+        for number in range(1_200):  # more than are remembered
+            assert is_plain("path", f"file-{number}.txt")
+        for secret in SECRETS:
+            assert not is_plain("path", secret) or redact_text(secret) == secret
+            assert secret not in redact_text(f"before {secret} after")
+
+
 def test_every_depth_is_looked_at() -> None:
     value = {"a": [{"b": SECRETS[0]}, 1, None, True], "c": 2.5}
     assert redact(value) == {"a": [{"b": "[redacted: api-key]"}, 1, None, True], "c": 2.5}

@@ -10,8 +10,11 @@ import os
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +60,39 @@ async def test_an_error_is_raised_where_the_result_is_awaited() -> None:
     future = start_in_thread(fail)
     assert isinstance(await asyncio.gather(future, return_exceptions=True), list)
     assert isinstance(future.exception(), OSError)
+
+
+class Refusing(ThreadPoolExecutor):
+    """Refuses all work, once a thread of its own may have run it."""
+
+    def __init__(self, *, runs: bool) -> None:
+        super().__init__(1)
+        self.runs = runs
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        if self.runs:
+            with suppress(OSError):
+                function()
+        raise RuntimeError("no further thread can be started")
+
+
+@pytest.mark.parametrize("runs", [False, True])
+async def test_work_that_is_refused_runs_once_and_ends(monkeypatch: pytest.MonkeyPatch, runs: bool) -> None:
+    pool, calls = LoopThreads("refused", 1), list[int]()
+    monkeypatch.setattr(pool, "_executor", Refusing(runs=runs))
+
+    def note(number: int) -> int:
+        calls.append(number)
+        return number
+
+    def fail() -> None:
+        raise OSError("no")
+
+    for number in range(50):
+        assert await pool.start(note, number) == number
+        with pytest.raises(OSError, match="no"):
+            await pool.start(fail)
+    assert calls == [*range(50)]
 
 
 async def test_threads_are_used_again_and_bounded() -> None:

@@ -18,7 +18,72 @@ from aisotools.core.types import (
     ToolCall,
     ToolDefinition,
     ToolResult,
+    with_changes,
 )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plain:
+    one: int
+    two: str = "2"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Inherited(Plain):
+    three: int = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class WithoutSlots:
+    one: int
+    two: str = "2"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Checked:
+    one: int
+    two: str = "2"
+
+    def __post_init__(self) -> None:
+        if self.one < 0:
+            raise ValueError("it is negative")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Derived:
+    one: int
+    two: str = "2"
+    double: int = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "double", 2 * self.one)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, init=False)
+class OfItsOwn:
+    one: int
+    two: str
+
+    def __init__(self, one: int, two: str = "2") -> None:
+        object.__setattr__(self, "one", abs(one))
+        object.__setattr__(self, "two", two)
+
+
+@pytest.mark.parametrize("kind", [Plain, Inherited, WithoutSlots, Checked, Derived, OfItsOwn])
+def test_changes_are_those_of_the_standard_library(kind: Any) -> None:
+    value = kind(1)
+    for changes in ({}, {"one": 5}, {"two": "3"}, {"two": "3", "one": 5}):
+        changed = with_changes(value, **changes)
+        assert changed == dataclasses.replace(value, **changes)
+        assert (type(changed), changed is value, value.one) == (kind, False, 1)
+        assert hash(changed) == hash(dataclasses.replace(value, **changes))
+    with pytest.raises(TypeError):
+        with_changes(value, four=4)
+    if kind is Checked:
+        with pytest.raises(ValueError, match="negative"):
+            with_changes(value, one=-1)
+    if kind is OfItsOwn:
+        assert with_changes(value, one=-5).one == 5
 
 
 @pytest.mark.parametrize("ordered", [tuple(Effect), tuple(Decision)])

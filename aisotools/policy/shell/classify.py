@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 import itertools
 import posixpath
 import re
@@ -158,6 +159,12 @@ def classify_shell(command: str) -> ShellReport:
 
 def shell_facts(command: str, folder: str = ".") -> Facts:
     """Return what a policy should know about `command` when bash runs it in `folder` of the workspace."""
+    # It depends on nothing else, and a call is classified once for each question that is asked of it.
+    look = _facts_of_known if len(command) + len(folder) <= _MOST_KNOWN_CHARS else _find_facts
+    return look(command, folder)
+
+
+def _find_facts(command: str, folder: str) -> Facts:
     start = frozenset((folder or ".",))
     report = found = classify_shell(command)
     dash_folders: tuple[str, ...] = ()
@@ -183,6 +190,10 @@ def shell_facts(command: str, folder: str = ".") -> Facts:
         absent=tuple(_relocate_folders(found.absent, start)),
         without_dashes=_facts_of(found, folder),
     )
+
+
+_MOST_KNOWN_CHARS = 1_000
+_facts_of_known = functools.lru_cache(maxsize=128)(_find_facts)
 
 
 def _may_make(report: ShellReport) -> bool:

@@ -188,6 +188,14 @@ def test_words_that_may_be_options_for_another_reason_stay_uncertain(command: st
     assert (facts.certain, facts.without_dashes) == (False, None)
 
 
+def test_what_is_remembered_of_a_command_is_that_of_its_folder() -> None:
+    facts = {folder: shell_facts("cat a > ../b", folder) for folder in (".", "sub", "sub/folder")}
+    assert len({(one.reads, one.writes) for one in facts.values()}) == 3
+    for folder, first in facts.items():
+        assert shell_facts("cat a > ../b", folder) == first
+    assert shell_facts(f"cat {'a' * 2_000} > b").writes == ("b",), "long ones are classified each time"
+
+
 def test_a_change_of_folder_makes_relative_writes_uncertain() -> None:
     assert classify_shell("cd sub && touch a").certain
     for elsewhere in ("cd /etc", "cd ..", "cd", "cd -", "cd $x", "cd a/../..", "pushd /", "cd ~"):
