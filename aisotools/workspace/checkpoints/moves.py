@@ -43,7 +43,7 @@ from aisotools.workspace.checkpoints.restore import (
     stage_plan,
     sync_restored,
 )
-from aisotools.workspace.checkpoints.staging import Failure, Replaced, replaced_name
+from aisotools.workspace.checkpoints.staging import Failure, Replaced, replaced_name, temporary_prefix
 from aisotools.workspace.checkpoints.steps import (
     Checkpoint,
     Direction,
@@ -563,7 +563,7 @@ def find_stuck(
         restamped: See `plan_restore`.
     """
     stuck: list[tuple[str, str]] = []
-    left = frozenset(spared)
+    left, ours = frozenset(spared), temporary_prefix(moved.token)
     for tree, plan in plans:
         try:
             now = tree.scan().root
@@ -572,6 +572,8 @@ def find_stuck(
             stuck.append((tree.display_path(()), f"it cannot be looked at: {error}"))
             continue
         for path, (before, current) in differences.items():
+            if path[:1] and path[0].startswith(ours):
+                continue  # what the move keeps until it is taken back
             if tree.display_path(path) in left:
                 continue
             if before is not None and current is not None and current.is_restamped(before, restamped):
