@@ -71,7 +71,8 @@ def _setters_of(kind: type) -> dict[str, Callable[[object, object], None]] | Non
     own = dataclasses.fields(kind)
     members = [inspect.getattr_static(kind, one.name, None) for one in own]
     is_plain = all(map(inspect.ismemberdescriptor, members)) and all(one.init for one in own)
-    if not is_plain or hasattr(kind, "__post_init__") or not kind.__dataclass_params__.init:  # type: ignore[attr-defined]
+    has_own_init = not kind.__dataclass_params__.init  # type: ignore[attr-defined]  # typeshed lacks it
+    if not is_plain or has_own_init or hasattr(kind, "__post_init__"):
         return None
     return {one.name: member.__set__ for one, member in zip(own, members, strict=True)}
 

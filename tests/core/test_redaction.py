@@ -92,7 +92,7 @@ def test_ordinary_text_stays(text: str) -> None:
     assert redact_text(text) == text
 
 
-def test_what_is_remembered_of_short_texts_hides_no_secret() -> None:
+def test_short_texts_that_are_remembered_hide_no_secret() -> None:
     for _ in range(2):
         for number in range(1_200):  # more than are remembered
             assert is_plain("path", f"file-{number}.txt")

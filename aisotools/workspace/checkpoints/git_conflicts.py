@@ -23,7 +23,7 @@ import itertools
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set as AbstractSet
 
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.store import Store
@@ -76,17 +76,20 @@ def find_needing(store: Store, now: str, end: str, targets: _Targets) -> Iterato
         end: Digest of the tree that the move leads to.
         targets: What it puts at each path that it changes; None for nothing.
     """
-    reader, folders = TreeReader(store), dict[TreePath, None]()
+    reader, removed = TreeReader(store), dict[TreePath, set[str]]()
     for path, target in targets.items():
         if target is None and "objects" in path[:-2]:
-            folders[path[: len(path) - 1 - path[::-1].index("objects")]] = None
+            at = len(path) - 1 - path[::-1].index("objects")
+            names = removed.setdefault(path[:at], set())
+            if at == len(path) - 3 and _LOOSE_NAME.fullmatch(name := path[-2] + path[-1]):
+                names.add(name)
         elif target is None and "refs" in path[:-1]:
-            folders[path[: path.index("refs")]] = None
+            removed.setdefault(path[: path.index("refs")], set())
         elif path[-1] == _PACKED_REFERENCES:
-            folders[path[:-1]] = None
-    repositories = [folder for folder in folders if reader.lookup(now, (*folder, "HEAD")) is not None]
+            removed.setdefault(path[:-1], set())
+    repositories = [folder for folder in removed if reader.lookup(now, (*folder, "HEAD")) is not None]
     for number, folder in enumerate(repositories):
-        repository = _Repository(store, reader, folder, (now, end), targets)
+        repository = _Repository(store, reader, folder, (now, end), targets, removed=removed[folder])
         if number >= _MOST_REPOSITORIES:
             repository.left_bytes = 0  # whatever would have to be followed is in doubt
         yield from repository.find_needing()
@@ -100,19 +103,29 @@ class _Repository:
     """
 
     def __init__(
-        self, store: Store, reader: TreeReader, folder: TreePath, trees: tuple[str, str], targets: _Targets
+        self,
+        store: Store,
+        reader: TreeReader,
+        folder: TreePath,
+        trees: tuple[str, str],
+        targets: _Targets,
+        *,
+        removed: AbstractSet[str],
     ) -> None:
+        """Find nothing yet.
+
+        Args:
+            store: Holds the trees.
+            reader: Reads them.
+            folder: The repository: the folder in which `objects` and `refs` are.
+            trees: Digests of the tree that is there, and of the one that the move leads to.
+            targets: What it puts at each path that it changes; None for nothing.
+            removed: Objects of which it removes the single file.
+        """
         self._store, self._reader, self._folder, self._targets = store, reader, folder, targets
         self._now, self._end = trees
         self._objects = (*folder, "objects")
-        count = len(self._objects)
-        self._removed = {
-            path[-2] + path[-1]
-            for path, target in targets.items()
-            if target is None and len(path) == count + 2 and path[:count] == self._objects
-            if _LOOSE_NAME.fullmatch(path[-2] + path[-1])
-        }
-        """Objects of which the single file is removed."""
+        self._removed = removed
         self._known: set[str] = set()
         """Objects that need nothing that is removed, nor does what they lead to."""
         self._removed_packs: list[PackIndex] | None = None

@@ -188,7 +188,7 @@ def test_words_that_may_be_options_for_another_reason_stay_uncertain(command: st
     assert (facts.certain, facts.without_dashes) == (False, None)
 
 
-def test_what_is_remembered_of_a_command_is_that_of_its_folder() -> None:
+def test_facts_that_are_remembered_of_a_command_are_those_of_its_folder() -> None:
     facts = {folder: shell_facts("cat a > ../b", folder) for folder in (".", "sub", "sub/folder")}
     assert len({(one.reads, one.writes) for one in facts.values()}) == 3
     for folder, first in facts.items():

@@ -115,9 +115,9 @@ def test_paths_that_are_not_as_before_are_stuck(two: Two) -> None:
     origin = {"": tree.scan().root}
     (two.roots[0] / "gone").unlink()
     (two.roots[0] / "new").write_text("y")
-    kept = two.roots[0] / ".aisotools-write-t-replaced"
-    kept.mkdir()
-    (kept / "large").write_text("z")
+    beside = two.roots[0] / ".aisotools-write-t-replaced"
+    beside.mkdir()
+    (beside / "large").write_text("z")
     moved = UndoResult(direction="undo", origin=origin, token="t")
     plan = RestorePlan(targets={("gone",): None})
     assert find_stuck(two.store, moved, [(tree, plan)]) == (
