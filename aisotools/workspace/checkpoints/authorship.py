@@ -204,6 +204,24 @@ NO_EVIDENCE = Evidence()
 """Nothing is known."""
 
 
+def is_of_move(
+    path: TreePath, current: Node | None, before: Node | None, placed: Mapping[TreePath, Node | None]
+) -> bool:
+    """Return whether what is at a path now is what a move has left there, and not somebody else.
+
+    Args:
+        path: The path.
+        current: What is there now. Nothing may be: the move has failed before it had put something there.
+        before: What was there before the move.
+        placed: What the move has put where, or should have.
+    """
+    if current is None:
+        return path in placed
+    if path not in placed:
+        return current.is_unlocked(before) and any(around[: len(path)] == path for around in placed)
+    return current.has_same_content(placed[path]) or current.has_same_content(before)
+
+
 def parse_names(paths: Iterable[str]) -> frozenset[TreePath] | None:
     """Return paths relative to the workspace as those of a tree; None if one of them is not below it."""
     found: set[TreePath] = set()

@@ -424,9 +424,11 @@ def move_trees(
             moved.others += [(show(path), why) for path, why in plan.others]
             moved.failed += [(show(path), why) for path, why in result.failed]
             moved.changed += [(show(path), why) for path, why in result.changed]
-        # As long as the move may be taken back, or has to be completed, it stays.
-        is_taken_back = must_succeed and not (force or is_resumed) and moved.changed
-        if not (moved.is_switched and (is_taken_back or (must_succeed and moved.failed))):
+        # As long as the move may be taken back, or has to be completed, it stays. One that was cut short, or
+        # that takes back another, has something there also if it could switch nothing itself.
+        is_fresh = not (force or is_resumed)
+        is_over = not (must_succeed and (moved.failed or (is_fresh and moved.changed)))
+        if is_over or (is_fresh and not moved.is_switched):
             for tree, _, root, _, replaced in ready:
                 # Else there may be one of the move that this one takes back, or completes.
                 known = Replaced(root, token) if replaced is None and (force or is_resumed) else replaced

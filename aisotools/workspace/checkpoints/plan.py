@@ -13,7 +13,7 @@ from itertools import repeat
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.attributes import has_other_attributes
-from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship, JointAuthorship
+from aisotools.workspace.checkpoints.authorship import UNKNOWN, Authorship, JointAuthorship, is_of_move
 from aisotools.workspace.checkpoints.git_conflicts import NEEDS_OBJECTS, find_needing, is_object_folder
 from aisotools.workspace.checkpoints.staging import Failure
 from aisotools.workspace.checkpoints.steps import Direction, Return
@@ -169,16 +169,24 @@ class RestorePlan:
         present = self.present or {}
         holding = {path[:end] for path in self.contested for end in range(1, len(path))}
         in_the_way = {path for path in self.contested if _is_no_folder(present.get(path))}
-        targets = {
-            path: node
-            for path, node in self.targets.items()
-            if path not in self.contested
-            and (path not in holding or (node is not None and node.kind == "folder"))
-            and in_the_way.isdisjoint(_around(path))
-        }
-        sealed = tuple(path for path in self.sealed if path not in self.contested)
-        timed = self.timed - self.contested
-        return replace(self, targets=targets, sealed=sealed, timed=timed, conflicts=(), contested=frozenset())
+
+        def is_left(path: TreePath) -> bool:
+            return path in self.contested or not in_the_way.isdisjoint(_around(path))
+
+        return replace(
+            self,
+            targets={
+                path: node
+                for path, node in self.targets.items()
+                if not is_left(path) and (path not in holding or (node is not None and node.kind == "folder"))
+            },
+            missing=tuple((path, why) for path, why in self.missing if not is_left(path)),
+            unrestorable=tuple((path, why) for path, why in self.unrestorable if not is_left(path)),
+            sealed=tuple(path for path in self.sealed if path not in self.contested),
+            timed=self.timed - self.contested,
+            conflicts=(),
+            contested=frozenset(),
+        )
 
 
 def plan_restore(
@@ -392,7 +400,7 @@ class _Way:
         if current is not None and current.kind == "unkept":
             current = self._without_restamp(current, before, after, is_planned=path in targets)
         if self._placed is not None and (
-            not _is_of_move(path, current, after, self._placed) or not others.keys().isdisjoint(_around(path))
+            not is_of_move(path, current, after, self._placed) or not others.keys().isdisjoint(_around(path))
         ):
             # Somebody else has put it there, or what stands in the place of a folder around it.
             unread = next((node for node in (current, before) if node and node.is_unreadable), None)
@@ -497,10 +505,13 @@ class _Way:
         return f"{NOT_COMPARED}: {unread.why_unkept}"
 
     def add_missing_folders(self) -> None:
-        """Add the folders around targets that no hop has changed, and that are gone."""
+        """Add the folders around targets that no hop has changed, and that are gone or something else."""
         for path, node in missing_folders(self._reader, self._now, self._end, self.targets).items():
-            self._present[path], self.targets[path] = None, node
-            if not self._is_resumed:
+            now = self._reader.lookup(self._now, path)
+            self._present[path], self.targets[path] = now, node
+            if now is not None:
+                self._contested.setdefault(path, _CHANGED_SINCE)
+            elif not self._is_resumed:
                 self._contested.setdefault(path, _REMOVED_SINCE)
 
     def spare_added(self) -> None:
@@ -612,27 +623,6 @@ class _Way:
 
 def _are_folders(change: NodeChange) -> bool:
     return all(node is not None and node.kind == "folder" for node in change)
-
-
-def is_unlocked(now: Node | None, before: Node | None) -> bool:
-    """Return whether a folder has only got the rights of its owner, as it does while something is put in."""
-    if now is None or before is None or not now.kind == before.kind == "folder":
-        return False
-    return now.mode == before.mode | 0o700
-
-
-def _is_of_move(path: TreePath, current: Node | None, before: Node | None, placed: Placed) -> bool:
-    """Return whether what is at a path now is what a move has left there, and not somebody else.
-
-    Args:
-        path: The path.
-        current: What is there now. Nothing may be: the move has failed before it had put something there.
-        before: What was there before the move.
-        placed: What the move has put where, or should have.
-    """
-    if path not in placed:
-        return is_unlocked(current, before) and any(around[: len(path)] == path for around in placed)
-    return current is None or is_same(current, placed[path]) or is_same(current, before)
 
 
 def _is_no_folder(node: Node | None) -> bool:

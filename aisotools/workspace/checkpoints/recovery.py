@@ -24,6 +24,7 @@ from collections.abc import Sequence
 
 from aisotools.core.truncation import summarize_names
 from aisotools.workspace.checkpoints.moves import UndoResult
+from aisotools.workspace.checkpoints.plan import Reasons
 from aisotools.workspace.checkpoints.steps import Checkpoint, Timeline
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import Node, TreeReader, is_whole, open_below
@@ -153,22 +154,23 @@ def _remove_partial(folder: int, name: str, node: Node) -> str:
 def describe_completed(moved: UndoResult) -> str:
     """Return what became of an undo or redo that was cut short, in a sentence."""
     start = f"The {moved.direction} of {_names(moved.steps)}, which was cut short,"
-    if not moved.failed:
-        if not moved.done:
-            names = summarize_names([f"{path or 'the workspace'} ({why})" for path, why in moved.missing])
-            return (
-                f"{start} was given up, since this cannot be changed: {names}. What it had changed was taken "
-                "back."
-            )
-        if moved.conflicts:
-            spared = summarize_names([f"{path} ({why})" for path, why in moved.conflicts])
-            return f"{start} was completed, but for what somebody else has changed: {spared}."
-        if moved.missing:
-            missing = summarize_names([f"{path or 'the workspace'} ({why})" for path, why in moved.missing])
-            return f"{start} was completed, but for: {missing}."
-        return f"{start} was completed."
-    names = summarize_names([f"{path or 'the workspace'} ({why})" for path, why in moved.failed])
-    return f"{start} cannot be completed at: {names}. No call may change files until that is possible."
+    if moved.failed:
+        names = _with_reasons(moved.failed)
+        return f"{start} cannot be completed at: {names}. No call may change files until that is possible."
+    left = f", but for what somebody else has changed: {_with_reasons(moved.conflicts)}"
+    if not moved.done:
+        why = f", since this cannot be changed: {_with_reasons(moved.missing)}" if moved.missing else ""
+        left = left if moved.conflicts else ""
+        return f"{start} was given up{why}. What it had changed was taken back{left}."
+    if moved.conflicts:
+        return f"{start} was completed{left}."
+    if moved.missing:
+        return f"{start} was completed, but for: {_with_reasons(moved.missing)}."
+    return f"{start} was completed."
+
+
+def _with_reasons(paths: Reasons) -> str:
+    return summarize_names([f"{path or 'the workspace'} ({why})" for path, why in paths])
 
 
 def describe_ended(step: Checkpoint) -> str:

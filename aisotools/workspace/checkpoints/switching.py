@@ -15,7 +15,8 @@ Race window
     A program that has opened a file before the switch, and writes to it afterwards, writes to what was taken
     away. Where a file system cannot exchange (NFS, some of FUSE), a save between the look and the rename that
     comes microseconds later is overwritten. So is one below another mount of the same file system if the
-    process ends between the exchange and the look.
+    process ends between the exchange and the look, and one that comes right before something that is not
+    stored is put back, if the process ends there.
 When it fails
     After a crash between the exchange and the look, what came out is still in the folder of the staging.
     `put_back_displaced` brings it to its place before that is swept.
@@ -530,7 +531,9 @@ def put_back_displaced(root: int, place: str, wanted: Mapping[TreePath, Node | N
 
 
 def _is_staged(status: os.stat_result, node: Node | None) -> bool:
-    return node is not None and (stat.S_ISDIR(status.st_mode) or looks_like(status, node))
+    if node is None:
+        return False
+    return looks_like(status, node) or (node.kind == "folder" and stat.S_ISDIR(status.st_mode))
 
 
 def _put_back_one(path: TreePath, name: str, folder: int, parent: int, node: Node | None) -> None:

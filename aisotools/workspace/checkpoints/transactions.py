@@ -43,7 +43,7 @@ from aisotools.workspace.checkpoints.staging import switch_name, temporary_prefi
 from aisotools.workspace.checkpoints.steps import Checkpoint, Direction, Timeline, group_overlapping
 from aisotools.workspace.checkpoints.store import RecordQueue, Store
 from aisotools.workspace.checkpoints.switching import put_back_displaced
-from aisotools.workspace.checkpoints.tree import TreeReader, is_whole
+from aisotools.workspace.checkpoints.tree import TreePath, TreeReader, is_whole
 from aisotools.workspace.checkpoints.trees import TrackedTree, TrackedTrees
 
 _BACK: Mapping[Direction, Direction] = {"undo": "redo", "redo": "undo"}
@@ -217,9 +217,14 @@ class Mover:
         return replace(back, missing=(*back.missing, *spared))
 
     def _carry_back(
-        self, moved: UndoResult, plans: Sequence[tuple[TrackedTree, RestorePlan]], *, needs_all: bool
+        self,
+        moved: UndoResult,
+        plans: Sequence[tuple[TrackedTree, RestorePlan]],
+        *,
+        left: Sequence[str] = (),
+        needs_all: bool,
     ) -> UndoResult:
-        """Carry out the plans that take back a move.
+        """Carry out the plans that take back a move; see `_carry_out`.
 
         Raises:
             WorkspaceError: If something could not be looked at, or this cannot be recorded; nothing was
@@ -237,6 +242,7 @@ class Mover:
             moved.token,
             force=True,
             must_succeed=True,
+            left=left,
             needs_all=needs_all,
         )
 
@@ -355,7 +361,10 @@ class Mover:
             if not self._withdraw(before, token, moved.left):
                 failed.append(("", UNCERTAIN))
         else:
-            self._timeline.shift(direction, ids)
+            # What the next process has to complete stays as it was recorded: a step that is shifted forgets
+            # where its redo leads.
+            if not (is_recorded and must_succeed and failed):
+                self._timeline.shift(direction, ids)
             result = self._note_returns(ids, found) if found and direction == "undo" else {}
             moved.missing += moved.waiting
             # What somebody else has changed is left to them, and nothing to be completed, unless all of this
@@ -507,8 +516,11 @@ class Mover:
         time.sleep(_TICK_S)
         # Plan again: the partial files that were just removed would count as changes by somebody else.
         # What a move has replaced is put back only by the one that takes it back.
-        token = record["token"] if record.get("must_succeed") else ""
+        is_back = bool(record.get("must_succeed"))
+        token = record["token"] if is_back else ""
         plans = self._plan(direction, steps, is_resumed=True, force=bool(found), found=found, token=token)
+        if is_back:
+            plans = [(tree, _without_unchanged(tree, plan)) for tree, plan in plans]
         moved = self._carry_out(
             direction,
             steps,
@@ -523,28 +535,39 @@ class Mover:
         )
         spared = [conflict for _, plan in plans for conflict in plan.conflicts]
         conflicts = tuple(sorted_in_runs([*spared, *moved.changed]))
-        if moved.failed and not is_forced:
-            moved = self._give_up(moved)
-        return replace(moved, conflicts=conflicts, failed=(*moved.failed, *unlocked))
+        moved = replace(moved, conflicts=conflicts, failed=(*moved.failed, *unlocked))
+        if is_back and not moved.failed:
+            return replace(moved, direction=_BACK[direction], steps=moved.steps[::-1], done=False, missing=())
+        return self._give_up(moved) if moved.failed and not is_forced else moved
 
     def _give_up(self, moved: UndoResult) -> UndoResult:
         """Take back what a move that was cut short, and cannot be completed, has changed before and now.
 
-        Return it as one that is not done; as it is if it cannot be taken back either.
+        Return it as one that is not done, or unchanged if it cannot be taken back either.
         """
-        back = _BACK[moved.direction]
         steps = moved.steps[::-1]
+        if any(step.returns for step in steps):
+            return moved  # what the redo of a forced undo had found is in no tree
         try:
-            plans = self._plan(back, steps, is_resumed=True, token=moved.token)
-            plans = [(tree, _without_readable(plan.without_conflicts())) for tree, plan in plans]
-            taken = self._carry_back(moved, plans, needs_all=True)
+            found = self._plan(_BACK[moved.direction], steps, is_resumed=True, token=moved.token)
+            plans = [(tree, _without_unchanged(tree, plan)) for tree, plan in found]
+            conflicts = [conflict for _, plan in plans for conflict in plan.conflicts]
+            plans = [(tree, plan.without_conflicts()) for tree, plan in plans]
+            if any(plan.missing for _, plan in plans):
+                return moved  # Unlike that, it can be completed as soon as the system allows it.
+            left = [tree.key for tree, _ in plans]
+            taken = self._carry_back(moved, plans, left=left, needs_all=True)
         except WorkspaceError:
             return moved
-        return replace(moved, done=False, missing=moved.failed, failed=taken.failed)
+        conflicts = sorted({*moved.conflicts, *conflicts, *taken.changed})
+        return replace(
+            moved, done=False, missing=moved.failed, failed=taken.failed, conflicts=tuple(conflicts)
+        )
 
     def sweep_left(self) -> None:
         """Remove partial files that could not be removed when they should have been, as far as possible."""
         for token, keys in list(self._timeline.left.items()):
+            is_gone = True
             for key in keys:
                 tree = self._trees.find(key)
                 if tree is not None:
@@ -552,19 +575,38 @@ class Mover:
                     entries = TreeReader(self._store).entries(now) if now else ()
                     folders = {path[:-1] for path, _ in entries if path[-1].startswith(prefix)}
                     with tree.opened() as root:
-                        sweep(root, {(), *folders}, token)
-            del self._timeline.left[token]
-            self._due.add(op="swept", token=token)
+                        is_gone = sweep(root, {(), *folders}, token) and is_gone
+            if is_gone:
+                del self._timeline.left[token]
+                self._due.add(op="swept", token=token)
         self._due.write()
 
 
-def _without_readable(plan: RestorePlan) -> RestorePlan:
-    """Return a plan in which nothing is hidden that can be read now, though not before one of its hops."""
-    present = plan.present or {}
-    hidden = [
-        (path, why) for path, why in plan.hidden if (now := present.get(path)) is None or now.is_unreadable
-    ]
-    return replace(plan, hidden=tuple(hidden))
+def _without_unchanged(tree: TrackedTree, plan: RestorePlan) -> RestorePlan:
+    """Return a plan that leaves out what cannot be looked at, but needs no look.
+
+    That is what could not be read before one of the hops and can be now, and a folder that nobody may read
+    and that is as the plan leads to, with all in it.
+    """
+    present, wanted = plan.present or {}, plan.wanted
+    left = {
+        path for path, node in wanted.items() if node and node.is_unreadable and present.get(path) == node
+    }
+
+    def is_left(path: TreePath) -> bool:
+        return any(path[:end] in left for end in range(1, len(path) + 1))
+
+    def needs_look(path: TreePath) -> bool:
+        now = present.get(path)
+        return not is_left(path) and (now is None or now.is_unreadable)
+
+    names = {tree.display_path(path) for path in plan.contested if is_left(path)}
+    return replace(
+        plan,
+        hidden=tuple((path, why) for path, why in plan.hidden if needs_look(path)),
+        missing=tuple((path, why) for path, why in plan.missing if not is_left(path)),
+        conflicts=tuple((name, why) for name, why in plan.conflicts if name not in names),
+    )
 
 
 def _pairs(restamped: Mapping[int, AbstractSet[int]]) -> Iterator[tuple[int, int]]:

@@ -94,6 +94,12 @@ class Node(NamedTuple):
         inode, time = self.stamp_times
         return changed is None or time in changed.get(inode, ())
 
+    def is_unlocked(self, before: Node | None) -> bool:
+        """Return whether a folder has only got the rights of its owner, as while something is put in."""
+        if before is None or not self.kind == before.kind == "folder":
+            return False
+        return self.mode == before.mode | 0o700
+
     @property
     def has_change_time(self) -> bool:
         """True for an `unkept` entry of which it is known when it was changed."""
@@ -652,16 +658,19 @@ def unkept_node(reason: str, status: os.stat_result, digest: str = "") -> Node:
 def missing_folders(
     reader: TreeReader, now: str, end: str, targets: Mapping[TreePath, Node | None]
 ) -> dict[TreePath, Node]:
-    """Return the folders around targets that no hop has changed, and that are gone."""
+    """Return the folders around targets that no hop has changed, and that are gone or something else.
+
+    What cannot be read may be such a folder.
+    """
     missing: dict[TreePath, Node] = {}
     known: set[TreePath] = {()}
     for path, target in targets.items():
         around = path[:-1]
         while target is not None and around not in known:
             known.add(around)
-            if around not in targets and reader.lookup(now, around) is None:
-                node = reader.lookup(end, around)
-                if node is not None and node.kind == "folder":
-                    missing[around] = node
+            present, node = (reader.lookup(tree, around) for tree in (now, end))
+            is_there = present is not None and (present.kind == "folder" or present.is_unreadable)
+            if around not in targets and not is_there and node is not None and node.kind == "folder":
+                missing[around] = node
             around = around[:-1]
     return missing

@@ -595,6 +595,22 @@ def test_place_of_what_was_staged_and_not_switched_is_not_looked_at(
     assert staged.exists()
 
 
+def test_folder_that_came_out_of_the_place_of_a_file_is_put_back(tmp_path: Path) -> None:
+    place = tmp_path / switch_name("t")
+    (place / mark_of(("f",))).mkdir(parents=True)
+    (place / mark_of(("f",)) / "mine").write_text("mine")
+    file = tmp_path / "f"
+    file.write_text("staged")
+    file.chmod(0o644)
+    node = Node("file", 0o644, "digest", 6, file.stat().st_mtime_ns, (os.getuid(), os.getgid()))
+    opened = os.open(tmp_path, os.O_RDONLY)
+    try:
+        put_back_displaced(opened, switch_name("t"), {("f",): node})
+    finally:
+        os.close(opened)
+    assert (file / "mine").read_text() == "mine"
+
+
 def test_names_are_exchanged_or_given_to_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a")
     (tmp_path / "b").write_text("b")

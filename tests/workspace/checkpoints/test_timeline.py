@@ -211,7 +211,10 @@ def test_links_are_never_followed_neither_by_the_walk_nor_by_undo(rig: Rig, tmp_
     assert not rig.move().done
     moved = rig.move(force=True)
     assert (outside / "secret").read_text() == "secret"
-    assert moved.missing
+    assert [path.name for path in outside.iterdir()] == ["secret"]
+    assert (moved.done, moved.missing) == (True, ()), "the link is replaced, and not followed"
+    assert not folder.is_symlink()
+    assert (folder / "secret").read_text() == "inside"
     contents = b"".join(path.read_bytes() for path in (rig.store / "objects").iterdir())
     assert b"secret" in contents  # as a name
     assert b"secretsecret" not in contents

@@ -295,3 +295,22 @@ def test_further_name_of_a_file_that_was_staged_is_no_change_by_somebody_else(be
     assert bench.mover.move("undo", [step]).done
     assert (bench.root / "p").read_text() == "own"
     assert (bench.root / "a").stat().st_ino == (bench.root / "b").stat().st_ino
+
+
+def test_partial_files_that_cannot_be_swept_are_tried_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partial = bench.root / ".aisotools-write-t-1"
+    partial.touch()
+    bench.timeline.left["t"] = [""]
+
+    def refuse(_name: str, *, dir_fd: int) -> None:
+        raise PermissionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        bench.mover.sweep_left()
+    assert (bench.timeline.left, bench.operations()) == ({"t": [""]}, [])
+    bench.mover.sweep_left()
+    assert (bench.timeline.left, bench.operations()) == ({}, ["swept"])
+    assert not partial.exists()
