@@ -343,6 +343,7 @@ def move_trees(
     listed: PathList,
     is_resumed: bool = False,
     keeps_replaced: bool = False,
+    needs_all: bool = False,
 ) -> TreesMoved:
     """Carry out the plan of each tree.
 
@@ -356,6 +357,7 @@ def move_trees(
         is_resumed: Whether this was cut short. It is completed then, whatever somebody else has changed.
         keeps_replaced: Whether what was replaced and is not stored stays beside it, so that a move that has
             succeeded can be taken back as well.
+        needs_all: Whether what the plans cannot bring back counts as failed.
     """
     moved = TreesMoved()
     with ExitStack() as opened:
@@ -422,7 +424,8 @@ def move_trees(
             moved.removed += map(show, result.removed)
             moved.missing += [(show(path), why) for path, why in result.left_out]
             moved.others += [(show(path), why) for path, why in plan.others]
-            moved.failed += [(show(path), why) for path, why in result.failed]
+            lost = [*result.failed, *plan.missing] if needs_all else result.failed
+            moved.failed += [(show(path), why) for path, why in lost]
             moved.changed += [(show(path), why) for path, why in result.changed]
         # As long as the move may be taken back, or has to be completed, it stays. One that was cut short, or
         # that takes back another, has something there also if it could switch nothing itself.

@@ -484,7 +484,7 @@ class _Way:
             node = self._reader.lookup(self._now, around)
             if node is None:
                 return None
-            if node.kind == "unkept":
+            if node.hides:
                 if node.is_unreadable and around in self._present:
                     self._covered.add(path)
                 if self._first_hops.get(around, self._count) < self._count:

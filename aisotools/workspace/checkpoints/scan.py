@@ -39,6 +39,7 @@ from aisotools.workspace.checkpoints.folder_state import (
 )
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.tree import (
+    TOO_LARGE,
     Node,
     TreePath,
     digest_below,
@@ -377,7 +378,7 @@ class Scanner:
         status = None
         try:
             if size > room:
-                return None, unkept_node("it is too large", _status(folder, name))
+                return None, unkept_node(TOO_LARGE, _status(folder, name))
             try:
                 opened = os.open(name, READ_FLAGS, dir_fd=folder)
             except OSError:
@@ -415,7 +416,7 @@ class Scanner:
                     node = _with_names(_with_attributes(node, after, xattrs), after)
                     return _stamp_of(after) if walk.trusts(after) else None, node
                 if unchanged and stored is None:
-                    return None, unkept_node("it is too large", after)
+                    return None, unkept_node(TOO_LARGE, after)
             return None, unkept_node("it kept changing while it was read", os.fstat(opened))
         except OSError as error:
             return None, unreadable_node(error, before)

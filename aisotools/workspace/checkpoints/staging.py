@@ -36,7 +36,7 @@ from aisotools.workspace.checkpoints.attributes import (
 )
 from aisotools.workspace.checkpoints.contents import write_content
 from aisotools.workspace.checkpoints.store import Store
-from aisotools.workspace.checkpoints.switching import Switcher, has_stamp, mark_of
+from aisotools.workspace.checkpoints.switching import Switcher, mark_of
 from aisotools.workspace.checkpoints.tree import Node, TreePath, link_target, open_below
 from aisotools.workspace.dirfd import CREATE_FLAGS, DIRECTORY_FLAGS, flush_file_system, open_unlocked
 from aisotools.workspace.workspace import TEMPORARY
@@ -121,15 +121,19 @@ class Replaced:
         return os.stat(mark_of(path), dir_fd=self._folder, follow_symlinks=False)
 
     def holds(self, path: TreePath, node: Node) -> bool:
-        """Return whether it has what a node says of a path, and that is not stored."""
+        """Return whether it has what a node says of a path, and that is not stored.
+
+        It is that also if a program that has it open has written to it since.
+        """
         if node.kind not in {"unkept", "other"}:
             return False
         try:
             if self._folder < 0:
                 self._folder = os.open(self.name, DIRECTORY_FLAGS, dir_fd=self._root)
-            return has_stamp(os.stat(mark_of(path), dir_fd=self._folder, follow_symlinks=False), node)
+            status = os.stat(mark_of(path), dir_fd=self._folder, follow_symlinks=False)
         except OSError:
             return False
+        return node.kind == "other" or node.content.split(";")[1].split(":")[2] == str(status.st_ino)
 
     def put_back(self, path: TreePath, parent: int, switcher: Switcher) -> None:
         """Put what came out of a path back to it.

@@ -502,7 +502,8 @@ class Checkpoints:
         # Crash during an undo or redo: complete it before anything else looks at the workspace.
         if timeline.moving is not None:
             moved = self._mover.complete(timeline.moving)
-            self.notes.append(describe_completed(moved))
+            is_unfinished = timeline.moving is not None
+            self.notes.append(describe_completed(replace(moved, is_unfinished=is_unfinished)))
         # Crash during a call: whatever it has done by now is its result, but for files that it had half
         # written beside their places.
         for step in timeline.running.values():

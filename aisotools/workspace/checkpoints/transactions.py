@@ -6,7 +6,8 @@ Mechanism
     The move is recorded before anything is touched, and then everything is staged. What cannot be staged is
     given up: nothing has changed. What fails while it is switched is taken back, by a move of its own, which
     finds what was replaced and is not stored beside the files. Where even that fails, or the host died, the
-    record stays, and `finish` or `complete` does the rest.
+    record stays, and `finish` or `complete` does the rest: what can be completed is, and what cannot is taken
+    back if all that it has changed can be brought back.
 Race window
     Somebody may save a file while a move is made. It is taken back, sparing that file, and planned again,
     which finds a conflict; see `aisotools.workspace.checkpoints.switching`.
@@ -351,10 +352,8 @@ class Mover:
             listed=listed,
             is_resumed=is_recorded,
             keeps_replaced=keeps_replaced,
+            needs_all=needs_all,
         )
-        if needs_all:
-            for tree, plan in plans:
-                moved.failed += [(listed.show(tree, path), why) for path, why in plan.missing]
         moved.left += [key for key in left if key not in moved.left]
         failed, is_done = moved.failed, moved.is_switched or force or is_recorded
         if not is_done:
@@ -468,7 +467,10 @@ class Mover:
                 f"An earlier undo or redo failed half way, and can still not be completed at: {names}. "
                 "Make it possible to change that, and try again; an undo or redo with force=True leaves it."
             )
-        if self._timeline.moving is not None:
+        unfinished = self._timeline.moving
+        if unfinished is not None:
+            # Without force, they are shifted when it can be completed.
+            self._timeline.shift(unfinished["way"], unfinished["ids"])
             # What it has kept beside the files is put back by nobody any more.
             self._end_move(moving["token"], [tree.key for tree in self._trees] if failed else ())
             if failed:
@@ -537,7 +539,8 @@ class Mover:
         conflicts = tuple(sorted_in_runs([*spared, *moved.changed]))
         moved = replace(moved, conflicts=conflicts, failed=(*moved.failed, *unlocked))
         if is_back and not moved.failed:
-            return replace(moved, direction=_BACK[direction], steps=moved.steps[::-1], done=False, missing=())
+            back, order = _BACK[direction], moved.steps[::-1]
+            return replace(moved, direction=back, steps=order, done=False, missing=(), stuck=moved.missing)
         return self._give_up(moved) if moved.failed and not is_forced else moved
 
     def _give_up(self, moved: UndoResult) -> UndoResult:

@@ -34,6 +34,9 @@ LETTERS: Mapping[NodeKind, bytes] = {
     "other": b"o",
     "unkept": b"u",
 }
+TOO_LARGE = "it is too large"
+"""Why the content of a file is not stored that is larger than the limits allow."""
+
 _UNREADABLE = "it cannot be read: "
 KINDS = {letter: kind for kind, letter in LETTERS.items()}
 """The kind of each letter."""
@@ -73,6 +76,11 @@ class Node(NamedTuple):
     def is_unreadable(self) -> bool:
         """True for an `unkept` entry that this process could not read; see `unreadable_node`."""
         return self.kind == "unkept" and self.content.startswith(_UNREADABLE)
+
+    @property
+    def hides(self) -> bool:
+        """True for an `unkept` entry that may be a folder, of which nobody knows what it holds."""
+        return self.kind == "unkept" and self.why_unkept != TOO_LARGE
 
     @property
     def is_sealed(self) -> bool:
@@ -660,16 +668,22 @@ def missing_folders(
 ) -> dict[TreePath, Node]:
     """Return the folders around targets that no hop has changed, and that are gone or something else.
 
-    What cannot be read may be such a folder.
+    What hides its content may be such a folder. Something else stays where nothing in the folder is stored.
     """
     missing: dict[TreePath, Node] = {}
-    known: set[TreePath] = {()}
+    around_stored: set[TreePath] = {()}
+    around_others: set[TreePath] = {()}
     for path, target in targets.items():
+        if target is None:
+            continue
+        is_stored = target.kind not in {"unkept", "other"}
+        known = around_stored if is_stored else around_others
         around = path[:-1]
-        while target is not None and around not in known:
+        while around not in known:
             known.add(around)
             present, node = (reader.lookup(tree, around) for tree in (now, end))
-            is_there = present is not None and (present.kind == "folder" or present.is_unreadable)
+            is_folder = present is not None and (present.kind == "folder" or present.hides)
+            is_there = is_folder or (present is not None and not is_stored)
             if around not in targets and not is_there and node is not None and node.kind == "folder":
                 missing[around] = node
             around = around[:-1]

@@ -52,8 +52,8 @@ class Rig:
     def open(self) -> Checkpoints:
         return Checkpoints(self.root, self.store, limits=LIMITS)
 
-    def cut(self, *, force: bool = False, way: str = "undo") -> None:
-        """Begin a move in a process that ends before `z` is switched."""
+    def cut(self, *, force: bool = False, way: str = "undo", count: int = 1, reverts: bool = False) -> None:
+        """Begin a move, or take one back, in a process that ends before `z` is switched."""
         self.chain.close()
         pid = os.fork()
         if pid == 0:
@@ -64,10 +64,14 @@ class Rig:
                         os.kill(os.getpid(), signal.SIGKILL)
                     dirfd.exchange(source, target, **options)
 
-                pytest.MonkeyPatch().setattr(switching, "exchange", end)
                 chain = self.open()
-                if way == "undo":
-                    chain.move("undo", chain.steps[-1:], force=force)
+                if reverts:
+                    moved = chain.move("undo", chain.steps[-1:], keeps_replaced=True)
+                pytest.MonkeyPatch().setattr(switching, "exchange", end)
+                if reverts:
+                    chain.revert(moved)
+                elif way == "undo":
+                    chain.move("undo", chain.steps[: -count - 1 : -1], force=force)
                 else:
                     chain.move("redo", chain.undone[-1:])
             finally:
@@ -277,4 +281,98 @@ def test_redo_of_a_forced_undo_stays_unfinished_until_it_can_be_completed(tmp_pa
     (note,) = rig.reopen()
     assert note.endswith("was completed.")
     assert (rig.text("a"), rig.text("z")) == ("of a person", "second")
+    rig.chain.close()
+
+
+def test_forced_undo_replaces_a_large_file_in_the_place_of_a_folder_by_all_that_was_in_it(
+    tmp_path: Path,
+) -> None:
+    rig = Rig(tmp_path, make_folder, write("d/a", b"new"))
+    shutil.rmtree(rig.root / "d")
+    write("d", OF_PERSON)(rig.root)
+    file_times_advance()
+    assert "d" in dict(rig.chain.move("undo", rig.chain.steps[-1:]).conflicts)
+    assert (rig.root / "d").read_bytes() == OF_PERSON
+    moved = rig.chain.move("undo", rig.chain.steps[-1:], force=True)
+    assert (moved.done, moved.missing) == (True, ())
+    assert "d" in dict(moved.conflicts)
+    assert rig.text("d/a") == "old"
+    rig.chain.close()
+
+
+@pytest.mark.parametrize(
+    "put", [write("d", b"small"), write("d", OF_PERSON), os.mkfifo], ids=["small", "large", "fifo"]
+)
+def test_forced_undo_replaces_nothing_by_a_folder_in_which_nothing_comes_back(
+    tmp_path: Path, put: Act
+) -> None:
+    def make_large_in_folder(root: Path) -> None:
+        (root / "d").mkdir()
+        (root / "d" / "large").write_bytes(LARGE)
+
+    rig = Rig(tmp_path, make_large_in_folder, append("d/large"))
+    shutil.rmtree(rig.root / "d")
+    put(rig.root / "d" if put is os.mkfifo else rig.root)
+    file_times_advance()
+    there = (rig.root / "d").lstat()
+    moved = rig.chain.move("undo", rig.chain.steps[-1:], force=True)
+    assert "d/large" in dict(moved.missing)
+    assert (rig.root / "d").lstat() == there
+    rig.chain.close()
+
+
+@pytest.mark.parametrize("taken", [1, 2])
+def test_stacks_after_a_move_was_left_by_force_are_those_of_the_next_process(
+    tmp_path: Path, taken: int
+) -> None:
+    rig = Rig(tmp_path, write("a"), write("a", LARGE))
+    rig.chain.begin("2", "tool", "s")
+    (rig.root / "b").write_text("of the second call")
+    rig.chain.end("2")
+    file_times_advance()
+    rig.cut(count=2)
+    (aside,) = (path for path in rig.root.rglob("*") if path.lstat().st_size == len(LARGE))
+    aside.unlink()
+    with refusing():
+        rig.chain = rig.open()
+        steps = rig.chain.steps[: -taken - 1 : -1]
+        rig.chain.move("undo", steps, force=True)
+    names = [[step.call_id for step in steps] for steps in (rig.chain.steps, rig.chain.undone)]
+    assert names == [[], ["2", "1"]]
+    rig.chain.close()
+    rig.chain = rig.open()
+    assert names == [[step.call_id for step in steps] for steps in (rig.chain.steps, rig.chain.undone)]
+    rig.chain.close()
+
+
+def test_write_of_a_program_to_what_an_undo_has_set_aside_is_not_lost(
+    tmp_path: Path,
+) -> None:
+    rig = Rig(tmp_path, write("a"), write("a", LARGE))
+    with (rig.root / "a").open("ab", buffering=0) as file, pytest.MonkeyPatch.context() as patch:
+
+        def write_and_refuse(source: str, target: str, **options: int) -> None:
+            if target == "z":
+                file.write(b"written meanwhile")
+                raise PermissionError(errno.EACCES, "Permission denied")
+            dirfd.exchange(source, target, **options)
+
+        patch.setattr(switching, "exchange", write_and_refuse)
+        moved = rig.chain.move("undo", rig.chain.steps[-1:])
+    assert (moved.done, moved.is_unfinished) == (False, False)
+    assert [path for path, _ in moved.stuck] == ["a"], "it is not as it was"
+    assert (rig.root / "a").read_bytes() == LARGE + b"written meanwhile"
+    assert rig.text("z") == "second"
+    rig.call()
+    rig.chain.close()
+
+
+def test_note_of_a_move_that_was_taken_back_names_what_is_not_back(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, write("a"), write("a", LARGE))
+    rig.cut(reverts=True)
+    (aside,) = (path for path in rig.root.rglob("*") if path.lstat().st_size == len(LARGE))
+    aside.unlink()
+    (note,) = rig.reopen()
+    assert note.endswith("What it had changed was taken back, but for a (it was not kept: it is too large).")
+    assert rig.text("z") == "second"
     rig.chain.close()

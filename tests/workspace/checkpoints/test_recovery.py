@@ -6,6 +6,7 @@ import mmap
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +95,27 @@ def test_moves_and_steps_that_were_cut_short_are_named() -> None:
     moved = UndoResult(direction="undo", steps=(step("a", "x"),))
     assert describe_completed(moved) == "The undo of bash (a), which was cut short, was completed."
     failed = UndoResult(direction="redo", steps=(step("a", "x"),), failed=(("", "full"), ("b", "no")))
-    assert describe_completed(failed) == (
+    assert describe_completed(failed).endswith("was completed, but for: the workspace (full), b (no).")
+    assert describe_completed(replace(failed, is_unfinished=True)) == (
         "The redo of bash (a), which was cut short, cannot be completed at: the workspace (full), b (no). No "
         "call may change files until that is possible."
+    )
+    spared = (("a", "saved"),)
+    assert describe_completed(replace(moved, conflicts=spared)).endswith(
+        "was completed, but for what somebody else has changed: a (saved)."
+    )
+    assert describe_completed(replace(moved, missing=(("b", "a socket"),))).endswith(
+        "was completed, but for: b (a socket)."
+    )
+    back = replace(moved, done=False)
+    assert describe_completed(back) == (
+        "The undo of bash (a), which was cut short, was given up. What it had changed was taken back."
+    )
+    back = replace(back, missing=(("z", "refused"),), conflicts=spared, stuck=(("b", "a socket"),))
+    assert describe_completed(back) == (
+        "The undo of bash (a), which was cut short, was given up, since this cannot be changed: z (refused). "
+        "What it had changed was taken back, but for what somebody else has changed: a (saved), and for b (a "
+        "socket)."
     )
     assert describe_ended(step("a", "x", "y")) == (
         "bash (a) was cut short when the program or its event loop ended; what it has changed can be undone."

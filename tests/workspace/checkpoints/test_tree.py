@@ -5,11 +5,19 @@ from __future__ import annotations
 import os
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aisotools.workspace.checkpoints.removal import remove_tree
-from aisotools.workspace.checkpoints.tree import digest_below, open_below
+from aisotools.workspace.checkpoints.tree import (
+    TOO_LARGE,
+    Node,
+    TreePath,
+    digest_below,
+    missing_folders,
+    open_below,
+)
 
 
 def digest_of(folder: Path, most_entries: int = 100) -> tuple[str, int]:
@@ -140,3 +148,45 @@ def test_deep_folders_are_looked_at_with_few_descriptors(tmp_path: Path) -> None
     opened = os.open(tmp_path, os.O_RDONLY)
     remove_tree(opened, ("d",))
     os.close(opened)
+
+
+class Listed:
+    """Trees that are dictionaries."""
+
+    def __init__(self, **trees: dict[TreePath, Node]) -> None:
+        self.trees = trees
+
+    def lookup(self, tree: str, path: TreePath) -> Node | None:
+        return self.trees[tree].get(path)
+
+
+STORED, LARGE = Node("file", 0o644), Node("unkept", content=f"{TOO_LARGE};1:2:3:4")
+ELSEWHERE = Node("unkept", content="it lies on another file system;1:2:3:4")
+UNREADABLE = Node("unkept", content="it cannot be read: Permission denied;1:2:3:40000.1.1")
+
+
+@pytest.mark.parametrize(
+    ("present", "target", "is_missing"),
+    [
+        (None, STORED, True),
+        (None, LARGE, True),
+        (None, None, False),
+        (STORED, STORED, True),
+        (LARGE, STORED, True),
+        (Node("other"), STORED, True),
+        (STORED, LARGE, False),
+        (LARGE, LARGE, False),
+        (ELSEWHERE, STORED, False),
+        (UNREADABLE, STORED, False),
+        (Node("folder"), STORED, False),
+    ],
+)
+def test_folder_around_a_target_is_missing_if_something_else_is_there(
+    present: Node | None, target: Node | None, is_missing: bool
+) -> None:
+    folder = Node("folder", 0o755)
+    now: dict[TreePath, Node] = {} if present is None else {("d",): present}
+    reader: Any = Listed(now=now, end={("d",): folder})
+    beside: dict[TreePath, Node | None] = {("d", "large"): LARGE} if target is STORED else {}
+    for targets in ({**beside, ("d", "a"): target}, {("d", "a"): target, **beside}):
+        assert missing_folders(reader, "now", "end", targets) == ({("d",): folder} if is_missing else {})
