@@ -552,6 +552,10 @@ class Mover:
         if any(step.returns for step in steps):
             return moved  # what the redo of a forced undo had found is in no tree
         try:
+            for tree, plan in self._plan(_BACK[moved.direction], steps, is_resumed=True):
+                with tree.opened() as root:
+                    if lock_again(self._store, root, plan.end, {path[:-1] for path in plan.touched}):
+                        return moved  # nothing else would look at its mode again
             found = self._plan(_BACK[moved.direction], steps, is_resumed=True, token=moved.token)
             plans = [(tree, _without_unchanged(tree, plan)) for tree, plan in found]
             conflicts = [conflict for _, plan in plans for conflict in plan.conflicts]

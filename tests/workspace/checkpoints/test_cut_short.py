@@ -12,7 +12,7 @@ import shutil
 import signal
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -364,6 +364,39 @@ def test_write_of_a_program_to_what_an_undo_has_set_aside_is_not_lost(
     assert (rig.root / "a").read_bytes() == LARGE + b"written meanwhile"
     assert rig.text("z") == "second"
     rig.call()
+    rig.chain.close()
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_folder_that_was_unlocked_for_a_move_that_is_given_up_is_locked_again(
+    tmp_path: Path, number: int
+) -> None:
+    def make_locked_folder(root: Path) -> None:
+        make_folder(root)
+        (root / "d").chmod(0o500)
+
+    def change(root: Path) -> None:
+        (root / "d").chmod(0o700)
+        (root / "d" / "a").write_text("new")
+        (root / "d").chmod(0o500)
+
+    rig, calls, real = Rig(tmp_path, make_locked_folder, change), [0], os.fchmod
+    rig.cut()
+
+    def fail_once(file: int, mode: int) -> None:
+        calls[0] += 1
+        if calls[0] == number + 1:
+            raise OSError(errno.EIO, "Input/output error")
+        real(file, mode)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fchmod", fail_once)
+        with suppress(WorkspaceError):  # the store may be what fails
+            rig.open().close()
+    rig.reopen()
+    rig.call()
+    assert (rig.root / "d").stat().st_mode & 0o777 == 0o500
+    assert (rig.text("d/a"), rig.text("z")) in {("old", "first"), ("new", "second")}
     rig.chain.close()
 
 
