@@ -46,9 +46,11 @@ from aisotools.workspace.checkpoints.store import RecordQueue, Store
 from aisotools.workspace.checkpoints.switching import put_back_displaced
 from aisotools.workspace.checkpoints.tree import TreePath, TreeReader, is_whole
 from aisotools.workspace.checkpoints.trees import TrackedTree, TrackedTrees
+from aisotools.workspace.dirfd import file_time
 
 _BACK: Mapping[Direction, Direction] = {"undo": "redo", "redo": "undo"}
-_TICK_S = 0.01  # the longest tick of the clock by which files are stamped
+_MOST_TICK_S = 0.02  # twice the longest tick of the clock by which files are stamped
+_LOOK_S = 0.0005
 
 
 class Mover:
@@ -122,7 +124,7 @@ class Mover:
                 moved = self._take_back(replace(moved, origin=origin), plans)
             if not (attempts_left and (moved.is_late or moved.changed) and not (moved.done or moved.stuck)):
                 break
-            time.sleep(_TICK_S)  # the next plan is late again where a stamp is finer than its clock
+            _wait_for_tick()  # the next plan is late again where a stamp is finer than its clock
         if not (moved.done or moved.changed) and self._heal():
             plans = self._plan(direction, steps, force=force)
             moved = self._carry_out(
@@ -515,7 +517,7 @@ class Mover:
             return UndoResult(direction=direction, steps=tuple(steps), failed=tuple(unlocked), done=False)
         # Crash: what the other process had changed last, and what was put back, is as new as what somebody
         # else is changing just now.
-        time.sleep(_TICK_S)
+        _wait_for_tick()
         # Plan again: the partial files that were just removed would count as changes by somebody else.
         # What a move has replaced is put back only by the one that takes it back.
         is_back = bool(record.get("must_succeed"))
@@ -587,6 +589,14 @@ class Mover:
                 del self._timeline.left[token]
                 self._due.add(op="swept", token=token)
         self._due.write()
+
+
+def _wait_for_tick() -> None:
+    """Wait until whatever was changed by now looks older than what is changed next."""
+    now_ns, ends_s = time.time_ns(), time.monotonic() + _MOST_TICK_S
+    # Case: the clock was set back.
+    while file_time() <= now_ns and time.monotonic() < ends_s:
+        time.sleep(_LOOK_S)
 
 
 def _without_unchanged(tree: TrackedTree, plan: RestorePlan) -> RestorePlan:

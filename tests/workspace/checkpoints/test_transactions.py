@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from aisotools.core.exceptions import UsageError, WorkspaceError
+from aisotools.workspace.checkpoints import transactions
 from aisotools.workspace.checkpoints.moves import UndoResult, find_changed_since
 from aisotools.workspace.checkpoints.plan import RestorePlan
 from aisotools.workspace.checkpoints.restore import discard_stage, stage_plan
@@ -23,6 +24,7 @@ from aisotools.workspace.checkpoints.steps import Checkpoint, Timeline
 from aisotools.workspace.checkpoints.store import RecordQueue, Store
 from aisotools.workspace.checkpoints.transactions import Mover
 from aisotools.workspace.checkpoints.trees import TrackedTrees
+from aisotools.workspace.dirfd import file_time
 
 
 class Bench:
@@ -314,3 +316,20 @@ def test_partial_files_that_cannot_be_swept_are_tried_again(
     bench.mover.sweep_left()
     assert (bench.timeline.left, bench.operations()) == ({}, ["swept"])
     assert not partial.exists()
+
+
+def test_wait_ends_with_the_tick_of_the_clock_or_if_that_was_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before_ns = file_time()
+    transactions._wait_for_tick()
+    assert file_time() > before_ns
+    looks: list[int] = []
+
+    def set_back() -> int:
+        looks.append(1)
+        return 0
+
+    monkeypatch.setattr(transactions, "file_time", set_back)
+    transactions._wait_for_tick()
+    assert 1 <= len(looks) <= 1_000
