@@ -111,10 +111,14 @@ _MOST_UNCHANGED_CHARS = 64
 
 def _note_unchanged(text: str) -> None:
     if len(text) <= _MOST_UNCHANGED_CHARS and type(text) is str:
-        # Race: another thread may empty it just now, and only loses what is found again.
-        if len(_unchanged) >= _MOST_UNCHANGED:
-            _unchanged.clear()
-        _unchanged.add(text)
+        _remember(text, _unchanged)
+
+
+def _remember(text: str, known: set[str]) -> None:
+    # Race: another thread may empty it just now, and only loses what is found again.
+    if len(known) >= _MOST_UNCHANGED:
+        known.clear()
+    known.add(text)
 
 
 # Names and arguments are often those of the call before.
@@ -129,9 +133,7 @@ def _has_no_sign(text: str) -> bool:
         return True
     if not _find_no_sign(text):
         return False
-    if len(_signless) >= _MOST_UNCHANGED:
-        _signless.clear()  # Race: as in `_note_unchanged`
-    _signless.add(text)
+    _remember(text, _signless)
     return True
 
 

@@ -155,25 +155,26 @@ def describe_completed(moved: UndoResult) -> str:
     """Return what became of an undo or redo that was cut short, in a sentence."""
     start = f"The {moved.direction} of {_names(moved.steps)}, which was cut short,"
     if moved.failed:
-        names = _with_reasons(moved.failed)
+        names = name_reasons(moved.failed)
         if not moved.is_unfinished:
             return f"{start} was completed, but for: {names}."
         return f"{start} cannot be completed at: {names}. No call may change files until that is possible."
-    spared = f"what somebody else has changed: {_with_reasons(moved.conflicts)}"
+    spared = f"what somebody else has changed: {name_reasons(moved.conflicts)}"
     if not moved.done:
-        why = f", since this cannot be changed: {_with_reasons(moved.missing)}" if moved.missing else ""
+        why = f", since this cannot be changed: {name_reasons(moved.missing)}" if moved.missing else ""
         left = [spared] if moved.conflicts else []
-        left += [_with_reasons(moved.stuck)] if moved.stuck else []
+        left += [name_reasons(moved.stuck)] if moved.stuck else []
         but = f", but for {', and for '.join(left)}" if left else ""
         return f"{start} was given up{why}. What it had changed was taken back{but}."
     if moved.conflicts:
         return f"{start} was completed, but for {spared}."
     if moved.missing:
-        return f"{start} was completed, but for: {_with_reasons(moved.missing)}."
+        return f"{start} was completed, but for: {name_reasons(moved.missing)}."
     return f"{start} was completed."
 
 
-def _with_reasons(paths: Reasons) -> str:
+def name_reasons(paths: Reasons) -> str:
+    """Return some paths, each with its reason, for a person."""
     return summarize_names([f"{path or 'the workspace'} ({why})" for path, why in paths])
 
 

@@ -26,7 +26,6 @@ from typing import Any
 
 from aisotools.core.concurrency import sorted_in_runs
 from aisotools.core.exceptions import UsageError, WorkspaceError, as_clause
-from aisotools.core.truncation import summarize_names
 from aisotools.workspace.checkpoints.moves import (
     PathList,
     UndoResult,
@@ -37,7 +36,7 @@ from aisotools.workspace.checkpoints.moves import (
     refuse_unkept,
 )
 from aisotools.workspace.checkpoints.plan import RAN_BESIDE, Reasons, RestorePlan, plan_restore
-from aisotools.workspace.checkpoints.recovery import UNCERTAIN, describe_completed
+from aisotools.workspace.checkpoints.recovery import UNCERTAIN, describe_completed, name_reasons
 from aisotools.workspace.checkpoints.removal import sweep
 from aisotools.workspace.checkpoints.restore import lock_again
 from aisotools.workspace.checkpoints.staging import switch_name, temporary_prefix
@@ -464,9 +463,9 @@ class Mover:
         moved = self.complete(moving, force=force)
         failed = moved.failed
         if failed and not force:
-            names = summarize_names([f"{path or 'the workspace'} ({why})" for path, why in failed])
             raise WorkspaceError(
-                f"An earlier undo or redo failed half way, and can still not be completed at: {names}. "
+                f"An earlier undo or redo failed half way, and can still not be completed at: "
+                f"{name_reasons(failed)}. "
                 "Make it possible to change that, and try again; an undo or redo with force=True leaves it."
             )
         unfinished = self._timeline.moving
