@@ -62,6 +62,7 @@ _REMOVED_SINCE = "it was removed by somebody else since"
 _ATTRIBUTES_SINCE = "its mode or its attributes were changed by somebody else since"
 _ADDED_SINCE = "it was put there by somebody else since"
 _ADDED_TO = "somebody else has put something into it since"
+_PARTED = "it is back as a file of its own: {}, once a name of the same file, was not found as it was then"
 _CHANGED_BY_OTHERS = "it was changed during the call, and not by it"
 _CHANGED_BY_ANYBODY = "it was changed during the call, and not, or not only, by the call"
 
@@ -91,6 +92,7 @@ class RestorePlan:
         timed: Folders whose times the steps have changed, with nothing else of them.
         groups: Files that have to be made again and share a file with others: which file, by a name of it.
         anchors: Paths of such files that are there already.
+        parted: Those that share a file with no name that stays, though they did, each with the reason.
         keeps_set_ids: Whether setuid and setgid bits of files may be set; see `settable_mode`.
         moves_unstored: Whether anything that is not stored is replaced, or put back.
         restamped: Change times that moves have given to what is not stored, by inode.
@@ -112,6 +114,7 @@ class RestorePlan:
     covered: frozenset[TreePath] = field(default=frozenset(), compare=False)
     groups: Mapping[TreePath, FileGroup] = field(default_factory=dict, compare=False)
     anchors: Mapping[FileGroup, TreePath] = field(default_factory=dict, compare=False)
+    parted: Mapping[TreePath, str] = field(default_factory=dict, compare=False)
     keeps_set_ids: bool = field(default=False, compare=False)
     moves_unstored: bool = field(default=False, compare=False)
     restamped: dict[int, set[int]] = field(default_factory=dict, compare=False, repr=False)
@@ -593,7 +596,8 @@ class _Way:
         reader, targets, present = self._reader, self.targets, self._present
         if self._count > 1:  # else all targets are of that tree
             take_links(reader, self._end, targets)
-        right, groups, anchors = plan_links(reader, self._now, self._end, targets, present)
+        right, groups, anchors, parted = plan_links(reader, self._now, self._end, targets, present)
+        shown = map(tree.display_path, parted.values())
         plan = _build_plan(
             tree,
             targets,
@@ -615,6 +619,7 @@ class _Way:
             covered=frozenset(self._covered),
             groups=groups,
             anchors=anchors,
+            parted=dict(zip(parted, map(_PARTED.format, shown), strict=True)),
             keeps_set_ids=self._direction == "undo",
             restamped=self.restamped,
             hidden=tuple({**self._hides, **self._unseen}.items()),

@@ -138,6 +138,9 @@ def carry_out(
     if not (is_whole and result.changed):
         with suppress(_Stopped):
             work.run(targets, plan.links_of(targets), _times_of(store, plan), plan)
+    for path, why in plan.parted.items():
+        if path in result.restored:
+            result.left_out.append((path, why))
     if stage is None:
         discard_stage(root, aside, token)
     return result
@@ -335,6 +338,7 @@ class _Restore:
         try:
             act(path, node)
         except ChangedMeanwhile as error:
+            self._failed.add(path)
             self._result.changed.append((path, str(error)))
             if self._is_whole:
                 raise _Stopped from None

@@ -499,15 +499,17 @@ def plan_links(
     end: str,
     targets: Mapping[TreePath, Node | None],
     present: Mapping[TreePath, Node | None],
-) -> tuple[set[TreePath], dict[TreePath, FileGroup], dict[FileGroup, TreePath]]:
+) -> tuple[set[TreePath], dict[TreePath, FileGroup], dict[FileGroup, TreePath], dict[TreePath, TreePath]]:
     """Plan which names have to lead to one file, and which no longer may.
 
     Returns:
-        Targets that are as they should be; see `RestorePlan` for the others.
+        Targets that are as they should be; two values as `RestorePlan` has them; and targets that cannot lead
+        to the file of any name that stays, each with a name that it shared one with.
     """
     right: set[TreePath] = set()
     groups: dict[TreePath, FileGroup] = {}
     anchors: dict[FileGroup, TreePath] = {}
+    parted: dict[TreePath, TreePath] = {}
     linked: dict[TreePath, Node] = {}
     for path, target in targets.items():
         current = present[path]
@@ -518,7 +520,7 @@ def plan_links(
         ):
             linked[path] = target
     if not linked:
-        return right, groups, anchors
+        return right, groups, anchors, parted
     group_of_file: dict[FileGroup, FileGroup] = {}  # of each file that is there: what it stays
     file_of_group: dict[FileGroup, FileGroup] = {}
 
@@ -531,11 +533,14 @@ def plan_links(
         return True
 
     needed = {target.link[0] for target in linked.values() if target.link is not None}
+    unlike: dict[FileGroup, TreePath] = {}
     for path, node in reader.entries(end):
         if node.link is not None and node.link[0] in needed and path not in targets:
             untouched = reader.lookup(now, path)
-            if untouched is not None and node.is_like(untouched):
-                is_claimed(path, untouched, node.link[0])
+            like = untouched if untouched is not None and node.is_like(untouched) else None
+            if like is None or not is_claimed(path, like, node.link[0]):
+                unlike.setdefault(node.link[0], path)
+    joined = frozenset(anchors)
     there = [one for path in linked if (one := present[path]) is not None]
     shared = {one.link[0] for one in there if one.link is not None}
     for path, node in reader.entries(now):
@@ -550,7 +555,9 @@ def plan_links(
             right.add(path)
         else:
             groups[path] = group
-    return right, groups, anchors
+            if group in unlike and group not in joined:
+                parted[path] = unlike[group]
+    return right, groups, anchors, parted
 
 
 # ---- in a folder

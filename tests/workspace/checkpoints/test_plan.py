@@ -462,6 +462,63 @@ def test_name_of_a_file_that_somebody_has_replaced_is_none_of_the_old_one(tracke
     assert tracked.plan(second, first).links_of(plan.targets) == {}, "and so if it is gone"
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a.chmod(0o600),
+        lambda a: os.utime(a, ns=(5, 5)),
+        lambda a: a.rename(a.with_name("d")),
+        lambda a: a.write_text("a person's"),
+        lambda a: a.unlink(),
+    ],
+    ids=["mode", "time", "moved", "written", "removed"],
+)
+def test_name_that_comes_back_as_a_file_of_its_own_is_named(
+    tracked: TrackedFolder, change: Callable[[Path], object]
+) -> None:
+    a, b, c = (tracked.root / name for name in "abc")
+    a.write_text("1")
+    os.link(a, b)
+    os.link(a, c)
+    first = tracked.scan()
+    b.unlink()
+    c.unlink()
+    second = tracked.scan()
+    change(a)
+    result = tracked.carry_out(tracked.plan(second, first))
+    why = "it is back as a file of its own: a, once a name of the same file, was not found as it was then"
+    assert result.left_out == [(("b",), why), (("c",), why)]
+    assert b.stat().st_ino == c.stat().st_ino
+    assert b.stat().st_nlink == 2
+
+
+def test_name_that_is_joined_with_one_that_stays_lacks_nothing(tracked: TrackedFolder) -> None:
+    a, b, c = (tracked.root / name for name in "abc")
+    a.write_text("1")
+    os.link(a, b)
+    os.link(a, c)
+    first = tracked.scan()
+    b.unlink()
+    second = tracked.scan()
+    c.unlink()
+    assert tracked.carry_out(tracked.plan(second, first)).left_out == []
+    assert a.stat().st_ino == b.stat().st_ino
+
+
+def test_name_that_cannot_be_put_back_is_named_once(tracked: TrackedFolder) -> None:
+    a, b = tracked.root / "a", tracked.root / "b"
+    a.write_text("1")
+    os.link(a, b)
+    first = tracked.scan()
+    b.unlink()
+    second = tracked.scan()
+    a.write_text("a person's")
+    plan = tracked.plan(second, first)
+    b.mkdir()
+    result = tracked.carry_out(plan, force=True)
+    assert [path for path, _ in [*result.changed, *result.failed, *result.left_out]] == [("b",)]
+
+
 def test_file_that_was_copied_instead_of_linked_is_one_with_its_other_name_again(
     tracked: TrackedFolder,
 ) -> None:

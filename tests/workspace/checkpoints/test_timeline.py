@@ -102,6 +102,19 @@ def test_a_file_of_somebody_else_in_a_new_folder_is_never_removed(rig: Rig) -> N
     assert moved.missing == (("new", "it holds something that is not ours to remove"),)
 
 
+def test_a_folder_that_holds_something_in_the_place_of_a_file_stays_and_is_named_once(rig: Rig) -> None:
+    file = rig.root / "a"
+    for text in ("1", "2"):
+        rig.step(functools.partial(file.write_text, text))
+    file.unlink()
+    file.mkdir()
+    (file / "mine").write_text("person")
+    assert [path for path, _ in rig.move().conflicts] == ["a", "a/mine"]
+    moved = rig.move(force=True)
+    assert (file / "mine").read_text() == "person"
+    assert moved.missing == (("a", "it holds something that is not ours to remove"),)
+
+
 def test_a_change_between_two_calls_is_kept_where_no_call_was(rig: Rig) -> None:
     rig.step(lambda: (rig.root / "a").write_text("1"))
     (rig.root / "between").write_text("person")
