@@ -16,18 +16,28 @@ When it fails
 
 from __future__ import annotations
 
-import hashlib
+import hmac
 import os
 import secrets
 import tempfile
 import threading
 from bisect import insort
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 _KEY = secrets.token_bytes(32)
-_DIGEST_BYTES = 16
+
+
+def _digest(pieces: Sequence[bytes]) -> bytes:
+    # Most processors have instructions for SHA-256, so that it takes a fraction of the time of BLAKE2.
+    if len(pieces) == 1:
+        return hmac.digest(_KEY, pieces[0], "sha256")
+    mac = hmac.new(_KEY, digestmod="sha256")
+    for piece in pieces:
+        mac.update(piece)
+    return mac.digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +77,7 @@ class SpillFile:
         Raises:
             OSError: If it cannot be written.
         """
-        digest = hashlib.blake2b(key=_KEY, digest_size=_DIGEST_BYTES)
-        for piece in pieces:
-            digest.update(piece)
+        digest = _digest(pieces)
         size = sum(map(len, pieces))
         with self._lock:
             if self._file < 0:
@@ -90,7 +98,7 @@ class SpillFile:
             with self._lock:
                 self._give_back(offset, size)
             raise
-        return Extent(offset, size, digest.digest())
+        return Extent(offset, size, digest)
 
     def get(self, extent: Extent) -> bytes:
         """Return a content.
@@ -104,7 +112,7 @@ class SpillFile:
             if not part:
                 break
             data += part
-        if hashlib.blake2b(data, key=_KEY, digest_size=_DIGEST_BYTES).digest() != extent.digest:
+        if _digest([data]) != extent.digest:
             raise OSError("what was moved to the disk has been changed there")
         return data
 
