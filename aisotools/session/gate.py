@@ -296,7 +296,10 @@ class Gate:
 
     async def _keep_long(self, call_id: str, shown: str) -> None:
         await self.results.write_waiting(call_id)
-        await self._event_log.prepare(call_id, shown)
+        if len(shown) >= _LARGE_EVENT:
+            await self._event_log.prepare(call_id, shown)
+        else:
+            await asyncio.sleep(0)  # to be recorded in a turn of its own takes less time than a thread
 
     async def _finish(self, request: CallRequest, work: Awaitable[ToolResult]) -> ToolResult:
         """Await `work`, cap its result and record it, whatever happens."""

@@ -640,6 +640,26 @@ async def test_a_result_is_recorded_although_the_caller_is_cancelled_while_it_is
     assert [body["result"]["content"].count("[redacted: password]") for body in finished] == [2_000]
 
 
+@pytest.mark.parametrize("content_chars", [1_000, 1 << 20])
+async def test_what_is_shown_of_a_long_result_is_prepared_only_if_it_is_long(
+    open_session: OpenSession, content_chars: int
+) -> None:
+    prepared: list[object] = []
+
+    async def prepare(call_id: str, content: object) -> None:
+        del call_id
+        prepared.append(content)
+
+    caps = OutputCaps(content_chars=content_chars)
+    session = open_session(
+        MockTool("read", result="password=hunter2 " * 2_000), approver=AllowAll(), output_caps=caps
+    )
+    await session.start()
+    session._event_log.add_preparation(prepare)
+    result = await session.call("read", {"text": ""}, origin="person")
+    assert prepared == ([] if content_chars == 1_000 else [result.content])
+
+
 async def test_nothing_that_was_prepared_is_kept_after_its_call(open_session: OpenSession) -> None:
     session = open_session(MockTool("write", result=SLOW_TEXT), approver=AllowAll())
     await session.call("write", {"text": SLOW_TEXT * 2_000}, origin="person")
