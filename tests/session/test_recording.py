@@ -641,7 +641,7 @@ async def test_a_result_is_recorded_although_the_caller_is_cancelled_while_it_is
 
 
 @pytest.mark.parametrize("content_chars", [1_000, 1 << 20])
-async def test_what_is_shown_of_a_long_result_is_prepared_only_if_it_is_long(
+async def test_shown_part_of_a_long_result_is_prepared_only_if_it_is_long(
     open_session: OpenSession, content_chars: int
 ) -> None:
     prepared: list[object] = []
