@@ -110,7 +110,8 @@ async def test_process_that_was_left_stopped_is_named_and_ended_only_by_force(
     assert not result.is_error, result.content
 
     async def is_stopped_alone() -> bool:
-        return len(await stopped_processes(session)) == 1
+        running, helpers = await shared_workspace(session).find_running()
+        return [*map(is_stopped, {**running, **helpers})] == [True]  # what it waited for has ended
 
     await eventually(is_stopped_alone)
     (pid,) = await stopped_processes(session)
