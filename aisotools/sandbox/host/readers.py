@@ -52,7 +52,7 @@ from aisotools.sandbox.host.worker_limits import UNKNOWN_LIMITS, describe_shorta
 from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
 from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.descriptors import has_room
-from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD, INTERRUPT_REPEATS_S, unread_bytes
+from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD, INTERRUPT_REPEATS_S, NO_CALL, unread_bytes
 from aisotools.sandbox.results import IN_READER
 
 # Readers of one worker at a time. More than one is there only while calls of earlier ones still run.
@@ -183,18 +183,19 @@ class Reader:
             return
         self.calls.leave_out_display(call)
         self._channel.write(encode("cancel", {"id": call.number}))
-        # Not by the supervisor, which knows the worker alone: the pidfd names this process for sure.
-        # Race: it may have ended. Or the pipe is full since it does not read: then no signal is sent either,
-        # as one without a record counts as user code's own. The caller waits for a while, and ends it.
-        with contextlib.suppress(OSError):
-            self._pipes.interrupts.write(INTERRUPT_RECORD.pack(call.number))
-            signal.pidfd_send_signal(self._pidfd, signal.SIGINT)
+        self._interrupt(call.number)
 
     def repeat_interrupt(self) -> None:
         """Interrupt once more if the process has not noticed; see `INTERRUPT_REPEATS_S`."""
         if not self.ended.done() and unread_bytes(self._pipes.interrupts.fileno()):
-            with contextlib.suppress(OSError):  # Race: it has just ended, and its end is noticed by itself
-                signal.pidfd_send_signal(self._pidfd, signal.SIGINT)
+            self._interrupt(NO_CALL)
+
+    def _interrupt(self, number: int) -> None:
+        # Not by the supervisor, which knows the worker alone. Race: it may have ended. If the pipe is full no
+        # signal is sent: without a record it counts as user code's own. The caller waits and ends it.
+        with contextlib.suppress(OSError):
+            self._pipes.interrupts.write(INTERRUPT_RECORD.pack(number))
+            signal.pidfd_send_signal(self._pidfd, signal.SIGINT)
 
     def stop_soon(self) -> None:
         """Stop the process soon unless another call comes: without calls it has nothing to do."""

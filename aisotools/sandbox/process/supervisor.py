@@ -57,6 +57,9 @@ from aisotools.sandbox.process.scratch import remove_folder
 INTERRUPT_RECORD = struct.Struct("=Q")
 """Written to the worker's pipe before each SIGINT: the number of the call that is to be interrupted."""
 
+NO_CALL = 0
+"""In the place of that number where a signal is repeated. Calls are numbered from 1."""
+
 INTERRUPT_REPEATS_S = (0.02, 0.04, 0.08, 0.16)
 """Pauses after which SIGINT is sent once more, as long as its record has not been read.
 
@@ -208,7 +211,10 @@ class Supervisor:
         # Race: the signal may have come just before a system call of the worker, which then sleeps on.
         if unread_bytes(self._interrupts):
             del self._repeats[0]
-            tree.send_signal(self._worker, signal.SIGINT)
+            # Race: it may notice just now. This signal must have a record, or it counts as user code's own.
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._interrupts, INTERRUPT_RECORD.pack(NO_CALL))
+                tree.send_signal(self._worker, signal.SIGINT)
         else:
             self._repeats.clear()
 

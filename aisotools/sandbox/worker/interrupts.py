@@ -8,8 +8,10 @@ Threat: Stop reaches no code, so that the worker is killed and its variables are
 call, or what a call does to clean up.
 Mechanism: each call counts what was asked by either way, and what of it was raised in its code. A signal
 that strikes while none of the code runs is made up for at its next step.
-Race: a signal may come before the frame of its call was read, so its number is kept for that call. Python
-drops what a finalizer or a callback of a weak reference raises, so the signal is sent once more.
+Race: a signal may come before the frame of its call was read, so its number is kept for that call. One that
+comes while an earlier one is handled may find that this has read its record; it is known by the number of
+records, and strikes nothing. Python drops what a finalizer or a callback of a weak reference raises, so the
+signal is sent once more.
 Failure: an interrupt that reaches nothing ends with the grace period of the host, which ends the worker.
 """
 
@@ -24,10 +26,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD, unread_bytes
+from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD, NO_CALL, unread_bytes
 
 # Records that are read at once.
 _RECORDS_BYTES = 1 << 16
+# How long after several records were read at once a signal may come whose record was one of them.
+_ECHO_S = 1.0
 # For Python to leave the callback that has dropped an interrupt.
 _REPEAT_PAUSE_S = 0.002
 
@@ -71,26 +75,40 @@ class InterruptCount:
 class InterruptRecords:
     """The read end of the pipe in which the host names the calls that it interrupts."""
 
-    def __init__(self, descriptor: int) -> None:
-        """Take over `descriptor`, and make reading from it return at once."""
+    def __init__(self, descriptor: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Take over `descriptor`, and make reading from it return at once; `clock` counts seconds."""
         os.set_blocking(descriptor, False)
+        self._clock = clock
         self.descriptor = descriptor
         self._early: set[int] = set()
+        self._echoes = 0  # signals that may come yet, though their records were read
+        self._echoes_end_s = 0.0
 
     def read(self) -> set[int]:
         """Return the numbers of the calls; none if the signal was not the host's but user code's own.
+
+        `NO_CALL` stands for a signal whose record an earlier one has read, or that repeats one.
 
         A signal handler may call it: it takes no lock.
         """
         # User code may have made the pipe one that blocks: read only what is there.
         if not unread_bytes(self.descriptor):
-            return set()
+            return self._take_echo()
         try:
             data = os.read(self.descriptor, _RECORDS_BYTES)
         except OSError:
             return set()
-        whole = len(data) // INTERRUPT_RECORD.size * INTERRUPT_RECORD.size
-        return {number for (number,) in INTERRUPT_RECORD.iter_unpack(data[:whole])}
+        count = len(data) // INTERRUPT_RECORD.size
+        # Race: the host writes a record, then sends the signal; an earlier signal may come in between. The
+        # kernel makes one of signals that wait, so whether another one comes is not known: soon, or never.
+        self._echoes, self._echoes_end_s = max(0, count - 1), self._clock() + _ECHO_S
+        return {number for (number,) in INTERRUPT_RECORD.iter_unpack(data[: count * INTERRUPT_RECORD.size])}
+
+    def _take_echo(self) -> set[int]:
+        if not self._echoes or self._clock() > self._echoes_end_s:
+            return set()
+        self._echoes -= 1
+        return {NO_CALL}
 
     def keep(self, number: int) -> None:
         """Keep the number of a call that is not known yet, or has ended; `give` drops the latter.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD
+from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD, NO_CALL
 from aisotools.sandbox.worker.interrupts import DroppedInterrupts, InterruptCount, InterruptRecords
 
 
@@ -62,6 +62,24 @@ def test_records_are_read_whole(pipe: tuple[InterruptRecords, int]) -> None:
     os.write(writing, INTERRUPT_RECORD.pack(3) + INTERRUPT_RECORD.pack(4) + b"\0")
     os.set_blocking(records.descriptor, True)
     assert records.read() == {3, 4}
+    assert [records.read() for _ in range(2)] == [{NO_CALL}, set()]
+
+
+def test_a_signal_whose_record_an_earlier_one_has_read_is_not_user_code_s_own(
+    pipe: tuple[InterruptRecords, int],
+) -> None:
+    now_s = 10.0
+    end = pipe[1]
+    records = InterruptRecords(pipe[0].descriptor, lambda: now_s)
+    os.write(end, INTERRUPT_RECORD.pack(7) + INTERRUPT_RECORD.pack(8) + INTERRUPT_RECORD.pack(NO_CALL))
+    assert records.read() == {7, 8, NO_CALL}
+    assert [records.read() for _ in range(3)] == [{NO_CALL}, {NO_CALL}, set()]
+    os.write(end, INTERRUPT_RECORD.pack(9))
+    assert [records.read() for _ in range(2)] == [{9}, set()]
+    # The kernel may have made one of the two signals: no further one is waited for long.
+    os.write(end, INTERRUPT_RECORD.pack(9) * 2)
+    assert records.read() == {9}
+    now_s += 2
     assert records.read() == set()
 
 
