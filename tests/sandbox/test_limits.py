@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aisotools.core.exceptions import SandboxError
-from aisotools.sandbox.host.monitor import CpuSample, find_cpu_kill
+from aisotools.sandbox.host.monitor import CpuSample, find_cpu_kill, parse_cpu_s
 from aisotools.sandbox.limits import LimitExceeded, Limits, apply_rlimits, format_amount, running_tasks
 from tests.sandbox import inside
 from tests.sandbox.conftest import Places
@@ -198,6 +198,14 @@ def test_tasks_that_proc_does_not_show(place: Places) -> None:
 
 
 # ---- processor time, whose end is a SIGKILL like any other
+
+
+@pytest.mark.parametrize(
+    ("state", "ticks", "is_used"), [("R", 0, True), ("S", 0, False), ("S", 3, True), ("Z", 0, False)]
+)
+def test_a_process_that_runs_has_used_processor_time(state: str, ticks: int, is_used: bool) -> None:
+    stat = f"7 (a R) b) {state} 1 1 1 0 -1 4194560 100 0 0 0 {ticks} 0 0 0 20 0 1 0 500".encode()
+    assert (parse_cpu_s(stat) > 0) is is_used
 
 
 @pytest.mark.parametrize(

@@ -422,10 +422,22 @@ def _network_bytes(folder: str) -> int:
 def _cpu_s(pid: int) -> float:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+            return parse_cpu_s(file.read())
     except (OSError, IndexError, ValueError):
         return 0.0  # it ended meanwhile
+
+
+def parse_cpu_s(stat: bytes) -> float:
+    """Return the seconds of processor time in the kernel's description of a process.
+
+    One that runs has used some, though the kernel may not have counted any yet: on a busy machine it may use
+    up all of a small limit before it is looked at again.
+
+    Raises:
+        IndexError, ValueError: If that is no such description.
+    """
+    fields = stat.rpartition(b")")[2].split()
+    return max(int(fields[11]) + int(fields[12]), fields[0] == b"R") / _TICKS_PER_S
 
 
 def measure_usage(supervisor: int, limits: Limits, shared_before: int | None = None) -> ResourceUsage:
