@@ -101,7 +101,10 @@ class InterruptRecords:
         count = len(data) // INTERRUPT_RECORD.size
         # Race: the host writes a record, then sends the signal; an earlier signal may come in between. The
         # kernel makes one of signals that wait, so whether another one comes is not known: soon, or never.
-        self._echoes, self._echoes_end_s = max(0, count - 1), self._clock() + _ECHO_S
+        now_s = self._clock()
+        waiting = self._echoes if now_s <= self._echoes_end_s else 0
+        # This signal had one of the records. Those that are waited for still may come after it, too.
+        self._echoes, self._echoes_end_s = max(0, waiting + count - 1), now_s + _ECHO_S
         return {number for (number,) in INTERRUPT_RECORD.iter_unpack(data[: count * INTERRUPT_RECORD.size])}
 
     def _take_echo(self) -> set[int]:

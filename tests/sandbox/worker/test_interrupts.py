@@ -76,6 +76,11 @@ def test_a_signal_whose_record_an_earlier_one_has_read_is_not_user_code_s_own(
     assert [records.read() for _ in range(3)] == [{NO_CALL}, {NO_CALL}, set()]
     os.write(end, INTERRUPT_RECORD.pack(9))
     assert [records.read() for _ in range(2)] == [{9}, set()]
+    # One that is waited for reads the record of the next one, which comes after it.
+    os.write(end, INTERRUPT_RECORD.pack(10) * 2)
+    assert records.read() == {10}
+    os.write(end, INTERRUPT_RECORD.pack(11))
+    assert [records.read() for _ in range(3)] == [{11}, {NO_CALL}, set()]
     # The kernel may have made one of the two signals: no further one is waited for long.
     os.write(end, INTERRUPT_RECORD.pack(9) * 2)
     assert records.read() == {9}
