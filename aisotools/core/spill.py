@@ -22,7 +22,7 @@ import secrets
 import tempfile
 import threading
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +30,8 @@ from pathlib import Path
 _KEY = secrets.token_bytes(32)
 
 
-def _digest(pieces: Sequence[bytes]) -> bytes:
+def _digest(pieces: Iterable[bytes]) -> bytes:
     # Most processors have instructions for SHA-256, so that it takes a fraction of the time of BLAKE2.
-    if len(pieces) == 1:
-        return hmac.digest(_KEY, pieces[0], "sha256")
     mac = hmac.new(_KEY, digestmod="sha256")
     for piece in pieces:
         mac.update(piece)

@@ -8,6 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
+def quantile_of(samples: Sequence[float], quantile: float) -> float:
+    """What so many of the samples do not exceed."""
+    return sorted(samples)[min(len(samples) - 1, int(len(samples) * quantile))]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """One measured quantity.
@@ -34,7 +39,7 @@ class Figure:
     @property
     def p95(self) -> float:
         """What 95 of 100 samples do not exceed."""
-        return sorted(self.samples)[min(len(self.samples) - 1, int(len(self.samples) * 0.95))]
+        return quantile_of(self.samples, 0.95)
 
 
 def show(*figures: Figure) -> None:

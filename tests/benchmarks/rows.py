@@ -9,22 +9,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-from jupyter_client.manager import start_new_kernel
 
 from aisotools.agent.agent import Agent
 from aisotools.agent.budgets import Budgets
 from aisotools.agent.models.scripted import ScriptedModel
 from aisotools.builtin import WORKER_MODULES
-from aisotools.core.types import Effect
 from aisotools.policy.approvers import AllowAll
 from aisotools.sandbox.process import spawn, tree
 from aisotools.session.session import Session
-from aisotools.tools.function import tool
 from tests.benchmarks.peer import RawKernel, pss_bytes
+from tests.benchmarks.test_calls import add
 from tests.benchmarks.test_files_bench import FILES, make_tree
 from tests.benchmarks.test_sandbox import records, text
 from tests.notebook.client import private_home
@@ -32,12 +29,6 @@ from tests.notebook.client import private_home
 MIB = 1 << 20
 CELL = {"code": "1 + 1"}
 THOUGHT_S = 0.05
-
-
-@tool(effect=Effect.READ_ONLY)
-def add(a: int, b: int) -> int:
-    """Add two numbers."""
-    return a + b
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +54,14 @@ class Row:
     quantile: float = 0.5
 
 
+@contextmanager
+def timed(samples: list[float]) -> Iterator[None]:
+    """Add how many milliseconds the context takes."""
+    began_s = time.perf_counter()
+    yield
+    samples.append((time.perf_counter() - began_s) * 1000)
+
+
 Ours = Callable[[], Awaitable[object]]
 Theirs = Callable[[], object]
 
@@ -81,13 +80,11 @@ async def in_turns(
             for _ in range(each):
                 if pause_s:
                     await asyncio.sleep(pause_s)
-                began_s = time.perf_counter()
-                if which:
-                    theirs()
-                else:
-                    await ours()
-                if number:
-                    samples[which].append((time.perf_counter() - began_s) * 1000)
+                with timed(samples[which] if number else []):
+                    if which:
+                        theirs()
+                    else:
+                        await ours()
     return samples
 
 
@@ -189,22 +186,18 @@ async def measure_stops(session: Session, raw: RawKernel) -> list[Row]:
     for _ in range(7):
         running = asyncio.ensure_future(session.call("python", {"code": loop}))
         await asyncio.sleep(0.15)
-        began_s = time.perf_counter()
-        await session.interrupt()
-        await running
-        stops[0].append((time.perf_counter() - began_s) * 1000)
-        began_s = time.perf_counter()
-        await _call(session, "python", dict(CELL))()
-        after[0].append((time.perf_counter() - began_s) * 1000)
+        with timed(stops[0]):
+            await session.interrupt()
+            await running
+        with timed(after[0]):
+            await _call(session, "python", dict(CELL))()
         request = raw.send(loop)
         await asyncio.sleep(0.15)
-        began_s = time.perf_counter()
-        raw.manager.interrupt_kernel()
-        raw.finish(request)
-        stops[1].append((time.perf_counter() - began_s) * 1000)
-        began_s = time.perf_counter()
-        raw.execute("1 + 1")
-        after[1].append((time.perf_counter() - began_s) * 1000)
+        with timed(stops[1]):
+            raw.manager.interrupt_kernel()
+            raw.finish(request)
+        with timed(after[1]):
+            raw.execute("1 + 1")
     return [
         Row(name="stop of a loop", ours=stops[0], theirs=stops[1], budget=20),
         Row(name="the call after it", ours=after[0], theirs=after[1], budget=20),
@@ -233,14 +226,10 @@ async def measure_agent(session: Session, raw: RawKernel) -> list[Row]:
 
 async def measure_sessions(folder: Path, environ: dict[str, str], raw: RawKernel) -> list[Row]:
     """Return the rows of sessions: a fresh one, its memory, and calls in several at once."""
-    kernels, fresh, memory = [raw.start_ms], [], []
+    kernels, fresh, memory = [raw.start_ms], list[float](), list[float]()
     for _ in range(2):
-        began_s = time.perf_counter()
-        manager, client = start_new_kernel(kernel_name="python3", **private_home(folder))
-        client.execute_interactive("1 + 1", output_hook=lambda _: None)
-        kernels.append((time.perf_counter() - began_s) * 1000)
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
+        with RawKernel() as another:
+            kernels.append(another.start_ms)
     server = spawn.server(WORKER_MODULES).pid
     rates = {count: await _time_each_call(folder, environ, count) for count in (1, 4, 16)}
     one = rates.pop(1)
@@ -248,17 +237,16 @@ async def measure_sessions(folder: Path, environ: dict[str, str], raw: RawKernel
         before = sum(map(pss_bytes, {server, *tree.below(server, tree.table())}))
         for number in range(9):
             session = Session(folder / f"fresh-{number}", environ=environ, approver=AllowAll())
-            began_s = time.perf_counter()
-            await stack.enter_async_context(session)
-            await _call(session, "python", dict(CELL))()
-            fresh.append((time.perf_counter() - began_s) * 1000)
+            with timed(fresh):
+                await stack.enter_async_context(session)
+                await _call(session, "python", dict(CELL))()
             now = sum(map(pss_bytes, {server, *tree.below(server, tree.table())}))
             memory.append((now - before) / MIB)
             before = now
-    began_s, cells = time.perf_counter(), 200
-    for _ in range(cells):
-        raw.execute("1 + 1")
-    kernel_ms = (time.perf_counter() - began_s) * 1000 / cells
+    cells: list[float] = []
+    for _ in range(200):
+        with timed(cells):
+            raw.execute("1 + 1")
     rows = [
         Row(name="fresh session to its first result", ours=fresh[1:], theirs=kernels, budget=40),
         Row(
@@ -268,7 +256,7 @@ async def measure_sessions(folder: Path, environ: dict[str, str], raw: RawKernel
             unit="MiB",
             budget=12,
         ),
-        Row(name="call, as many as one session makes", ours=one, theirs=[kernel_ms], budget=0.5),
+        Row(name="call, as many as one session makes", ours=one, theirs=cells, budget=0.5),
     ]
     for count, each in rates.items():
         name = f"call, as many as {count} sessions make"
@@ -289,15 +277,13 @@ async def _time_each_call(folder: Path, environ: dict[str, str], count: int) -> 
             for _ in range(calls):
                 await _call(session, "add", {"a": 1, "b": 2})()
 
-        samples = []
+        samples: list[float] = []
         calls = max(800 // count, 50)
-        for round_number in range(4):
+        for number in range(4):
             gc.collect()
-            began_s = time.perf_counter()
-            await asyncio.gather(*(run(session, calls) for session in sessions))
-            if round_number:
-                samples.append((time.perf_counter() - began_s) * 1000 / (calls * count))
-        return samples
+            with timed(samples if number else []):
+                await asyncio.gather(*(run(session, calls) for session in sessions))
+        return [sample / (calls * count) for sample in samples]
 
 
 OURS = """
@@ -320,20 +306,19 @@ manager.shutdown_kernel(now=True)
 def measure_starts(folder: Path) -> list[Row]:
     """Return the rows of a program's start, and of an import."""
 
-    def runs(code: str) -> Iterator[float]:
-        home = private_home(folder)
-        while True:
-            began_s = time.perf_counter()
-            command = [sys.executable, "-c", code, str(folder / "started")]
-            subprocess.run(command, check=True, capture_output=True, env=home["env"], cwd=home["cwd"])
-            yield (time.perf_counter() - began_s) * 1000
+    home = private_home(folder)
 
-    def both(ours: str, theirs: str, rounds: int) -> tuple[list[float], list[float]]:
-        pairs = [*itertools.islice(zip(runs(ours), runs(theirs), strict=False), rounds + 1)][1:]
-        return [one for one, _ in pairs], [other for _, other in pairs]
+    def both(*codes: str, rounds: int) -> list[list[float]]:
+        samples: list[list[float]] = [[] for _ in codes]
+        for number in range(rounds + 1):
+            for code, taken in zip(codes, samples, strict=True):
+                with timed(taken if number else []):
+                    command = [sys.executable, "-c", code, str(folder / "started")]
+                    subprocess.run(command, check=True, capture_output=True, env=home["env"], cwd=home["cwd"])
+        return samples
 
-    programs, kernels = both(OURS, THEIRS, 4)
-    imports, others = both("import aisotools", "import jupyter_client", 7)
+    programs, kernels = both(OURS, THEIRS, rounds=4)
+    imports, others = both("import aisotools", "import jupyter_client", rounds=7)
     return [
         Row(name="program, to its first result and its end", ours=programs, theirs=kernels),
         Row(name="python -c 'import aisotools'", ours=imports, theirs=others, peer="import jupyter_client"),

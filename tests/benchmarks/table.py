@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.figures import quantile_of
 from tests.benchmarks.rows import Row, measure
 from tests.notebook.client import private_home
 
@@ -39,7 +40,7 @@ def value_of(samples: Sequence[float], quantile: float) -> float:
     """Return the sample that so many of all do not exceed; the median for one half."""
     if quantile == 0.5:
         return statistics.median(samples)
-    return sorted(samples)[min(len(samples) - 1, int(len(samples) * quantile))]
+    return quantile_of(samples, quantile)
 
 
 def ratio_of(row: Row) -> float:

@@ -138,8 +138,9 @@ def carry_out(
     if not (is_whole and result.changed):
         with suppress(_Stopped):
             work.run(targets, plan.links_of(targets), _times_of(store, plan), plan)
+    restored = frozenset(result.restored) if plan.parted else ()
     for path, why in plan.parted.items():
-        if path in result.restored:
+        if path in restored:
             result.left_out.append((path, why))
     if stage is None:
         discard_stage(root, aside, token)

@@ -430,11 +430,17 @@ def test_folder_around_what_cannot_be_removed_stays_unless_that_is_forced(tracke
 # ---- several names of one file
 
 
+def three_names(tracked: TrackedFolder) -> list[Path]:
+    """Make a file of three names: a, b and c."""
+    first, *others = names = [tracked.root / name for name in "abc"]
+    first.write_text("1")
+    for other in others:
+        os.link(first, other)
+    return names
+
+
 def test_name_that_was_removed_leads_to_the_file_of_the_others_again(tracked: TrackedFolder) -> None:
-    a, b, c = (tracked.root / name for name in "abc")
-    a.write_text("1")
-    os.link(a, b)
-    os.link(a, c)
+    a, b, c = three_names(tracked)
     first = tracked.scan()
     c.unlink()
     plan = tracked.plan(tracked.scan(), first)
@@ -476,10 +482,7 @@ def test_name_of_a_file_that_somebody_has_replaced_is_none_of_the_old_one(tracke
 def test_name_that_comes_back_as_a_file_of_its_own_is_named(
     tracked: TrackedFolder, change: Callable[[Path], object]
 ) -> None:
-    a, b, c = (tracked.root / name for name in "abc")
-    a.write_text("1")
-    os.link(a, b)
-    os.link(a, c)
+    a, b, c = three_names(tracked)
     first = tracked.scan()
     b.unlink()
     c.unlink()
@@ -493,10 +496,7 @@ def test_name_that_comes_back_as_a_file_of_its_own_is_named(
 
 
 def test_name_that_is_joined_with_one_that_stays_lacks_nothing(tracked: TrackedFolder) -> None:
-    a, b, c = (tracked.root / name for name in "abc")
-    a.write_text("1")
-    os.link(a, b)
-    os.link(a, c)
+    a, b, c = three_names(tracked)
     first = tracked.scan()
     b.unlink()
     second = tracked.scan()
