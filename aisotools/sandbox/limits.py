@@ -43,6 +43,9 @@ _LARGEST = 1 << 62  # what the kernel takes for every limit
 _SMALLEST = {"memory_bytes": 64 << 20, "open_files": 64, "open_files_total": 64, "stream_bytes": 0}
 _FEWEST_FILES = 64  # with fewer a worker cannot work
 _LOCKED_MEMORY_BYTES = 8 << 20  # the usual default of distributions
+# At the soft limit of processor time the kernel sends SIGXCPU, which names the reason, and at the hard one
+# SIGKILL, which does not. Code that ignores the first, or raises its soft limit, gets this much more.
+_SECONDS_AFTER_SIGXCPU = 1
 _PENDING_SIGNALS = 1024  # counted per user: the default is all that the user's programs share
 
 _DESCRIPTIONS = {
@@ -216,7 +219,7 @@ def apply_rlimits(limits: Limits, *, tasks: int | None = None) -> None:
     for name, value in _rlimits(limits):
         kind = getattr(resource, name, None)  # not every system has every limit
         if value is not None and kind is not None:
-            _lower(kind, name, value)
+            _lower(kind, name, value, beyond=_SECONDS_AFTER_SIGXCPU if name == "RLIMIT_CPU" else 0)
     _stop_core_dumps()
     if sys.platform == "linux" and os.getuid() != 0:
         _limit_processes(limits.processes, running_tasks() if tasks is None else tasks)
@@ -250,16 +253,17 @@ def _files_below_the_hosts(wanted: int) -> int:
     return min(wanted, soft // 2 if soft >= 2 * _FEWEST_FILES else soft)
 
 
-def _lower(kind: int, name: str, value: int) -> None:
+def _lower(kind: int, name: str, value: int, beyond: int = 0) -> None:
+    """Set the soft limit to `value`, and the hard one to so much more; neither above the present hard one."""
     import resource
 
     _, hard = resource.getrlimit(kind)
+    soft, final = value, value + beyond
     if hard != resource.RLIM_INFINITY:
-        value = min(value, hard)
+        soft, final = min(soft, hard), min(final, hard)
     try:
-        # The hard limit too: code in the sandbox could raise a soft one again. The price is that a process
-        # over RLIMIT_CPU is killed by SIGKILL instead of SIGXCPU, which names the reason.
-        resource.setrlimit(kind, (value, value))
+        # The hard limit too: code in the sandbox could raise a soft one again.
+        resource.setrlimit(kind, (soft, final))
     except (OSError, ValueError) as error:
         raise SandboxError(f"The kernel refused the limit {name} = {value}: {error}.") from error
 

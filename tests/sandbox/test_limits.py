@@ -118,7 +118,7 @@ answer["before"] = before
         "AS": [1 << 30, 1 << 30],
         "FSIZE": [1000, 1000],
         "NOFILE": [100, 100],
-        "CPU": [2, 2],
+        "CPU": [2, 3],
         "RTPRIO": [0, 0],
         "NICE": [0, 0],
         "SIGPENDING": [1024, 1024],

@@ -457,7 +457,7 @@ class WorkerConnection:
     def _on_pidfd_readable(self) -> None:
         # A woken snapshot is no child of the supervisor, which therefore cannot wait for it.
         self._loop.remove_reader(self._worker.pidfd)
-        self._on_exit_status(*tree.exit_status(self._worker.pid))
+        self._on_exit_status(*tree.exit_status(self._worker.pid, self._worker.pidfd))
 
     def _on_exit_status(self, exit_status: int, signal_number: int) -> None:
         # Crash order: the news of the death may overtake the last frames, which come by another socket. A
@@ -469,15 +469,20 @@ class WorkerConnection:
         # Race: it may have been replaced while a display of it was parsed.
         if worker is self._worker and not self._suspended:
             self.is_broken = exit_status == BROKEN_STATUS and self.is_serving
-            self.worker_exited(describe_exit(exit_status, signal_number))
+            self.worker_exited(describe_exit(exit_status, signal_number), signal_number)
 
-    def worker_exited(self, reason: str) -> None:
-        """Fail every call in progress: the worker is gone. Lose the tree unless another worker comes."""
+    def worker_exited(self, reason: str, signal_number: int = 0) -> None:
+        """Fail every call in progress: the worker is gone. Lose the tree unless another worker comes.
+
+        Args:
+            reason: Why, as a clause.
+            signal_number: The signal that ended it, or 0.
+        """
         if not self.is_serving:
             return
         self._worker.socket.stop()
         # Race: the monitor goes on, and its next sample is of the worker that takes over. Ask it now.
-        self.exit_limit = self.monitor.post_mortem() if self.monitor is not None else None
+        self.exit_limit = None if self.monitor is None else self.monitor.post_mortem(signal_number)
         has_started = self.ready.done() and not self.ready.exception()
         if self._on_worker_exit is not None and has_started:
             # Set before anything else: a call that is started from a callback below must be refused.
@@ -487,7 +492,7 @@ class WorkerConnection:
             self.calls.fail(error)
             if self._on_worker_exit(self, reason):
                 return
-        self.lose(reason)
+        self.lose(reason, signal_number)
 
     # ---- the call channel and the raw output
 
@@ -605,13 +610,18 @@ class WorkerConnection:
 
     # ---- the end
 
-    def lose(self, reason: str) -> None:
-        """Give up the tree: fail every call in progress and have the supervisor end all processes."""
+    def lose(self, reason: str, signal_number: int = 0) -> None:
+        """Give up the tree: fail every call in progress and have the supervisor end all processes.
+
+        Args:
+            reason: Why, as a clause.
+            signal_number: The signal that ended the worker, or 0.
+        """
         if self.lost_reason is not None:
             return
         self._raw.drain_all()
         if self.is_serving:
-            self.exit_limit = self.monitor.post_mortem() if self.monitor is not None else None
+            self.exit_limit = None if self.monitor is None else self.monitor.post_mortem(signal_number)
         # Before the request below: sending it may fail, which calls this method again.
         self.lost_reason = reason
         self._worker.socket.stop()

@@ -37,8 +37,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import os
 import re
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -610,9 +612,17 @@ class ResourceMonitor:
             self._timer.cancel()
             self._timer = self._loop.call_at(soon_s, self._begin_sample)
 
-    def post_mortem(self) -> LimitExceeded | None:
-        """Return the limit for which the kernel has killed the worker, as far as samples can tell."""
-        return find_cpu_kill([*self._cpu_samples], self._limits.cpu_s, time.monotonic())
+    def post_mortem(self, signal_number: int = 0) -> LimitExceeded | None:
+        """Return the limit for which the kernel has killed a process, as far as can be known.
+
+        Args:
+            signal_number: The signal that ended it; 0 if that is not known.
+        """
+        allowed_s = self._limits.cpu_s
+        if signal_number == signal.SIGXCPU and allowed_s is not None:
+            # The kernel counts whole seconds.
+            return LimitExceeded(limit="cpu_s", used=math.ceil(allowed_s), allowed=allowed_s)
+        return find_cpu_kill([*self._cpu_samples], allowed_s, time.monotonic())
 
     def _begin_sample(self) -> None:
         self._sample_task = self._loop.create_task(self._sample())

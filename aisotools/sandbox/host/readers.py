@@ -44,6 +44,7 @@ from aisotools.sandbox.host.failures import (
     reader_timeout_result,
     unreadable_result,
 )
+from aisotools.sandbox.host.reader_processes import ReaderProcesses, resume, stop
 from aisotools.sandbox.host.snapshots import SnapshotHistory, WokenReader
 from aisotools.sandbox.host.transport import FrameChannel, RawOutput, ReaderPipes
 from aisotools.sandbox.host.trials import SilentListener, TrialScratch
@@ -66,6 +67,8 @@ _CLEARED_S = 5.0
 # Files that this process opens at most while one is made.
 _FILES_OF_READER = 16
 _LEFTOVERS = "a call left processes behind"
+# How long a reader that has closed its channel may take to end, after which it has merely closed it.
+_EXIT_S = 0.1
 
 
 class Reader:
@@ -77,6 +80,7 @@ class Reader:
         lost: What it lacks of the worker, in words.
         pid: Its process id.
         ended: Done when it is gone.
+        ended_by: The signal that ended it; 0 if none did, or it is not known.
         cleared: Done when everything that its calls have started is gone as well.
         processes: It, its keeper, and what its calls start.
     """
@@ -123,6 +127,7 @@ class Reader:
         self.known_tools = woken.known_tools
         self.lost = woken.lost
         self.ended: asyncio.Future[None] = self._loop.create_future()
+        self.ended_by = 0
         self._reason = ""
         self.cleared: asyncio.Future[None] = self._loop.create_future()
         self.calls = CallTable(listener, displays=displays, drain_raw=self._raw.drain, reply=self._send)
@@ -260,13 +265,18 @@ class Reader:
     def _on_exit(self) -> None:
         # Once: it would be called again and again while its last frames are handled.
         self._loop.remove_reader(self._pidfd)
-        # What it sent before its end counts, but a child that inherited the socket could go on for ever. A
-        # zombie of another process: whoever reaped it has its exit status.
-        self._channel.drain(_READS_AFTER_DEATH, lambda: self.end(describe_exit(-1, 0)))
+        # What it sent before its end counts, but a child that inherited the socket could go on for ever.
+        self._channel.drain(_READS_AFTER_DEATH, self._end_after_exit)
+
+    def _end_after_exit(self) -> None:
+        if not self.ended.done():
+            exit_status, self.ended_by = tree.exit_status(self.pid, self._pidfd)
+            self.end(describe_exit(exit_status, self.ended_by))
 
     def _on_channel_closed(self) -> None:
+        # Race: a reader that dies closes its channel too, a moment before its end can be seen.
         if self.calls:
-            self.end("it closed its call channel")
+            self._loop.call_later(_EXIT_S, self.end, "it closed its call channel")
 
     def _on_raw_readable(self, stream: str) -> None:
         # Order of output: what Python printed before comes by the channel.
@@ -506,7 +516,7 @@ class Readers:
             else:
                 result = await self._result(reader, pending, request)
                 if "reader_died" in result.metadata:
-                    _note_limit(connection, pending)
+                    _note_limit(connection, pending, reader.ended_by)
                 if True in (result.metadata.get("timed_out"), result.metadata.get("stopped")):
                     self._retire(reader)
                 if reader.ended.done() or result.metadata.get("stopped"):
@@ -590,13 +600,14 @@ class Readers:
                 reader.end("a call could not be interrupted")
 
 
-def _note_limit(connection: WorkerConnection, pending: PendingCall) -> None:
-    """Note the limit for which the kernel has just killed the reader of a call, as far as the monitor knows.
+def _note_limit(connection: WorkerConnection, pending: PendingCall, signal_number: int) -> None:
+    """Note the limit for which the kernel has just killed the reader of a call, as far as that can be known.
 
-    The kernel kills for processor time before the monitor samples again. Race: the monitor keeps few samples,
-    so it is asked before anything is waited for; ending what the call has left may take seconds.
+    The signal tells where the kernel is recent and the code did not ignore it; otherwise the samples of the
+    monitor may. Race: it keeps few, so it is asked before anything is waited for; ending what the call has
+    left may take seconds.
     """
-    exceeded = connection.monitor.post_mortem() if connection.monitor is not None else None
+    exceeded = None if connection.monitor is None else connection.monitor.post_mortem(signal_number)
     if exceeded is not None:
         pending.note_limit(exceeded)
 
@@ -613,88 +624,3 @@ async def interrupt_calls(reader: Reader, calls: Sequence[PendingCall], within_s
         if not running or loop.time() >= ends_s:
             return
         reader.repeat_interrupt()
-
-
-# ---- the processes around a reader
-
-_LIST_BYTES = 64  # room for two process ids: the look has to tell one from more
-_LINKS_OF_NO_THREAD = 2  # of the folder /proc/<pid>/task, which has one more for each thread
-
-
-class ReaderProcesses:
-    """The processes around one reader: its keeper above it, and what its calls start below.
-
-    Threat
-        A call that only reads leaves processes behind: detached ones, ones that end without being reaped,
-        loops of forks, or a thread that starts them later. They pile up until the sandbox can start no more.
-    Mechanism
-        A reader's parent is its keeper (see `sandbox.worker.fork`), which runs no code of a tool, is out of
-        reach of the reader's signals, and adopts every orphan below it, also when the reader itself ends.
-        After a call the host reads from the kernel whether the keeper has any descendant but the reader. If
-        so, a reader without further calls is ended, and the supervisor kills all below the keeper until
-        nothing is left, and the keeper last; with further calls, it gets no more, and is ended after them. A
-        reader without calls is stopped, so that it can start nothing, and looked at once more then.
-    Race window
-        What a thread of the reader starts after its last call runs until the second look, a tenth of a second
-        later. While calls run beside each other nothing is ended, as it may belong to one that goes on.
-    When it fails
-        What cannot be read, or does not look as it should (the keeper was killed when memory ran out), ends
-        the reader. What the kernel does not let go of within the supervisor's time has been sent SIGKILL, and
-        does nothing more.
-
-    Attributes:
-        keeper: The process id of its keeper.
-    """
-
-    def __init__(self, keeper: int, reader: int) -> None:
-        """Watch `reader`, whose parent is `keeper`."""
-        self.keeper = keeper
-        self._reader = reader
-        self._only_child = b"%d " % reader  # how the kernel lists it
-        # What a look reads stays open: opening it would take several times as long as reading it.
-        self._open: list[int] = []
-        # A kernel without these files has another way, which is slower. What is missing for any other reason
-        # is missing for that one as well.
-        with contextlib.suppress(OSError):
-            for path in (
-                f"/proc/{keeper}/task/{keeper}/children",
-                f"/proc/{reader}/task/{reader}/children",
-                f"/proc/{reader}/task",
-            ):
-                self._open.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-
-    def __repr__(self) -> str:
-        return f"<ReaderProcesses reader={self._reader} keeper={self.keeper}>"
-
-    def has_others(self) -> bool:
-        """Return whether there is anything below the keeper but the reader, or the reader is not there."""
-        if len(self._open) == 3:
-            keepers, readers, threads = self._open
-            try:
-                if os.pread(keepers, _LIST_BYTES, 0) != self._only_child:
-                    return True
-                # The kernel lists the children of each thread by themselves.
-                if os.fstat(threads).st_nlink == _LINKS_OF_NO_THREAD + 1:
-                    return bool(os.pread(readers, _LIST_BYTES, 0))
-            except OSError:
-                return True  # one of the two has ended
-        return tree.descendants(self.keeper) != {self._reader}
-
-    def close(self) -> None:
-        """Close what is open; closing twice is fine."""
-        while self._open:
-            os.close(self._open.pop())
-
-
-def stop(pidfd: int) -> None:
-    """Stop a process, if it is still there."""
-    # Race: it may just have ended. A pidfd never means another process.
-    with contextlib.suppress(OSError):
-        signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
-
-
-def resume(pidfd: int) -> None:
-    """Let a process that was stopped go on, if it is still there."""
-    # Race: as above; the call that is about to be sent then fails by the end of its channel.
-    with contextlib.suppress(OSError):
-        signal.pidfd_send_signal(pidfd, signal.SIGCONT)

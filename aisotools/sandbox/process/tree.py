@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import math
 import os
 import re
 import signal
+import struct
 import threading
 import time
 from collections import Counter, deque
@@ -24,6 +26,13 @@ unreaped: set[int] = set()
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+
+# PIDFD_GET_INFO of the kernel's include/uapi/linux/pidfd.h: an _IOWR of `struct pidfd_info`, whose first
+# member says what is asked for and known, and whose last one, in the first version, is the exit status.
+_PIDFD_GET_INFO = 0xC040FF0B
+_PIDFD_INFO_BYTES = 64
+_PIDFD_INFO_EXIT = 8
+_PIDFD_EXIT_OFFSET = 60
 
 # Steps from a process up to its root, and how often the way is tried again when it changes under us.
 _MAX_STEPS = 64
@@ -120,16 +129,41 @@ def exists(pid: int) -> bool:
     return True
 
 
-def exit_status(pid: int) -> tuple[int, int]:
-    """Return the exit status (or -1) and the signal (or 0) of a zombie, which need not be our own child."""
+def exit_status(pid: int, pidfd: int | None = None) -> tuple[int, int]:
+    """Return the exit status (or -1) and the signal (or 0) of a process that has ended.
+
+    It need not be our own child. (-1, 0): not known, as somebody else has reaped it.
+
+    Args:
+        pid: The process; read while it is a zombie.
+        pidfd: A pidfd of it. Kernels since 6.15 tell by it how the process ended after it was reaped, too.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            status = int(file.read().rpartition(b")")[2].split()[49])
-    except (OSError, IndexError):
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        fields = []
+    # Race: somebody reaped it, and the number means another process by now.
+    if fields and fields[0] in (b"Z", b"X"):
+        status = int(fields[49])
+    else:
+        status = -1 if pidfd is None else _reaped_status(pidfd)
+    if status < 0:
         return -1, 0
     if os.WIFSIGNALED(status):
         return -1, os.WTERMSIG(status)
     return os.WEXITSTATUS(status), 0
+
+
+def _reaped_status(pidfd: int) -> int:
+    info = bytearray(_PIDFD_INFO_BYTES)
+    struct.pack_into("Q", info, 0, _PIDFD_INFO_EXIT)
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
+    except OSError:
+        return -1  # an older kernel, or the process has not ended
+    known, status = struct.unpack_from("Q", info)[0], struct.unpack_from("i", info, _PIDFD_EXIT_OFFSET)[0]
+    return status if known & _PIDFD_INFO_EXIT else -1
 
 
 # ---------------------------------------------------------------- what is below a process

@@ -10,7 +10,7 @@ output and one for interrupts. Snapshot to host: `parked`, once. Its forks say `
 
 A fork made by `read` is a reader (see `reader`): it serves calls like a worker and cannot change anything.
 Between snapshot and reader stands its keeper, one more fork that does nothing: it adopts what the reader's
-calls leave behind, where the host finds it (see `sandbox.host.readers.ReaderProcesses`).
+calls leave behind, where the host finds it (see `sandbox.host.reader_processes`).
 
 A fork has all memory of the process it was forked from, and shares or lacks the rest: offsets of open files
 and sockets are shared; threads, timers and child processes are missing. What can be repaired is; what cannot

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -945,6 +946,28 @@ async def test_processor_time(tmp_path: Path) -> None:
     async with rig(tmp_path, Limits(cpu_s=1), level="confined") as r:
         assert_limit_reported(await r.python("while True: pass", timeout_s=50), "cpu_s")
         assert_limit_reported(await r.bash("while true; do :; done"), "cpu_s")
+        await works(r)
+
+
+async def test_processor_time_is_named_without_the_monitor(tmp_path: Path) -> None:
+    # On a busy machine no sample may show the process that has used up its time: the kernel's signal does.
+    async with rig(tmp_path, Limits(cpu_s=1), level="confined") as r:
+        for run, code in (
+            (r.python, "while True: pass"),
+            (r.bash, "while true; do :; done"),
+            (r.bash, "bash -c 'while true; do :; done'; exit $?"),
+        ):
+            await works(r)
+            connection: Any = r.kernel._connection
+            connection.monitor.stop()
+            connection.monitor._cpu_samples.clear()
+            assert_limit_reported(await run(code, timeout_s=50), "cpu_s")
+
+
+async def test_processor_time_of_code_that_ignores_the_signal_ends_a_second_later(tmp_path: Path) -> None:
+    code = "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass"
+    async with rig(tmp_path, Limits(cpu_s=1), level="confined") as r:
+        assert_limit_reported(await r.python(code, timeout_s=50), "cpu_s")
         await works(r)
 
 

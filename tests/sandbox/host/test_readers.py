@@ -552,6 +552,17 @@ async def test_processor_time_ends_the_reader_and_not_the_worker(tmp_path: Path)
         assert r.reported.losses == []
 
 
+async def test_processor_time_of_a_reader_is_named_without_the_monitor(tmp_path: Path) -> None:
+    # On a busy machine no sample may show the process that has used up its time: the kernel's signal does.
+    async with rig(tmp_path, Limits(cpu_s=1)) as r:
+        await read(r, evaluate, code="1")
+        connection: Any = r.kernel._connection
+        connection.monitor.stop()
+        connection.monitor._cpu_samples.clear()
+        result = await read(r, work, code="while True: pass", timeout_s=60)
+        assert result.metadata.get("limit") == "cpu_s", result.content
+
+
 async def test_processor_time_is_named_however_long_the_sweep_takes(tmp_path: Path) -> None:
     # A busy machine: the monitor samples on while what the call has left is ended, and keeps few samples.
     async with rig(tmp_path, Limits(cpu_s=1)) as r:

@@ -16,6 +16,7 @@ from aisotools.sandbox.process.tree import (
     _is_ending,
     below,
     below_all,
+    exit_status,
     find_background_processes,
     has_ended,
     is_below,
@@ -209,3 +210,42 @@ def test_a_signal_to_a_group_reaches_all_of_it_and_a_group_that_ended_is_no_erro
         assert shell.wait(HANG_S) == -signal.SIGKILL
         wait_until(lambda: process_state(child) in {"", "Z"})
         signal_group(shell.pid, signal.SIGKILL)
+
+
+# ---- how a process ended
+
+
+def ended_child(source: str) -> tuple[int, int]:
+    """Return the id and a pidfd of a child that runs `source`, and that has ended and was not reaped."""
+    child = os.fork()
+    if child == 0:
+        exec(source, {"os": os, "signal": signal})
+        os._exit(0)
+    pidfd = os.pidfd_open(child)
+    os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)
+    return child, pidfd
+
+
+@pytest.mark.parametrize(
+    ("source", "status"),
+    [("os._exit(7)", (7, 0)), ("signal.raise_signal(signal.SIGXCPU)", (-1, signal.SIGXCPU))],
+)
+def test_status_of_what_has_ended(source: str, status: tuple[int, int]) -> None:
+    child, pidfd = ended_child(source)
+    try:
+        assert exit_status(child) == status
+        os.waitpid(child, 0)
+        assert exit_status(child) == (-1, 0)
+        # Kernels before 6.15 forget it when it is reaped.
+        release = tuple(map(int, os.uname().release.split("-")[0].split(".")[:2]))
+        assert exit_status(child, pidfd) in ([status] if release >= (6, 15) else [status, (-1, 0)])
+    finally:
+        os.close(pidfd)
+
+
+def test_status_of_what_runs_is_not_known() -> None:
+    pidfd = os.pidfd_open(os.getpid())
+    try:
+        assert exit_status(os.getpid(), pidfd) == (-1, 0)
+    finally:
+        os.close(pidfd)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aisotools.sandbox.host.readers import ReaderProcesses
+from aisotools.sandbox.host.reader_processes import ReaderProcesses
 from aisotools.sandbox.process import tree
 from aisotools.tools.function import FunctionTool
 from tests.sandbox.host.test_readers import evaluate, level, pid_of, read, wait_for, work, work_in_turns
