@@ -45,9 +45,9 @@ and file tools ask what rules deny. Work for a thread is taken by the one that d
 takes any while the interpreter ends; and who closes the session knows which steps have not ended. Where open
 workspaces are now is known in a module of its own, and that of a parked conversation is held again. Calls are
 announced before their session opens, so that Stop reaches them then. That the ledger is where it was is seen
-after each record, and before an undo, which says so if it is not recorded; and that a worker has come or
-gone is noted in functions of their own. How many threads a process has is asked before they are listed, and
-what a sandbox can do is asked of a function of ours: each takes a fifth of the time."""
+with each record before something happens, and before an undo, which says so if it is not recorded; and that a
+worker has come or gone is noted in functions of their own. How many threads a process has is asked before
+they are listed, and what a sandbox can do is asked of a function of ours: each takes a fifth of the time."""
 
 
 def test_the_path_of_a_call_is_two_thirds_of_the_first_version() -> None:

@@ -9,12 +9,12 @@ Mechanism
     Every event is charged to the session's `aisotools.core.retention.RetentionBudget`. Beyond a quarter of
     it the oldest events move to a file, from which they are read when somebody asks for them. Where that
     cannot be, and beyond the budget, the oldest printed output and reports are dropped, then values and data
-    of results, then whole events. Listeners get
-    each event whole, when it happens: the ledger has on disk what is dropped here, but for output and values.
+    of results, then whole events. Listeners get each event whole, when it happens: the ledger has on disk
+    what is dropped here, but for output and values.
 Race window
     The events of a call are charged some milliseconds after its end, those of one whose result was cut at
     once. Until then the call, and whoever gets its result, hold the same anyway. Charging and dropping are
-    one step.
+    one step. Events may be dropped while they are written in a thread: then what was written is given up.
 When it fails
     A reader of old events finds `EventsDropped` in their place, and `DROPPED` in the metadata of a result,
     and says so. Nothing is decided on dropped events: what needs one that is missing refuses.
@@ -26,13 +26,11 @@ import asyncio
 import dataclasses
 import logging
 import math
-import pickle
+import operator
 import time
-import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias, overload
 
@@ -55,6 +53,7 @@ from aisotools.core.sandboxes import SandboxStatus
 from aisotools.core.spill import SpillFile, spill_file
 from aisotools.core.threads import start_in_thread
 from aisotools.core.types import Json, ToolResult
+from aisotools.session.event_blocks import EventBlock, dump_at_once, dump_in_pieces
 from aisotools.session.progress import ProgressTracker
 
 _log = logging.getLogger(__name__)
@@ -70,6 +69,8 @@ _BULKY_BYTES = 4 << 10
 _LARGEST_SHARE = 4
 # Results that take longer to measure, some 20 ms, are recorded without their values and data.
 _MOST_STEPS = 400_000
+# Calls that are small are measured at once, which these steps are enough for.
+_FEW_STEPS = 1_000
 # Calls in progress at one time whose events are not measured yet, and such events of one call.
 _MOST_UNMEASURED_CALLS = 256
 _MOST_UNMEASURED_EVENTS = 32
@@ -88,13 +89,15 @@ Listener = Callable[[SessionEvent], None]
 Preparation = Callable[[str, Json], Awaitable[None]]
 """Awaited with a call's id, and with large arguments or a long text that an event of it will hold."""
 
-
 # The oldest events move to the disk, so many or so many bytes at once, when those in memory take more than
 # this part of the budget; beyond so many bytes on the disk the oldest are dropped.
 _MEMORY_SHARE = 4
 _BLOCK_EVENTS = 256
 _BLOCK_BYTES = 1 << 20
 _MOVING_S = 0.008
+# Blocks of at least so many bytes are written in a thread: computing the digest and writing take most of the
+# time then, and neither holds the interpreter's lock.
+_LARGE_BLOCK_BYTES = 256 << 10
 _LARGEST_MOVED_BYTES = 4 << 20
 _MOST_SPILLED_BYTES = 256 << 20
 
@@ -111,89 +114,6 @@ def _unpack(stored: _Stored) -> SessionEvent:
         time_s, call_id, stream, text = stored
         return CallOutput(time_s=time_s, call_id=call_id, stream=stream, text=text)
     return stored
-
-
-def _dump_at_once(value: object) -> tuple[bytes]:
-    return (pickle.dumps(value, pickle.HIGHEST_PROTOCOL),)
-
-
-class _Block(Sequence[SessionEvent]):
-    """Events on the disk."""
-
-    def __init__(
-        self,
-        spill: SpillFile,
-        events: Sequence[SessionEvent],
-        charged_bytes: int,
-        dump: Callable[[object], Sequence[bytes]] = _dump_at_once,
-    ) -> None:
-        """Move events to the disk.
-
-        Raises:
-            Exception: If they cannot be written.
-        """
-        self._extent = spill.put(*dump(list(events)))
-        self._count = len(events)
-        self.size = self._extent.size
-        self.charged_bytes = charged_bytes
-        self.kinds = frozenset(event.kind for event in events)
-        self.until_s = events[-1].time_s
-        # The events that nobody can see any more take no room.
-        self.free = weakref.finalize(self, spill.free, self._extent)
-        self.free.atexit = False
-        self._spill = spill
-
-    @overload
-    def __getitem__(self, index: int) -> SessionEvent: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[SessionEvent]: ...
-    def __getitem__(self, index: int | slice) -> SessionEvent | Sequence[SessionEvent]:
-        return _read_block(self)[index]
-
-    def __iter__(self) -> Iterator[SessionEvent]:
-        return iter(_read_block(self))
-
-    def __len__(self) -> int:
-        return self._count
-
-    def read(self) -> Sequence[SessionEvent]:
-        try:
-            # Pickled here, and compared with what was written: nobody else can have changed it.
-            return tuple(pickle.loads(self._spill.get(self._extent)))  # noqa: S301 - see above
-        except OSError as error:
-            reason = f"they cannot be read from the disk again: {error}"
-            dropped = EventsDropped(
-                time_s=self.until_s,
-                count=self._count,
-                kinds=tuple(sorted(self.kinds)),
-                size_bytes=self.charged_bytes,
-                reason=reason,
-            )
-            return (dropped,) * self._count
-
-
-@lru_cache(maxsize=1)
-def _read_block(block: _Block) -> Sequence[SessionEvent]:
-    """Return the events of a block. Who reads one after the other reads each block once."""
-    return block.read()
-
-
-def _dump_in_pieces(value: object) -> list[bytes]:
-    """Return `value` pickled, in pieces, in a thread beside the event loop.
-
-    `pickle.dumps` holds the interpreter's lock until it has all of it. A file that is written in Python gets
-    pieces of 64 KiB, and the lock is free for others between these.
-    """
-    pieces: list[bytes] = []
-
-    class Pieces:
-        def write(self, piece: bytes) -> None:
-            pieces.append(
-                bytes(piece)
-            )  # a long text as it is; of a short piece the pickler uses the memory again
-
-    pickle.Pickler(Pieces(), pickle.HIGHEST_PROTOCOL).dump(value)
-    return pieces
 
 
 class EventView(Sequence[SessionEvent]):
@@ -271,7 +191,7 @@ class _RetainedEvents:
         self._dropped_until_s = 0.0
         self.dropped = 0
         self._charged_bytes = 0
-        self._blocks: deque[_Block] = deque()
+        self._blocks: deque[EventBlock] = deque()
         self._spilled_bytes = 0
         self._is_moving = False
         self._moved_s = 0.0  # for how long events have been moved in this turn of the loop
@@ -325,11 +245,30 @@ class _RetainedEvents:
             self._timer.cancel()
             self._timer = None
         while self._finished:
-            *before, result = self._unmeasured.pop(self._finished.pop(), [0])
-            self._charge(before)
-            self._charge([result])
+            self._charge_call(self._unmeasured.pop(self._finished.pop(), ()))
         if "" in self._unmeasured:  # events of no call
             self._charge(self._unmeasured.pop(""))
+
+    def _charge_call(self, numbers: Sequence[int]) -> None:
+        """Measure and charge the events of a call that has ended. The last of them is its result."""
+        events = [self._events.get(number) for number in numbers]
+        parts = [part for event in events if event is not None for part in _variable_parts(_unpack(event))]
+        # Most calls are small, and to measure them at once takes half the time.
+        size = size_of(parts, _BULKY_BYTES, max_steps=_FEW_STEPS)
+        if size > _BULKY_BYTES:
+            self._charge(numbers[:-1])
+            self._charge(numbers[-1:])
+            return
+        charged = size
+        for number in numbers:
+            if number in self._sizes:
+                self._sizes[number] = _EVENT_BYTES
+                last, charged = number, charged + _EVENT_BYTES
+        if charged > size:
+            self._sizes[last] += size
+            self._charged_bytes += charged
+            self._move_excess()
+            self._budget.charge(charged)
 
     def _charge(self, numbers: Sequence[int]) -> None:
         """Measure and charge events. What they have in common counts once, with the last of them."""
@@ -410,8 +349,8 @@ class _RetainedEvents:
             parts = [*_variable_parts(_unpack(self._events[number]))]
             weight = _EVENT_BYTES + size_of(parts, _LARGEST_MOVED_BYTES, max_steps=_MOST_STEPS)
             if weight > _LARGEST_MOVED_BYTES:
-                if not numbers:
-                    self._move_large(spill, number)
+                if not numbers and len(self._events) > 1:  # the newest stays
+                    self._move_in_thread(spill, [number], dump_in_pieces)
                 precedes_large = True
                 break  # writing it would hold up the loop
             numbers.append(number)
@@ -422,49 +361,54 @@ class _RetainedEvents:
             # A call in progress is among the oldest. It may print thousands of pieces, each of which asks.
             self._waits_for = 0 if precedes_large else pending
             return False
+        if written > _LARGE_BLOCK_BYTES and self._move_in_thread(spill, numbers, dump_at_once):
+            return False
         try:
-            block = _Block(spill, [_unpack(self._events[number]) for number in numbers], size)
+            block = EventBlock(spill, [_unpack(self._events[number]) for number in numbers], size)
         except Exception as error:  # of whatever is in an event; or there is no room
             self._stay_in_memory(error)
             return False
         self._replace(numbers, block)
         return True
 
-    def _move_large(self, spill: SpillFile, number: int) -> None:
-        """Move the oldest event to the disk in a thread, unless there is no loop to be held up."""
-        stored, size = self._events[number], self._sizes[number]
-        if len(self._events) == 1:
-            return  # the newest
+    def _move_in_thread(
+        self, spill: SpillFile, numbers: Sequence[int], dump: Callable[[object], Sequence[bytes]]
+    ) -> bool:
+        """Begin to move the oldest events in a thread. Return whether there is a loop to be held up."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return  # it stays until the budget needs its room
+            return False
+        stored = [self._events[number] for number in numbers]
+        size = sum(self._sizes[number] for number in numbers)
 
-        def move() -> _Block:
-            block = _Block(spill, [_unpack(stored)], size, _dump_in_pieces)
-            return_free_memory()  # what a thread has used stays with it otherwise
+        def move() -> EventBlock:
+            block = EventBlock(spill, [*map(_unpack, stored)], size, dump)
+            if dump is dump_in_pieces:
+                return_free_memory()  # what a thread has used stays with it otherwise
             return block
 
-        def on_moved(moving: asyncio.Future[_Block]) -> None:
+        def on_moved(moving: asyncio.Future[EventBlock]) -> None:
             self._is_moving = False
             if moving.cancelled():
                 return
             if (error := moving.exception()) is not None:
                 self._stay_in_memory(error)
-            # Race: it was dropped or emptied meanwhile, since the budget was exceeded. Then nobody holds the
-            # block, and its room is free again.
-            elif self._events.get(number) is stored:
-                self._replace([number], moving.result())
-                self._move_excess()
+            # Race: some were dropped or emptied meanwhile, since the budget was exceeded. Then nobody holds
+            # the block, and its room is free again.
+            elif all(map(operator.is_, map(self._events.get, numbers), stored)):
+                self._replace(numbers, moving.result())
+            self._move_excess()
 
         self._is_moving = True
         start_in_thread(move).add_done_callback(on_moved)
+        return True
 
     def _stay_in_memory(self, error: BaseException) -> None:
         _log.warning("Events stay in memory, and are dropped beyond the budget: %r", error)
         self.spill = None
 
-    def _replace(self, numbers: Sequence[int], block: _Block) -> None:
+    def _replace(self, numbers: Sequence[int], block: EventBlock) -> None:
         """Put a block in the place of the oldest events, which it holds."""
         self._blocks.append(block)
         self._spilled_bytes += block.size

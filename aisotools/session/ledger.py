@@ -165,13 +165,16 @@ class Ledger:
                 raise _unusable_folder(self.path.parent, error) from error
         self._anchored_s = float("-inf")  # the first new records are worth another change
 
-    def append(self, kind: str, body: Mapping[str, Json], *, time_s: float | None = None) -> None:
+    def append(
+        self, kind: str, body: Mapping[str, Json], *, time_s: float | None = None, check: bool = True
+    ) -> None:
         """Write one record.
 
         Args:
             kind: The kind of event.
             body: Its content.
             time_s: When it happened, in seconds since the epoch; now without it.
+            check: Whether to `check` the file then. To look its path up takes as long as to write to it.
 
         Raises:
             LedgerError: If the record cannot be written. No further call may run unrecorded. If the error is
@@ -213,8 +216,9 @@ class Ledger:
             problem = f"The ledger {self.path} took only {written} of {len(line)} bytes; is the disk full?"
             raise LedgerError(problem, retryable=True)
         self._size += written
-        # Race: the file may be removed right after this; the next record notices, before the next effect.
-        self.check()
+        # Race: the file may be removed right after this; the next check notices, before the next effect.
+        if check:
+            self.check()
         self._position = (records + 1, mac)
 
     def check(self) -> None:

@@ -71,6 +71,12 @@ _MOST_PLAIN = 20
 
 _NO_SECRETS: frozenset[str] = frozenset()
 
+_UNCHECKED = frozenset({CallRequested.kind, CallDecided.kind, CallFinished.kind})
+"""Records after which nothing happens before another one is made, such as that of a call's start.
+
+After these it is not looked whether the ledger is still in its place, but with the next one, and when all of
+them are on the disk."""
+
 
 @dataclass(slots=True)
 class _OpenCall:
@@ -208,7 +214,7 @@ class Recording:
 
     def _append(self, record: tuple[str, dict[str, Any], float]) -> None:
         kind, body, time_s = record
-        self._ledger.append(kind, body, time_s=time_s)
+        self._ledger.append(kind, body, time_s=time_s, check=kind not in _UNCHECKED)
 
     def _stop_or_wait(self, error: LedgerError) -> None:
         """Let no call run, until what could not be written is written if that may ever be."""
@@ -261,6 +267,8 @@ class Recording:
             self._stop_or_wait(error)
         elif error is not None:
             self._fail(LedgerError(f"The ledger {self._ledger.path} cannot be sealed: {error!r:.200}."))
+        else:
+            self.find_problem()
 
     def _fail(self, error: LedgerError) -> None:
         if not self._stopped:
@@ -288,6 +296,7 @@ class Recording:
             self._seal_timer.cancel()
         if self.is_waiting:
             await self.write_waiting()
+        self.find_problem()
         is_failed, self._stopped = self._stopped or bool(self._waiting), True
         try:
             await in_thread(self._ledger.close)

@@ -397,32 +397,30 @@ class ProtectedFiles:
         times. A folder that changed has a new change time, so nothing can be new without being noticed. It
         takes no lock, since it reads one reference to what nobody changes any more.
         """
-        if not self._folder.is_in_place:
-            return True  # what is in its place is no business of this session, and stays as it is
+        # Where the workspace is not in its place, what is there is no business of this session, and stays as
+        # it is. That is asked last, since what has not changed is in its place.
         # Settings of git outside the workspace are the person's own: they may be links, and need not exist.
         for path, known in self._git.stamps.items():
-            try:
+            now = None
+            with suppress(OSError, ValueError):
                 status = os.stat(path)  # noqa: PTH116 - a Path takes longer
-            except (OSError, ValueError):
-                now = None
-            else:
                 now = status.st_ino, status.st_dev, status.st_ctime_ns
             if now != known:
                 self._git_differs = True
-                return False
+                return not self._folder.is_in_place
         if not (settled := self._settled) or self.allowed.names != self._allowed_names:
-            return False
+            return not self._folder.is_in_place
         try:
             for path, stamp, data in settled:
                 if data is not None:
                     if not holds(path, stamp, data):
-                        return False
+                        return not self._folder.is_in_place
                     continue
                 status = os.lstat(path)
                 if (status.st_ino, status.st_dev, status.st_ctime_ns) != stamp:
-                    return False
+                    return not self._folder.is_in_place
         except OSError:
-            return False
+            return not self._folder.is_in_place
         return True
 
     # ---- scan

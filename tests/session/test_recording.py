@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from aisotools.cli import log as cli_log
-from aisotools.core.events import CallDecided, CallRequested, SessionEnded
+from aisotools.core.events import CallDecided, CallFinished, CallRequested, SessionEnded
 from aisotools.core.exceptions import LedgerError
 from aisotools.core.protocols import OutputCaps
 from aisotools.core.redaction import REDACTED, redact_arguments
@@ -29,7 +29,7 @@ from aisotools.tools.function import tool
 from aisotools.tools.registry import ToolRegistry
 from tests import stalls
 from tests.conftest import OpenSession
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, eventually
 
 KEY = "sk-proj-abcdefghijklmnopqrstuvwx"
 
@@ -120,6 +120,25 @@ async def test_failure_to_record_is_reported_once(tmp_path: Path) -> None:
     await recording.close()
     assert len(errors) == 1
     assert "cannot be written" in str(errors[0])
+
+
+@pytest.mark.parametrize("noticed", ["when it is sealed", "when it is closed"])
+async def test_ledger_that_goes_after_the_last_record_of_a_call_is_noticed(
+    tmp_path: Path, noticed: str
+) -> None:
+    ledger = open_ledger(tmp_path / "ledger", "mine")
+    errors: list[LedgerError] = []
+    recording = Recording(ledger, lambda _: frozenset(), errors.append)
+    result = ToolResult(content="done")
+    recording.on_event(CallFinished(time_s=1, call_id="c", name="act", result=result, duration_s=0.1))
+    ledger.path.unlink()
+    if noticed == "when it is closed":
+        await recording.close()
+    else:
+        await eventually(lambda: bool(errors))
+        await recording.close()
+    (error,) = errors
+    assert "is gone: another program has changed it" in str(error)
 
 
 @pytest.mark.parametrize("is_closed", [False, True], ids=["stopped", "closed"])

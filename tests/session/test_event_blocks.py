@@ -15,6 +15,7 @@ from aisotools.core.retention import RetentionBudget, size_of
 from aisotools.core.spill import SpillFile
 from aisotools.core.types import ToolCall, ToolResult
 from aisotools.session import event_log as event_log_module
+from aisotools.session.event_blocks import EventBlock, dump_at_once, dump_in_pieces
 from aisotools.session.event_log import EventLog
 from tests import stalls
 from tests.stalls import stall_limit_s
@@ -48,6 +49,27 @@ def number_of(event: Any) -> int:
     if isinstance(event, CallEmitted):
         return int(event.payload["values"][-1])
     return int((event.text if isinstance(event, CallOutput) else event.result.content).split()[0])
+
+
+@pytest.mark.parametrize("dump", [dump_at_once, dump_in_pieces])
+def test_block_is_read_as_it_was_written_and_gives_its_room_back(tmp_path: Path, dump: Any) -> None:
+    spill = SpillFile(tmp_path)
+    events = [
+        CallOutput(time_s=float(number), call_id="c", stream="stdout", text=f"{number} " * 50_000)
+        for number in range(3)
+    ]
+    block = EventBlock(spill, events, 10, dump)
+    assert list(block) == events
+    assert (block[-1], tuple(block[1:])) == (events[-1], tuple(events[1:]))
+    assert (len(block), block.kinds, block.until_s, block.charged_bytes) == (
+        3,
+        frozenset({"call_output"}),
+        2.0,
+        10,
+    )
+    assert block.size > sum(len(event.text) for event in events)
+    block.free()
+    assert spill._file == -1
 
 
 def test_events_beyond_a_share_of_the_budget_move_to_the_disk_and_are_all_there(tmp_path: Path) -> None:
