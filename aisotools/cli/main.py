@@ -366,8 +366,8 @@ class _Report:
             self._echo(f"    ... {len(lines) - MAX_OUTPUT_LINES} more lines")
 
     def failed(self, reason: str) -> int:
-        left = self._total - self._number
-        self._echo(f"\nCell {self._number} of {self._total} {reason}. Cells not run: {left}.")
+        remaining = self._total - self._number
+        self._echo(f"\nCell {self._number} of {self._total} {reason}. Cells not run: {remaining}.")
         return 1
 
     def passed(self) -> int:

@@ -60,9 +60,9 @@ class LoopTicker:
     async def wait_left(self) -> None:
         """Wait until nobody is inside. At once after that, nobody is: no task has run since."""
         while self._depth:
-            left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(left)
-            await left
+            departure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(departure)
+            await departure
 
     def __enter__(self) -> None:
         self._depth += 1
@@ -75,9 +75,9 @@ class LoopTicker:
             self._timer.cancel()
             self._timer = None
             waiting, self._waiting = self._waiting, []
-            for left in waiting:
-                if not left.done():
-                    left.set_result(None)
+            for departure in waiting:
+                if not departure.done():
+                    departure.set_result(None)
             if self._on_left is not None:
                 self._on_left()
 

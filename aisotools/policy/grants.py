@@ -205,13 +205,13 @@ class Grant:
     granted_s: float
     names: tuple[str, ...] = ()
 
-    def covers(self, prepared: PreparedCall, left: Mapping[str, str] = MappingProxyType({})) -> bool:
+    def covers(self, prepared: PreparedCall, left_stamps: Mapping[str, str] = MappingProxyType({})) -> bool:
         """Return whether the grant allows this call.
 
         Args:
             prepared: The call.
-            left: Stamps of files, by path, as calls of this session have left them: to replace those loses
-                nothing of anybody else's.
+            left_stamps: Stamps of files, by path, as calls of this session have left them: to replace those
+                loses nothing of anybody else's.
         """
         if prepared.original.name != self.tool or prepared.effect > self.effect or self.scope == "protected":
             return False
@@ -227,7 +227,7 @@ class Grant:
                 return False  # nobody was shown which of the files that a rule denies it concerns
             # Which of them changes would be seen by none: settings may name any program.
             return not (facts.hosts or facts.git_programs or HOME_SETTINGS in dict(facts.scripts))
-        shape = shape_of(facts, left)
+        shape = shape_of(facts, left_stamps)
         return self.shape is not None and shape is not None and self.shape.covers(shape)
 
 
@@ -289,10 +289,10 @@ class Grants:
             before: The files that the call could replace, each with its stamp of before the call.
             after: The same files as the call has left them. What has several names is no file of its own.
         """
-        found, left = dict(before), dict(after)
+        found, stamps_after = dict(before), dict(after)
         others = {path for path, stamp in found.items() if is_there(stamp) and self._left.get(path) != stamp}
-        is_moved = any(not is_there(left[path]) for path in others & left.keys())
-        for path, stamp in left.items():
+        is_moved = any(not is_there(stamps_after[path]) for path in others & stamps_after.keys())
+        for path, stamp in stamps_after.items():
             self._left.pop(path, None)  # the latest come last
             if not is_moved and path not in others and is_there(stamp) and is_known(stamp):
                 self._left[path] = stamp
@@ -312,12 +312,12 @@ class Grants:
             self.revoke(grant_id)
 
 
-def shape_of(facts: Facts, left: Mapping[str, str] = MappingProxyType({})) -> Shape | None:
+def shape_of(facts: Facts, left_stamps: Mapping[str, str] = MappingProxyType({})) -> Shape | None:
     """Return the shape of a call, or None.
 
-    What still is as it is in `left` counts as nothing that would be lost; see `Grant.covers`. A call has no
-    shape if not everything about it is known, if it names no commands, files or hosts, or if it destroys
-    something without naming it.
+    What still is as it is in `left_stamps` counts as nothing that would be lost; see `Grant.covers`. A call
+    has no shape if not everything about it is known, if it names no commands, files or hosts, or if it
+    destroys something without naming it.
     """
     if not _is_known(facts) or not (facts.commands or facts.writes or facts.hosts):
         return None
@@ -332,7 +332,7 @@ def shape_of(facts: Facts, left: Mapping[str, str] = MappingProxyType({})) -> Sh
         hosts=frozenset(map(str.lower, facts.hosts)),
         requests=frozenset(_requests_of(facts)) if facts.hosts else frozenset(),
         losses=_folders_of(
-            [path for path, stamp in facts.losses if is_there(stamp) and left.get(path) != stamp],
+            [path for path, stamp in facts.losses if is_there(stamp) and left_stamps.get(path) != stamp],
             facts.folders,
         ),
         settings=frozenset(facts.scripts),

@@ -132,7 +132,7 @@ class PreparedCall:
         before: Of the paths in `contents`, digests of what was there when it was shown, where earlier calls
             of the same question leave something else.
         expected: Paths that earlier calls of the same question change: no reason to ask about it again.
-        left: Digests of its sources, by path, as earlier calls of the same question leave them.
+        left_digests: Digests of its sources, by path, as earlier calls of the same question leave them.
         is_tried: True if it is tried without the right to change anything before anybody is asked.
         trial: What came of that, for its card: `reason` and `output`, once it was tried in vain.
         look_again: Returns its facts with the paths resolved once more; None if they were not resolved,
@@ -156,7 +156,7 @@ class PreparedCall:
     contents: Mapping[str, str] = field(default_factory=dict)
     before: Mapping[str, str] = field(default_factory=dict)
     expected: tuple[str, ...] = ()
-    left: Mapping[str, str] = field(default_factory=dict)
+    left_digests: Mapping[str, str] = field(default_factory=dict)
     is_tried: bool = False
     trial: Mapping[str, Json] = field(default_factory=dict)
     look_again: Callable[[], Facts] | None = field(repr=False)

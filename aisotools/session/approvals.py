@@ -141,14 +141,14 @@ class ApprovalManager:
             prepared, call = decision.prepared, decision.prepared.call
             scripts = tuple(dict(prepared.facts.scripts))
             # Before the preview, which adds what this call leaves.
-            left = previewer.digests_left(dict(prepared.facts.sources))
+            left_digests = previewer.digests_left(dict(prepared.facts.sources))
             preview, contents = previewer.preview(call.arguments, prepared.own_path, scripts)
             expected = _expected_among(prepared.facts, changed, named) if changed or named else ()
             before = {}
             if changed and env.files is not None:
                 before = {path: digest_of_file(env.files, path) for path in contents}
             prepared = dataclasses.replace(
-                prepared, contents=contents, before=before, expected=expected, left=left
+                prepared, contents=contents, before=before, expected=expected, left_digests=left_digests
             )
             changed += prepared.facts.writes
             named += () if prepared.facts.commands else prepared.facts.named

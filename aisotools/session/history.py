@@ -280,7 +280,7 @@ class WorkspaceHistory:
         if prepared.changes_variables:
             self._states.note_changed()
         try:
-            async with self._stop_for_taking_back(call.id, result) as left:
+            async with self._stop_for_taking_back(call.id, result) as live:
                 was_small = self._scans.is_small
                 end = functools.partial(self._checkpoints.end, call.id, find_evidence=writers.find_evidence)
                 try:
@@ -312,7 +312,7 @@ class WorkspaceHistory:
                 if result is not None and step.unkept:
                     result = explain_unrecorded(result, f"{step.unkept}.", is_kept=False)
                 if result is not None and was_cut_short(result):
-                    result = await self._after_cut(step, result, left)
+                    result = await self._after_cut(step, result, live)
         except WorkspaceError as error:
             if result is not None:
                 unkept = next((one.unkept for one in self._checkpoints.steps if one.call_id == call.id), "")
@@ -348,22 +348,22 @@ class WorkspaceHistory:
         Else a thread that it has left would write on before that, which counts as somebody else's change.
         The context is what else runs in the background. If there is anything, nothing can be taken back.
         """
-        left: BackgroundProcesses = {}, {}
+        live: BackgroundProcesses = {}, {}
         if result is None or self._on_timeout == "keep" or not result.metadata.get("timed_out"):
-            yield left
+            yield live
             return
         await self._shared.wait_for_snapshots()
         try:
-            left = await self._shared.find_running()
+            live = await self._shared.find_running()
         except OSError as error:  # nobody can see what runs, so nothing is taken back
-            left = {0: f"perhaps something ({error.strerror})"}, {}
+            live = {0: f"perhaps something ({error.strerror})"}, {}
         async with AsyncExitStack() as stopping:
-            if not left[0] and self._tokens.keys() == {call_id}:
+            if not live[0] and self._tokens.keys() == {call_id}:
                 with suppress(SandboxError, OSError):  # the undo is refused then, for the same reason
                     await stopping.enter_async_context(self._shared.stop_until_replaced(self._sandbox))
-            yield left
+            yield live
 
-    async def _after_cut(self, step: Checkpoint, result: ToolResult, left: BackgroundProcesses) -> ToolResult:
+    async def _after_cut(self, step: Checkpoint, result: ToolResult, live: BackgroundProcesses) -> ToolResult:
         """Say what a call has changed that was cut short, and take it back if that was asked for."""
         paths = await in_thread(self._checkpoints.list_changes, step)
         changes = await in_thread(self._checkpoints.changes_by_author, step)
@@ -377,7 +377,7 @@ class WorkspaceHistory:
         is_back = metadata.get("state_kept") is True and metadata.get("state_before") == step.call_id
         plan = self._choice("undo").plan(1, files_only=is_back)
         others = [call_id for call_id in self._tokens if call_id != step.call_id]
-        running, helpers = left
+        running, helpers = live
         if others:
             undone = refusal(f"Another call is running: {summarize_names(others)}.")
         elif running:

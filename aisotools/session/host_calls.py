@@ -78,12 +78,12 @@ class HostCalls:
                 # its changes are looked at next.
                 await run_to_completion(_wait_for_end(work, functions))
             parts: list[HostWork] = [work, *functions]
-            left = [part for part in parts if not part.done()]
-            if left and on_left is not None:
-                on_left(call, left)
+            unfinished = [part for part in parts if not part.done()]
+            if unfinished and on_left is not None:
+                on_left(call, unfinished)
         hint = "It runs on the host, where only the tool itself can end its work."
         metadata: dict[str, Json] = {}
-        if left:
+        if unfinished:
             hint, metadata = f"{hint} It has not ended yet.", {"still_running": True}
         if finished:
             message = f"{call.name} was interrupted. {hint}"

@@ -170,14 +170,14 @@ class PathRules:
         @cache
         def search() -> str | None:
             """Fill `names`. Return what is known of a file without one."""
-            left = _MOST_SEARCHED
+            names_left = _MOST_SEARCHED
             for real in folders:
-                found = list_below(self._workspace, real, left)
-                left -= len(found)
+                found = list_below(self._workspace, real, names_left)
+                names_left -= len(found)
                 for path, key in count_links(self._workspace, found).items():
                     if key is not None:
                         names[key[:2]] = path
-            return None if left > 0 else ""
+            return None if names_left > 0 else ""
 
         def name_of(device: int, inode: int) -> str | None:
             of_others = search()

@@ -188,8 +188,8 @@ class Previewer:
         """
         for one in _with_parents(key):
             if one in self._left:
-                left = self._left[one]
-                return left if one == key or left is None else _UNKNOWN
+                content = self._left[one]
+                return content if one == key or content is None else _UNKNOWN
         try:
             return workspace.read_bytes(path, max_bytes=MAX_BYTES)
         except (FileNotFoundError, NotADirectoryError):
@@ -279,8 +279,8 @@ def describe_differences(shown: PreparedCall, workspace: Workspace | None) -> li
 def _changed_sources(shown: PreparedCall, found: Facts) -> list[str]:
     """Return what of the files that the call reads has changed, or is there now."""
     # A file that would be lost is compared as that, and one of which a diff was shown, with that.
-    others = {*dict(shown.facts.losses), *shown.contents, *shown.expected} - shown.left.keys()
-    before = {**_plain_digests(shown.facts.sources), **shown.left}
+    others = {*dict(shown.facts.losses), *shown.contents, *shown.expected} - shown.left_digests.keys()
+    before = {**_plain_digests(shown.facts.sources), **shown.left_digests}
     return _describe_changed(before, _plain_digests(found.sources), others, use="read")
 
 
@@ -319,11 +319,11 @@ def _describe_changed(
 
 def _changed_losses(shown: PreparedCall, found: Facts) -> list[str]:
     """Return what of the files that the call would remove or overwrite has changed."""
-    left = dict(found.losses)
+    stamps = dict(found.losses)
     return [
         f"{path} has changed since it was shown, and would be lost"
         for path, stamp in shown.facts.losses
-        if path in left and left[path] != stamp and path not in shown.expected
+        if path in stamps and stamps[path] != stamp and path not in shown.expected
     ]
 
 

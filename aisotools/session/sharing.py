@@ -238,9 +238,9 @@ class SharedWorkspace:
         self._freezer = TreeFreezer()
         self._host_work: dict[HostWork, str] = {}
 
-    def note_host_work(self, call: ToolCall, left: Sequence[HostWork]) -> None:
+    def note_host_work(self, call: ToolCall, work: Sequence[HostWork]) -> None:
         """Remember what a call has left running on the host, where nobody but its tool can end it."""
-        self._host_work |= dict.fromkeys(left, f"{printable(call.name)} ({call.id})")
+        self._host_work |= dict.fromkeys(work, f"{printable(call.name)} ({call.id})")
 
     def find_host_work(self) -> list[str]:
         """Return the calls that have left something running on the host that still runs: tool and call id."""
@@ -290,14 +290,14 @@ class SharedWorkspace:
             yield 0
             return
         # Order: a call that only reads may still run. Stopped, it would never end, and nothing be replaced.
-        left: set[int] = set()  # stopped by a call, and not by this
-        async with variables.hold(left):
+        stopped_before: set[int] = set()  # by a call, and not by this
+        async with variables.hold(stopped_before):
             # Not before: a pool may have stopped the sandbox while calls were waited for.
             root, worker = _supervisor(sandbox), _worker_pid(sandbox)
             with ExitStack() as stopping:
                 # In a thread, all of it: there may be hundreds of processes.
                 exempt = _snapshot_pids(sandbox)
-                stopped = await in_thread(self._stop, root, worker, exempt, stopping, left)
+                stopped = await in_thread(self._stop, root, worker, exempt, stopping, stopped_before)
                 origin = variables.prepare(call_id) if call_id is not None else 0
                 try:
                     yield origin
@@ -308,11 +308,11 @@ class SharedWorkspace:
                         stopped.intersection_update(_snapshot_pids(sandbox))
 
     def _stop(
-        self, root: int, worker: int, exempt: Collection[int], stopping: ExitStack, left: set[int]
+        self, root: int, worker: int, exempt: Collection[int], stopping: ExitStack, stopped_before: set[int]
     ) -> set[int]:
         """Stop what runs below `root` until `stopping` is closed. Return what will be continued then.
 
-        Add to `left` what was stopped before.
+        Add to `stopped_before` what was stopped before.
         """
         ends_s = time.monotonic() + _STOPPED_S
         freezing = self._freezer.freeze(root, exempt, worker=worker, within_s=_STOPPED_S)
@@ -321,7 +321,7 @@ class SharedWorkspace:
         await_stop(tuple(stopped), ends_s)
         if any(map(may_run, tuple(stopped))):
             raise SandboxError(f"what runs in the sandbox did not stop within {_STOPPED_S:g} s")
-        left |= descendants(root) - stopped - {*exempt}
+        stopped_before |= descendants(root) - stopped - {*exempt}
         return stopped
 
     def supervisors(self) -> list[int]:
@@ -344,9 +344,9 @@ class SharedWorkspace:
         """
         for _ in range(_LOOKS):
             running, helpers = await self._look_once()
-            left = {pid: name for pid, name in running.items() if not has_ended(pid)}
-            if left or not running:
-                return left, helpers
+            alive = {pid: name for pid, name in running.items() if not has_ended(pid)}
+            if alive or not running:
+                return alive, helpers
             # Race: all have ended since they were listed. If that happens at each look, something in there
             # begins another process and ends, on and on.
         return running, helpers

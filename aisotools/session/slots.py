@@ -214,9 +214,9 @@ class SlotPool:
     async def _finish_evictions(self, holders: Collection[SlotHolder], reason: str) -> None:
         """Wait until those of `holders` that are being evicted have given up what their slots stand for."""
         while evictions := {task: one for one, task in self._evictions.items() if one in holders}:
-            left = await wait_for_tasks(evictions, _EVICTION_S)
+            unfinished = await wait_for_tasks(evictions, _EVICTION_S)
             for eviction, holder in evictions.items():
-                if eviction not in left:
+                if eviction not in unfinished:
                     self._on_evicted(holder, eviction)  # Race: its loop may have stopped before it did that
                 elif self._evictions.get(holder, eviction) is eviction:
                     # Case: the loop on which it was begun has been stopped or has cancelled it, as by the end

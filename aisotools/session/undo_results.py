@@ -487,8 +487,8 @@ def move_result(plan: UndoPlan, moved: UndoResult, variables: str) -> ToolResult
         remark = " An undo does not bring that change back." if moved.direction == "redo" else ""
         lines.append(f"Replaced, although it had changed since: {replaced}.{remark}")
     if moved.others:
-        left = [f"{path} ({reason})" for path, reason in moved.others]
-        lines.append(f"Left as it is: {summarize_names(left)}.")
+        descriptions = [f"{path} ({reason})" for path, reason in moved.others]
+        lines.append(f"Left as it is: {summarize_names(descriptions)}.")
     if missing:
         lines.append(f"Not brought back: {summarize_names(missing)}.")
     if variables:

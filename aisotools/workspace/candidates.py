@@ -79,10 +79,10 @@ class Steps:
     work and not time, so that the same folder always ends at the same place.
 
     Attributes:
-        left: How many are left; any number of them without it.
+        remaining: How many are left; any number of them without it.
     """
 
-    left: float = float("inf")
+    remaining: float = float("inf")
 
     def take(self, steps: int = 1) -> None:
         """Use up some.
@@ -90,8 +90,8 @@ class Steps:
         Raises:
             OutOfSteps: If there are none left.
         """
-        self.left -= steps
-        if self.left < 0:
+        self.remaining -= steps
+        if self.remaining < 0:
             raise OutOfSteps
 
 
@@ -378,20 +378,20 @@ class _CandidateWalk:
             raise _Incomplete("a folder that cannot be listed", f"{frame.path}{name}/") from None
 
     def _pop(self) -> None:
-        left = self._stack.pop()
+        frame = self._stack.pop()
         if self._stack and self._stack[-1].folder < 0:
             parent = self._stack[-1]
             try:
-                parent.folder = os.open("..", DIRECTORY_FLAGS, dir_fd=left.folder)
+                parent.folder = os.open("..", DIRECTORY_FLAGS, dir_fd=frame.folder)
                 status = os.fstat(parent.folder)
             except OSError:
-                os.close(left.folder)
+                os.close(frame.folder)
                 raise _Incomplete("a folder that was moved during the look", parent.path) from None
             if (status.st_dev, status.st_ino) != parent.key:
                 # Race: it was moved, so `..` leads elsewhere, perhaps out of the workspace.
-                os.close(left.folder)
+                os.close(frame.folder)
                 raise _Incomplete("a folder that was moved during the look", parent.path)
-        os.close(left.folder)
+        os.close(frame.folder)
 
     def _take_chars(self, name: str) -> None:
         """Use up the steps that it takes to fold and to match a name, if it is a long one or not ASCII."""

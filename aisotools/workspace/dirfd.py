@@ -391,9 +391,9 @@ def write_all(file: int, data: bytes) -> None:
     Raises:
         OSError: If the system refuses it. A part may have been written.
     """
-    left = memoryview(data)
-    while left:  # a write may be partial, on a full disk for one
-        left = left[os.write(file, left) :]
+    remaining = memoryview(data)
+    while remaining:  # a write may be partial, on a full disk for one
+        remaining = remaining[os.write(file, remaining) :]
 
 
 def read_to_end(file: int, size: int, max_bytes: int) -> bytes:
@@ -403,10 +403,10 @@ def read_to_end(file: int, size: int, max_bytes: int) -> bytes:
         return data
     # The file has grown since its size was taken.
     parts = [data]
-    left = max_bytes - len(data)
-    while left > 0 and (data := os.read(file, min(left, _CHUNK_BYTES))):
+    remaining = max_bytes - len(data)
+    while remaining > 0 and (data := os.read(file, min(remaining, _CHUNK_BYTES))):
         parts.append(data)
-        left -= len(data)
+        remaining -= len(data)
     return b"".join(parts)
 
 
@@ -441,11 +441,11 @@ def read_file(folder: int, name: str, max_bytes: int) -> bytes | None:
 
 
 def _read_opened(file: int, max_bytes: int) -> bytes | None:
-    parts, left = [], max_bytes + 1
-    while left > 0 and (part := os.read(file, min(left, _CHUNK_BYTES))):
+    parts, remaining = [], max_bytes + 1
+    while remaining > 0 and (part := os.read(file, min(remaining, _CHUNK_BYTES))):
         parts.append(part)
-        left -= len(part)
-    return b"".join(parts) if left > 0 else None
+        remaining -= len(part)
+    return b"".join(parts) if remaining > 0 else None
 
 
 @dataclass(frozen=True, slots=True)

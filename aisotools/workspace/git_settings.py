@@ -391,7 +391,7 @@ class _ProgramSearch:
 
     def _find_attributes(self) -> Iterator[str]:
         """Yield the files of attributes in the work trees, and those of their repositories."""
-        left = _MAX_ENTRIES
+        entries_left = _MAX_ENTRIES
         for file in self._attribute_files:
             yield file.removeprefix(f"{self._root}/")
         waiting = list(dict.fromkeys(self._worktrees))
@@ -410,12 +410,12 @@ class _ProgramSearch:
             try:
                 with os.scandir(folder) as entries:
                     for entry in entries:
-                        left -= 1
+                        entries_left -= 1
                         if entry.is_dir(follow_symlinks=False):
                             waiting.append(entry.path)
             except OSError:
-                left = -1
-            if left < 0:
+                entries_left = -1
+            if entries_left < 0:
                 yield "..."
                 return
 

@@ -320,10 +320,10 @@ class _PathWalk:
             self._root.folder.check()
             raise  # Race: it is there again
         self._root.folder.check(self._open[-1])
-        left = MAX_PARTS
+        parts_left = MAX_PARTS
         while self._todo:
-            name, left = self._todo.pop(), left - 1
-            if left < 0:
+            name, parts_left = self._todo.pop(), parts_left - 1
+            if parts_left < 0:
                 raise WorkspaceError(
                     f"The path {self._path[:80]!r} leads through more than {MAX_PARTS:,} folders by its "
                     "links; use a shorter way.",

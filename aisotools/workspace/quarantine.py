@@ -161,8 +161,8 @@ class Quarantine:
 
     def _copy(self, folder: int, name: str, room: _Room, size: int) -> tuple[KeptContent, bool]:
         """Copy what there is room for; return it and whether that was all."""
-        left = room.bytes_left
-        if left <= 0:
+        bytes_left = room.bytes_left
+        if bytes_left <= 0:
             return KeptContent(
                 lost="what was found is lost: too much has been kept in this session already"
             ), False
@@ -175,11 +175,11 @@ class Quarantine:
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 with os.fdopen(os.open(place, CREATE_FLAGS, 0o600), "wb", buffering=0) as copy:
                     room.files += 1
-                    while left > 0 and (part := source.read(min(left, _CHUNK_BYTES))):
+                    while bytes_left > 0 and (part := source.read(min(bytes_left, _CHUNK_BYTES))):
                         copy.write(part)
                         room.bytes += len(part)
-                        left -= len(part)
-                is_whole = left > 0 or not source.read(1)
+                        bytes_left -= len(part)
+                is_whole = bytes_left > 0 or not source.read(1)
                 copied = place.stat().st_size
         except OSError as error:
             return KeptContent(

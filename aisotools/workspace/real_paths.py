@@ -66,13 +66,13 @@ def leads_into(
             path = f"{Path.cwd()}/{path}"
         except FileNotFoundError:  # the current folder is gone
             return False
-    parts, place, links, left = path.split("/")[::-1], "", 0, MAX_PARTS
+    parts, place, links, parts_left = path.split("/")[::-1], "", 0, MAX_PARTS
     while parts:
         part = parts.pop()
         if part in {"", "."}:
             continue
-        left -= 1
-        if left < 0:
+        parts_left -= 1
+        if parts_left < 0:
             return True
         if part == "..":
             place = place.rpartition("/")[0]
@@ -200,13 +200,13 @@ def follow_path(path: str, read_link: Callable[[str], str] = os.readlink) -> tup
         path = f"{os.getcwd()}/{path}"  # noqa: PTH109 - a text, as everything here
     parts, place = path.split("/")[::-1], ""
     links: list[str] = []
-    left = MAX_PARTS
+    parts_left = MAX_PARTS
     while parts:
         part = parts.pop()
         if part in {"", "."}:
             continue
-        left -= 1
-        if left < 0:
+        parts_left -= 1
+        if parts_left < 0:
             raise OSError(errno.ELOOP, "Too many parts of links", path)
         if part == "..":
             place = place.rpartition("/")[0]

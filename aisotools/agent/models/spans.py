@@ -230,16 +230,16 @@ def spans_of(request: str) -> tuple[Span, ...]:
     request = request[:MAX_REQUEST_CHARS]
     found = list(_find_quoted(request))
     # Blanked, not removed: offsets stay the same, and no number is found inside a file's name.
-    left = _blank_out(request, found)
-    for match in _EXPRESSION.finditer(left):
+    unmatched = _blank_out(request, found)
+    for match in _EXPRESSION.finditer(unmatched):
         text = match[0].strip()
         if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
             start = match.start() + len(match[0]) - len(match[0].lstrip())
             found.append(Span(kind="expression", text=_balance(text), start=start, end=match.end()))
-    left = _blank_out(left, found)
+    unmatched = _blank_out(unmatched, found)
     for kind, pattern in _PATTERNS:
-        new = [Span(kind=kind, text=m[0], start=m.start(), end=m.end()) for m in pattern.finditer(left)]
-        left = _blank_out(left, new)
+        new = [Span(kind=kind, text=m[0], start=m.start(), end=m.end()) for m in pattern.finditer(unmatched)]
+        unmatched = _blank_out(unmatched, new)
         found += new
     return tuple(sorted(found, key=lambda span: span.start))
 

@@ -229,12 +229,12 @@ def is_quickly_read(text: bytes) -> bool:
 
 def has_few_parts(value: Any) -> bool:
     """Return whether the library may validate a parsed value: it has at most `MAX_SMALL_PARTS` items."""
-    pending, left = [value], MAX_SMALL_PARTS
+    pending, parts_left = [value], MAX_SMALL_PARTS
     while pending:
         item = pending.pop()
         if type(item) in {dict, list}:
-            left -= len(item)
-            if left < 0:
+            parts_left -= len(item)
+            if parts_left < 0:
                 return False
             pending += item.values() if type(item) is dict else item
     return True
@@ -242,16 +242,16 @@ def has_few_parts(value: Any) -> bool:
 
 def has_few_chars(value: Any) -> bool:
     """Return whether a value with few parts has at most `MAX_SMALL_CHARS` characters and digits."""
-    pending, left = [value], MAX_SMALL_CHARS
+    pending, chars_left = [value], MAX_SMALL_CHARS
     while pending:
         item = pending.pop()
         if isinstance(item, str):
-            left -= len(item)
+            chars_left -= len(item)
         elif isinstance(item, int):
-            left -= item.bit_length() // _BITS_PER_DIGIT
+            chars_left -= item.bit_length() // _BITS_PER_DIGIT
         elif type(item) in {dict, list}:
             pending += [*item, *item.values()] if type(item) is dict else item
-    return left >= 0
+    return chars_left >= 0
 
 
 def _short_params(params: Any) -> dict[str, Any]:

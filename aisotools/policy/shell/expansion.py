@@ -367,7 +367,7 @@ def _split_at_commas(body: str) -> list[str]:
             depth -= 1
         elif character == "," and not depth:
             commas.append(position)
-    return [body[left + 1 : right] for left, right in pairwise([*commas, len(body)])]
+    return [body[comma + 1 : right] for comma, right in pairwise([*commas, len(body)])]
 
 
 def _expand_sequence(body: str) -> list[str] | None:

@@ -306,11 +306,11 @@ def _mapped_and_deleted(pid: int) -> Iterator[tuple[str, bool]]:
     Raises:
         OSError: The process may not be looked at.
     """
-    rest, left = b"", _MAX_MAPS_BYTES
+    rest, bytes_left = b"", _MAX_MAPS_BYTES
     with open(f"/proc/{pid}/maps", "rb") as file:
         while part := file.read(_STEP_BYTES):
-            left -= len(part)
-            if left < 0 or len(rest) > _MAX_LINE_BYTES:
+            bytes_left -= len(part)
+            if bytes_left < 0 or len(rest) > _MAX_LINE_BYTES:
                 return
             lines, _, rest = (rest + part).rpartition(b"\n")
             if _DELETED.encode() not in lines:
@@ -390,11 +390,11 @@ def parse_memory_map(parts: Iterable[bytes], max_bytes: int = _MAX_MAPS_BYTES) -
     libraries: set[bytes] = set()
     shared: list[tuple[int, int, str, str]] = []
     rest = b""
-    left = max_bytes
+    bytes_left = max_bytes
     is_cut = False
     for part in parts:
-        left -= len(part)
-        if left < 0 or len(rest) > _MAX_LINE_BYTES:
+        bytes_left -= len(part)
+        if bytes_left < 0 or len(rest) > _MAX_LINE_BYTES:
             is_cut = True
             break
         lines, newline, rest = (rest + part).rpartition(b"\n")
@@ -409,7 +409,7 @@ def parse_memory_map(parts: Iterable[bytes], max_bytes: int = _MAX_MAPS_BYTES) -
         libraries=frozenset(name.decode("utf-8", "replace") for name in libraries),
         shared=tuple(shared[:_MAX_SHARED]),
         # The kernel ends every line. Of a process that is ending it shows nothing.
-        is_complete=not is_cut and not rest and left < max_bytes,
+        is_complete=not is_cut and not rest and bytes_left < max_bytes,
     )
 
 

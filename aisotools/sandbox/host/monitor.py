@@ -374,10 +374,10 @@ def _table_bytes(size: _Size) -> int:
     return int(found[1]) * 1024 if found else size.virtual // _SPACE_PER_TABLE
 
 
-def _measure_mappings(sizes: list[_Size], left: int) -> int:
-    """Return what the kernel keeps for the address spaces of processes: exactly if it may exceed `left`."""
+def _measure_mappings(sizes: list[_Size], allowed: int) -> int:
+    """Return what the kernel keeps for address spaces of processes: exactly if it may exceed `allowed`."""
     most = sum(_most_mappings(size) * _MAPPING_BYTES + size.virtual // _SPACE_PER_TABLE for size in sizes)
-    if most <= left:
+    if most <= allowed:
         return 0
     return sum(_count_mappings(size) * _MAPPING_BYTES + _table_bytes(size) for size in sizes)
 
@@ -482,15 +482,15 @@ def lower_priority(supervisor: int, exempt: Collection[int], processors: int = _
     """
     table = processes.table()
     tree = sorted(processes.below(supervisor, table), key=lambda pid: (table[pid].start_ticks, pid))
-    left = _FEW_THREADS * processors
+    threads_left = _FEW_THREADS * processors
     for pid in tree:
         count = processes.count_threads(pid) - (pid in exempt)
-        if count > left:
+        if count > threads_left:
             with suppress(OSError):  # it ended meanwhile
                 threads = sorted({*map(int, os.listdir(f"/proc/{pid}/task"))}.difference({pid} & {*exempt}))
-                for thread in threads[left:]:
+                for thread in threads[threads_left:]:
                     os.setpriority(os.PRIO_PROCESS, thread, _LOWEST_PRIORITY)
-        left = max(left - count, 0)
+        threads_left = max(threads_left - count, 0)
     members: dict[int, int] = {}
     for pid in tree:
         members.setdefault(table[pid].session, pid)

@@ -84,14 +84,14 @@ class MemoryBudget:
         Args:
             sizes: Memory in bytes that each snapshot keeps for itself, by its number.
         """
-        left = sum(sizes.values())
+        total = sum(sizes.values())
         excess: list[int] = []
         for number in sorted(sizes, key=lambda n: sizes[n], reverse=True):
-            if left <= self.max_bytes:
+            if total <= self.max_bytes:
                 break
             if number != max(sizes):
                 excess.append(number)
-                left -= sizes[number]
+                total -= sizes[number]
         return excess
 
 

@@ -533,9 +533,9 @@ class RawOutput:
 
     def drain(self, stream: str, unread_bytes: int) -> None:
         """Read what had not been read when the frame in hand was sent."""
-        left = unread_bytes - self.bytes_read[stream]
-        while left > 0 and (count := self.read(stream, left)):
-            left -= count
+        remaining = unread_bytes - self.bytes_read[stream]
+        while remaining > 0 and (count := self.read(stream, remaining)):
+            remaining -= count
 
     def drain_all(self) -> None:
         """Read what the pipes hold, since nothing may come after it."""

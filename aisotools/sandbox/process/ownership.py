@@ -99,10 +99,10 @@ class StopScope:
 
         Of many calls, it knows the children before the first ones only.
         """
-        left, starts = _MAX_CHILDREN, []
+        children_left, starts = _MAX_CHILDREN, []
         for start in (*self.starts, *self.expected):
-            left -= len(start.children or ())
-            starts.append(start.as_json() if left >= 0 else [start.ticks, None])
+            children_left -= len(start.children or ())
+            starts.append(start.as_json() if children_left >= 0 else [start.ticks, None])
         return {
             "programs": list(self.programs),
             "own": self.own,
@@ -271,8 +271,8 @@ def _expected(children: Collection[int], processes: tree.Table, scope: StopScope
     youngest = sorted(children, key=lambda pid: (processes[pid].start_ticks, pid), reverse=True)
     found: set[int] = set()
     for start in scope.expected:
-        left = (pid for pid in youngest if pid not in found and start.is_before(pid, processes[pid]))
-        found.update(itertools.islice(left, 1))
+        candidates = (pid for pid in youngest if pid not in found and start.is_before(pid, processes[pid]))
+        found.update(itertools.islice(candidates, 1))
     return found
 
 

@@ -141,15 +141,15 @@ def open_apart(files: Iterable[OpenFile]) -> None:
 def _find_shared(files: Iterable[OpenFile]) -> Iterator[list[OpenFile]]:
     """Yield the files that are still there, those that have an offset together in one list."""
     alike: dict[tuple[object, ...], list[list[OpenFile]]] = {}
-    left = _MAX_QUERIES
+    queries_left = _MAX_QUERIES
     for file in files:
         if not _is_there(file):
             continue
         known = alike.setdefault((file.identity, file.offset, file.flags), [])
         # The last ones first: what is made by `dup` mostly follows what it was made of.
         for shared in reversed(known):
-            left -= 1
-            if left >= 0 and _is_same(file.descriptor, shared[0].descriptor):
+            queries_left -= 1
+            if queries_left >= 0 and _is_same(file.descriptor, shared[0].descriptor):
                 shared.append(file)
                 break
         else:

@@ -205,7 +205,7 @@ def unshare_memory(mappings: Iterable[tuple[int, int, str]]) -> None:
         OSError: A mapping could not be replaced.
         SandboxError: Together they are too large.
     """
-    memory, left = _Memory(), MAX_COPIED_BYTES
+    memory, bytes_left = _Memory(), MAX_COPIED_BYTES
     for start, end, rights in mappings:
         size = end - start
         was = sum(
@@ -220,8 +220,8 @@ def unshare_memory(mappings: Iterable[tuple[int, int, str]]) -> None:
             continue
         if refusal:
             raise OSError(refusal, "shared memory could not be examined")
-        left -= size
-        if left < 0:
+        bytes_left -= size
+        if bytes_left < 0:
             raise SandboxError(
                 f"the worker shares more than {MAX_COPIED_BYTES >> 20} MiB of memory that can be written "
                 "(mmap, numpy.memmap, shared_memory); close it, or open it for reading only"

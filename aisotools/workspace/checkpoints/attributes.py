@@ -69,7 +69,7 @@ def read_xattrs(file: int, store: ContentStore) -> str:
     if not names:
         return ""
     found: dict[str, bytes | None] = {}
-    left = MAX_XATTR_BYTES
+    bytes_left = MAX_XATTR_BYTES
     for name in sorted(names):
         if name in _LABELS:
             continue
@@ -81,8 +81,8 @@ def read_xattrs(file: int, store: ContentStore) -> str:
                 if error.errno in _UNTOLD:
                     continue  # it is named, and its value is not known
                 raise
-            left -= len(name) + len(value)
-            if left >= 0:
+            bytes_left -= len(name) + len(value)
+            if bytes_left >= 0:
                 found[name] = value
     return store.put(_encode_xattrs(found)) if found else ""
 

@@ -135,21 +135,21 @@ def write_content(store: Store, node: Node, file: int) -> None:
         return
     # What is not what it should be does not have the digest either, which is an error then.
     waiting, size, place = b"", 0, 0
-    left = 0  # bytes of the run that have not been read
+    unread = 0  # bytes of the run that have not been read
     for chunk in store.verified_chunks(node.content):
         data = waiting + chunk
         if not size and len(data) >= _HEAD.size:
             size = _HEAD.unpack_from(data)[1]
             data = data[_HEAD.size :]
         while data:
-            if not left:
+            if not unread:
                 if len(data) < _RUN.size:
                     break
-                place, left = _RUN.unpack_from(data)
+                place, unread = _RUN.unpack_from(data)
                 data = data[_RUN.size :]
                 os.lseek(file, place, os.SEEK_SET)
-            written = os.write(file, data[:left])
-            left -= written
+            written = os.write(file, data[:unread])
+            unread -= written
             data = data[written:]
         waiting = data
     # Crash: the file has a temporary name until it is whole.

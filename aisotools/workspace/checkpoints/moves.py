@@ -142,7 +142,7 @@ class TreesMoved:
         removed: Paths that were removed.
         missing: Paths that the plans leave as they are, each with the reason.
         failed: Paths that could not be changed, each with the reason.
-        left: Keys of the trees in which the folder of the staging could not be removed.
+        unswept: Keys of the trees in which the folder of the staging could not be removed.
         waiting: All other paths that should be changed, if nothing was because of those that failed.
         others: Paths that the plans leave to whoever has changed them, each with the reason.
         changed: Paths that somebody else has changed since the plans were made, each with that as the reason.
@@ -154,7 +154,7 @@ class TreesMoved:
     removed: list[str] = field(default_factory=list)
     missing: list[tuple[str, str]] = field(default_factory=list)
     failed: list[tuple[str, str]] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
+    unswept: list[str] = field(default_factory=list)
     waiting: list[tuple[str, str]] = field(default_factory=list)
     others: list[tuple[str, str]] = field(default_factory=list)
     changed: list[tuple[str, str]] = field(default_factory=list)
@@ -418,7 +418,7 @@ def move_trees(
                 )
             # Power loss: what was staged has to be gone when a record says that the move is over.
             if not discard_stage(root, stage, token):
-                moved.left.append(tree.key)
+                moved.unswept.append(tree.key)
             result.failed += sync_restored(root, plan, result)
             moved.restored += map(show, result.restored)
             moved.removed += map(show, result.removed)
@@ -437,7 +437,7 @@ def move_trees(
                 known = Replaced(root, token) if replaced is None and (force or is_resumed) else replaced
                 is_made = known is not None and known.is_made
                 if is_made and (keeps_replaced or not _remove_replaced(root, token)):
-                    moved.left.append(tree.key)
+                    moved.unswept.append(tree.key)
     for _, plan in plans:
         if plan.present:
             plan.present.clear()  # memory: the next look at the folder needs as much
@@ -568,7 +568,7 @@ def find_stuck(
         restamped: See `plan_restore`.
     """
     stuck: list[tuple[str, str]] = []
-    left, ours = frozenset(spared), temporary_prefix(moved.token)
+    excluded, ours = frozenset(spared), temporary_prefix(moved.token)
     for tree, plan in plans:
         try:
             now = tree.scan().root
@@ -579,7 +579,7 @@ def find_stuck(
         for path, (before, current) in differences.items():
             if path[:1] and path[0].startswith(ours):
                 continue  # what the move keeps until it is taken back
-            if tree.display_path(path) in left:
+            if tree.display_path(path) in excluded:
                 continue
             if before is not None and current is not None and current.is_restamped(before, restamped):
                 continue

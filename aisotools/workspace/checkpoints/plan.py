@@ -361,7 +361,7 @@ class _Way:
             timed: Gets the paths of folders of which it changes the times.
         """
         moved: set[TreePath] = set()
-        undone = self._reader.differences(back.left, back.found, moved)
+        undone = self._reader.differences(back.after, back.before, moved)
         whole = {path for path, change in undone.items() if not _are_folders(change)}
 
         def is_in_whole(path: TreePath) -> bool:
@@ -376,13 +376,13 @@ class _Way:
                 changes[path] = change
             if is_inside:
                 self._left.setdefault(path, None)
-        for path, (left, found) in undone.items():
-            self._left[path] = left
+        for path, (after, before) in undone.items():
+            self._left[path] = after
             # What the undo could not bring back is not as it was before the step.
-            if back.end == back.found and path not in changes:
-                changes[path] = left, found
+            if back.end == back.before and path not in changes:
+                changes[path] = after, before
         timed -= {path for path in timed if not (path in moved or path in undone or is_in_whole(path))}
-        if back.end == back.found:
+        if back.end == back.before:
             timed |= moved
         return dict(sorted(changes.items()))
 

@@ -96,7 +96,7 @@ def remove_partial(store: Store, tree: TrackedTree, step: Checkpoint) -> list[st
     Raises:
         WorkspaceError: If the workspace cannot be read.
     """
-    removed, left = [], []
+    removed, exceptions = [], []
     for path, (before, after) in (
         TreeReader(store).differences(step.before[WORKSPACE_KEY], tree.scan().root).items()
     ):
@@ -111,14 +111,14 @@ def remove_partial(store: Store, tree: TrackedTree, step: Checkpoint) -> list[st
             except OSError as error:
                 reason = error.strerror or str(error)
             if reason:
-                left.append(f"{tree.display_path(path)} ({reason})")
+                exceptions.append(f"{tree.display_path(path)} ({reason})")
             else:
                 removed.append(tree.display_path(path))
     notes = []
     if removed:
         notes.append(f"Removed what {name_step(step)} has left half written: {summarize_names(removed)}.")
-    if left:
-        names = summarize_names(left)
+    if exceptions:
+        names = summarize_names(exceptions)
         notes.append(
             f"{name_step(step)} may have left these half written: {names}. Remove them if nobody needs them."
         )
@@ -162,9 +162,9 @@ def describe_completed(moved: UndoResult) -> str:
     spared = f"what somebody else has changed: {name_reasons(moved.conflicts)}"
     if not moved.done:
         why = f", since this cannot be changed: {name_reasons(moved.missing)}" if moved.missing else ""
-        left = [spared] if moved.conflicts else []
-        left += [name_reasons(moved.stuck)] if moved.stuck else []
-        but = f", but for {', and for '.join(left)}" if left else ""
+        exceptions = [spared] if moved.conflicts else []
+        exceptions += [name_reasons(moved.stuck)] if moved.stuck else []
+        but = f", but for {', and for '.join(exceptions)}" if exceptions else ""
         return f"{start} was given up{why}. What it had changed was taken back{but}."
     if moved.conflicts:
         return f"{start} was completed, but for {spared}."

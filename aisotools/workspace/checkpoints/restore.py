@@ -451,7 +451,7 @@ class _Restore:
         """Name what is in a folder and not to be there, if that or one around it could not be read before."""
         if self._hidden.isdisjoint(path[:end] for end in range(1, len(path) + 1)):
             return
-        named = {left[-1] for left, _ in self._result.left_out if left[:-1] == path}
+        named = {entry[-1] for entry, _ in self._result.left_out if entry[:-1] == path}
         found = {name for name in present if self._wanted.get((*path, name)) is None}
         names = sorted(found - named)
         for name in names[:_MOST_NAMED]:

@@ -23,15 +23,15 @@ class Return:
     """Where a redo leads after a forced undo, which has taken back what somebody else had changed.
 
     Attributes:
-        end: Digest of the tree that the next of the undone steps began with; for the last one, `found`. The
+        end: Digest of the tree that the next of the undone steps began with; for the last one, `before`. The
             redo leads to it at the paths that the undo has changed, and leaves all others.
-        found: Digest of the tree before the undo.
-        left: Digest of the tree after it.
+        before: Digest of the tree before the undo.
+        after: Digest of the tree after it.
     """
 
     end: str
-    found: str
-    left: str
+    before: str
+    after: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Checkpoint:
     @property
     def roots(self) -> list[str]:
         """Digests of the trees that it needs."""
-        returns = [root for one in self.returns.values() for root in (one.end, one.found, one.left)]
+        returns = [root for one in self.returns.values() for root in (one.end, one.before, one.after)]
         return [root for root in [*self.before.values(), *self.after.values(), *returns] if root]
 
     def end_record(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Checkpoint:
         if self.unkept:
             record["unkept"] = self.unkept
         if self.returns:
-            record["returns"] = {key: [one.end, one.found, one.left] for key, one in self.returns.items()}
+            record["returns"] = {key: [one.end, one.before, one.after] for key, one in self.returns.items()}
         return record
 
     def begin_record(self) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def change_of_group(group: Sequence[Checkpoint], direction: Direction, key: str)
 
 
 def returns_of(
-    steps: Sequence[Checkpoint], found: Mapping[str, str], left: Mapping[str, str]
+    steps: Sequence[Checkpoint], before: Mapping[str, str], after: Mapping[str, str]
 ) -> dict[str, dict[str, Return]]:
     """Return where the redo of each of some steps leads, by call, then by `TrackedTree.key`.
 
@@ -176,18 +176,18 @@ def returns_of(
 
     Args:
         steps: The steps, in the order in which a forced undo has taken them.
-        found: Digests of the trees before that undo, by key.
-        left: The same after it.
+        before: Digests of the trees before that undo, by key.
+        after: The same after it.
     """
     returns: dict[str, dict[str, Return]] = {}
-    for key, root in found.items():
+    for key, root in before.items():
         end = root
-        if not left.get(key):
+        if not after.get(key):
             continue
         for group in group_overlapping([step for step in steps if key in step.before]):
             last = max(group, key=lambda step: step.ended)
             if end:
-                returns.setdefault(last.call_id, {})[key] = Return(end, root, left[key])
+                returns.setdefault(last.call_id, {})[key] = Return(end, root, after[key])
             end = change_of_group(group, "undo", key)[1]
     return returns
 
@@ -201,7 +201,7 @@ class Timeline:
         undone: Steps that can be redone, the next one last.
         running: Steps that have not ended, by call id.
         moving: Record of an undo or redo that was started and not completed.
-        left: Partial files that could not be removed: tokens, each with the keys of their trees.
+        unswept: Partial files that could not be removed: tokens, each with the keys of their trees.
         dropped: Number of older steps that are not kept any more.
         superseded_by: The call, by name and id, after which what was undone last cannot be redone any more.
         count: Number of the last begin or end.
@@ -214,7 +214,7 @@ class Timeline:
     moving: Mapping[str, Any] | None = None
     dropped: int = 0
     superseded_by: str = ""
-    left: dict[str, list[str]] = field(default_factory=dict)
+    unswept: dict[str, list[str]] = field(default_factory=dict)
     count: int = 0
     restamped: dict[int, set[int]] = field(default_factory=dict)
 
@@ -273,9 +273,9 @@ class Timeline:
             case "stayed":  # an undo or redo that had changed nothing was given up
                 self.moving = None
             case "swept":
-                self.left.pop(record["token"], None)
+                self.unswept.pop(record["token"], None)
         if record.get("left"):
-            self.left[record["token"]] = record["left"]
+            self.unswept[record["token"]] = record["left"]
         for inode, time_ns in record.get("restamped", ()):
             self.restamped.setdefault(inode, set()).add(time_ns)
 
@@ -308,10 +308,10 @@ class Timeline:
                 source.remove(step)
                 target.append(replace(step, returns={}) if direction == "redo" else step)
 
-    def note_returns(self, ids: Sequence[str], found: Mapping[str, str], left: Mapping[str, str]) -> None:
+    def note_returns(self, ids: Sequence[str], before: Mapping[str, str], after: Mapping[str, str]) -> None:
         """Note where the redo of steps leads that a forced undo has taken; see `returns_of`."""
         known = {step.call_id: step for step in self.undone}
-        returns = returns_of([known[call_id] for call_id in ids if call_id in known], found, left)
+        returns = returns_of([known[call_id] for call_id in ids if call_id in known], before, after)
         self.undone = [replace(step, returns=returns.get(step.call_id, step.returns)) for step in self.undone]
 
     def all_steps(self) -> list[Checkpoint]:
@@ -335,7 +335,7 @@ class Timeline:
             yield {"op": "moved", "token": "kept"}
         for step in self.running.values():
             yield step.begin_record()
-        for token, keys in self.left.items():
+        for token, keys in self.unswept.items():
             yield {"op": "stayed", "token": token, "left": keys}
         if self.moving is not None:
             yield dict(self.moving)

@@ -652,9 +652,9 @@ def _identity(file: int) -> tuple[int, ...]:
 
 
 def _read_chunks(file: int, max_bytes: int) -> Iterator[bytes]:
-    left = max_bytes
-    while left > 0 and (chunk := os.read(file, min(_CHUNK_BYTES, left))):
-        left -= len(chunk)
+    bytes_left = max_bytes
+    while bytes_left > 0 and (chunk := os.read(file, min(_CHUNK_BYTES, bytes_left))):
+        bytes_left -= len(chunk)
         yield chunk
 
 

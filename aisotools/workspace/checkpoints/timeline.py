@@ -204,11 +204,11 @@ class Checkpoints:
 
     def _settle(self, *, may_wait: bool) -> None:
         """Do what has to be done before anything is changed."""
-        if self._due or self._timeline.left:
+        if self._due or self._timeline.unswept:
             if not may_wait:
                 raise TooSlow
             self._due.write()
-            self._mover.sweep_left()
+            self._mover.sweep_staging()
 
     # ---- memory
 
@@ -470,9 +470,9 @@ class Checkpoints:
     def discard_replaced(self) -> None:
         """Discard what a move has kept that it has replaced: it will not be reverted."""
         with self._lock:
-            if self._timeline.left:
+            if self._timeline.unswept:
                 with suppress(WorkspaceError):  # the next step does it before it begins
-                    self._mover.sweep_left()
+                    self._mover.sweep_staging()
                 self._rescan()
 
     def revert(self, moved: UndoResult) -> UndoResult:
@@ -511,7 +511,7 @@ class Checkpoints:
                 self.notes += remove_partial(self._store, self._trees.workspace, step)
         for call_id in list(timeline.running):
             self.notes.append(describe_ended(self.end(call_id)))
-        self._mover.sweep_left()
+        self._mover.sweep_staging()
         self._rewrite()
 
     def _rewrite(self) -> None:

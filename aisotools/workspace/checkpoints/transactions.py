@@ -131,8 +131,8 @@ class Mover:
             )
         if unfinished:  # what this move changes as well, it names itself
             touched = {tree.display_path(path) for tree, plan in plans for path in plan.touched}
-            left = tuple(entry for entry in unfinished if entry[0] not in touched)
-            moved = replace(moved, missing=moved.missing + left)
+            untouched = tuple(entry for entry in unfinished if entry[0] not in touched)
+            moved = replace(moved, missing=moved.missing + untouched)
         if moved.changed and not (moved.done or moved.stuck):
             conflicts = moved.changed
         moved = replace(moved, conflicts=conflicts, origin=origin)
@@ -223,7 +223,7 @@ class Mover:
         moved: UndoResult,
         plans: Sequence[tuple[TrackedTree, RestorePlan]],
         *,
-        left: Sequence[str] = (),
+        unswept: Sequence[str] = (),
         needs_all: bool,
     ) -> UndoResult:
         """Carry out the plans that take back a move; see `_carry_out`.
@@ -244,7 +244,7 @@ class Mover:
             moved.token,
             force=True,
             must_succeed=True,
-            left=left,
+            unswept=unswept,
             needs_all=needs_all,
         )
 
@@ -293,7 +293,7 @@ class Mover:
         force: bool,
         must_succeed: bool | None = None,
         is_recorded: bool = False,
-        left: Sequence[str] = (),
+        unswept: Sequence[str] = (),
         found: Mapping[str, str] | None = None,
         keeps_replaced: bool = False,
         needs_all: bool = False,
@@ -309,7 +309,7 @@ class Mover:
             must_succeed: Whether the move stays unfinished, for `_finish_move`, if a path cannot be changed;
                 without it, unless forced.
             is_recorded: Whether the move was recorded before, and cut short.
-            left: Keys of the trees in which something may be left of it, for `sweep_left`.
+            unswept: Keys of the trees in which something may be left of it, for `sweep_staging`.
             found: Digests of the trees before it, by `TrackedTree.key`, if it replaces what somebody else has
                 changed: whoever completes it knows that by them, and the redo of an undo leads to them.
             keeps_replaced: See `move_trees`.
@@ -355,10 +355,10 @@ class Mover:
             keeps_replaced=keeps_replaced,
             needs_all=needs_all,
         )
-        moved.left += [key for key in left if key not in moved.left]
+        moved.unswept += [key for key in unswept if key not in moved.unswept]
         failed, is_done = moved.failed, moved.is_switched or force or is_recorded
         if not is_done:
-            if not self._withdraw(before, token, moved.left):
+            if not self._withdraw(before, token, moved.unswept):
                 failed.append(("", UNCERTAIN))
         else:
             # What the next process has to complete stays as it was recorded: a step that is shifted forgets
@@ -374,7 +374,7 @@ class Mover:
                 # Disk full: what was done is done. The next call or move writes it before all else, or is
                 # refused; the next process finds a move that was cut short, and nothing left of it to do.
                 with suppress(WorkspaceError):
-                    self._end_move(token, moved.left, result)
+                    self._end_move(token, moved.unswept, result)
         self._rescan()
         return UndoResult(
             direction=direction,
@@ -389,10 +389,10 @@ class Mover:
             done=is_done,
             is_late=moved.is_late,
             token=token,
-            keeps_replaced=keeps_replaced and bool(moved.left),
+            keeps_replaced=keeps_replaced and bool(moved.unswept),
         )
 
-    def _withdraw(self, before: Mapping[str, Any] | None, token: str, left: Sequence[str]) -> bool:
+    def _withdraw(self, before: Mapping[str, Any] | None, token: str, unswept: Sequence[str]) -> bool:
         """Give up a move that has changed nothing. Return False if that cannot be recorded.
 
         The record before all else then, so that nothing can be done on a history that is not certain.
@@ -400,16 +400,16 @@ class Mover:
         Args:
             before: Record of the move that was not completed before this one.
             token: That of the record.
-            left: As for `_carry_out`.
+            unswept: As for `_carry_out`.
         """
         self._timeline.moving = before
-        if not left:
+        if not unswept:
             with suppress(WorkspaceError):
                 self._store.retract()
                 return True
         record: dict[str, Any] = {"op": "stayed", "token": token}
-        if left:
-            record["left"] = self._timeline.left[token] = list(left)
+        if unswept:
+            record["left"] = self._timeline.unswept[token] = list(unswept)
         self._due.add(**record)
         try:
             self._due.write()
@@ -435,14 +435,14 @@ class Mover:
         return result
 
     def _end_move(
-        self, token: str, left: Sequence[str] = (), result: Mapping[str, str] | None = None
+        self, token: str, unswept: Sequence[str] = (), result: Mapping[str, str] | None = None
     ) -> None:
         record: dict[str, Any] = {"op": "moved", "token": token}
         if result:
             self._store.sync()  # Power loss: what the record names is on the disk before it
             record["result"] = dict(result)
-        if left:
-            record["left"] = self._timeline.left[token] = list(left)
+        if unswept:
+            record["left"] = self._timeline.unswept[token] = list(unswept)
         pairs = frozenset(_pairs(self._restamped) if self._restamped else ())
         if pairs > self._recorded:
             record["restamped"] = sorted(pairs - self._recorded)
@@ -475,7 +475,7 @@ class Mover:
             # What it has kept beside the files is put back by nobody any more.
             self._end_move(moving["token"], [tree.key for tree in self._trees] if failed else ())
             if failed:
-                self.sweep_left()
+                self.sweep_staging()
         if not failed:
             self._note(describe_completed(moved))
         return failed
@@ -495,7 +495,7 @@ class Mover:
         steps = [known[call_id] for call_id in record["ids"] if call_id in known]
         # Deleted or damaged: nobody can tell then what was changed since, and all of that is left alone.
         found = {key: root for key, root in record.get("found", {}).items() if is_whole(self._store, root)}
-        left, unlocked = [], []
+        unswept, unlocked = [], []
         for tree, plan in self._plan(direction, steps, force=bool(found)):
             folders = {(), *(path[:-1] for path in plan.touched)}
             with tree.opened() as root:
@@ -509,7 +509,7 @@ class Mover:
                         f"out of its place cannot be looked at ({error.strerror}). Try again when it can."
                     ) from error
                 if not sweep(root, folders, record["token"], spares_replaced=True):
-                    left.append(tree.key)
+                    unswept.append(tree.key)
                 failed = lock_again(self._store, root, plan.end, folders)
             unlocked += [(tree.display_path(path), why) for path, why in failed]
         if unlocked and not force:  # nothing else would look at its mode again
@@ -532,7 +532,7 @@ class Mover:
             force=bool(record.get("force")),
             must_succeed=record.get("must_succeed"),
             is_recorded=True,
-            left=left,
+            unswept=unswept,
             found=found,
             needs_all=bool(record.get("needs_all")),
         )
@@ -563,8 +563,8 @@ class Mover:
             plans = [(tree, plan.without_conflicts()) for tree, plan in plans]
             if any(plan.missing for _, plan in plans):
                 return moved  # Unlike that, it can be completed as soon as the system allows it.
-            left = [tree.key for tree, _ in plans]
-            taken = self._carry_back(moved, plans, left=left, needs_all=True)
+            unswept = [tree.key for tree, _ in plans]
+            taken = self._carry_back(moved, plans, unswept=unswept, needs_all=True)
         except WorkspaceError:
             return moved
         conflicts = sorted({*moved.conflicts, *conflicts, *taken.changed})
@@ -572,9 +572,9 @@ class Mover:
             moved, done=False, missing=moved.failed, failed=taken.failed, conflicts=tuple(conflicts)
         )
 
-    def sweep_left(self) -> None:
+    def sweep_staging(self) -> None:
         """Remove partial files that could not be removed when they should have been, as far as possible."""
-        for token, keys in list(self._timeline.left.items()):
+        for token, keys in list(self._timeline.unswept.items()):
             is_gone = True
             for key in keys:
                 tree = self._trees.find(key)
@@ -585,7 +585,7 @@ class Mover:
                     with tree.opened() as root:
                         is_gone = sweep(root, {(), *folders}, token) and is_gone
             if is_gone:
-                del self._timeline.left[token]
+                del self._timeline.unswept[token]
                 self._due.add(op="swept", token=token)
         self._due.write()
 
@@ -605,12 +605,12 @@ def _without_unchanged(tree: TrackedTree, plan: RestorePlan) -> RestorePlan:
     and that is as the plan leads to, with all in it.
     """
     present, wanted = plan.present or {}, plan.wanted
-    left = {
+    unreadable = {
         path for path, node in wanted.items() if node and node.is_unreadable and present.get(path) == node
     }
 
     def is_left(path: TreePath) -> bool:
-        return any(path[:end] in left for end in range(1, len(path) + 1))
+        return any(path[:end] in unreadable for end in range(1, len(path) + 1))
 
     def needs_look(path: TreePath) -> bool:
         now = present.get(path)

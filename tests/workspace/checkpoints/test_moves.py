@@ -85,7 +85,7 @@ def test_content_that_may_be_left_does_not_stop_the_rest(two: Two) -> None:
     moved = move_trees(two.store, two.plans(two.lost), "t", force=True, must_succeed=False, listed=PathList())
     assert (moved.is_switched, moved.restored, two.names()) == (True, ["a", "b"], ["a", "b"])
     assert [path for path, _ in moved.failed] == ["c"]
-    assert (moved.left, moved.waiting) == ([], [])
+    assert (moved.unswept, moved.waiting) == ([], [])
 
 
 def test_all_trees_are_switched(two: Two) -> None:
@@ -106,7 +106,7 @@ def test_folder_of_the_staging_that_stays_is_named(two: Two, monkeypatch: pytest
         moved = move_trees(
             two.store, two.plans(two.whole), "t", force=False, must_succeed=True, listed=PathList()
         )
-    assert moved.left == ["", ""], "the keys of both trees"
+    assert moved.unswept == ["", ""], "the keys of both trees"
 
 
 def test_paths_that_are_not_as_before_are_stuck(two: Two) -> None:
@@ -257,7 +257,7 @@ def test_tree_in_which_the_staging_stays_is_named_by_its_key(
     with monkeypatch.context() as patch:
         patch.setattr(os, "rmdir", refuse)
         moved = move(two, plan, plan)
-    assert moved.left == [str(two.roots[1] / "b")]
+    assert moved.unswept == [str(two.roots[1] / "b")]
     assert moved.restored == ["b", str(two.roots[1] / "b")], "one outside of the workspace is absolute"
 
 

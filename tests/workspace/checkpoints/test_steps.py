@@ -204,13 +204,13 @@ def test_move_that_failed_half_way_is_still_recorded_as_such() -> None:
 def test_move_that_was_given_up_and_files_that_it_left_are_replayed() -> None:
     move = {"op": "move", "way": "undo", "ids": ["a"], "token": "t"}
     timeline = Timeline.read([move, {"op": "stayed", "token": "t", "left": ["", "/x"]}])
-    assert (timeline.moving, timeline.left) == (None, {"t": ["", "/x"]})
+    assert (timeline.moving, timeline.unswept) == (None, {"t": ["", "/x"]})
     again = Timeline.read(list(timeline.records()))
-    assert (again.moving, again.left) == (None, timeline.left)
+    assert (again.moving, again.unswept) == (None, timeline.unswept)
     again.apply({"op": "swept", "token": "t"})
-    assert again.left == {}
+    assert again.unswept == {}
     done = Timeline.read([move, {"op": "moved", "token": "t", "left": [""]}])
-    assert (done.moving, done.left) == (None, {"t": [""]})
+    assert (done.moving, done.unswept) == (None, {"t": [""]})
 
 
 def test_redo_of_a_forced_undo_leads_to_what_that_has_found() -> None:

@@ -254,10 +254,10 @@ def test_partial_files_are_swept_and_that_is_recorded(bench: Bench) -> None:
     (bench.root / ".aisotools-write-t-staged").mkdir()
     (bench.root / ".aisotools-write-t-1").touch()
     (bench.root / ".aisotools-write-u-1").touch()
-    bench.timeline.left["t"] = ["", "/nonexistent/x"]
-    bench.mover.sweep_left()
+    bench.timeline.unswept["t"] = ["", "/nonexistent/x"]
+    bench.mover.sweep_staging()
     assert [path.name for path in bench.root.iterdir()] == [".aisotools-write-u-1"]
-    assert (bench.timeline.left, bench.operations()) == ({}, ["swept"])
+    assert (bench.timeline.unswept, bench.operations()) == ({}, ["swept"])
 
 
 def test_a_file_that_cannot_be_removed_is_named_and_does_not_stop_the_move(bench: Bench) -> None:
@@ -304,17 +304,17 @@ def test_partial_files_that_cannot_be_swept_are_tried_again(
 ) -> None:
     partial = bench.root / ".aisotools-write-t-1"
     partial.touch()
-    bench.timeline.left["t"] = [""]
+    bench.timeline.unswept["t"] = [""]
 
     def refuse(_name: str, *, dir_fd: int) -> None:
         raise PermissionError
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", refuse)
-        bench.mover.sweep_left()
-    assert (bench.timeline.left, bench.operations()) == ({"t": [""]}, [])
-    bench.mover.sweep_left()
-    assert (bench.timeline.left, bench.operations()) == ({}, ["swept"])
+        bench.mover.sweep_staging()
+    assert (bench.timeline.unswept, bench.operations()) == ({"t": [""]}, [])
+    bench.mover.sweep_staging()
+    assert (bench.timeline.unswept, bench.operations()) == ({}, ["swept"])
     assert not partial.exists()
 
 
