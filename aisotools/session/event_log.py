@@ -69,7 +69,8 @@ _BULKY_BYTES = 4 << 10
 _LARGEST_SHARE = 4
 # Results that take longer to measure, some 20 ms, are recorded without their values and data.
 _MOST_STEPS = 400_000
-# Calls that are small are measured at once, which these steps are enough for.
+# A call about which nobody was asked has so many events; these steps are enough to measure it if it is small.
+_FEW_EVENTS = 4
 _FEW_STEPS = 1_000
 # Calls in progress at one time whose events are not measured yet, and such events of one call.
 _MOST_UNMEASURED_CALLS = 256
@@ -251,10 +252,12 @@ class _RetainedEvents:
 
     def _charge_call(self, numbers: Sequence[int]) -> None:
         """Measure and charge the events of a call that has ended. The last of them is its result."""
-        events = [self._events.get(number) for number in numbers]
-        parts = [part for event in events if event is not None for part in _variable_parts(_unpack(event))]
-        # Most calls are small, and to measure them at once takes half the time.
-        size = size_of(parts, _BULKY_BYTES, max_steps=_FEW_STEPS)
+        size = _BULKY_BYTES + 1
+        if len(numbers) <= _FEW_EVENTS:
+            # Such calls are mostly small, and to measure them at once takes half the time.
+            events = [self._events.get(number) for number in numbers]
+            parts = [part for one in events if one is not None for part in _variable_parts(_unpack(one))]
+            size = size_of(parts, _BULKY_BYTES, max_steps=_FEW_STEPS)
         if size > _BULKY_BYTES:
             self._charge(numbers[:-1])
             self._charge(numbers[-1:])
