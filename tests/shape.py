@@ -165,6 +165,8 @@ FOREIGN_MEMBERS: Mapping[str, Mapping[str, str]] = {
         "shell": "ipykernel: kernels of other kinds have none",
         "raw_input": "ipykernel: kernels of other kinds have none",
         "_allow_stdin": "ipykernel: there is no public way to ask",
+        "get_parent": "ipykernel: kernels of other kinds have none",
+        "execution_count": "IPython: what stands for a kernel's shell in tests has none",
     },
     "notebook.kernel.provisioner": {
         "root_dir": "Jupyter: only servers have one",

@@ -317,8 +317,13 @@ def _shown_setting(setting: str) -> str:
     return visible(setting[:MAX_PATH_CHARS], "")
 
 
-def describe_request(request: ApprovalRequest) -> str:
-    """Return an approval request as plain text: tool, effect, requester, reasons and the exact arguments."""
+def describe_request(request: ApprovalRequest, *, typed: bool = True) -> str:
+    """Return an approval request as plain text: tool, effect, requester, reasons and the exact arguments.
+
+    Args:
+        request: The request.
+        typed: Whether its answer is typed; then the scopes to remember it for are listed with their letters.
+    """
     lines = [
         f"May this run?  {visible(request.call.name, '')}",
         f"  {describe_effect(request)}, {describe_location(request)}, {describe_requester(request)}",
@@ -331,7 +336,7 @@ def describe_request(request: ApprovalRequest) -> str:
     for field in argument_fields(request):
         lines.append(f"  {visible(field.name, '') or 'arguments'}:")
         lines += [f"    {line}" for line in field.display_text.split("\n")]
-    if choices := remember_choices(request):
+    if typed and (choices := remember_choices(request)):
         lines.append(f"  {ALLOW_HINT if 'protected' in choices else REMEMBER_HINT} type")
         lines += [f"    {scope[0]}  for {words}" for scope, words in choices.items()]
     return "\n".join(lines)

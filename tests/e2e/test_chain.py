@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -54,22 +56,67 @@ async def test_time_runs_out(open_notebook: Opener) -> None:
     assert not written(notebook).exists()
 
 
+PRINTS = """from IPython.display import display
+for turn in range(3):
+    print("turn", turn)
+print("to stderr", file=__import__("sys").stderr)
+handle = display({"text/plain": "before"}, raw=True, display_id="later")
+handle.update({"text/plain": "after"}, raw=True)
+6 * 7"""
+
+
 async def test_reload_while_waiting(open_notebook: Opener) -> None:
-    notebook = await asking(open_notebook, "'next'")
+    """The record takes the place of the card, also in the file, and nothing that the cell shows is lost."""
+    cell = f"{WRITE.format(name='a.txt')}\n{PRINTS}"
+    notebook = await open_notebook("%load_ext aisotools", cell, "'next'")
+    await notebook.run(0)
+    await notebook.idle()
+    await a_card(notebook)
     await notebook.save()
     await notebook.page.reload()
     card = await takes_clicks(notebook, 1)
     await card.get_by_role("button", name="Approve", exact=True).click()
-    # No front end takes in what a cell from before the reload still shows. So the card becomes the record,
-    await expect(notebook.output(1)).to_contain_text("✓ Approved: sandbox_write")
-    await expect(notebook.output(1).get_by_role("button")).to_have_count(0)
-    # and the next cell stores it.
-    await notebook.run(2)
-    await expect(notebook.output(2)).to_contain_text("✓ Approved sandbox_write")
-    await expect(notebook.output(2)).to_contain_text("next")
+    output = notebook.output(1)
+    await expect(output).to_contain_text("✓ Approved sandbox_write")
+    await expect(output).to_contain_text("turn 2")
+    await expect(output).to_contain_text("to stderr")
+    await expect(output).to_contain_text("42")
+    await expect(output).to_contain_text("after")
+    await expect(output).not_to_contain_text("before")
+    await expect(output.locator(".aiso-card")).to_have_count(0)
     await notebook.idle()
-    assert "✓ Approved" in str((await notebook.save())[2]["outputs"])
     assert written(notebook).read_text("utf-8") == "x"
+    await notebook.run(2)
+    await expect(notebook.output(2)).to_contain_text("next")
+    await expect(notebook.output(2)).not_to_contain_text("Approved")
+    await notebook.page.wait_for_function(
+        "() => !window.jupyterapp.shell.currentWidget.context.model.sharedModel.dirty"
+    )
+    # Without a save by hand: the file held the question before.
+    for _ in range(2):
+        await notebook.page.reload()
+        await expect(notebook.output(1)).to_contain_text("✓ Approved sandbox_write")
+        await expect(notebook.output(1)).to_contain_text("turn 2")
+        await expect(notebook.output(1)).not_to_contain_text("A question comes")
+
+
+async def test_reload_after_the_answer_to_a_saved_question(open_notebook: Opener) -> None:
+    """The file holds the card that waited; a page that is loaded later shows what became of it."""
+    notebook = await asking(open_notebook)
+    await notebook.save()
+    waiting = notebook.path.read_text("utf-8")
+    await notebook.output(1).get_by_role("button", name="Approve", exact=True).click()
+    await expect(notebook.output(1)).to_contain_text("✓ Approved sandbox_write")
+    await notebook.idle()
+    assert "widget-view" in waiting
+    for _ in range(2):
+        await notebook.page.reload()
+        await expect(notebook.output(1)).to_contain_text("✓ Approved sandbox_write")
+        await expect(notebook.output(1)).not_to_contain_text("A question comes")
+    await notebook.idle()
+    outputs = str((await notebook.save())[1]["outputs"])
+    assert "✓ Approved" in outputs
+    assert "widget-view" not in outputs
 
 
 @pytest.mark.slow
@@ -89,18 +136,75 @@ async def test_reload_without_a_save(open_notebook: Opener) -> None:
     assert not written(notebook).exists()
 
 
-@pytest.mark.slow
-async def test_kernel_restart_while_waiting(open_notebook: Opener) -> None:
-    notebook = await asking(open_notebook, "1 + 1")
-    await notebook.page.evaluate(
-        "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
-    )
+RESTART = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
+SHUT_DOWN = "() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()"
+
+
+@pytest.mark.parametrize("how", ["restarted", "shut down", "killed"])
+async def test_kernel_goes_while_a_card_waits(open_notebook: Opener, how: str, screenshots: Path) -> None:
+    """The card says so at once, has no button, and its record in the file says it too."""
+    own_pid = "import os, pathlib\npathlib.Path('pid').write_text(str(os.getpid()))"
+    notebook = await open_notebook("%load_ext aisotools", own_pid, WRITE.format(name="a.txt"), "1 + 1")
+    await notebook.run(0)
+    await notebook.run(1)
     await notebook.idle()
-    # Whether the page keeps the dead card or not: it cannot decide anything any more.
-    approve = notebook.output(1).get_by_role("button", name="Approve", exact=True)
-    if await approve.count():
-        await approve.click(timeout=2000)
-        await goes_on(notebook, 2, "2")
+    await a_card(notebook, 2)
+    if how == "killed":
+        os.kill(int((notebook.path.parent / "pid").read_text("utf-8")), signal.SIGKILL)
+    else:
+        await notebook.page.evaluate(RESTART if how == "restarted" else SHUT_DOWN)
+    output = notebook.output(2)
+    await expect(output).to_contain_text("This question is gone: the kernel was restarted or has ended.")
+    await expect(output).to_contain_text("It was not answered.")
+    await expect(output.get_by_role("button")).to_have_count(0)
+    await output.screenshot(path=screenshots / f"gone-{how}.png")
+    assert not written(notebook).exists()
+    outputs = str((await notebook.save())[2]["outputs"])
+    assert "This question is gone" in outputs
+    assert "widget-view" not in outputs
+    if how == "restarted":
+        await notebook.idle()
+        await goes_on(notebook, 3, "2")
+
+
+async def test_a_click_is_not_called_approved_before_the_kernel_has_confirmed(
+    open_notebook: Opener, screenshots: Path
+) -> None:
+    """A kernel that is busy: first the click is being sent, then there is no answer, then there is."""
+    busy = "import asyncio, time\nasyncio.get_running_loop().call_later(2, time.sleep, 5)\n"
+    notebook = await open_notebook("%load_ext aisotools", busy + WRITE.format(name="a.txt"))
+    await notebook.run(0)
+    await notebook.idle()
+    card = await a_card(notebook)
+    approve = card.get_by_role("button", name="Approve", exact=True)
+    await notebook.page.wait_for_timeout(2_000)  # until the kernel's loop is held up
+    await approve.click()
+    await expect(card.get_by_role("status")).to_have_text("Sending…")
+    await expect(card).not_to_contain_text("Approved")
+    await expect(card.get_by_role("status")).to_contain_text("No answer yet")
+    await expect(approve).to_be_disabled()
+    await expect(card).not_to_contain_text("Approved")
+    await notebook.output(1).screenshot(path=screenshots / "no-answer-yet.png")
+    assert not written(notebook).exists()
+    await expect(notebook.output(1)).to_contain_text("✓ Approved sandbox_write")
+    await notebook.idle()
+    assert written(notebook).exists()
+
+
+async def test_a_click_that_was_sent_when_the_kernel_ended_is_not_called_approved(
+    open_notebook: Opener,
+) -> None:
+    busy = "import asyncio, time\nasyncio.get_running_loop().call_later(2, time.sleep, 60)\n"
+    notebook = await open_notebook("%load_ext aisotools", busy + WRITE.format(name="a.txt"))
+    await notebook.run(0)
+    await notebook.idle()
+    card = await a_card(notebook)
+    await notebook.page.wait_for_timeout(2_000)
+    await card.get_by_role("button", name="Approve", exact=True).click()
+    await expect(card.get_by_role("status")).to_have_text("Sending…")
+    await notebook.page.evaluate(RESTART)
+    await expect(notebook.output(1)).to_contain_text("the kernel did not confirm it")
+    await expect(notebook.output(1)).not_to_contain_text("Approved")
     assert not written(notebook).exists()
 
 
@@ -131,7 +235,7 @@ async def test_a_second_window(open_notebook: Opener, lab: Lab) -> None:
     card = await takes_clicks(second, 1)
     await card.get_by_role("button", name="Deny").click()
     await expect(notebook.output(1)).to_contain_text("✕ Denied sandbox_write")
-    await expect(second.output(1)).to_contain_text("✕ Denied: sandbox_write")
+    await expect(second.output(1)).to_contain_text("✕ Denied sandbox_write")
     await expect(second.output(1).get_by_role("button")).to_have_count(0)
     assert not written(notebook).exists()
 

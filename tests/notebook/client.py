@@ -30,6 +30,11 @@ def private_home(folder: Path) -> dict[str, Any]:
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
+def decision(shown: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """What a page sends when somebody decides on the card that `shown` describes."""
+    return {"type": "decision", "id": shown["id"], "nonce": shown["nonce"], **more}
+
+
 @dataclass
 class Run:
     """One cell that runs, and what came of it so far."""
@@ -96,7 +101,7 @@ class Notebook:
 
     def decide(self, run: Run, outcome: str, **more: Any) -> None:
         shown = next(m for m in run.from_kernel if m["type"] == "show")
-        self.send(run.cards[-1], {"type": "decision", "id": shown["id"], "outcome": outcome, **more})
+        self.send(run.cards[-1], decision(shown, outcome=outcome, **more))
 
     def typed(self, answer: str, timeout_s: float = HANG_S) -> str:
         """Wait for the input box, and answer in it; its prompt."""

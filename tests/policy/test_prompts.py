@@ -240,6 +240,7 @@ def test_remember_scopes_are_described_narrowest_first() -> None:
     for line in ("c  for just this", "s  for such", "t  for any\\u202e"):
         assert line in text
     assert "not be asked again" not in describe_request(a_request({"n": 1}))
+    assert "not be asked again" not in describe_request(request, typed=False)
 
 
 @pytest.mark.parametrize("preview", [{}, {"remember": "all"}, {"remember": {"world": "x", "call": 3}}])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
@@ -32,11 +33,18 @@ _HEADLESS = (
     "Nobody can be asked: this notebook runs without a person at it. Run it in JupyterLab, "
     "give the session an approver, or a policy rule that allows the call."
 )
-# Cards that stay open after their answer because a reloaded page still renders them; the oldest are closed.
+# Cards that stay open after their answer: a notebook that was saved while a card waited renders it again, and
+# learns what became of it. The oldest are closed.
 _MAX_OPEN_CARDS = 20
 
+_STALE = "This card is not the one that waits. Load the page again to see it."
+_CONFIRMED = "Your decision has arrived."
+_TYPED = "Answer in the box below the cell that asks."
+
 _pending: dict[str, NotebookPrompt[Any]] = {}
-_undelivered_records: list[dict[str, Any]] = []
+_undelivered_records: dict[str, dict[str, Any]] = {}
+"""Records that no page has taken in, by display id. The next cell displays them."""
+
 _open_cards: list[ApprovalCard] = []
 
 
@@ -145,6 +153,14 @@ class NotebookPrompt(Generic[AnswerT]):
         self._card: ApprovalCard = (card or ApprovalCard)()
         self._card.on_msg(self._on_message)
         self._display_id = uuid.uuid4().hex
+        self._nonce = secrets.token_hex(8)
+        self._cell = {
+            "modelId": self._card.model_id,
+            "displayId": self._display_id,
+            "parent": _cell_id(kernel),
+            "count": getattr(getattr(kernel, "shell", None), "execution_count", None),
+        }
+        self._record: dict[str, Any] | None = None
         self._pages: set[object] = set()
         self._first_page: object = None
 
@@ -188,20 +204,24 @@ class NotebookPrompt(Generic[AnswerT]):
         return self.subject.no_answer("timeout" if self._expired() else "cancel")
 
     def _leave_record(self, record: dict[str, Any]) -> None:
-        """Replace the card by the record, on every page that renders it."""
+        """Replace the card by the record, on every page that renders it now or later."""
+        self._record = record
         display_bundle(record, self._display_id, update=True)
-        if len(self._pages) < 2 and self._first_page in {None, *self._pages}:
-            self._card.close()
-            return
-        # A page that was reloaded receives no more output of the cell that asked. There the card itself turns
-        # into the record, so it must stay open, and the next cell stores the record in the notebook.
-        title, *lines = record["text/plain"].split("\n")
-        self._send("done", words=title, lines=lines)
         _open_cards.append(self._card)
         while len(_open_cards) > _MAX_OPEN_CARDS:
             _open_cards.pop(0).close()
+        if len(self._pages) < 2 and self._first_page in {None, *self._pages}:
+            return
+        # A page that was loaded again may not take in what the cell that asked displays. There the card
+        # itself turns into the record; and the next cell displays it, unless the page says that its document
+        # has it.
         if self._first_page not in self._pages:
-            _display_with_next_cell(getattr(self._kernel, "shell", None), record)
+            _display_with_next_cell(getattr(self._kernel, "shell", None), self._display_id, record)
+        self._send_record(record)
+
+    def _send_record(self, record: Mapping[str, Any]) -> None:
+        title, *lines = record["text/plain"].split("\n")
+        self._send("done", modelId=self._card.model_id, bundle=record, words=title, lines=lines)
 
     async def _read_from_input_box(self) -> AnswerT:
         # A late click must not compete with what is typed.
@@ -232,19 +252,55 @@ class NotebookPrompt(Generic[AnswerT]):
 
     def _receive(self, message: Any) -> None:
         """Handle a message of the page, on the loop that asked. The first valid answer wins."""
-        if self._answer.done() or not isinstance(message, Mapping):
+        kind = message.get("type") if isinstance(message, Mapping) else None
+        if not isinstance(kind, str):
             return
+        if kind == "stored" and self._record is not None:
+            _undelivered_records.pop(self._display_id, None)
+        elif self._answer.done():
+            if kind in {"hello", "decision"}:
+                self._tell_state()
+        elif kind in {"hello", "here"}:
+            self._receive_page(message)
+        elif kind == "decision":
+            self._receive_decision(message)
+
+    def _tell_state(self) -> None:
+        """Tell a page that comes late, or whose click did, what has become of the question."""
+        if self._record is not None:
+            self._send_record(self._record)
+        elif self._answer.cancelled():
+            self._send("typed", message=_TYPED)
+        else:
+            self._send("accepted", words=_CONFIRMED)
+
+    def _receive_page(self, message: Mapping[str, Any]) -> None:
         if not self._hello.done():
             self._hello.set_result(None)
         self._track_page(message.get("type"), message.get("page"))
         if message.get("type") == "hello":
             remaining_s = None if self._deadline is None else self._deadline - self._loop.time()
-            self._send("show", view=self.subject.card_payload(), remaining_s=remaining_s)
-        elif message.get("type") == "decision" and message.get("id") == self.subject.id:
-            try:
-                self._answer.set_result(self.subject.parse_reply(message))
-            except ArgumentError as error:
-                self._send("invalid", message=str(error))
+            self._send(
+                "show",
+                nonce=self._nonce,
+                first=self._first_page,
+                cell=self._cell,
+                view=self.subject.card_payload(),
+                remaining_s=remaining_s,
+            )
+
+    def _receive_decision(self, message: Mapping[str, Any]) -> None:
+        if message.get("id") != self.subject.id:
+            return
+        if message.get("nonce") != self._nonce:
+            self._send("invalid", message=_STALE)
+            return
+        try:
+            self._answer.set_result(self.subject.parse_reply(message))
+        except ArgumentError as error:
+            self._send("invalid", message=str(error))
+        else:
+            self._send("accepted", words=_CONFIRMED)
 
     def _track_page(self, kind: object, page: object) -> None:
         """Track which pages render the card. When another one comes, ask which are still there."""
@@ -288,12 +344,19 @@ def display_bundle(bundle: Mapping[str, Any], display_id: str | None = None, *, 
     display(dict(bundle), raw=True, display_id=display_id, update=update)
 
 
-def _display_with_next_cell(shell: Any, record: dict[str, Any]) -> None:
+def _cell_id(kernel: Any) -> str:
+    """Return the id of the message that runs the cell; empty where the kernel does not tell."""
+    get_parent = getattr(kernel, "get_parent", None)
+    header = get_parent().get("header", {}) if get_parent is not None else {}
+    return str(header.get("msg_id", ""))
+
+
+def _display_with_next_cell(shell: Any, display_id: str, record: dict[str, Any]) -> None:
     if shell is None:
         return
     if not _undelivered_records:
         shell.events.register("pre_run_cell", _display_undelivered)
-    _undelivered_records.append(record)
+    _undelivered_records[display_id] = record
 
 
 def _display_undelivered(_info: Any = None) -> None:
@@ -301,4 +364,4 @@ def _display_undelivered(_info: Any = None) -> None:
     if shell is not None:
         shell.events.unregister("pre_run_cell", _display_undelivered)
     while _undelivered_records:
-        display_bundle(_undelivered_records.pop(0))
+        display_bundle(_undelivered_records.pop(next(iter(_undelivered_records))))

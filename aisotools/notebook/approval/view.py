@@ -167,10 +167,15 @@ def parse_outcome(message: Mapping[str, Any]) -> tuple[Literal["approve", "deny"
 
 
 def fallback_bundle(request: ApprovalRequest, hint: str = "") -> dict[str, Any]:
-    """Return the MIME bundle of a request for pages without widgets and for terminals."""
+    """Return the MIME bundle of a request for pages without widgets and for terminals.
+
+    Args:
+        request: The request.
+        hint: How to answer where the answer is typed; empty where it is not.
+    """
     scopes = remember_choices(request)
     body = facts_html(request) + previews_html(request) + arguments_html(request)
-    if scopes:
+    if scopes and hint:
         body += html.small_print(
             f"{REMEMBER_HINT} type", *(f"{scope[0]} for {words}" for scope, words in scopes.items())
         )
@@ -178,7 +183,7 @@ def fallback_bundle(request: ApprovalRequest, hint: str = "") -> dict[str, Any]:
         body += html.note(hint)
     title = f"May {html.code(one_line(request.call.name))} run?"
     described = (*describe_trust(request), describe_links(request.facts))
-    lines = [describe_request(request), *_preview_lines(request, described), hint]
+    lines = [describe_request(request, typed=bool(hint)), *_preview_lines(request, described), hint]
     return {
         "text/html": html.box(title, body, html.EFFECT_COLOURS[request.effect]),
         "text/plain": "\n".join(filter(None, lines)),

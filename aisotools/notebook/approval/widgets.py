@@ -5,15 +5,19 @@ So a page cannot change what was asked, and nothing of a prompt is saved in a no
 Prompts:
 
     page    {type: "hello", page}                              on rendering, repeated until shown
-    kernel  {type: "show", id, view, remaining_s}
+    kernel  {type: "show", id, nonce, first, cell, view, remaining_s}
+                                                               `first` is the page that ran the cell
     kernel  {type: "who"}                                      another page came: which ones still render it?
     page    {type: "here", page}
-    page    {type: "decision", id, outcome, reason, edits, whole, remember}    one call
-            {type: "decision", id, outcome, reason, selected}                  several calls
-            {type: "decision", id, outcome, answer}                            a model's question
-            {type: "decision", id, action, pick, edits, whole, text}           a form
-    kernel  {type: "invalid", id, message}                     the decision is malformed; ask again
-    kernel  {type: "done", id, words, lines}                   decided, perhaps on another page
+    page    {type: "decision", id, nonce, outcome, reason, edits, whole, remember}    one call
+            {type: "decision", id, nonce, outcome, reason, selected}                  several calls
+            {type: "decision", id, nonce, outcome, answer}                            a model's question
+            {type: "decision", id, nonce, action, pick, edits, whole, text}           a form
+    kernel  {type: "accepted", id, words}                      the decision is taken; nothing else says so
+    kernel  {type: "invalid", id, message}                     it is malformed, or of another card; ask again
+    kernel  {type: "typed", id, message}                       an input box asks instead
+    kernel  {type: "done", id, modelId, bundle, words, lines}  decided, perhaps on another page
+    page    {type: "stored"}                                   the page's document has the record
 
 Trace:
 
@@ -46,6 +50,7 @@ class ApprovalCard(anywidget.AnyWidget):
 
     _esm = load_page_files(
         "approval/dom.js",
+        "approval/document.js",
         "approval/fields.js",
         "approval/preview.js",
         "approval/frame.js",
@@ -66,6 +71,7 @@ class FormCard(ApprovalCard):
 
     _esm = load_page_files(
         "approval/dom.js",
+        "approval/document.js",
         "approval/fields.js",
         "approval/frame.js",
         "approval/prompt.js",

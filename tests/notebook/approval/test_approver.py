@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aisotools.notebook.approval.approver import NotebookApprover, can_ask, pending_prompts
-from tests.notebook.client import WIDGET_VIEW, Notebook, Run
+from tests.notebook.client import WIDGET_VIEW, Notebook, Run, decision
 from tests.notebook.inert import assert_inert
 from tests.policy.test_prompts import a_request
 from tests.waiting import HANG_S
@@ -70,7 +70,7 @@ def test_approve_while_the_cell_runs(notebook: Notebook) -> None:
     notebook.until(run, lambda: run.ended)
     assert run.text == "approve None '' 0\n"
     assert the_record(run)["text/plain"].startswith("✓ Approved: sandbox_bash\n")
-    assert card in run.closed
+    assert card not in run.closed, "a page that was saved while it waited renders it again"
 
 
 def test_deny_with_a_reason(notebook: Notebook) -> None:
@@ -108,14 +108,17 @@ def test_bad_edits_are_reported_and_asked_again(notebook: Notebook) -> None:
 def test_an_invalid_reply_is_no_answer(notebook: Notebook) -> None:
     run = notebook.start("await ask(n=1)")
     card = notebook.card(run)
+    shown = run.from_kernel[0]
     for message in (
-        {"type": "decision", "id": "another", "outcome": "approve"},
+        {**decision(shown, outcome="approve"), "id": "another"},
         {"type": "decision", "outcome": "approve"},
-        {"type": "decision", "id": run.from_kernel[0]["id"], "outcome": "timeout"},
-        {"type": "decision", "id": run.from_kernel[0]["id"], "outcome": ["approve"]},
-        {"type": "decision", "id": run.from_kernel[0]["id"], "outcome": "approve", "edits": {"n": 3}},
-        {"type": "decision", "id": run.from_kernel[0]["id"], "outcome": "approve", "whole": ["{}"]},
-        {"type": "decision", "id": run.from_kernel[0]["id"], "outcome": "approve", "edits": [1]},
+        {"type": "decision", "id": shown["id"], "outcome": "approve"},
+        {**decision(shown, outcome="approve"), "nonce": "another"},
+        decision(shown, outcome="timeout"),
+        decision(shown, outcome=["approve"]),
+        decision(shown, outcome="approve", edits={"n": 3}),
+        decision(shown, outcome="approve", whole=["{}"]),
+        decision(shown, outcome="approve", edits=[1]),
         {"type": ["decision"]},
         "approve",
         None,
@@ -132,7 +135,7 @@ def test_the_first_answer_wins(notebook: Notebook) -> None:
     notebook.decide(run, "deny", reason="first")
     notebook.decide(run, "approve")
     notebook.until(run, lambda: len(run.cards) == 2)
-    notebook.send(first, {"type": "decision", "id": run.from_kernel[0]["id"], "outcome": "approve"})
+    notebook.send(first, decision(run.from_kernel[0], outcome="approve"))
     run.from_kernel.clear()
     notebook.card(run)
     notebook.decide(run, "deny", reason="second")
@@ -242,7 +245,7 @@ def test_two_questions_at_once(notebook: Notebook) -> None:
         notebook.send(card, {"type": "hello"})
     notebook.until(run, lambda: len(run.from_kernel) == 2)
     for card, shown in zip(run.cards, run.from_kernel, strict=True):
-        notebook.send(card, {"type": "decision", "id": shown["id"], "outcome": "approve"})
+        notebook.send(card, decision(shown, outcome="approve"))
     notebook.until(run, lambda: run.ended)
     assert run.text == "approve None '' 1\napprove None '' 0\nend\n"
 
@@ -269,10 +272,28 @@ def test_a_page_that_was_loaded_again_gets_its_record_with_the_next_cell(noteboo
     a_second_page(notebook, run, first_is_there=False)
     done = run.from_kernel[-1]
     assert (done["type"], done["words"]) == ("done", "✓ Approved: sandbox_bash")
-    assert not run.closed, "the page still shows it"
+    assert done["bundle"] == the_record(run)
+    assert run.cards[-1] not in run.closed, "the page still shows it"
     later = notebook.run("1")
     assert "✓ Approved: sandbox_bash" in the_record(later)["text/plain"]
     assert not notebook.run("2").shown, "once is enough"
+
+
+def test_a_record_that_the_page_has_stored_is_not_displayed_again(notebook: Notebook) -> None:
+    run = notebook.start("await ask(n=1)")
+    a_second_page(notebook, run, first_is_there=False)
+    notebook.send(run.cards[-1], {"type": "stored"})
+    notebook.run("await asyncio.sleep(0)")  # messages are taken in their order, and scheduled
+    assert not notebook.run("1").shown
+
+
+def test_a_page_says_that_a_record_is_stored_before_there_is_one(notebook: Notebook) -> None:
+    run = notebook.start("await ask(n=1)")
+    notebook.card(run)
+    notebook.send(run.cards[-1], {"type": "stored"})
+    notebook.decide(run, "deny")
+    notebook.until(run, lambda: run.ended)
+    assert run.text.startswith("deny")
 
 
 def test_another_window_learns_what_was_decided(notebook: Notebook) -> None:
@@ -281,6 +302,85 @@ def test_another_window_learns_what_was_decided(notebook: Notebook) -> None:
     assert run.from_kernel[-1]["type"] == "done"
     the_record(run)
     assert not notebook.run("1").shown, "the first window shows the record in its place"
+
+
+def test_a_page_knows_the_cell_that_asks(notebook: Notebook) -> None:
+    run = notebook.start("await ask(n=1)")
+    notebook.until(run, lambda: run.cards and run.displays)
+    notebook.send(run.cards[-1], {"type": "hello", "page": "one"})
+    notebook.until(run, lambda: run.from_kernel)
+    shown = run.from_kernel[0]
+    (display_id,) = run.shown
+    assert shown["first"] == "one"
+    assert shown["cell"]["parent"] == run.msg_id
+    assert shown["cell"]["displayId"] == display_id
+    assert shown["cell"]["modelId"] == run.displays[0][WIDGET_VIEW]["model_id"] == run.cards[-1]
+    assert isinstance(shown["cell"]["count"], int)
+    notebook.decide(run, "deny")
+    notebook.until(run, lambda: run.ended)
+
+
+def test_a_decision_is_confirmed_and_a_late_page_learns_what_it_was(notebook: Notebook) -> None:
+    run = notebook.start("await ask(n=1)")
+    card = notebook.card(run)
+    notebook.decide(run, "deny", reason="no")
+    notebook.until(run, lambda: run.ended)
+    assert [m["type"] for m in run.from_kernel] == ["show", "accepted"]
+    assert card not in run.closed
+    for late in ({"type": "hello", "page": "late"}, decision(run.from_kernel[0], outcome="approve")):
+        run.from_kernel.clear()
+        notebook.send(card, late)
+        notebook.until(run, lambda: run.from_kernel)
+        assert run.from_kernel[0]["type"] == "done"
+        assert run.from_kernel[0]["bundle"] == the_record(run)
+        assert run.from_kernel[0]["modelId"] == card
+
+
+def test_a_decision_of_another_card_is_refused_with_what_to_do(notebook: Notebook) -> None:
+    run = notebook.start("await ask(n=1)")
+    card = notebook.card(run)
+    notebook.send(card, {**decision(run.from_kernel[0], outcome="approve"), "nonce": "0" * 16})
+    notebook.until(run, lambda: run.from_kernel[-1]["type"] == "invalid")
+    assert "Load the page again" in run.from_kernel[-1]["message"]
+    notebook.decide(run, "deny")
+    notebook.until(run, lambda: run.ended)
+    assert run.text.startswith("deny")
+
+
+def test_two_cards_have_two_nonces(notebook: Notebook) -> None:
+    nonces = set()
+    for _ in range(2):
+        run = notebook.start("await ask(n=1)")
+        notebook.card(run)
+        nonces.add(run.from_kernel[0]["nonce"])
+        notebook.decide(run, "deny")
+        notebook.until(run, lambda run=run: run.ended)
+    assert len(nonces) == 2
+
+
+def test_a_page_that_comes_while_the_input_box_asks_says_so(notebook: Notebook) -> None:
+    run = notebook.start("await ask(hello_s=0, n=1)")
+    notebook.until(run, lambda: run.cards and run.displays)
+    notebook.send(run.cards[-1], {"type": "hello", "page": "late"})
+    prompt = notebook.typed("n")
+    assert prompt
+    notebook.until(run, lambda: run.ended)
+    notebook.until(run, lambda: run.from_kernel)
+    assert run.from_kernel[0]["type"] in {"typed", "done"}
+
+
+def test_only_so_many_cards_stay_open(notebook: Notebook) -> None:
+    notebook.run("from aisotools.notebook.approval import approver; approver._MAX_OPEN_CARDS = 3")
+    closed: list[str] = []
+    cards = []
+    for _ in range(5):
+        run = notebook.start("await ask(n=1)")
+        cards.append(notebook.card(run))
+        notebook.decide(run, "deny")
+        notebook.until(run, lambda run=run: run.ended)
+        closed += run.closed
+    notebook.run("approver._MAX_OPEN_CARDS = 20")
+    assert closed[-2:] == cards[:2]
 
 
 def test_a_question_can_be_shown_again(notebook: Notebook) -> None:

@@ -75,7 +75,8 @@ def test_a_choice_on_the_card(notebook: Notebook) -> None:
     notebook.decide(run, "answer", answer=1)
     notebook.until(run, lambda: run.ended)
     assert run.text == "'b' 0\n"
-    assert card in run.closed
+    assert card not in run.closed
+    assert run.from_kernel[-1]["type"] == "accepted"
     (record,) = run.shown.values()
     assert record.keys() == {"text/html", "text/plain"}
     assert_inert(record["text/html"])

@@ -52,6 +52,13 @@ def test_a_truncated_preview_does_not_replace_the_content(lines: list[str]) -> N
     assert not any(field["folded"] for field in view["fields"])
 
 
+def test_fallback_says_how_to_type_an_answer_where_it_is_typed_alone() -> None:
+    request = a_request({"n": 1}, preview={"remember": {"call": "just this"}})
+    for kind in ("text/html", "text/plain"):
+        assert "just this" in fallback_bundle(request, "Answer in the box below.")[kind]
+        assert "just this" not in fallback_bundle(request)[kind]
+
+
 def test_card_says_that_a_call_runs_without_write_rights() -> None:
     view = card_payload(a_request({"x": 1}, effect=Effect.READ_ONLY, in_reader=True))
     assert "without write rights, what it changes of the variables does not reach the worker" in view["place"]

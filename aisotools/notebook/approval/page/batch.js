@@ -25,7 +25,8 @@ function makeRow(row, changed) {
   return { node, box, id: row.id };
 }
 
-function makeBatch(root, model, id, view) {
+function makeBatch(root, model, question) {
+  const { view } = question;
   const key = `aiso-${++cards}`;
   const foot = make("div", "foot");
   const head = make("div", "head");
@@ -35,7 +36,7 @@ function makeBatch(root, model, id, view) {
   const approve = makeButton("approve", "Approve selected", "A");
   const rows = view.rows.map((row) => makeRow(row, changed));
   const problem = make("div", "problem");
-  const card = makeFrame(root, model, id, foot, { a: () => decide("approve"), d: () => decide("deny") });
+  const card = makeFrame(root, model, question, foot, { a: () => decide("approve"), d: () => decide("deny") });
 
   title.id = `${key}-title`;
   root.dataset.effect = view.effect;
@@ -58,8 +59,7 @@ function makeBatch(root, model, id, view) {
 
   function decide(outcome) {
     if (!card.ready() || (outcome === "approve" && approve.disabled)) return;
-    const words = outcome === "approve" ? "Approved what is selected." : "Denied.";
-    card.send(words, { outcome, selected: selected(), reason: reason.value });
+    card.send({ outcome, selected: selected(), reason: reason.value });
   }
 
   approve.addEventListener("click", () => decide("approve"));

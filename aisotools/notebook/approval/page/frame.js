@@ -1,13 +1,20 @@
 // A click or key that was meant for what was here before must not decide.
 const ARM_MS = 300;
 
-// Common to all cards: one decision, not too early, with a countdown and keyboard shortcuts.
-function makeFrame(root, model, id, foot, keys) {
+// How long the kernel may take to confirm a decision before the card says that it has not.
+const CONFIRM_MS = 2000;
+
+// Common to all cards: one decision, not too early, with a countdown and keyboard shortcuts. A card says only
+// what the kernel has confirmed: a click sends, and what was decided is what the kernel answers.
+function makeFrame(root, model, question, foot, keys) {
+  const { id, nonce } = question;
   const status = make("div", "status");
   const time = make("span", "time");
   let armedAt = 0;
-  let decided = false;
+  let decided = false; // here
+  let confirmed = false; // by the kernel, or it is gone
   let endsAt = null;
+  let silence = null; // the timer of a decision that is not confirmed yet
   status.setAttribute("role", "status");
   time.setAttribute("aria-hidden", "true");
 
@@ -51,12 +58,29 @@ function makeFrame(root, model, id, foot, keys) {
     time,
     arm,
     ready: () => !decided && performance.now() >= armedAt,
-    send(statusText, decision) {
+    send(decision) {
       lock(true);
-      status.textContent = statusText;
-      model.send({ type: "decision", id, ...decision });
+      status.textContent = "Sending…";
+      clearTimeout(silence);
+      try {
+        model.send({ type: "decision", id, nonce, ...decision });
+      } catch {
+        this.showGone("the kernel that asked cannot be reached");
+        return;
+      }
+      silence = setTimeout(() => {
+        status.textContent = "No answer yet. The kernel may be busy: it takes the decision when it comes to it.";
+      }, CONFIRM_MS);
+    },
+    // The kernel has taken a decision, made here or on another page.
+    confirm(words) {
+      clearTimeout(silence);
+      confirmed = true;
+      lock(true);
+      status.textContent = words;
     },
     unlock() {
+      clearTimeout(silence);
       lock(false);
       status.textContent = "";
     },
@@ -66,10 +90,18 @@ function makeFrame(root, model, id, foot, keys) {
     },
     // Replace the prompt by the record of its decision, made here or on another page.
     showRecord(words, lines) {
+      clearTimeout(silence);
+      confirmed = true;
       lock(true);
       root.replaceChildren(make("div", "title", words), ...lines.map((line) => make("div", "about", line)));
     },
+    // Nothing can be decided here any more.
+    showGone(why) {
+      const sent = decided ? "Your decision was sent, but the kernel did not confirm it." : "It was not answered.";
+      if (!confirmed) this.showRecord(`This question is gone: ${why}.`, [sent]);
+    },
     dispose() {
+      clearTimeout(silence);
       clearInterval(timer);
       watcher.disconnect();
     },

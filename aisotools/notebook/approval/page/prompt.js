@@ -71,7 +71,8 @@ function makeTextField(view, key) {
   return { node, area };
 }
 
-function makeCard(root, model, id, view) {
+function makeCard(root, model, question) {
+  const { view } = question;
   const key = `aiso-${++cards}`;
   const head = make("div", "head");
   const title = make("div", "title", view.title);
@@ -80,7 +81,7 @@ function makeCard(root, model, id, view) {
   const keys = {};
   for (const action of view.actions) keys[action.letter.toLowerCase()] = () => act(action.action);
   for (const index of (view.options ?? []).keys()) keys[String(index + 1)] = () => act("pick", index);
-  const card = makeFrame(root, model, id, foot, keys);
+  const card = makeFrame(root, model, question, foot, keys);
   const picker = view.calls.length ? makePicker(view, key, changed) : null;
   const textField = view.text_label ? makeTextField(view, key) : null;
   const buttons = view.actions.map((action) => {
@@ -121,7 +122,7 @@ function makeCard(root, model, id, view) {
       edits = picker.form().edits();
     }
     const pick = index ?? (picker ? picker.index() : null);
-    card.send("Sent.", { action, pick, ...edits, text: textField ? textField.area.value : "" });
+    card.send({ action, pick, ...edits, text: textField ? textField.area.value : "" });
   }
 
   card.showInvalid = (message) => {

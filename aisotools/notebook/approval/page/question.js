@@ -1,5 +1,6 @@
 // A model's question: choices as buttons, or a field to type into.
-function makeQuestion(root, model, id, view) {
+function makeQuestion(root, model, message) {
+  const { view } = message;
   const key = `aiso-${++cards}`;
   const foot = make("div", "foot");
   const head = make("div", "head");
@@ -15,9 +16,9 @@ function makeQuestion(root, model, id, view) {
   });
   const field = view.choices.length ? null : make("textarea", "reason aiso-free-text");
   const send = makeButton("approve", "Answer", "A");
-  const keys = { d: () => card.ready() && card.send("No answer was given.", { outcome: "none" }) };
+  const keys = { d: () => card.ready() && card.send({ outcome: "none" }) };
   if (field) keys.a = () => answer(field.value);
-  const card = makeFrame(root, model, id, foot, keys);
+  const card = makeFrame(root, model, message, foot, keys);
 
   title.id = `${key}-title`;
   question.id = `${key}-question`;
@@ -64,7 +65,7 @@ function makeQuestion(root, model, id, view) {
 
   function answer(value) {
     if (!card.ready() || (field && !value.trim())) return;
-    card.send("Answered.", { outcome: "answer", answer: value });
+    card.send({ outcome: "answer", answer: value });
   }
 
   send.addEventListener("click", () => answer(field.value));

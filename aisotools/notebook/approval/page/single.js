@@ -30,7 +30,8 @@ function makeRemember(view, key, decide) {
   return self;
 }
 
-function makeCard(root, model, id, view) {
+function makeCard(root, model, question) {
+  const { view } = question;
   const key = `aiso-${++cards}`;
   const foot = make("div", "foot");
   const reason = makeReason();
@@ -44,7 +45,7 @@ function makeCard(root, model, id, view) {
   const problem = make("div", "problem");
   const offers = view.remember.length > 0;
   const remember = offers ? makeRemember(view, key, decide) : null;
-  const card = makeFrame(root, model, id, foot, {
+  const card = makeFrame(root, model, question, foot, {
     a: () => decide("approve", approved()),
     d: () => decide("deny"),
     s: () => offers && (remember.panel.hidden ? open(true) : decide("approve", remember.scope())),
@@ -95,12 +96,12 @@ function makeCard(root, model, id, view) {
   function decide(outcome, scope = null) {
     if (!card.ready() || (scope !== null && form.edited())) return;
     if (outcome === "deny") {
-      card.send("Denied.", { outcome, edits: {}, whole: null, reason: reason.value, remember: null });
+      card.send({ outcome, edits: {}, whole: null, reason: reason.value, remember: null });
       return;
     }
     const [invalid] = form.invalidFields();
     if (invalid) invalid.focus();
-    else card.send("Approved.", { outcome, ...form.edits(), reason: reason.value, remember: scope });
+    else card.send({ outcome, ...form.edits(), reason: reason.value, remember: scope });
   }
 
   approve.addEventListener("click", () => decide("approve", approved()));
