@@ -84,6 +84,12 @@ class AisoTools(Configurable):
         2.0,
         help="Seconds that a page has to show a card, before a plain input box asks instead.",
     ).tag(config=True)
+    notify: Any = List(
+        Enum(("desktop", "sound")),
+        help="How a question that waits draws attention besides the title of the page: `desktop` shows a "
+        "notification while you look at something else, once your browser permits it (it asks at your first "
+        "decision), `sound` plays a short tone. A change counts for the next question.",
+    ).tag(config=True)
     try_unknown_commands: Any = Bool(
         True,
         help="Whether a shell command that nobody knows is tried without the right to change anything, and "
@@ -246,7 +252,7 @@ def _on_change(change: Any) -> None:
 
 
 # Settings that are read each time they are needed.
-_DYNAMIC = {"model", "trust_output", "card_timeout_s"}
+_DYNAMIC = {"model", "trust_output", "card_timeout_s", "notify"}
 
 
 def select_toolset(registry: ToolRegistry, name: str) -> str:

@@ -104,8 +104,9 @@ def _notebook_approver() -> Approver | None:
     from aisotools.notebook.approval.approver import NotebookApprover, can_ask
     from aisotools.notebook.current import current_settings
 
-    hello_s = current_settings().card_timeout_s
-    return NotebookApprover(hello_s=hello_s) if can_ask(get_ipython()) else None
+    settings = current_settings()
+    approver = NotebookApprover(hello_s=settings.card_timeout_s, notify=settings.notify)
+    return approver if can_ask(get_ipython()) else None
 
 
 def _format_result(result: ToolResult, **_: Any) -> dict[str, Any]:

@@ -13,8 +13,9 @@ import contextlib
 import secrets
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.protocols import UserQuestion
@@ -25,6 +26,9 @@ from aisotools.session.approvers import SLICE_S, ConsoleApprover, on_terminal
 if TYPE_CHECKING:
     from aisotools.notebook.approval.widgets import ApprovalCard  # importing anywidget is slow
 
+
+Notice = Literal["desktop", "sound"]
+"""A way to draw attention to a card that waits, besides the page itself."""
 
 HELLO_TIMEOUT_S = 2.0
 """Time for the page to report that it renders the card."""
@@ -64,15 +68,20 @@ def pending_prompts() -> tuple[NotebookPrompt[Any], ...]:
 class NotebookApprover:
     """Asks in the notebook, below the running cell."""
 
-    def __init__(self, *, shell: Any = None, hello_s: float = HELLO_TIMEOUT_S) -> None:
+    def __init__(
+        self, *, shell: Any = None, hello_s: float = HELLO_TIMEOUT_S, notify: Collection[Notice] = ()
+    ) -> None:
         """Ask through the running IPython shell.
 
         Args:
             shell: Another shell to ask through.
             hello_s: Seconds for a page to render the card before an input box asks instead.
+            notify: How the page draws attention besides its title: a `desktop` notification while the
+                person looks at something else, which their browser must permit, and a `sound`.
         """
         self._shell = shell
         self._hello_s = hello_s
+        self._notify = tuple(notify)
 
     async def ask(self, request: ApprovalRequest) -> Approval:
         """Show `request` and return the answer, at the latest after its `timeout_s`."""
@@ -93,7 +102,8 @@ class NotebookApprover:
             denials = [Approval("deny", reason=_HEADLESS) for _ in requests]
             display_bundle(subject.record_bundle(denials))
             return denials
-        return await NotebookPrompt(subject, kernel, began_s=began_s).answer(self._hello_s)
+        prompt = NotebookPrompt(subject, kernel, began_s=began_s, notify=self._notify)
+        return await prompt.answer(self._hello_s)
 
     async def ask_user(self, question: UserQuestion) -> str | None:
         """Ask a model's question. Return None when nobody is there or nobody answers."""
@@ -104,7 +114,8 @@ class NotebookApprover:
             return await ConsoleApprover().ask_user(question)
         if not accepts_input(kernel):
             return None
-        prompt = NotebookPrompt(QuestionSubject(question), kernel, began_s=began_s)
+        subject = QuestionSubject(question)
+        prompt = NotebookPrompt(subject, kernel, began_s=began_s, notify=self._notify)
         return (await prompt.answer(self._hello_s)).text
 
 
@@ -126,6 +137,7 @@ class NotebookPrompt(Generic[AnswerT]):
         card: type[ApprovalCard] | None = None,
         *,
         began_s: float | None = None,
+        notify: Collection[Notice] = (),
     ) -> None:
         """Prepare to ask from the running event loop.
 
@@ -134,6 +146,7 @@ class NotebookPrompt(Generic[AnswerT]):
             kernel: The ipykernel whose input box asks when no page renders the card.
             card: Widget class to show instead of `ApprovalCard`.
             began_s: The loop's time from which `subject.timeout_s` counts; now, without it.
+            notify: See `NotebookApprover`.
         """
         from aisotools.notebook.approval.widgets import ApprovalCard
 
@@ -154,10 +167,13 @@ class NotebookPrompt(Generic[AnswerT]):
         self._card.on_msg(self._on_message)
         self._display_id = uuid.uuid4().hex
         self._nonce = secrets.token_hex(8)
+        self._notify = tuple(notify)
+        header = _cell_header(kernel)
+        self._cell_began = header.get("date")
         self._cell = {
             "modelId": self._card.model_id,
             "displayId": self._display_id,
-            "parent": _cell_id(kernel),
+            "parent": str(header.get("msg_id", "")),
             "count": getattr(getattr(kernel, "shell", None), "execution_count", None),
         }
         self._record: dict[str, Any] | None = None
@@ -285,9 +301,19 @@ class NotebookPrompt(Generic[AnswerT]):
                 nonce=self._nonce,
                 first=self._first_page,
                 cell=self._cell,
+                attention=self._attention(),
                 view=self.subject.card_payload(),
                 remaining_s=remaining_s,
             )
+
+    def _attention(self) -> dict[str, Any]:
+        """Return how the page is to find the person: what waits, since when, and by which means."""
+        began = self._cell_began
+        age_s = 0.0
+        if isinstance(began, datetime) and began.tzinfo is not None:
+            # The clock of the machine that the page runs on; it may be ahead of this one.
+            age_s = max(0.0, (datetime.now(UTC) - began).total_seconds())
+        return {"title": self.subject.title, "age_ms": round(1000 * age_s), "notify": self._notify}
 
     def _receive_decision(self, message: Mapping[str, Any]) -> None:
         if message.get("id") != self.subject.id:
@@ -344,11 +370,11 @@ def display_bundle(bundle: Mapping[str, Any], display_id: str | None = None, *, 
     display(dict(bundle), raw=True, display_id=display_id, update=update)
 
 
-def _cell_id(kernel: Any) -> str:
-    """Return the id of the message that runs the cell; empty where the kernel does not tell."""
+def _cell_header(kernel: Any) -> Mapping[str, Any]:
+    """Return the header of the message that runs the cell; empty where the kernel does not tell."""
     get_parent = getattr(kernel, "get_parent", None)
-    header = get_parent().get("header", {}) if get_parent is not None else {}
-    return str(header.get("msg_id", ""))
+    header: Mapping[str, Any] = get_parent().get("header", {}) if get_parent is not None else {}
+    return header
 
 
 def _display_with_next_cell(shell: Any, display_id: str, record: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ So a page cannot change what was asked, and nothing of a prompt is saved in a no
 Prompts:
 
     page    {type: "hello", page}                              on rendering, repeated until shown
-    kernel  {type: "show", id, nonce, first, cell, view, remaining_s}
+    kernel  {type: "show", id, nonce, first, cell, attention, view, remaining_s}
                                                                `first` is the page that ran the cell
     kernel  {type: "who"}                                      another page came: which ones still render it?
     page    {type: "here", page}
@@ -51,6 +51,7 @@ class ApprovalCard(anywidget.AnyWidget):
     _esm = load_page_files(
         "approval/dom.js",
         "approval/document.js",
+        "approval/waiting.js",
         "approval/fields.js",
         "approval/preview.js",
         "approval/frame.js",
@@ -72,6 +73,7 @@ class FormCard(ApprovalCard):
     _esm = load_page_files(
         "approval/dom.js",
         "approval/document.js",
+        "approval/waiting.js",
         "approval/fields.js",
         "approval/frame.js",
         "approval/prompt.js",

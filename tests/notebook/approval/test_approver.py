@@ -320,6 +320,21 @@ def test_a_page_knows_the_cell_that_asks(notebook: Notebook) -> None:
     notebook.until(run, lambda: run.ended)
 
 
+def test_a_page_knows_what_waits_and_since_when_and_how_to_tell(notebook: Notebook) -> None:
+    run = notebook.start(
+        "await asyncio.sleep(0.2)\n"
+        "asker = NotebookApprover(hello_s=60, notify=['sound'])\n"
+        "await request_approval(asker, request(n=1));"
+    )
+    notebook.card(run)
+    attention = run.from_kernel[0]["attention"]
+    assert attention["title"] == "sandbox_bash"
+    assert attention["notify"] == ["sound"]
+    assert 200 <= attention["age_ms"] < 1000 * HANG_S
+    notebook.decide(run, "deny")
+    notebook.until(run, lambda: run.ended)
+
+
 def test_a_decision_is_confirmed_and_a_late_page_learns_what_it_was(notebook: Notebook) -> None:
     run = notebook.start("await ask(n=1)")
     card = notebook.card(run)

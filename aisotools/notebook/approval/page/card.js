@@ -26,7 +26,10 @@ function render({ model, el }) {
       const { rows, question } = message.view;
       const build = rows ? makeBatch : question ? makeQuestion : makeCard;
       modelId = message.cell.modelId;
-      if (card === null) card = build(root, model, message);
+      if (card === null) {
+        card = build(root, model, message);
+        card.wait();
+      }
       card.setRemaining(message.remaining_s);
       // The first page that renders the card is the one that ran the cell, and gets what the cell shows.
       if (message.first !== page) stopContinuing ??= continueOutputs(model, message.cell, tellStored);

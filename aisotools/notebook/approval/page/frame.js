@@ -37,9 +37,11 @@ function makeFrame(root, model, question, foot, keys) {
     keys[letter]();
   };
 
-  // Coming into view counts as appearing.
+  // Coming into view counts as appearing, until the person has done something on the card.
+  let known = false;
+  for (const type of ["pointerdown", "input"]) root.addEventListener(type, () => (known = true), { capture: true });
   const watcher = new IntersectionObserver((entries) => {
-    if (entries.some((entry) => entry.isIntersecting)) arm();
+    if (!known && entries.some((entry) => entry.isIntersecting)) arm();
   });
   watcher.observe(foot);
   arm();
@@ -58,8 +60,14 @@ function makeFrame(root, model, question, foot, keys) {
     time,
     arm,
     ready: () => !decided && performance.now() >= armedAt,
+    // The card waits for the person from now on, or again.
+    wait() {
+      waiting().add(root, { ...question.attention, place: documentOf(model)?.path ?? "" });
+    },
     send(decision) {
       lock(true);
+      waiting().remove(root);
+      askForNotifications(question.attention.notify);
       status.textContent = "Sending…";
       clearTimeout(silence);
       try {
@@ -74,6 +82,7 @@ function makeFrame(root, model, question, foot, keys) {
     },
     // The kernel has taken a decision, made here or on another page.
     confirm(words) {
+      waiting().remove(root);
       clearTimeout(silence);
       confirmed = true;
       lock(true);
@@ -82,6 +91,7 @@ function makeFrame(root, model, question, foot, keys) {
     unlock() {
       clearTimeout(silence);
       lock(false);
+      this.wait();
       status.textContent = "";
     },
     setRemaining(seconds) {
@@ -90,6 +100,7 @@ function makeFrame(root, model, question, foot, keys) {
     },
     // Replace the prompt by the record of its decision, made here or on another page.
     showRecord(words, lines) {
+      waiting().remove(root);
       clearTimeout(silence);
       confirmed = true;
       lock(true);
@@ -101,6 +112,7 @@ function makeFrame(root, model, question, foot, keys) {
       if (!confirmed) this.showRecord(`This question is gone: ${why}.`, [sent]);
     },
     dispose() {
+      waiting().remove(root);
       clearTimeout(silence);
       clearInterval(timer);
       watcher.disconnect();
