@@ -70,6 +70,7 @@ DOORS: Mapping[str, tuple[str, ...]] = {
     "jupyter_client": ("notebook.kernel",),
     "langchain_core": ("integrations.langchain",),
     "langgraph": ("integrations.langchain",),
+    "markdown_it": ("notebook.render.markdown",),
     "mcp": ("integrations.mcp",),
     "nbclient": ("cli.main",),
     "nbformat": ("agent.transcript.notebook", "cli.main"),  # `lab --execute` runs a notebook file

@@ -21,6 +21,7 @@ HEAVY = {
     "ipywidgets",
     "jsonschema",
     "jupyter_client",
+    "markdown_it",
     "matplotlib",
     "mcp",
     "nbclient",

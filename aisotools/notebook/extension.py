@@ -27,6 +27,9 @@ _MAGICS = {
     "cell": ("agent", "sandbox", "tool"),
 }
 
+# By its name: importing it takes what runs an agent, which most notebooks load later or never.
+_RUN_RESULT = ("aisotools.agent.run", "RunResult")
+
 _MATCHER = make_matcher()
 
 
@@ -48,6 +51,7 @@ def load(shell: Any) -> None:
         shell.input_transformers_cleanup.append(rewrite)
     formatter = shell.display_formatter.mimebundle_formatter
     formatter.for_type(ToolResult, _format_result)
+    formatter.for_type_by_name(*_RUN_RESULT, _format_run)
     formatter.for_type(Changes, lambda changes, **_: changes_bundle(changes))
     shell.display_formatter.formatters["text/plain"].for_type(types.CoroutineType, _format_coroutine)
     set_default_approver_factory(_notebook_approver)
@@ -70,6 +74,7 @@ def unload(shell: Any) -> None:
     if rewrite in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.remove(rewrite)
     shell.display_formatter.mimebundle_formatter.pop(ToolResult, None)
+    shell.display_formatter.mimebundle_formatter.pop(".".join(_RUN_RESULT), None)
     shell.display_formatter.mimebundle_formatter.pop(Changes, None)
     shell.display_formatter.formatters["text/plain"].pop(types.CoroutineType, None)
     set_default_approver_factory(None)
@@ -114,6 +119,12 @@ def _format_result(result: ToolResult, **_: Any) -> dict[str, Any]:
     from aisotools.notebook.render.results import render_result
 
     return render_result(result, str(result.metadata.get("tool", "tool")), full_text(result))
+
+
+def _format_run(result: Any, **_: Any) -> dict[str, Any]:
+    from aisotools.notebook.magics.agent import run_bundle
+
+    return run_bundle(result)
 
 
 def _format_coroutine(coroutine: types.CoroutineType[Any, Any, Any], printer: Any, _cycle: bool) -> None:

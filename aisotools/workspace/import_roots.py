@@ -79,6 +79,7 @@ OWN_IMPORTS = frozenset(
         "jupyter_core",
         "langchain_core",
         "langgraph",
+        "markdown_it",
         "mcp",
         "nbclient",
         "nbformat",

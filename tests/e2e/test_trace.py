@@ -11,7 +11,6 @@ from tests.e2e.conftest import Opener
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.slow,
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.timeout(180),
 ]
@@ -36,6 +35,7 @@ print("then", result.is_error)
 """
 
 
+@pytest.mark.slow
 async def test_a_run_is_followed_line_by_line(open_notebook: Opener, screenshots: Path) -> None:
     notebook = await open_notebook(RUN)
     output = await notebook.run(0)
@@ -59,3 +59,56 @@ async def test_a_run_is_followed_line_by_line(open_notebook: Opener, screenshots
     assert len(str(shown["data"])) < 64 << 10
     assert "train: 100%" in str(shown["data"])
     assert notebook.foreign == []
+
+
+ANSWER = """# Twice 21
+
+It is **42**, by `21 * 2`:
+
+| factor | product |
+|---|--:|
+| 2 | 42 |
+
+```python
+print(21 * 2 < 50)
+```
+
+- [a source](https://example.org/)
+- <script>alert(1)</script> ![x](https://example.org/p.png)
+"""
+AGENT = f"""%load_ext aisotools
+from aisotools.agent.models.scripted import ScriptedModel
+model = ScriptedModel([("sandbox_bash", {{"command": "echo $((21 * 2))"}}), {ANSWER!r}])"""
+
+
+@pytest.mark.parametrize("theme", ["Light", "Dark"])
+async def test_the_answer_is_rendered_last_and_can_be_copied(
+    open_notebook: Opener, screenshots: Path, theme: str
+) -> None:
+    notebook = await open_notebook(AGENT, "%%agent -m model\nWhat is twice 21?")
+    await notebook.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await notebook.theme(f"JupyterLab {theme}")
+    await notebook.run(0)
+    await notebook.run(1)
+    output = notebook.output(1)
+    answer = output.locator(".aiso-answer")
+    await expect(answer.locator("td").last).to_have_text("42")
+    await expect(answer).to_be_in_viewport()
+    assert await output.locator(".jp-OutputArea-child").last.locator(".aiso-answer").count() == 1
+    await expect(answer.locator("strong").first).to_have_text("Twice 21")
+    await expect(answer.locator("script, img, a")).to_have_count(0)
+    await answer.get_by_role("button", name="Copy").click()
+    await expect(answer.get_by_role("button")).to_have_text("Copied")
+    assert await notebook.page.evaluate("navigator.clipboard.readText()") == ANSWER
+    await output.screenshot(path=screenshots / f"answer-{theme.lower()}.png")
+    await notebook.idle()
+    await notebook.save()
+    await notebook.page.evaluate(
+        "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
+    )
+    await notebook.page.reload()
+    answer = notebook.output(1).locator(".aiso-answer")
+    await expect(answer.locator("td").last).to_have_text("42")
+    await expect(answer.get_by_role("button")).to_have_count(0)
+    assert notebook.foreign == []
+    assert notebook.dialogs == []

@@ -85,7 +85,7 @@ class FormCard(ApprovalCard):
 class TraceCard(anywidget.AnyWidget):
     """The live trace of a run."""
 
-    _esm = load_page_files("approval/dom.js", "trace/trace.js")
+    _esm = load_page_files("approval/dom.js", "approval/copy.js", "trace/trace.js")
     _css = load_page_files("trace/trace.css")
 
     def bundle(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from aisotools.agent.run import Chooser, Stepper
 from aisotools.core.exceptions import AisotoolsError
 from aisotools.core.messages import Model
 from aisotools.notebook.current import current_session, current_settings
+from aisotools.notebook.render.markdown import answer_bundle
 from aisotools.policy.approvers import DenyAll
 from aisotools.policy.rules import Policy
 from aisotools.session.session import Session
@@ -223,14 +224,25 @@ def model_named(name: str, variables: Mapping[str, Any]) -> Model:
 
 
 async def _run_followed(agent: Agent, task: str, options: AgentLine) -> RunResult:
+    from aisotools.notebook.approval.approver import display_bundle
     from aisotools.notebook.trace.view import follow
 
     restore = _override_approval(agent.session, options.approve)
     try:
         work = agent.run(task)
-        return await follow(agent, work, title=f"agent · {agent.model.name}", registry=agent.session.registry)
+        title = f"agent · {agent.model.name}"
+        result = await follow(agent, work, title=title, registry=agent.session.registry)
     finally:
         restore()
+    # Below the trace, so that it is the last thing of the cell.
+    display_bundle(run_bundle(result))
+    return result
+
+
+def run_bundle(result: RunResult) -> dict[str, str]:
+    """Return the MIME bundle of a run's answer, and of how the run ended if it is none."""
+    reason = f": {result.reason}" if result.reason else ""
+    return answer_bundle(result.text, "" if result.ok else f"The run ended as {result.outcome}{reason}")
 
 
 def _start_in_background(agent: Agent, task: str, options: AgentLine, variables: dict[str, Any]) -> None:

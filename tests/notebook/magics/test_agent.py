@@ -89,6 +89,22 @@ def test_a_run_is_seen_and_its_result_kept(notebook: Notebook) -> None:
     ]
 
 
+def test_the_answer_is_the_last_thing_of_the_cell_and_so_is_that_of_a_result(notebook: Notebook) -> None:
+    notebook.run("m = scripted(('double', {'x': 21}), 'It is **42**.')\n")
+    run = notebook.run("%%agent -m m -o answer\nWhat is twice 21?")
+    last = list(run.shown.values())[-1]
+    assert "It is <strong>42</strong>." in last["text/html"]
+    assert last["text/plain"] == "It is **42**."
+    assert notebook.run("answer").result == last
+
+
+def test_a_run_without_an_answer_says_how_it_ended(notebook: Notebook) -> None:
+    notebook.run("m = scripted(('double', {'x': 21}), ('double', {'x': 22}), 'never')\n")
+    run = notebook.run("%%agent -m m --max-steps 1\nWhat is twice 21?")
+    last = list(run.shown.values())[-1]
+    assert "The run ended as budget" in last["text/html"]
+
+
 def test_a_conversation_goes_on_only_when_asked_to(notebook: Notebook) -> None:
     notebook.run("m = scripted('one', 'two', 'three')")
     notebook.run("%%agent -m m -o r\nfirst")
