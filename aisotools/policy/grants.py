@@ -27,6 +27,7 @@ from aisotools.core.types import Decision, Effect, Facts, Remember
 from aisotools.policy.prepared import PreparedCall, bound_sources
 from aisotools.policy.prompts import EFFECT_LABELS
 from aisotools.policy.rules import Policy, normalize_path
+from aisotools.tools.adapter import version_of
 from aisotools.workspace.protected_names import name_to_allow
 from aisotools.workspace.scripts import FOLDER, HOME_SETTINGS, MISSING
 from aisotools.workspace.stamps import is_known, is_there
@@ -81,11 +82,13 @@ _GIT_WITH_ACTIONS = frozenset(
 _CHANGES_THE_TREE = frozenset(
     (
         *("git am", "git apply", "git checkout", "git cherry-pick", "git merge", "git pull", "git rebase"),
-        *("git reset", "git restore", "git revert", "git switch", "git stash", "git stash apply"),
-        *("git stash pop", "git stash push", "git bisect", "git read-tree", "git checkout-index"),
+        *("git reset", "git restore", "git revert", "git switch", "git stash", "git bisect", "git mv"),
+        *("git read-tree", "git checkout-index", "git submodule", "git rerere", "git clean"),
     )
 )
-"""Commands that change files of the workspace without naming them."""
+"""Commands that may change files of the workspace without naming them."""
+_WHOLE = frozenset((".", "/workspace"))
+"""The whole workspace: what is written, if a command does not name it."""
 
 # Options that make another thing of a command: the method of a request and what is sent with it, rights of
 # new files, and whether the original stays. Letters of short options, of which several may stand in one word,
@@ -132,6 +135,8 @@ _QUIET = {
     "wget": frozenset(("-q", "-nv", "--quiet", "--no-verbose")),
 }
 """Options, by program, that change nothing but what is printed of the request itself."""
+_QUIET_IN_GIT = frozenset(("-q", "-v", "-m", "-am", "--quiet", "--verbose", "--message", "--"))
+"""Options of git that lose nothing, whatever the subcommand is."""
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^/?#]*)")
 _REMOTE_FILE = re.compile(r"((?:[^\s/:@]+@)?(?:\[[^\]]+\]|[^\s/:]+):)(?!//)(.*)")
 
@@ -193,6 +198,9 @@ class Grant:
         shape: For scope `shape`: the shape that the grant covers.
         granted_s: When it was given, in seconds since the epoch.
         names: For scope `protected`: the names that may be written. Such a grant covers no call by itself.
+        version: Of the tool for which it was given: another one of the same name is not covered.
+        runs_in: Where the tool runs for which it was given.
+        background: True if the call for which it was given goes on in the background.
     """
 
     id: int
@@ -204,6 +212,9 @@ class Grant:
     shape: Shape | None
     granted_s: float
     names: tuple[str, ...] = ()
+    version: str = ""
+    runs_in: str = ""
+    background: bool = False
 
     def covers(self, prepared: PreparedCall, left_stamps: Mapping[str, str] = MappingProxyType({})) -> bool:
         """Return whether the grant allows this call.
@@ -220,8 +231,10 @@ class Grant:
         facts = prepared.facts
         if self.scope == "call":
             return prepared.digest == self.digest
-        if not _is_known(facts):
+        if not _is_known(facts) or (facts.background and not self.background):
             return False
+        if (version_of(prepared.tool), facts.runs_in) != (self.version, self.runs_in):
+            return False  # another tool of that name, of which the card said nothing
         if self.scope == "tool":
             if prepared.policy.concerns_paths and _may_be_denied(prepared.policy, prepared):
                 return False  # nobody was shown which of the files that a rule denies it concerns
@@ -263,6 +276,9 @@ class Grants:
             shape=shape_of(prepared.facts) if scope == "shape" else None,
             granted_s=time.time(),
             names=names_to_allow(prepared.evaluation.protected) if scope == "protected" else (),
+            version=version_of(prepared.tool),
+            runs_in=prepared.facts.runs_in,
+            background=prepared.facts.background,
         )
         self._grants[grant.id] = grant
         return grant
@@ -323,7 +339,8 @@ def shape_of(facts: Facts, left_stamps: Mapping[str, str] = MappingProxyType({})
         return None
     if facts.effect is Effect.DESTRUCTIVE and not facts.writes:
         return None
-    if not facts.writes and not _CHANGES_THE_TREE.isdisjoint(map(_command_prefix, facts.commands)):
+    names_its_writes = bool(facts.writes) and _WHOLE.isdisjoint(map(normalize_path, facts.writes))
+    if not names_its_writes and any(map(_changes_the_tree, facts.commands)):
         return None  # it changes files that it does not name
     return Shape(
         commands=frozenset(map(_command_prefix, facts.commands)),
@@ -417,6 +434,10 @@ def names_to_allow(paths: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name)) if all(names) else ()
 
 
+def _changes_the_tree(command: str) -> bool:
+    return " ".join(command.split()[:2]) in _CHANGES_THE_TREE
+
+
 def _command_prefix(command: str) -> str:
     """Return a command without its details: `git push` for `git push origin main`, `sort` for `sort -u a`.
 
@@ -440,6 +461,10 @@ def _command_prefix(command: str) -> str:
     if program == "git" and subcommand in _GIT_WITH_ACTIONS and len(words) > 1:
         # `git remote add` is another thing than `git remote remove`.
         return command if words[1].startswith("-") else f"{program} {subcommand} {words[1]}"
+    if program == "git":
+        # `git branch -C`, `git commit --amend`: the options tell what is lost.
+        named = {word.partition("=")[0] for word in rest.split()[1:] if word.startswith("-")}
+        return " ".join([program, subcommand, *sorted(named - _QUIET_IN_GIT)]).strip()
     return f"{program} {subcommand}".strip()
 
 

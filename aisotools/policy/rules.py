@@ -303,7 +303,7 @@ def glob_matcher(glob: str) -> Callable[[str], re.Match[str] | None]:
 @lru_cache(maxsize=4096)
 def normalize_path(path: str) -> str:
     """Remove `.`, `..` and doubled slashes from a path, so that its spelling cannot dodge a glob."""
-    return posixpath.normpath(path) if path else path
+    return posixpath.normpath(path).replace("//", "/") if path else path  # normpath keeps two at the start
 
 
 # ---- rules

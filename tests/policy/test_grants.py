@@ -38,7 +38,8 @@ def test_this_call_covers_only_this_call() -> None:
 @pytest.mark.parametrize(
     ("facts", "covered"),
     [
-        (Facts(writes=("out/b.txt",), commands=("git commit --amend",)), True),
+        (Facts(writes=("out/b.txt",), commands=("git commit -q -m two",)), True),
+        (Facts(writes=("out/b.txt",), commands=("git commit --amend",)), False),
         (Facts(writes=("out/b.txt",)), True),
         (Facts(writes=("out/sub/b.txt",)), False),
         (Facts(writes=("b.txt",)), False),

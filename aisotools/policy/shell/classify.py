@@ -35,6 +35,7 @@ from aisotools.policy.shell.expansion import (
     expand,
     expand_value,
     literal,
+    name_set,
 )
 from aisotools.policy.shell.folders import (
     START,
@@ -46,6 +47,7 @@ from aisotools.policy.shell.folders import (
     normal_folder,
     relocate,
 )
+from aisotools.policy.shell.git_changes import ANY_FILE
 from aisotools.policy.shell.git_programs import HOOKS
 from aisotools.policy.shell.grammar import grammar_objection
 from aisotools.policy.shell.options import classify_by_spec, program_name
@@ -455,7 +457,23 @@ class _ShellAnalysis:
             if verdict.unknown and name != program:
                 verdict = dataclasses.replace(verdict, unknown=_named_as(verdict.unknown, name, program))
             self._commands += verdict.spellings
+            if _changes_unnamed_files(verdict) and program_name(program) not in _CHANGES_NO_FILES:
+                verdict = merge([verdict, writes(ANY_FILE)])
         return verdict if verdict.certain else dataclasses.replace(verdict, named=_named_by(words[1:]))
+
+
+_CHANGES_NO_FILES = name_set(
+    "git kill pkill killall killall5 skill fuser ss journalctl dmesg history crontab init reboot shutdown "
+    "poweroff halt"
+)
+"""Programs that change something of the machine, or, as git does, say themselves which files they change."""
+
+
+def _changes_unnamed_files(verdict: CommandVerdict) -> bool:
+    """Return whether a command changes something and does not say what: then it may be any file."""
+    if not verdict.certain or verdict.effect not in {Effect.LOCAL_MUTATION, Effect.DESTRUCTIVE}:
+        return False
+    return not (verdict.writes or verdict.patches or verdict.hosts or verdict.commands or verdict.scripts)
 
 
 def _named_as(commands: Iterable[tuple[str, ...]], name: str, program: str) -> tuple[tuple[str, ...], ...]:

@@ -65,7 +65,7 @@ _SHORT_WITHIN_PATHS = re.compile(r"-[0-9nilhHwcvEFPoIaqspuztre]+|-[LUABC][0-9,+-
 _TYPES_OF_OBJECTS = frozenset(("blob", "tree", "commit", "tag"))
 _ACTIONS_WITHOUT_CONTENT = frozenset(
     (
-        *(("stash", action) for action in ("list", "drop", "clear")),
+        *(("stash", action) for action in ("drop", "clear")),
         *(("worktree", action) for action in ("list", "remove", "prune")),
         *(("submodule", action) for action in ("status", "deinit")),
         *(("notes", action) for action in ("list", "remove", "prune")),
@@ -137,6 +137,8 @@ def shows_no_content(subcommand: str, action: str, options: list[str]) -> bool:
         )
     if subcommand in _COMMITS:
         return all(map(_COMMIT_OPTIONS.fullmatch, options))
+    if (subcommand, action) == ("stash", "list"):  # a log, with its options
+        return shows_no_content("log", "", options)
     return (subcommand, action) in _ACTIONS_WITHOUT_CONTENT
 
 

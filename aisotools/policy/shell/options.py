@@ -76,6 +76,8 @@ class CommandSpec:
         classify: Replaces the option table.
         info_arguments: Arguments that only print information when given alone, separated by blanks.
         obeys: Globs of files, in the folder or above, whose code it runs even then, separated by blanks.
+        searches: Options, separated by blanks, with one of which it reads the folder it runs in, if no
+            operand names a file; `*` if it does so with any.
     """
 
     names: str
@@ -92,6 +94,7 @@ class CommandSpec:
     classify: Classifier | None = None
     info_arguments: str = "--help --version"
     obeys: str = ""
+    searches: str = ""
 
 
 class OptionSpec(NamedTuple):
@@ -272,7 +275,7 @@ def _parse_dynamic_word(
     word: Word, table: Mapping[str, OptionSpec], parsed: ParsedCommand, *, allow_dynamic: bool
 ) -> None:
     name, equals, _ = word.prefix.partition("=")
-    if equals and name.startswith("--") and name in table and not word.may_split:
+    if equals and name in table and not (word.may_split and not word.is_located):
         value = Word(word.display.partition("=")[2], None, word.prefix.partition("=")[2], is_located=False)
         parsed.options.append(ParsedOption(name, table[name].role, value))
         return
@@ -418,6 +421,10 @@ def classify_by_spec(spec: CommandSpec, words: Words) -> CommandVerdict:
         is_shared=" " in spec.names,
     )
     verdicts = [option_verdict(parsed, program=words[0].display), operand_verdict(spec, parsed)]
+    if spec.searches and _reads_folder(spec, parsed):
+        verdicts.append(reads(literal(".")))
+    if any(option.role in _CHANGES_OPERANDS for option in parsed.options):
+        verdicts.append(_change_of_operands(spec, parsed))
     table = parse_option_table(spec.options, one_dash=spec.one_dash) if spec.options != "*" else {}
     if spec.operands == "i" or any(option.role == "i" for option in table.values()):
         harmless = [option.value for option in parsed.options if not option.role and option.value]
@@ -428,7 +435,35 @@ def classify_by_spec(spec: CommandSpec, words: Words) -> CommandVerdict:
     return merge(verdicts)
 
 
-def by_program(tables: Mapping[str, str], *, operands: str = "r") -> SimilarPrograms:
+_CHANGES_OPERANDS = frozenset("cD")
+"""Roles of flags with which a program changes, or destroys, the files that it would only read."""
+
+
+def _change_of_operands(spec: CommandSpec, parsed: ParsedCommand) -> CommandVerdict:
+    """Return the paths that a program changes which is told to by a flag, as `gofmt -w` is."""
+    if spec.operands in {".", "-"}:
+        return NO_EFFECT
+    return merge(map(writes, _file_operands(spec, parsed) or [literal(".")]))
+
+
+def _reads_folder(spec: CommandSpec, parsed: ParsedCommand) -> bool:
+    if spec.searches != "*" and not parsed.has(*spec.searches.split()):
+        return False
+    # Of what may be an option nobody knows whether it names a file; a pattern such as `*.py` does.
+    operands = [word for word in parsed.operands if not word.may_be_option or word.is_bare_pattern]
+    return not _file_operands(spec, parsed._replace(operands=operands))
+
+
+def _file_operands(spec: CommandSpec, parsed: ParsedCommand) -> list[Word]:
+    has_pattern = spec.operands == "pr" and not _pattern_is_option(parsed)
+    return parsed.operands[1:] if has_pattern else parsed.operands
+
+
+def _pattern_is_option(parsed: ParsedCommand) -> bool:
+    return parsed.has("-e", "-f", "--regexp", "--file")
+
+
+def by_program(tables: Mapping[str, str], *, operands: str = "r", searches: str = "") -> SimilarPrograms:
     """Return a classifier for programs that do the same, but each with options of its own.
 
     The same letter takes a value in one of them and none in another: in one table for all of them a file
@@ -437,9 +472,10 @@ def by_program(tables: Mapping[str, str], *, operands: str = "r") -> SimilarProg
     Args:
         tables: The options of each program, or of several programs whose names have blanks between them.
         operands: The kind of their operands; see `CommandSpec`.
+        searches: See `CommandSpec`.
     """
     specs = {
-        name: CommandSpec(names=name, options=options, operands=operands)
+        name: CommandSpec(names=name, options=options, operands=operands, searches=searches)
         for names, options in tables.items()
         for name in names.split()
     }
@@ -553,8 +589,7 @@ def operand_verdict(spec: CommandSpec, parsed: ParsedCommand) -> CommandVerdict:
         case "-":
             return uncertain("its operands are unknown") if operands else NO_EFFECT
         case "pr":
-            pattern_is_option = parsed.has("-e", "-f", "--regexp", "--file")
-            return merge(map(reads, operands if pattern_is_option else operands[1:]))
+            return merge(map(reads, _file_operands(spec, parsed)))
         case "pm":
             return merge(role_verdict("m", operand, "") for operand in operands[1:])
         case "rw":

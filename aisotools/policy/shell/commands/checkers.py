@@ -224,6 +224,7 @@ COMMANDS = (
         options="-qv -w!c --write-changes!c -c:r --config:r -j: --diff --files --format: --exclude: --hidden "
         "--no-ignore --threads: --sort --type-list --color: --force-exclude --isolated --locale: --quiet "
         "--verbose --identifiers --words --highlight-identifiers --highlight-words --dump-config:w",
+        searches="*",
         info_arguments="--version -V --help -h",
     ),
     CommandSpec(

@@ -89,6 +89,43 @@ def _classify_reader(words: Words) -> CommandVerdict:
     return merge([*map(reads, parse_options(words, "*").operands), _classify_printer(words)])
 
 
+_LISTERS = {
+    **dict.fromkeys(
+        ("ls", "dir", "vdir"),
+        "-I -w -T --hide --ignore --block-size --width --tabsize --format "
+        "--sort --time --time-style --indicator-style --quoting-style",
+    ),
+    "du": "-d -t -B -X --max-depth --threshold --block-size --exclude --exclude-from --time-style",
+    "dust": "-d -n -X -v -e -z -w -o --depth --number-of-lines --ignore-directory --invert-filter --filter "
+    "--min-size --terminal_width --output-format",
+    **dict.fromkeys(
+        ("exa", "eza"), "-L -t -I -s -w --level --time --ignore-glob --sort --time-style --width"
+    ),
+    "lsd": "-I --ignore-glob --depth --sort --date --size --icon --color --permission --group-dirs",
+    "lsattr": "",
+}
+"""Programs that list the folder they run in if no operand names another, with their options that have a value
+in a word of its own."""
+
+
+def _classify_lister(words: Words) -> CommandVerdict:
+    """Return the verdict on a program that lists folders."""
+    with_value = _LISTERS[program_name(words[0].text or "")].split()
+    letters = {name[1] for name in with_value if not name.startswith("--")}
+
+    def takes_next(word: Word) -> bool:
+        text = word.text or ""
+        if text.startswith("--"):
+            return "=" not in text and any(name.startswith(text) for name in with_value)
+        return text.startswith("-") and text[-1:] in letters
+
+    operands = parse_options(words, "*").operands
+    values = {id(word) for previous, word in pairwise(words[1:]) if takes_next(previous)}
+    names_one = any(id(operand) not in values for operand in operands)
+    here = NO_EFFECT if names_one else reads(literal("."))
+    return merge([_classify_reader(words), here])
+
+
 def _classify_printer(words: Words) -> CommandVerdict:
     """Return the verdict on the options by which a program that only prints reads or writes files."""
     table = _file_options(program_name(words[0].text or ""))
@@ -273,12 +310,13 @@ COMMANDS = (
     CommandSpec(
         names="cat tac nl wc head tail cut rev paste join comm cmp fold fmt column expand unexpand od "
         "hexdump hd strings md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum shasum "
-        "ls dir vdir stat du df readlink realpath pr tsort look locate plocate readelf exa eza zipinfo "
-        "getfacl lsattr findmnt namei bc b3sum xxhsum xxh32sum xxh64sum xxh128sum crc32 col colrm "
-        "colcrt hexyl eu-readelf lsd duf dust procs jsonpp "
+        "stat df readlink realpath pr tsort look locate plocate readelf zipinfo "
+        "getfacl findmnt namei bc b3sum xxhsum xxh32sum xxh64sum xxh128sum crc32 col colrm "
+        "colcrt hexyl eu-readelf duf procs jsonpp "
         "lsar par units ul isosize ansi2txt zipdetails",
         classify=_classify_reader,
     ),
+    CommandSpec(names=" ".join(_LISTERS), classify=_classify_lister),
     CommandSpec(
         names="diff colordiff",
         options="-qsycenuplatTNEZbwBidHP -r!L -C: -U: -F: -W: -I: -x: -X:r -S: -D: -L: -# --normal --brief "
@@ -335,6 +373,8 @@ COMMANDS = (
         options=_GREP,
         operands="pr",
         allow_dynamic=True,
+        # Every value of `-d` counts: those that do not recurse may be shortened, too.
+        searches="-r -R -d --recursive --dereference-recursive --directories",
     ),
     CommandSpec(
         names="zgrep zegrep zfgrep bzgrep xzgrep zstdgrep lzgrep",
@@ -360,6 +400,7 @@ COMMANDS = (
         "--stop-on-nonmatch --unrestricted --include-zero --pre:x --pre-glob: "
         "--hostname-bin:x --search-zip!x",
         operands="pr",
+        searches="*",
     ),
     CommandSpec(
         names="sort",
@@ -401,6 +442,7 @@ COMMANDS = (
         "--noreport --charset: --filelimit: --gitignore --si --du --timefmt: --inodes --device --dirsfirst "
         "--filesfirst --sort: --nolinks --fromfile --metafirst",
         separate_values=True,
+        searches="*",
     ),
     CommandSpec(
         names="file",

@@ -446,6 +446,7 @@ COMMANDS = (
         "--only-matching --perl-regexp --fixed-strings --quiet --recursive --color: --max-count: --context: "
         "--after-context: --before-context: --page-range: --include: --exclude: --files-with-matches",
         operands="pr",
+        searches="-r --recursive",
     ),
     CommandSpec(
         names="cdo",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from aisotools.core.types import AbsentNames, Effect, MadeName
 from aisotools.policy.shell.expansion import Word, name_set
 from aisotools.policy.shell.folders import START, join
+from aisotools.policy.shell.git_changes import changed_files
 from aisotools.policy.shell.git_programs import programs_run_by, programs_started_by
 from aisotools.policy.shell.git_records import (
     ANYTHING_RECORDED,
@@ -220,7 +221,9 @@ def _classify_git(words: Words) -> CommandVerdict:
     recorded = recorded_paths(subcommand, rest)
     if recorded and len(rest) < len(words) - 1:  # an option such as -C, or a setting
         recorded = (*recorded, *ANYTHING_RECORDED)
-    verdict = merge([_classify_subcommand(subcommand, rest), _file_verdict(subcommand, rest)])
+    verdict = _classify_subcommand(subcommand, rest)
+    changed = NO_EFFECT if verdict.only_reads else changed_files(subcommand, rest)
+    verdict = merge([verdict, _file_verdict(subcommand, rest), changed])
     if folder != START:
         verdict = dataclasses.replace(
             verdict,

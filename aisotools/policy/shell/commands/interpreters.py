@@ -270,7 +270,7 @@ def _classify_searcher(words: Words) -> CommandVerdict:
     # With -f ack lists the files that it would search.
     is_given = parsed.has("-g", "--match") or (name == "ack" and parsed.has("-f"))
     files = parsed.operands if is_given else parsed.operands[1:]
-    return merge([option_verdict(parsed, program=words[0].display), *map(reads, files)])
+    return merge([option_verdict(parsed, program=words[0].display), *map(reads, files or [literal(".")])])
 
 
 def _classify_ctags(words: Words) -> CommandVerdict:
@@ -448,7 +448,7 @@ COMMANDS = (
     ),
     CommandSpec(
         names="cloc tokei scc sloccount",
-        classify=by_program(_COUNTERS),
+        classify=by_program(_COUNTERS, searches="*"),
     ),
     CommandSpec(names="ag ack ack-grep", classify=_classify_searcher, obeys=".ackrc"),
     CommandSpec(

@@ -252,12 +252,17 @@ def _classify_find(words: Words) -> CommandVerdict:
     found_prefix = "./"  # how every path that is found begins, so that none can be taken for an option
     while rest and rest[0].text in {"-H", "-L", "-P", "-O1", "-O2", "-O3"}:
         rest.pop(0)
+    starts: list[Word] = []
     while rest and not (rest[0].prefix.startswith("-") or rest[0].text in {"!", "("}):
         folder = rest.pop(0)
+        starts.append(folder)
         if folder.may_be_option:
             verdicts.append(uncertain(f"{folder.display} may be an action"))
             found_prefix = ""
         verdicts.append(reads(folder))
+    if not starts:
+        starts.append(literal("."))
+        verdicts.append(reads(starts[0]))
     while rest:
         word = rest.pop(0)
         predicate = word.text or ""
@@ -265,6 +270,7 @@ def _classify_find(words: Words) -> CommandVerdict:
             continue
         if predicate == "-delete":
             verdicts.append(has_effect(Effect.DESTRUCTIVE, "find -delete removes files"))
+            verdicts += map(writes, starts)
             continue
         if predicate in _FIND_RUNNERS:
             end = _end_of_find_command(rest)
@@ -378,7 +384,10 @@ def _classify_fd(words: Words) -> CommandVerdict:
     # What is found begins as the folder does. Without one, old versions put nothing before a name.
     beginnings = {start.prefix[:1] for start in starts} | ({""} if parsed.has("--search-path") else set())
     beginning = beginnings.pop() if len(beginnings) == 1 else ""
+    is_elsewhere = parsed.has("--search-path", "--base-directory")
     verdicts = [option_verdict(parsed), *map(reads, starts)]
+    if not starts and not is_elsewhere:
+        verdicts.append(reads(literal(".")))
     verdicts += [_runs(_filled_by_fd(command, beginning)) for command in commands]
     if commands and parsed.has("--base-directory"):
         verdicts.append(CommandVerdict(folder=None))

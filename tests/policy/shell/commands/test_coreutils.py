@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from aisotools.policy.shell.classify import classify_shell
 from aisotools.policy.shell.commands import coreutils, scripting
 from tests.policy.shell.commands.verdicts import PathsAndHosts, wrong_effects, wrong_paths_and_hosts
 
@@ -111,7 +114,7 @@ PATHS_AND_HOSTS: list[PathsAndHosts] = [
     ("uniq -c a b", ("a",), ("b",), ()),
     ("uniq a -c", ("a",), ("-c",), ()),
     ("shuf -o a b", ("b",), ("a",), ()),
-    ("tree -o a", (), ("a",), ()),
+    ("tree -o a", (".",), ("a",), ()),
     ("tree -Lo 2 x", ("2", "x"), (), ()),
     ("file a", ("a",), (), ()),
     ("file -C -m x", ("x",), (), ()),
@@ -141,6 +144,106 @@ PATHS_AND_HOSTS: list[PathsAndHosts] = [
     ("patch -d a -d b -i p.diff", ("b/p.diff", "b"), (), ()),
 ]
 """Each command with what it reads, writes and talks to."""
+
+
+SEARCHERS = [
+    *(
+        "grep -r x",
+        "grep -rn x",
+        "egrep -r x",
+        "fgrep -rh x",
+        "grep --recursive x",
+        "grep -R x",
+        "grep -d recurse x",
+    ),
+    *("grep -drecurse x", "grep --directories=recurse x", "grep --directories rec x", "grep -r -e x"),
+    *(
+        "grep -r --include=*.pem x",
+        "grep -r --include='*.pem' x",
+        "grep -r --inc=*.pem x",
+        "grep -rf patterns",
+    ),
+    *(
+        "grep -r -m*1 x",
+        "grep -r $x y",
+        "rg x",
+        "rg -l x",
+        "rg -e x",
+        "rg --files",
+        "ag x",
+        "ack x",
+        "pdfgrep -r x",
+    ),
+    *(
+        "ls",
+        "ls -l",
+        "ls -w 80",
+        "ls -lw 80",
+        "ls --width 80",
+        "ls -I '*.o'",
+        "dir",
+        "vdir -a",
+        "du",
+        "du -sh",
+    ),
+    *(
+        "du -d 1",
+        "du --max-depth 1",
+        "du --max-depth=1",
+        "tree",
+        "tree -L 2",
+        "exa -L 2",
+        "eza --level 2",
+        "lsd",
+    ),
+    *(
+        "dust -d 1",
+        "lsattr",
+        "find",
+        "find -name x",
+        "find -L -type f",
+        "find ! -name x",
+        "fd",
+        "fd x",
+        "fdfind -e py",
+    ),
+    *("tokei", "scc", "cloc --by-file", "typos"),
+]
+"""Commands that read the folder that they run in, as they would with `.` behind them."""
+NAMING_A_FILE = [
+    *(
+        "grep -r x a",
+        "grep x",
+        "grep -c x",
+        "rg x a",
+        "rg -e x a",
+        "ls a",
+        "ls -l a",
+        "ls -lw 80 a",
+        "du -sh a",
+    ),
+    *(
+        "du -d 1 a",
+        "tree -L 2 a",
+        "find a -name x",
+        "fd x a",
+        "fd -e py --search-path a",
+        "tokei a",
+        "typos a",
+    ),
+    *("eza --level 2 a", "pdfgrep x a.pdf", "ag x a", "cat", "sort", "stat a", "grep -r x *.py"),
+]
+
+
+@pytest.mark.parametrize("command", SEARCHERS)
+def test_folder_is_read_that_no_operand_names(command: str) -> None:
+    assert "." in classify_shell(command).reads
+    assert "sub/." in classify_shell(f"cd sub && {command}").reads
+
+
+@pytest.mark.parametrize("command", NAMING_A_FILE)
+def test_folder_is_not_read_where_a_file_is_named(command: str) -> None:
+    assert "." not in classify_shell(command).reads
 
 
 def test_paths_and_hosts() -> None:

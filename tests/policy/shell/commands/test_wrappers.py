@@ -132,7 +132,7 @@ PATHS_AND_HOSTS: list[PathsAndHosts] = [
     ("find a -name b", ("a",), (), ()),
     ("find $x", ("$x",), (), ()),
     ('find "$x" -name a', ("$x",), (), ()),
-    ("find a -delete", ("a",), (), ()),
+    ("find a -delete", ("a",), ("a",), ()),
     ("find a -exec ls {} \\;", ("a",), (), ()),
     ("find a -exec ls {} + -name b", ("a",), (), ()),
     ("find a -execdir ls {} \\;", ("a",), (), ()),
