@@ -182,6 +182,43 @@ def test_destroying_without_a_name_has_no_shape() -> None:
     assert list(remember_scopes(prepare(Facts(writes=("a",), unresolved=("$x",))))) == ["call"]
 
 
+@pytest.mark.parametrize("scope", ["shape", "tool"])
+def test_a_grant_is_for_the_tool_that_was_shown_where_it_runs(scope: Any) -> None:
+    grants = Grants()
+    shown = prepare(WRITES)
+    assert grants.add(scope, shown) is not None
+    assert grants.find(prepare(WRITES)) is not None
+    elsewhere = dataclasses.replace(shown, facts=dataclasses.replace(shown.facts, runs_in="sandbox"))
+    assert grants.find(elsewhere) is None
+    later = dataclasses.replace(shown, facts=dataclasses.replace(shown.facts, background=True))
+    assert grants.find(later) is None
+    another = dataclasses.replace(shown, tool=MockTool("mock", description="Another tool of that name."))
+    assert grants.find(another) is None
+
+
+def test_a_grant_for_the_background_covers_the_foreground() -> None:
+    grants = Grants()
+    shown = prepare(dataclasses.replace(WRITES, background=True))
+    assert grants.add("shape", shown) is not None
+    assert grants.find(prepare(WRITES)) is not None
+
+
+@pytest.mark.parametrize(
+    ("shown", "other"),
+    [
+        ("git branch n", "git branch -C x n"),
+        ("git branch n", "git branch -f n"),
+        ("git tag n", "git tag -f n"),
+        ("git commit -m x", "git commit --amend -m x"),
+        ("git push origin x", "git push --mirror origin"),
+    ],
+)
+def test_options_of_git_are_part_of_the_shape(shown: str, other: str) -> None:
+    grants = granted("shape", Facts(commands=(shown,)))
+    assert grants.find(prepare(Facts(commands=(shown,)))) is not None
+    assert grants.find(prepare(Facts(commands=(other,)))) is None
+
+
 def test_a_scope_that_was_not_offered_is_not_remembered() -> None:
     grants = Grants()
     assert grants.add("tool", prepare(Facts(certain=False))) is None

@@ -1001,3 +1001,11 @@ def test_glob_that_takes_long_to_translate_is_refused(make: Callable[[str], Rule
     make("[a" * 500)
     with pytest.raises(ValueError, match="has 1,002 characters, '\\[a"):
         make("[a" * 501)
+
+
+@pytest.mark.parametrize("path", ["/data/x", "//data/x", "///data/x", "//data//./y/../x", "/../data/x"])
+def test_a_path_has_one_form_however_it_is_spelled(path: str) -> None:
+    assert normalize_path(path) == "/data/x"
+    rule = Rule(when={"paths": "/data/*"}, decision=Decision.DENY)
+    call, facts = parse_example({"command": f"cat {path}"}, "sandbox_bash")
+    assert Policy(mode="auto", rules=[rule]).check(call, facts).decision is Decision.DENY

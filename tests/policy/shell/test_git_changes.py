@@ -157,7 +157,7 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_git_changes_is_said_to_be_written(command: str, original: Path, tmp_path: Path) -> None:
+def test_files_that_git_changes_are_said_to_be_written(command: str, original: Path, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     subprocess.run(["cp", "-a", original, folder], check=True)
     git = folder / "w" / ".git"
@@ -192,7 +192,7 @@ def test_most_of_these_change_something(original: Path, tmp_path: Path) -> None:
         *("stash list", "stash drop", "stash show", "switch -c x", "checkout -b x", "read-tree x", "gc"),
     ],
 )
-def test_what_keeps_all_files_writes_none(command: str) -> None:
+def test_subcommand_that_keeps_all_files_writes_none(command: str) -> None:
     words = [literal(word) for word in command.split()]
     assert changed_files(words[0].text or "", words).writes == ()
 
