@@ -37,8 +37,8 @@ class State:
     Attributes:
         mode: Kind and permissions, as `stat` has them.
         owner: User and group.
-        link: Where it leads; empty for what is no link.
-        digest: Of its content; empty for what is no file, or cannot be read.
+        link: Where it leads; empty for what is not a link.
+        digest: Of its content; empty for what is not a file, or cannot be read.
     """
 
     mode: int = 0
@@ -166,7 +166,7 @@ class Watched:
         files: Looked at after each test; not even their times may change.
         folders: Likewise, with all that is below them.
         checkout: The root of a git checkout, whose tracked files are looked at after each module of tests,
-            with any new ones in its packages; None for none. Where it is no checkout, nothing is looked at.
+            with any new ones in its packages; None for none. Outside of a checkout nothing is looked at.
     """
 
     files: tuple[Path, ...] = ()
@@ -209,7 +209,7 @@ def usual(environ: Mapping[str, str]) -> Watched:
 
 
 def tracked(checkout: Path) -> tuple[str, ...]:
-    """Every file that git tracks there; none where this is no checkout.
+    """Every file that git tracks there; none where this is not a checkout.
 
     Raises:
         pytest.UsageError: It is a checkout, but git lists nothing, so that nothing would be watched.

@@ -43,6 +43,12 @@ REQUIRED = 0.85
 _UNUSED_PLUGINS = ("anyio", "langsmith_plugin", "nbval", "xdist", "xdist.looponfail")
 """Plugins that no own test of these modules needs, and whose import takes longer than most of the tests."""
 
+_CHECKPOINTS = sorted(
+    f"workspace/checkpoints/{path.stem}"
+    for path in (PROJECT / "aisotools" / "workspace" / "checkpoints").glob("*.py")
+    if path.stem != "__init__"
+)
+
 MODULES = (
     "policy/rules",
     "policy/grants",
@@ -53,22 +59,7 @@ MODULES = (
     "session/guards",
     "session/protection",
     "sandbox/host/scheduler",
-    "workspace/checkpoints/authorship",
-    "workspace/checkpoints/contents",
-    "workspace/checkpoints/folder_state",
-    "workspace/checkpoints/moves",
-    "workspace/checkpoints/plan",
-    "workspace/checkpoints/recovery",
-    "workspace/checkpoints/removal",
-    "workspace/checkpoints/restore",
-    "workspace/checkpoints/scan",
-    "workspace/checkpoints/staging",
-    "workspace/checkpoints/steps",
-    "workspace/checkpoints/store",
-    "workspace/checkpoints/timeline",
-    "workspace/checkpoints/transactions",
-    "workspace/checkpoints/tree",
-    "workspace/checkpoints/trees",
+    *_CHECKPOINTS,
     "agent/loop",
 )
 """The modules that decide; each is tried against `tests/<folder>/test_<module>*.py`."""

@@ -262,7 +262,7 @@ def test_every_dotted_name_of_the_package_exists(text: str) -> None:
     names = set(re.findall(r"`(aisotools(?:\.\w+)+)", text)) - {"aisotools.toml"}
     assert names
     for name in sorted(names):
-        assert pydoc.locate(name) is not None, f"{name} is no module or member"
+        assert pydoc.locate(name) is not None, f"{name} is not a module or member"
 
 
 def test_every_path_in_contributing_exists() -> None:

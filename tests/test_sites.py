@@ -92,7 +92,7 @@ FORK = "os.fork()"
         (
             f"def f():\n    {FORK}  # noqa: S999 - the parent may have ended",
             False,
-        ),  # an exemption is no comment
+        ),  # an exemption is not a comment
         (f"def f():\n    {FORK}  # fork", False),
         (f'def f():\n    """Fork when the parent has ended."""\n    {FORK}', False),
         (f"x = 1\n{FORK}", False),

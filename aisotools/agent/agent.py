@@ -20,7 +20,7 @@ from pydantic_core import to_json
 
 from aisotools.agent import loop
 from aisotools.agent.budgets import Budgets
-from aisotools.agent.loop import ConversationState, End, Rules
+from aisotools.agent.loop import ConversationState, End, RunSettings
 from aisotools.agent.run import (
     AgentRun,
     Chooser,
@@ -259,7 +259,7 @@ class Agent:
         driver.record(
             AgentStarted, model=self.model.name, instructions=self.instructions, parent_id=parent_id
         )
-        return await driver.drive(loop.begin(self._state, driver.rules, message))
+        return await driver.drive(loop.begin(self._state, driver.settings, message))
 
     def _finish(self, driver: Driver, end: End, before: int) -> RunResult:
         """Keep the conversation as the run left it, record the end, and return the result."""
@@ -372,11 +372,11 @@ class Agent:
         if self._driver is not None or scheduled:
             raise UsageError(f"A run of this agent is under way; it can be {what} when that is over.")
 
-    def _rules(self) -> Rules:
+    def _rules(self) -> RunSettings:
         model_window = self.model.context_tokens if isinstance(self.model, SupportsContextWindow) else None
         window = self.budgets.context_tokens or model_window
         tools = to_json([tool.parameters for tool in self.definitions()], serialize_unknown=True)
-        return Rules(
+        return RunSettings(
             agent_id=self.agent_id,
             budgets=self.budgets,
             window_tokens=window,

@@ -1,6 +1,6 @@
 """The agent's loop as a state machine without I/O: state and event in, new state and next action out.
 
-    begin -> Ask -> receive_answer -> MakeCalls -> receive_results -> Ask -> ... -> End
+    begin -> AskModel -> receive_answer -> MakeCalls -> receive_results -> AskModel -> ... -> End
 
 Every function returns a `Transition`: the new state, and the one action that the driver (`agent.run`) carries
 out next and reports back through the function named in the action's docstring. Nothing here awaits or reads a
@@ -56,7 +56,7 @@ _EXCERPT_CHARS = 120  # of a trimmed result, so that the model can tell what it 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class RunSettings:
     """What does not change during a run.
 
     Attributes:
@@ -111,7 +111,7 @@ class ConversationState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class AskModel:
     """Send `messages` to the model, then `receive_answer` or `abort`.
 
     Attributes:
@@ -153,13 +153,13 @@ class Transition:
     """The state after an event, and the driver's next action."""
 
     state: ConversationState
-    action: Ask | MakeCalls | Choose | End
+    action: AskModel | MakeCalls | Choose | End
 
 
 # ---- events
 
 
-def begin(state: ConversationState, rules: Rules, prompt: UserMessage | None) -> Transition:
+def begin(state: ConversationState, settings: RunSettings, prompt: UserMessage | None) -> Transition:
     """Start a run with `prompt`, or without one go on from the end of the conversation."""
     fresh = with_changes(
         state, steps=0, calls=0, usage=Usage(requests=0), failures={}, pending=(), results={}
@@ -168,17 +168,17 @@ def begin(state: ConversationState, rules: Rules, prompt: UserMessage | None) ->
         fresh = _append(fresh, prompt)
     if not fresh.messages or isinstance(fresh.messages[-1], AssistantMessage):
         return Transition(fresh, End("failed", "there is nothing to answer; give a prompt"))
-    return _ask(fresh, rules)
+    return _ask(fresh, settings)
 
 
-def receive_answer(state: ConversationState, rules: Rules, answer: ModelResponse) -> Transition:
+def receive_answer(state: ConversationState, settings: RunSettings, answer: ModelResponse) -> Transition:
     """Go on after the model's answer: make its calls, let a person choose, or end."""
-    message, call_count = _assign_ids(answer.message, rules.agent_id, state.call_count)
+    message, call_count = _assign_ids(answer.message, settings.agent_id, state.call_count)
     state = with_changes(
         _append(state, message),
         call_count=call_count,
         usage=state.usage + answer.usage,
-        tokens_per_char=_corrected_ratio(state, rules, answer.usage),
+        tokens_per_char=_corrected_ratio(state, settings, answer.usage),
     )
     if message.reason == "unknown":
         reason = f"the model ended its answer for an unknown reason ({answer.detail or 'none given'})"
@@ -187,22 +187,24 @@ def receive_answer(state: ConversationState, rules: Rules, answer: ModelResponse
         reason = f"the provider withheld the answer ({answer.detail or 'no reason given'})"
         return _end(state, message.calls, "filtered", reason)
     if message.calls:
-        return _admit_calls(state, rules, message.calls)
+        return _admit_calls(state, settings, message.calls)
     if answer.options:
         return Transition(state, Choose(answer.options, message.text or "Which of these calls is meant?"))
     return Transition(state, _end_of_answer(message))
 
 
-def receive_choice(state: ConversationState, rules: Rules, choice: CallPart | str | None) -> Transition:
+def receive_choice(
+    state: ConversationState, settings: RunSettings, choice: CallPart | str | None
+) -> Transition:
     """Go on after a person picked a call, wrote to the model instead (text), or did neither (None)."""
     if choice is None:
         return Transition(state, End("undecided", "the model could not choose, and nobody chose for it"))
     if isinstance(choice, str):
-        return _ask(_append(state, UserMessage(choice)), rules)
+        return _ask(_append(state, UserMessage(choice)), settings)
     # The pick becomes part of the answer that proposed it, which is the last message.
     last = state.messages[-1]
     assert isinstance(last, AssistantMessage)
-    call = with_changes(choice, id=f"{rules.agent_id}-{state.call_count + 1}")
+    call = with_changes(choice, id=f"{settings.agent_id}-{state.call_count + 1}")
     message = with_changes(last, parts=(*last.parts, call), reason="calls")
     state = with_changes(
         state,
@@ -210,13 +212,15 @@ def receive_choice(state: ConversationState, rules: Rules, choice: CallPart | st
         chars=state.chars + message_chars(message) - message_chars(last),
         call_count=state.call_count + 1,
     )
-    return _admit_calls(state, rules, (call,))
+    return _admit_calls(state, settings, (call,))
 
 
-def receive_results(state: ConversationState, rules: Rules, results: Sequence[ToolMessage]) -> Transition:
+def receive_results(
+    state: ConversationState, settings: RunSettings, results: Sequence[ToolMessage]
+) -> Transition:
     """Go on after the calls of `MakeCalls`; `results` holds one for each, in any order."""
-    state, loop = _append_results(state, rules, {result.call_id: result for result in results})
-    return Transition(state, End("loop", loop)) if loop else _ask(state, rules)
+    state, loop = _append_results(state, settings, {result.call_id: result for result in results})
+    return Transition(state, End("loop", loop)) if loop else _ask(state, settings)
 
 
 def abort(
@@ -346,23 +350,25 @@ def _excerpt(message: ToolMessage) -> ToolMessage:
     return with_changes(message, content=content, images=(), trimmed_chars=trimmed_chars)
 
 
-def _estimated_tokens(state: ConversationState, rules: Rules) -> int:
-    return int((state.chars + rules.overhead_chars) * state.tokens_per_char)
+def _estimated_tokens(state: ConversationState, settings: RunSettings) -> int:
+    return int((state.chars + settings.overhead_chars) * state.tokens_per_char)
 
 
-def _fit_window(state: ConversationState, rules: Rules) -> tuple[ConversationState, tuple[str, ...], int]:
+def _fit_window(
+    state: ConversationState, settings: RunSettings
+) -> tuple[ConversationState, tuple[str, ...], int]:
     """Return the state trimmed to the window, the ids of trimmed results, and the freed characters."""
-    window = rules.window_tokens
-    if window is None or _estimated_tokens(state, rules) <= window * TRIM_ABOVE:
+    window = settings.window_tokens
+    if window is None or _estimated_tokens(state, settings) <= window * TRIM_ABOVE:
         return state, (), 0
-    result = trim(state.messages, window * TRIM_TO / state.tokens_per_char - rules.overhead_chars)
+    result = trim(state.messages, window * TRIM_TO / state.tokens_per_char - settings.overhead_chars)
     state = with_changes(state, messages=result.messages, chars=sum(map(message_chars, result.messages)))
     return state, result.call_ids, result.chars
 
 
-def _corrected_ratio(state: ConversationState, rules: Rules, usage: Usage) -> float:
+def _corrected_ratio(state: ConversationState, settings: RunSettings, usage: Usage) -> float:
     """Return the tokens per character of the last request, by the provider's count; else the old value."""
-    sent = state.chars + rules.overhead_chars
+    sent = state.chars + settings.overhead_chars
     if usage.input_tokens <= 0 or sent < 1_000:
         return state.tokens_per_char  # not counted, or so short that fixed overhead of the provider dominates
     # A provider that counts cached or hidden tokens can be far off; stay within what text can be.
@@ -378,18 +384,18 @@ def _append(state: ConversationState, message: Message) -> ConversationState:
     )
 
 
-def _ask(state: ConversationState, rules: Rules) -> Transition:
+def _ask(state: ConversationState, settings: RunSettings) -> Transition:
     """Make the next request, if the budgets and the model's window allow one."""
-    exhausted = rules.budgets.spent(steps=state.steps, usage=state.usage)
+    exhausted = settings.budgets.spent(steps=state.steps, usage=state.usage)
     if exhausted:
         return Transition(state, End("budget", exhausted))
-    state, trimmed, chars = _fit_window(state, rules)
-    tokens = _estimated_tokens(state, rules)
-    if rules.window_tokens is not None and tokens > rules.window_tokens:
-        reason = f"about {tokens} tokens do not fit the {rules.window_tokens} that the model reads"
+    state, trimmed, chars = _fit_window(state, settings)
+    tokens = _estimated_tokens(state, settings)
+    if settings.window_tokens is not None and tokens > settings.window_tokens:
+        reason = f"about {tokens} tokens do not fit the {settings.window_tokens} that the model reads"
         return Transition(state, End("context", reason))
     state = with_changes(state, marks=(*state.marks, len(state.messages)), steps=state.steps + 1)
-    return Transition(state, Ask(messages=state.messages, trimmed=trimmed, trimmed_chars=chars))
+    return Transition(state, AskModel(messages=state.messages, trimmed=trimmed, trimmed_chars=chars))
 
 
 def _assign_ids(message: AssistantMessage, prefix: str, call_count: int) -> tuple[AssistantMessage, int]:
@@ -417,14 +423,14 @@ def _end_of_answer(message: AssistantMessage) -> End:
     return End("answered")
 
 
-def _admit_calls(state: ConversationState, rules: Rules, calls: Sequence[CallPart]) -> Transition:
+def _admit_calls(state: ConversationState, settings: RunSettings, calls: Sequence[CallPart]) -> Transition:
     """Make the calls that may be made; refuse the others with a result that says why."""
-    budget = rules.budgets.calls
+    budget = settings.budgets.calls
     remaining = None if budget is None else budget - state.calls
     refused: dict[str, ToolMessage] = {}
     admitted: list[CallPart] = []
     for number, call in enumerate(calls):
-        refusal = _refusal(call, number, rules)
+        refusal = _refusal(call, number, settings)
         if not refusal and remaining is not None and len(admitted) >= remaining:
             refusal = f"{call.name} was not run: the budget of {budget} calls is used up."
         if refusal:
@@ -436,23 +442,23 @@ def _admit_calls(state: ConversationState, rules: Rules, calls: Sequence[CallPar
         return Transition(state, MakeCalls(tuple(admitted)))
     if remaining is not None and remaining <= 0:
         return _end(state, (), "budget", f"the budget of {budget} calls is used up")
-    return receive_results(state, rules, ())
+    return receive_results(state, settings, ())
 
 
-def _refusal(call: CallPart, number: int, rules: Rules) -> str:
+def _refusal(call: CallPart, number: int, settings: RunSettings) -> str:
     """Return why a call is not made; empty if it may be."""
     if call.flaw:
         return f"{call.name} was not run: {call.flaw} Send the call again with valid arguments."
     if number >= MAX_CALLS_PER_ANSWER:
         return f"{call.name} was not run: at most {MAX_CALLS_PER_ANSWER} calls at once. Send it again."
-    if rules.offered is not None and call.name not in rules.offered:
-        known = ", ".join(sorted(rules.offered)) or "none"
+    if settings.offered is not None and call.name not in settings.offered:
+        known = ", ".join(sorted(settings.offered)) or "none"
         return f"{call.name} was not run: it is not one of your tools. They are: {known}."
     return ""
 
 
 def _append_results(
-    state: ConversationState, rules: Rules, results: Mapping[str, ToolMessage]
+    state: ConversationState, settings: RunSettings, results: Mapping[str, ToolMessage]
 ) -> tuple[ConversationState, str]:
     """Return the state with a message for each pending call, and why the run goes in circles, if it does.
 
@@ -469,7 +475,7 @@ def _append_results(
             key = to_json([call.name, call.arguments, call.flaw], serialize_unknown=True).decode()
             times = failures.get(key, 0) + 1
             failures[key] = times
-            if times >= rules.budgets.same_failures:
+            if times >= settings.budgets.same_failures:
                 loop = f"the same call of {call.name} failed {times} times in a row"
             elif times > 1:
                 note = f"[This very call has now failed {times} times. Do something else.]"

@@ -21,12 +21,12 @@ from aisotools.agent import loop
 from aisotools.agent.budgets import RunClock
 from aisotools.agent.loop import (
     MIN_TRIMMED_CHARS,
-    Ask,
+    AskModel,
     Choose,
     ConversationState,
     End,
     MakeCalls,
-    Rules,
+    RunSettings,
     Transition,
 )
 from aisotools.core.concurrency import LoopTicker
@@ -332,16 +332,18 @@ class Driver:
 
     Attributes:
         state: The conversation; consistent whenever `drive` has returned or raised.
-        rules: What does not change during the run.
+        settings: What does not change during the run.
         clock: The time the run took.
         options: The calls that the model proposed when it last could not choose.
     """
 
-    def __init__(self, dependencies: DriverDependencies, state: ConversationState, rules: Rules) -> None:
+    def __init__(
+        self, dependencies: DriverDependencies, state: ConversationState, settings: RunSettings
+    ) -> None:
         self._deps = dependencies
         self.state = state
-        self.rules = rules
-        self.clock = RunClock(rules.budgets)
+        self.settings = settings
+        self.clock = RunClock(settings.budgets)
         self.options: tuple[CallPart, ...] = ()
         self._turn_id = ""
         self._request_started_s = 0.0
@@ -379,14 +381,14 @@ class Driver:
             spent = self.clock.spent() if isinstance(error, TimeoutError) else ""
             if spent:
                 return self._abort(End("budget", spent))
-            _log.exception("The run of %s failed", self.rules.agent_id)
+            _log.exception("The run of %s failed", self.settings.agent_id)
             return self._abort(End("failed", f"{type(error).__name__}: {error}"))
         finally:
             unsubscribe()
 
     def record(self, kind: type[AgentEvent], **fields: Any) -> None:
         """Record an event of this run in the session."""
-        self._deps.session.record(kind, agent_id=self.rules.agent_id, step=self.state.step, **fields)
+        self._deps.session.record(kind, agent_id=self.settings.agent_id, step=self.state.step, **fields)
 
     def spend(self, usage: Usage) -> None:
         """Count what another agent used up on behalf of this run."""
@@ -401,7 +403,7 @@ class Driver:
         if isinstance(event, CallFinished):
             # Cancelled in the middle of a batch: `call_many` never returns, but some of its calls have
             # finished. Their results belong into the conversation, because their effects have happened.
-            if event.call_id.startswith(f"{self.rules.agent_id}-"):
+            if event.call_id.startswith(f"{self.settings.agent_id}-"):
                 self._results[event.call_id] = self._tool_message(event.call_id, event.name, event.result)
         elif isinstance(event, ApprovalAsked) and event.request.call.agent_id in self._deps.agent_ids:
             self._open_questions.add(event.request.id)
@@ -410,11 +412,11 @@ class Driver:
             self._open_questions.discard(event.request_id)
             self.clock.resume()
 
-    async def _carry_out(self, action: Ask | MakeCalls | Choose) -> Transition:
+    async def _carry_out(self, action: AskModel | MakeCalls | Choose) -> Transition:
         self._results.clear()
         async with self.clock.limited():
             match action:
-                case Ask():
+                case AskModel():
                     return await self._ask(action)
                 case MakeCalls(calls):
                     return await self._make_calls(calls)
@@ -424,7 +426,7 @@ class Driver:
 
     # ---- the model
 
-    async def _ask(self, action: Ask) -> Transition:
+    async def _ask(self, action: AskModel) -> Transition:
         if action.trimmed:
             self.record(ContextTrimmed, call_ids=action.trimmed, chars=action.trimmed_chars)
         tools = self._deps.definitions()
@@ -439,7 +441,7 @@ class Driver:
                 self.state = loop.replace_messages(self.state, choice.messages, asking=True)
                 messages = self.state.messages
                 self.record(ConversationEdited, messages=messages)
-        self._turn_id = f"{self.rules.agent_id}-t{uuid.uuid4().hex[:8]}"
+        self._turn_id = f"{self.settings.agent_id}-t{uuid.uuid4().hex[:8]}"
         self._request_started_s = time.monotonic()
         new = since_last_answer(messages)
         self.record(ModelRequested, turn_id=self._turn_id, new=new, digest=conversation_digest(new))
@@ -449,7 +451,7 @@ class Driver:
         else:
             answer = await self._answer_with_retries(tools)
         self._usage = answer.usage
-        transition = loop.receive_answer(self.state, self.rules, answer)
+        transition = loop.receive_answer(self.state, self.settings, answer)
         if not isinstance(transition.action, Choose):
             self._record_answer(transition.state)
         return transition
@@ -467,7 +469,7 @@ class Driver:
 
     async def _answer_with_retries(self, tools: Sequence[ToolDefinition]) -> ModelResponse:
         """Ask the model, again after errors that are worth it, as often as the budgets allow."""
-        budgets = self.rules.budgets
+        budgets = self.settings.budgets
         failures = 0
         with self._ticker:
             while True:
@@ -495,7 +497,7 @@ class Driver:
                 reader.add(event)
                 self._deps.on_event(
                     ModelStreamed(
-                        time_s=time.time(), agent_id=self.rules.agent_id, step=self.state.step, event=event
+                        time_s=time.time(), agent_id=self.settings.agent_id, step=self.state.step, event=event
                     )
                 )
                 if reader.done:
@@ -515,7 +517,7 @@ class Driver:
         stepper = self._deps.stepper
         if stepper is None:
             results = await self._call_through_gate(calls)
-            return loop.receive_results(self.state, self.rules, results)
+            return loop.receive_results(self.state, self.settings, results)
         results = []
         for call in calls:
             choice = await self._pause(stepper, BeforeCall(step=self.state.step, call=call))
@@ -535,7 +537,7 @@ class Driver:
                     self.record(ConversationEdited, messages=self.state.messages)
                 results += await self._call_through_gate([edited])
             self._results.update((result.call_id, result) for result in results)
-        return loop.receive_results(self.state, self.rules, results)
+        return loop.receive_results(self.state, self.settings, results)
 
     async def _call_through_gate(self, calls: Sequence[CallPart]) -> list[ToolMessage]:
         tool_calls = [
@@ -544,7 +546,7 @@ class Driver:
                 call.name,
                 call.arguments,
                 origin="model",
-                agent_id=self.rules.agent_id,
+                agent_id=self.settings.agent_id,
                 turn_id=self._turn_id,
             )
             for call in calls
@@ -581,7 +583,7 @@ class Driver:
             return ""
         if result.truncation is not None and result.truncation.ref:
             return result.truncation.ref
-        if self.rules.window_tokens is None or len(result.content) < MIN_TRIMMED_CHARS:
+        if self.settings.window_tokens is None or len(result.content) < MIN_TRIMMED_CHARS:
             return ""
         return session.keep_result(result.content, tool=name, call_id=call_id)
 
@@ -594,7 +596,7 @@ class Driver:
             if self._deps.chooser is not None:
                 with self._ticker, self.clock.waiting_for_person():
                     choice = await self._deps.chooser.choose(question, options)
-            transition = loop.receive_choice(self.state, self.rules, choice)
+            transition = loop.receive_choice(self.state, self.settings, choice)
         finally:
             # The answer is recorded even if choosing was cancelled: the model gave it.
             self._record_answer(self.state if transition is None else transition.state)

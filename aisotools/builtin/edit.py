@@ -116,7 +116,7 @@ def _apply_to_lines(path: str, body: str, edit: Replacement, which: str) -> tupl
     old_lines = [line.rstrip() for line in edit.old.split("\n")]
     new_lines = edit.new.split("\n")
     if len(old_lines) > 1 and not old_lines[-1]:
-        # A final line feed ends the last line; it is no empty line of its own.
+        # A final line feed ends the last line; it is not an empty line of its own.
         old_lines.pop()
         if not new_lines[-1]:
             new_lines.pop()

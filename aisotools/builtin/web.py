@@ -351,7 +351,7 @@ class Fetcher:
         except httpcore2.ProtocolError as error:
             # The message may quote what the server sent.
             marked = mark_untrusted(str(error)[:_MAX_ERROR_CHARS], f"answer of {target.host}")
-            raise ToolError(f"{target.url} could not be fetched: its answer is no HTTP.\n{marked}") from None
+            raise ToolError(f"{target.url} could not be fetched: its answer is not HTTP.\n{marked}") from None
         except (httpcore2.NetworkError, httpcore2.TimeoutException, OSError) as error:
             reason = str(error) or type(error).__name__
             raise ToolError(f"{target.url} could not be fetched: {reason[:_MAX_ERROR_CHARS]}.") from None

@@ -356,7 +356,7 @@ class RunOnce:
     """
 
     def __init__(self, *, resumes: bool = False) -> None:
-        """Have nothing begun.
+        """Create it without having started any work.
 
         Args:
             resumes: Whether the work may be begun again where it was left.
@@ -464,7 +464,7 @@ class LoopActivity:
     """
 
     def __init__(self) -> None:
-        """Have nothing begun."""
+        """Create it without having started any work."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._count = 0
         self._end = concurrent.futures.Future[None]()
@@ -604,7 +604,7 @@ class _GcPause(AbstractContextManager[None]):
     """The blocks that pause garbage collection; entering one takes a third of what a generator takes."""
 
     # Race: threads may come here at the same time. Each of these steps is one step of the interpreter; what
-    # can happen in between is that collection goes on while one of them would rather have it paused.
+    # can happen in between is that collection stays enabled although one of them wants it paused.
     def __enter__(self) -> None:
         _pauses.append(None)
         if gc.isenabled():

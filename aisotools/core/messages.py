@@ -335,7 +335,7 @@ def message_from_json(value: Json) -> Message:
         return cast("Message", _adapter().validate_python(value))
     except ValueError as error:
         problem = " ".join(str(error).split())
-        raise UsageError(f"This is no message of a conversation: {problem[:300]}") from error
+        raise UsageError(f"This is not a message of a conversation: {problem[:300]}") from error
 
 
 def conversation_digest(messages: Sequence[Message]) -> str:
@@ -445,7 +445,7 @@ class AnswerReader:
                 pass
             case _:
                 raise ModelError(
-                    f"{self._model} sent {type(event).__name__}, which is no event of an answer."
+                    f"{self._model} sent {type(event).__name__}, which is not an event of an answer."
                 )
 
     def _delta(self, kind: type[TextPart | ThinkingPart], text: str) -> None:
@@ -515,7 +515,7 @@ def _opaque_json(opaque: Mapping[str, Json]) -> Mapping[str, Json]:
 
 
 def call_from_text(call_id: str, name: str, arguments: str) -> CallPart:
-    """Return a call with arguments parsed from JSON text. Text that is no JSON object is a flaw."""
+    """Return a call with arguments parsed from JSON text. Text that is not a JSON object is a flaw."""
     from pydantic_core import from_json
 
     try:

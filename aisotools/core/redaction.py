@@ -64,7 +64,8 @@ _TOO_DEEP = "[nested too deeply to be looked at]"
 _SIGNS = tuple(dict.fromkeys(map(str.lower, (*NAME_SIGNS, *FOREIGN_SIGNS, *DIGITS_SIGNS, *COMMAND_SIGNS))))
 _TOKEN_SIGNS = re.compile(TOKEN_SIGNS)
 
-# Capitals and blanks count as limits of words in a name, and `value` belongs to what `name` says.
+# A name with capitals or blanks is split into words, and a member `value` is named by the member `name`
+# beside it: neither can be decided by this pattern.
 _PLAIN_NAME = re.compile(r"(?!value$)[a-z_]{1,64}")
 _MOST_PLAIN_BITS = 64
 
@@ -602,7 +603,7 @@ def _names_secret(name: str) -> bool:
 
 
 def _is_odd(value: object) -> bool:
-    """Return whether a value is a text that is no word, as names and types beside a secret are."""
+    """Return whether a value is a text that is not a word, as names and types beside a secret are."""
     return isinstance(value, str) and (looks_mixed(value) or looks_random(value))
 
 

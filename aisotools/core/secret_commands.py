@@ -182,7 +182,7 @@ def find_in_words(words: Sequence[str]) -> Iterator[tuple[int, int, int]]:
     """Yield passwords among the words of a command line: the index of the word, and where in it.
 
     A password that some programs take only behind their flag, in the same word, counts in the next one as
-    well if it is no word of a language.
+    well if it is not a word of a language.
     """
     if _PROGRAM_WORDS.isdisjoint(word.rpartition("/")[2] for word in words):
         return

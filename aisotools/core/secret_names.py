@@ -473,7 +473,7 @@ def _is_quoted_secret(value: str, strength: Strength) -> bool:
 
 
 def looks_mixed(value: str) -> bool:
-    """Return whether a value is no word: letters beside digits or signs, or very long."""
+    """Return whether a value is not a word: letters beside digits or signs, or very long."""
     value = value[:MOST_JUDGED_CHARS]
     if len(value) < 6 or is_placeholder(value) or _CODE.match(value) or _DOTTED.fullmatch(value):
         return False

@@ -45,7 +45,7 @@ class SecretColumns:
     """The columns of the table that the lines just seen belong to, if they belong to one."""
 
     def __init__(self) -> None:
-        """Start outside of a table."""
+        """Begin before the first line of a text."""
         self._delimiter = ""
         self._names: tuple[str, ...] = ()
 
@@ -68,7 +68,7 @@ class SecretColumns:
                 yield Secret(start, start + len(value), purpose_of(name))
 
     def advance(self, line: str) -> None:
-        """Go past a line: a header begins a table, and what is no row ends it."""
+        """Go past a line: a header begins a table, and what is not a row ends it."""
         if self._names and len(self._names) > 1:
             count = len(_CELLS[self._delimiter].findall(line[:_MOST_CHARS]))
             if count - len(self._names) in (0, 1):
@@ -97,7 +97,7 @@ def _has_column_sign(text: str) -> bool:
 
 
 def _header_of(line: str) -> tuple[str, tuple[str, ...]]:
-    """Return the delimiter and the names of a header; empty ones if the line is none with a secret."""
+    """Return the delimiter and the names of a header that names a secret; empty ones for another line."""
     head = line[: _MOST_CHARS + 1]
     if len(head) > _MOST_CHARS or not _has_column_sign(head):
         return "", ()

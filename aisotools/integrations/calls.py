@@ -209,7 +209,7 @@ def find_effect(name: str, effect: Effect | str | None, metadata: object) -> Eff
     hint: adapters put into metadata what a server says of its tools, and no server can send a member.
 
     Raises:
-        UsageError: If `effect` is no effect.
+        UsageError: If `effect` is not an effect.
     """
     if effect is not None:
         try:
@@ -217,14 +217,14 @@ def find_effect(name: str, effect: Effect | str | None, metadata: object) -> Eff
         except ValueError:
             known = ", ".join(known.value for known in Effect)
             raise UsageError(
-                f"Tool {name}: effect={short_repr(effect)} is no effect. Use one of {known}."
+                f"Tool {name}: effect={short_repr(effect)} is not an effect. Use one of {known}."
             ) from None
     found: object = metadata.get(EFFECT_KEY) if isinstance(metadata, Mapping) else None
     return found if type(found) is Effect else None
 
 
 def find_hints(metadata: object) -> tuple[str, ...]:
-    """Return what the metadata of another framework's tool says of its effect that is no declaration."""
+    """Return what the metadata of another framework's tool says of its effect that is not a declaration."""
     if not isinstance(metadata, Mapping):
         return ()
     return tuple(

@@ -156,7 +156,7 @@ class LangChainTool:
                 Without a declaration every call needs approval, in mode `auto` too.
 
         Raises:
-            UsageError: If `tool` is no LangChain tool, or `effect` no effect.
+            UsageError: If `tool` is not a LangChain tool, or `effect` is not an effect.
         """
         if not isinstance(tool, BaseTool):
             raise UsageError(

@@ -148,7 +148,7 @@ class PydanticAITool:
             deps: Value of `ctx.deps` in its function.
 
         Raises:
-            UsageError: If `tool` is no pydantic-ai tool, or `effect` no effect.
+            UsageError: If `tool` is not a pydantic-ai tool, or `effect` is not an effect.
         """
         if not isinstance(tool, Tool):
             raise UsageError(f"{type(tool).__name__} is not a pydantic-ai Tool. Give Tool(function).")

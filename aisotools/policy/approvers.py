@@ -216,7 +216,7 @@ async def ask_question(approver: Approver | None, question: UserQuestion) -> str
         async with asyncio.timeout(question.timeout_s):
             answer = await recipient.ask_user(question)
     except Exception:
-        return None  # a failure of the approver is no answer
+        return None  # a failure of the approver is not an answer
     return _check_answer(answer, question)
 
 

@@ -303,7 +303,7 @@ class Grants:
 
         Args:
             before: The files that the call could replace, each with its stamp of before the call.
-            after: The same files as the call has left them. What has several names is no file of its own.
+            after: The same files as the call has left them. What has several names is not a file of its own.
         """
         found, stamps_after = dict(before), dict(after)
         others = {path for path, stamp in found.items() if is_there(stamp) and self._left.get(path) != stamp}

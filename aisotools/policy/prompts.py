@@ -293,7 +293,7 @@ def describe_links(facts: Facts) -> str:
     links = [
         f"{shown_path(name)} {_LEADS_TO} {shown_path(target)}"
         for name, target in facts.links
-        # An absolute spelling of a path in the workspace is no link.
+        # An absolute spelling of a path in the workspace is not a link.
         if not (name.startswith("/") and name.endswith(f"/{target}"))
     ]
     more = [f"and {len(links) - MAX_LINKS:,} more"] if len(links) > MAX_LINKS else []

@@ -109,7 +109,7 @@ def _flaw_of(command: tuple[str, ...], lookups: TrialLookups) -> str:
     program = command[0]
     name = program_name(program)
     if not name:
-        return f"{program} is no program of the system"
+        return f"{program} is not a program of the system"
     if _runs_what_it_finds(name):
         return f"{name} runs code that it finds"
     if not lookups.find_program(program):

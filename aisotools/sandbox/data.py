@@ -311,7 +311,7 @@ def _read_npy(name: str, payload: Payload) -> Any:
     file.seek(0)
     array = np.load(file, allow_pickle=False)
     if not all(map(_has_characters, _text_parts(array))):
-        raise ValueError("its text holds what is no character")
+        raise ValueError("its text holds what is not a character")
     return array[()] if payload.form == "scalar" and array.ndim == 0 else array
 
 

@@ -282,7 +282,7 @@ class FrameReader:
         except (ValueError, RecursionError) as error:
             raise ChannelError(f"a frame's header is not JSON: {str(error)[:200]}") from None
         if not isinstance(header, dict) or type(header.get("op")) is not str:
-            raise ChannelError("a frame's header is no object with an 'op'")
+            raise ChannelError("a frame's header is not an object with an 'op'")
         sizes = header.pop("parts", [])
         if not isinstance(sizes, list) or len(sizes) > self._limits.parts:
             raise ChannelError(
@@ -330,7 +330,7 @@ def text_field(header: Mapping[str, Any], name: str) -> str:
     """
     value = header.get(name)
     if type(value) is not str:
-        raise ChannelError(f"a frame has an unknown form: its {name!r} is no text")
+        raise ChannelError(f"a frame has an unknown form: its {name!r} is not text")
     return value
 
 
@@ -342,7 +342,7 @@ def count_field(header: Mapping[str, Any], name: str) -> int:
     """
     value = header.get(name)
     if type(value) is not int or not 0 <= value < _MAX_COUNT:
-        raise ChannelError(f"a frame has an unknown form: its {name!r} is no whole number from 0 to 2**53")
+        raise ChannelError(f"a frame has an unknown form: its {name!r} is not a whole number from 0 to 2**53")
     return value
 
 

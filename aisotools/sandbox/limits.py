@@ -133,7 +133,7 @@ class Limits:
         call_timeout_s: Seconds that a call may take when neither it nor its tool says otherwise.
 
     Raises:
-        TypeError: A limit is no number.
+        TypeError: A limit is not a number.
         ValueError: A limit is too small to work with.
     """
 

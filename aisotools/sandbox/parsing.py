@@ -6,7 +6,7 @@ Threat
     What was parsed costs time once more whenever the garbage collector looks at all of it.
 Mechanism
     `parse_steps` cuts the text into parts of some kilobytes at commas, and parses each as a list or an object
-    of its own. A part that was cut elsewhere than between two items is no JSON, since it ends within a text
+    of its own. A part that was cut elsewhere than between two items is not JSON, since it ends within a text
     or lacks a bracket; so where to cut may be guessed, and a guess that fails is followed by a search that
     reads every text and bracket of the part. An item that is larger than a part is opened, and what it holds
     is cut in turn; a long text is parsed in pieces. `has_more_parts` counts first what the collector would
@@ -99,7 +99,7 @@ def has_more_parts(
 def _count_parts(data: bytes) -> Generator[None, None, tuple[int, int, int]]:
     """Count containers, commas, and containers that hold others, outside of texts.
 
-    Of what is no JSON, count those of some reading of it.
+    Of what is not JSON, count those of some reading of it.
     """
     containers = commas = empty = at = 0
     is_text = False
@@ -187,7 +187,7 @@ def parse_steps(
 
     Raises:
         TooManyKeys: If an object has more keys.
-        ValueError: If it is no JSON, or nested too deeply.
+        ValueError: If it is not JSON, or nested too deeply.
     """
     built = [] if built is None else built
     if len(data) <= STEP_BYTES or _is_plain(data):

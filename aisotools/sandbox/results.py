@@ -4,8 +4,8 @@ On the channel a result is four pieces, each with a cap of its own: the head (wh
 the call ended), the value, the MIME data and the metadata. All are JSON, except a value that is plain text.
 What exceeds its cap is left out and noted: first where it is encoded, and again where it is decoded.
 
-Threat: a result that swells when it is decoded, that is no JSON, whose metadata claims what only the host may
-say, or whose types act on a page.
+Threat: a result that swells when it is decoded, that is not JSON, whose metadata claims what only the host
+may say, or whose types act on a page.
 Mechanism: each piece is bounded by its size before it is looked at, and by depth, keys and containers while
 it is parsed, in steps (`aisotools.sandbox.parsing`). Keys of the host are taken out of what a worker sends.
 Race: none; the pieces are whole and belong to the host before they are read.
@@ -303,7 +303,7 @@ def result_steps(
     data, problem = yield from _decode(pieces[2], "data", sizes[2], limits[2])
     if problem or not isinstance(data, dict | None):
         data = None
-        notes["data_dropped"] = problem or "The data is no object."
+        notes["data_dropped"] = problem or "The data is not an object."
     elif data and len(data) > MAX_MIME_TYPES:
         notes["data_dropped"] = (
             f"The data has {len(data):,} MIME types; {MAX_MIME_TYPES} are passed on. "
@@ -315,7 +315,7 @@ def result_steps(
         metadata, problem = yield from _decode(pieces[3], "metadata", sizes[3], limits[3])
     if problem or not isinstance(metadata, dict | None):
         metadata = None
-        notes["metadata_dropped"] = problem or "The metadata is no object."
+        notes["metadata_dropped"] = problem or "The metadata is not an object."
     if metadata is not None:
         for claim in (IN_READER, RAN_READ_ONLY):
             metadata.pop(claim, None)
@@ -354,7 +354,7 @@ def _decode_head(data: bytes, size: int, max_bytes: int) -> Generator[None, None
         # What to do about a value or data that is too large is of no use here: no tool makes heads.
         raise ChannelError(f"the head of a result was refused: {as_clause(problem.partition('. ')[0][:200])}")
     if not isinstance(head, dict):
-        raise ChannelError("the head of a result is no object")
+        raise ChannelError("the head of a result is not an object")
     kind = head.setdefault("kind", "text")
     if not isinstance(head.get("content"), str) or not isinstance(kind, str) or kind not in _RESULT_KINDS:
         raise ChannelError("a result has no text, or is of an unknown kind")

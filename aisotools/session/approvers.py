@@ -213,7 +213,7 @@ async def run_blocking(function: Callable[[], _T]) -> _T:
     def work() -> None:
         value: _T | None = None
         error: BaseException | None = None
-        # An interrupt that comes too late, or a loop that has gone, is no failure to report.
+        # An interrupt that comes too late, or a loop that has gone, is not a failure to report.
         with contextlib.suppress(KeyboardInterrupt, RuntimeError):
             try:
                 value = context.run(function)

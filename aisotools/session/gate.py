@@ -109,7 +109,7 @@ class Gate:
         allowed: AllowedNames | None = None,
         retention: RetentionBudget | None = None,
     ) -> None:
-        """Use these; `approver` None means `default_approver()` at the time of each question."""
+        """Create a gate. Without an `approver`, each question goes to `default_approver()` of that moment."""
         self.registry = registry
         self.policy = policy
         self.caps = caps
@@ -279,7 +279,7 @@ class Gate:
         try:
             arguments = copy.deepcopy(call.arguments)
         except Exception:
-            arguments = call.arguments  # what cannot be copied is no JSON; validation refuses it
+            arguments = call.arguments  # what cannot be copied is not JSON; validation refuses it
         else:
             if size >= _LARGE_EVENT:
                 await self._event_log.prepare(call.id, arguments)

@@ -479,7 +479,7 @@ def _index_of(folder: Path) -> dict[str, IndexEntry]:
 
 
 def read(path: Path) -> Iterator[dict[str, Json]]:
-    """Yield the records of a ledger without checking them, up to the first line that is no JSON object.
+    """Yield the records of a ledger without checking them, up to the first line that is not a JSON object.
 
     Raises:
         LedgerError: If the file cannot be read.

@@ -192,7 +192,7 @@ def open_record_file(path: Path) -> Iterator[BinaryIO]:
     """Open a regular file for reading. Nothing else is opened, and no pipe is waited for.
 
     Raises:
-        OSError: It cannot be opened, or is no regular file; `strerror` says which.
+        OSError: It cannot be opened, or is not a regular file; `strerror` says which.
     """
     # Before it is opened, too: whoever waits to write to a pipe would go on. Race: it may be replaced then.
     mode = path.stat().st_mode

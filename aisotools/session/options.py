@@ -187,7 +187,7 @@ def check_retained_bytes(value: object) -> int:
     """Return the budget of what a session retains, in bytes.
 
     Raises:
-        TypeError: If it is no whole number.
+        TypeError: If it is not a whole number.
         ValueError: If it is too small to work with.
     """
     if type(value) is not int:

@@ -250,7 +250,7 @@ def describe_differences(shown: PreparedCall, workspace: Workspace | None) -> li
         found = shown.look_again()
     if _reach(was) != _reach(found):
         links = [f"{name} leads to {path} now" for name, path in found.links if (name, path) not in was.links]
-        links += [f"{name} is no link any more" for name, _ in was.links if name not in dict(found.links)]
+        links += [f"{name} is not a link any more" for name, _ in was.links if name not in dict(found.links)]
         paths = sorted({*found.reads, *found.writes} - {*was.reads, *was.writes})
         reach = [f"it would reach {summarize_names(paths, 5)} as well"] if paths else []
         differences += links or reach
@@ -401,7 +401,7 @@ def _diff(path: str, before: str, after: str, *, exists: bool) -> dict[str, Json
         return _note(path, "Nothing changes: the file holds this already." if exists else "An empty file.")
     for lines in (old, new):
         if lines[-1] == "":
-            lines.pop()  # what stands behind the last line end is no line
+            lines.pop()  # what stands behind the last line end is not a line
     if not exists:
         lines = list(map("+".__add__, new))
     else:

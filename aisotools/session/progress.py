@@ -8,7 +8,7 @@ Mechanism
 Race window
     None.
 When it fails
-    A line that cannot be read is no bar.
+    A line that cannot be read is not a bar.
 """
 
 from __future__ import annotations

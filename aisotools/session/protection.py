@@ -9,7 +9,7 @@ that an earlier call left running. A change made while nothing in the sandbox ra
 accepted. Any other change is put back, and the next call is refused once with the reason. Whether something
 ran is told by the context switches of each thread of the sandbox (`Activity`). A thread of this process
 compares them `WATCH_S` after the last time, which takes about 0.1 ms, and looks at the files only if they
-differ. It is no task of the session's loop: that stands still while a cell of a notebook computes. What it
+differ. It is not a task of the session's loop: that stands still while a cell of a notebook computes. What it
 finds is recorded (`ProtectedFilesRestored`). Content that is taken away is kept in the state folder.
 Race: what is written exists until that thread looks: `WATCH_S`, the time that the look takes, and, if looks
 are slow, a pause that leaves `1 - WATCH_LOAD` of the time to others. It waits for the interpreter's lock like

@@ -136,7 +136,7 @@ class Session:
             on_timeout: Whether changes of a call that times out are kept and named, or taken back (`undo`).
 
         Raises:
-            UsageError: If one of `allow_protected` is no protected name.
+            UsageError: If one of `allow_protected` is not a protected name.
         """
         require_type(registry, ToolRegistry, "registry", "ToolRegistry([...])")
         require_type(policy, Policy, "policy", "Policy(mode='safe')")
@@ -480,7 +480,7 @@ class Session:
             timeout, a crash.
 
         Raises:
-            TypeError: If this is no call at all.
+            TypeError: If this is not a call at all.
             ValueError: If the origin or the deadline is none.
             SessionClosed: If the session was closed.
             SandboxError: If the session cannot be opened.
@@ -505,7 +505,7 @@ class Session:
             origin: Who makes those calls that are given as pairs.
 
         Raises:
-            TypeError: If one of them is no call at all.
+            TypeError: If one of them is not a call at all.
             SessionClosed: If the session was closed.
             SandboxError: If the session cannot be opened.
         """

@@ -117,7 +117,7 @@ def _refuse_process_settings() -> None:
             f"Set it with os.umask({mode & 0o077:#o})."
         )
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= files < _LEAST_OPEN_FILES:  # -1 is no limit
+    if 0 <= files < _LEAST_OPEN_FILES:  # -1 is not a limit
         raise UsageError(
             f"This process may open {files} files (RLIMIT_NOFILE), with which no worker starts. At least "
             f"{_LEAST_OPEN_FILES} are needed, and more with many sessions: raise it with `ulimit -n 1024`."

@@ -103,7 +103,7 @@ def declaration_of(tool: Tool) -> Declaration:
     # By its type first: an object of a class of its own could equal anything.
     if type(declaration) is str and declaration in {"constant", "computed"}:
         return "constant" if declaration == "constant" else "computed"
-    return "none"  # also for what is no declaration at all
+    return "none"  # also for what is not a declaration at all
 
 
 def declared_facts(
@@ -200,7 +200,7 @@ def _read(tool: Tool, arguments: Mapping[str, Json]) -> DeclaredFacts:
             flaw = f"its {source} {short_repr(str(effect))}, and what else it declares is something else"
             return DeclaredFacts(facts, flaw)
         if type(effect) is not Effect and effect is not None:
-            return DeclaredFacts(declared.facts, f"its {source} {short_repr(effect)}, which is no Effect")
+            return DeclaredFacts(declared.facts, f"its {source} {short_repr(effect)}, which is not an Effect")
     return declared
 
 
@@ -209,7 +209,7 @@ def _read_first(tool: Tool, arguments: Mapping[str, Json]) -> DeclaredFacts:
         facts: object = tool.gather_facts(arguments)
         if isinstance(facts, Facts):
             return check_facts(facts)
-        return DeclaredFacts(Facts(), f"its gather_facts() returned {short_repr(facts)}, which is no Facts")
+        return DeclaredFacts(Facts(), f"its gather_facts() returned {short_repr(facts)}, not Facts")
     if supports(tool, SupportsClassification):
         effect: object = tool.classify(arguments)
         source = "its classify() returned"
@@ -219,7 +219,7 @@ def _read_first(tool: Tool, arguments: Mapping[str, Json]) -> DeclaredFacts:
         return DeclaredFacts(Facts())
     if type(effect) is Effect:
         return DeclaredFacts(Facts(effect=effect))
-    return DeclaredFacts(Facts(), f"{source} {short_repr(effect)}, which is no Effect")
+    return DeclaredFacts(Facts(), f"{source} {short_repr(effect)}, which is not an Effect")
 
 
 def _agreed(first: DeclaredFacts, second: DeclaredFacts) -> DeclaredFacts:
@@ -269,7 +269,7 @@ def check_facts(facts: Facts) -> DeclaredFacts:
             kind, is_kind = _KINDS[name]
             is_usable = value is _DEFAULTS[name] or is_kind(value)
             checked[name] = value if is_usable else _DEFAULTS[name]
-            flaw = "" if is_usable else f"{name}={short_repr(value)}, which is no {kind}"
+            flaw = "" if is_usable else f"{name}={short_repr(value)}, which is not a valid {kind}"
         if flaw:
             flaws.append(f"its facts have {flaw}")
     stated = Facts(**checked)
@@ -398,7 +398,7 @@ def _check_names(kind: str, names: object) -> tuple[tuple[str, ...], str]:
         usable = (names,) if not _name_flaw(kind, names) else ()
         return usable, f"the text {short_repr(names)} as {kind}, in place of a tuple of texts"
     if type(names) is not tuple and type(names) is not list:
-        return (), f"{kind}={short_repr(names)}, which is no tuple of texts"
+        return (), f"{kind}={short_repr(names)}, which is not a tuple of texts"
     if len(names) > MAX_NAMES:
         return (), f"{len(names):,} {kind}, more than the {MAX_NAMES:,} allowed"
     flaws = [_name_flaw(kind, name) for name in names]
@@ -408,7 +408,7 @@ def _check_names(kind: str, names: object) -> tuple[tuple[str, ...], str]:
 
 def _name_flaw(kind: str, name: object) -> str:
     if type(name) is not str:
-        return f"{short_repr(name)} among its {kind}, which is no text"
+        return f"{short_repr(name)} among its {kind}, which is not text"
     if kind == "hosts":
         what, usable = "host", _is_host(name)
     elif kind in {"commands", "unresolved"}:

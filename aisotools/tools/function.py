@@ -326,7 +326,9 @@ def _check_effect(name: str, effect: str | None) -> Effect | None:
         return Effect(effect)
     except ValueError:
         known = ", ".join(e.name for e in Effect)
-        raise SignatureError(f"Tool {name}: effect={effect!r} is no Effect. Use one of {known}.") from None
+        raise SignatureError(
+            f"Tool {name}: effect={effect!r} is not an effect. Use one of {known}."
+        ) from None
 
 
 def _check_runs_in(name: str, runs_in: str) -> RunsIn:

@@ -70,7 +70,7 @@ class ChangeLog:
 
 
 def as_schema(value: object) -> Schema:
-    """Return a schema as a new dict. `True` becomes the empty schema; so does a value that is no schema."""
+    """Return a schema as a new dict. `True` becomes the empty schema; so does what is not a schema."""
     if value is False:
         return {"not": {}}
     return copy.deepcopy(dict(value)) if isinstance(value, Mapping) else {}
@@ -476,7 +476,7 @@ class _StrictConverter:
             inner = self.convert(value, f"{path}.{name}", inside)
             if name not in required and not _allows_null(inner):
                 if inside is None:
-                    # Null and "left out" would look the same here. `not` is no strict keyword, so the
+                    # Null and "left out" would look the same here. `not` is not a strict keyword, so the
                     # whole schema stays as it is.
                     inner = {"not": {}}
                 else:

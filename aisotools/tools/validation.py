@@ -154,7 +154,7 @@ def make_call(name: object, arguments: object = None, *, origin: str, call_id: o
     """Build a call as a program makes it. Mistakes that a model could make in it are left to the gate.
 
     Raises:
-        TypeError: If this is no call at all.
+        TypeError: If this is not a call at all.
         ValueError: If nobody of that kind makes calls.
     """
     if not isinstance(name, str):
@@ -170,7 +170,7 @@ def make_call(name: object, arguments: object = None, *, origin: str, call_id: o
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether `value` is a number. A bool is none."""
+    """Return whether `value` is a number. A bool does not count as one."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

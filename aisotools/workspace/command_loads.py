@@ -142,7 +142,7 @@ _MAX_DEPTH = 4
 
 
 def may_load(name: str, languages: Collection[str], *, link: bool = False) -> bool:
-    """Return whether an entry that is no folder may be loaded by programs of these languages.
+    """Return whether an entry that is not a folder may be loaded by programs of these languages.
 
     Args:
         name: Its name, as `protected_names.fold_name` gave it.
@@ -198,7 +198,7 @@ def find_loads(
     reader = _LoadReader(worktree, root, environ)
     reader.read_command(command.replace("\0", " "), worktree)
     plain = re.sub(r"['\"]|\\(?=.)", "", command)
-    # What only a pattern has found is no script of the command: one that is run by a pattern is computed.
+    # What only a pattern has found is not a script of the command: one that is run by a pattern is computed.
     reader.read_scripts([path for path in named if os.path.splitext(os.path.basename(path))[0] in plain])
     return reader.loads
 
@@ -385,7 +385,7 @@ class _LoadReader:
                 return
             if flags and flags[2] in {"c", "m"}:
                 break
-            # The value of -W and -X may be the next word, which is no option then.
+            # The value of -W and -X may be the next word, which is not an option then.
             if (flags and flags[2] in {"W", "X"} and flags.end() == len(option)) or option.startswith("--c"):
                 next(options, "")
         if script:

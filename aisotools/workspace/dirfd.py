@@ -9,7 +9,7 @@ Mechanism: the flags below refuse links, never wait, and pass nothing on to prog
 looked at by its descriptor before it is read, and reads and lists have bounds.
 Race: a name can mean another file at each use. So a file is opened once, and all that follows is done with
 the descriptor.
-Failure: what is no regular file, too large or gone is an error or None, as each function says; nothing is
+Failure: what is not a regular file, too large or gone is an error or None, as each function says; nothing is
 followed or read in its place.
 """
 
@@ -427,15 +427,6 @@ def open_regular(path: str) -> Iterator[int]:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         yield file
-    finally:
-        os.close(file)
-
-
-def read_file(folder: int, name: str, max_bytes: int) -> bytes | None:
-    """Read a whole regular file. Return None if it is larger than `max_bytes`, or not a regular file."""
-    file = os.open(name, READ_FLAGS, dir_fd=folder)
-    try:
-        return _read_opened(file, max_bytes) if stat.S_ISREG(os.fstat(file).st_mode) else None
     finally:
         os.close(file)
 

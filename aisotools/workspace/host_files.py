@@ -152,7 +152,7 @@ def _pycache_prefixes(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         if prefix is not None:
             try:
                 yield os.path.realpath(prefix), description
-            except (OSError, ValueError):  # the current folder is gone, or the prefix is no path
+            except (OSError, ValueError):  # the current folder is gone, or the prefix is not a path
                 continue
 
 
@@ -584,6 +584,6 @@ def _leads_there(entry: str, form: Form, workspace: str, environ: Mapping[str, s
     try:
         real = os.path.realpath(entry)
         is_common = real in {"/", os.path.realpath(environ.get("HOME", "/"))}
-    except (OSError, ValueError):  # the current folder is gone, or the entry is no path
+    except (OSError, ValueError):  # the current folder is gone, or the entry is not a path
         return False
     return lies_to(workspace, real) == "lies in" and not is_common

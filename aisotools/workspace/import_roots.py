@@ -334,7 +334,7 @@ class _Loaded(NamedTuple):
     Attributes:
         names: Of all modules, in the order in which they were loaded.
         modules: The modules themselves, in the same order.
-        homes: Name and `__init__` file of each package that is no part of another one with such a file.
+        homes: Name and `__init__` file of each package that is not a part of another one with such a file.
         packages: The globals of each package, namespaces among them.
         files: The names of the modules that have a file, by the absolute path of its folder and its name.
         editable_finders: Modules with the finders of editable installs.
@@ -436,7 +436,7 @@ def _is_installed(name: str, root: str) -> bool:
 
 
 def _has_modules(folder: str, depth: int = 3) -> bool:
-    """Return whether a part of a namespace has modules, so that it is no plain folder of the same name."""
+    """Return whether a part of a namespace has modules, so that it is not a plain folder of the same name."""
     inner: list[str] = []
     try:
         with os.scandir(folder) as entries:

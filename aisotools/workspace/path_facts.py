@@ -207,7 +207,7 @@ class _CallPaths:
             )
         )
         unresolved |= mentioned.unresolved
-        # What is said to be written is no sign of what is read.
+        # What is said to be written is not a sign of what is read.
         mentions = [path for path in mentioned.paths if path not in writes.paths]
         folders = reads.folders | writes.folders | named.folders | mentioned.folders
         links = reads.links | writes.links

@@ -16,7 +16,7 @@ The rules:
 Threat: a path that a model or code in the sandbox has chosen leads out of the workspace, by `..`, by a link,
 or by one that is put there at the right moment.
 Mechanism: the walk described here; the kernel resolves single names only.
-Failure: a path that leads out, too many links, or a part that is no folder is a `WorkspaceError` that names
+Failure: a path that leads out, too many links, or a part that is not a folder: a `WorkspaceError` that names
 the path; nothing was opened for it outside.
 """
 
@@ -268,7 +268,7 @@ def as_utf8(name: str) -> str:
         return name
     try:
         return os.fsencode(name).decode("utf-8", "backslashreplace")
-    except UnicodeEncodeError:  # it is no name on disk either
+    except UnicodeEncodeError:  # it is not a name on disk either
         return name.encode("utf-8", "backslashreplace").decode()
 
 

@@ -300,7 +300,7 @@ class Zone:
         return replace(self, repository=True)
 
     def holds_candidate(self, name: str, *, link: bool = False) -> bool:
-        """Return whether an entry `name` that is no folder, and perhaps a link, may have to be protected."""
+        """Return whether an entry `name` that is not a folder, perhaps a link, may have to be protected."""
         return self.holds_folded_candidate(fold_name(name), link=link)
 
     def holds_folded_candidate(self, name: str, *, link: bool = False) -> bool:
@@ -468,7 +468,7 @@ class AllowedName:
             )
         if not isinstance(text, str) or not _can_be_allowed(text):
             raise UsageError(
-                f"allow_protected: {text!r} is no protected name. Give a name such as 'conftest.py', a "
+                f"allow_protected: {text!r} is not a protected name. Give a name such as 'conftest.py', a "
                 "folder such as '.vscode', or the path of such a file in the workspace. A file that your "
                 "settings of git name is protected until they no longer name it."
             )
@@ -525,7 +525,7 @@ class AllowedNames:
         """Protect these no longer.
 
         Raises:
-            UsageError: If one of them is no protected name, or must stay protected.
+            UsageError: If one of them is not a protected name, or must stay protected.
         """
         given: object = names
         if isinstance(given, str) or not isinstance(given, Iterable):

@@ -403,7 +403,7 @@ def digest_of_settings(workspace: Path, home: str) -> str | None:
 
 
 def _is_looked_at(home: str, stamp: tuple[object, ...]) -> bool:
-    """Return whether a file of a home folder is no link, or leads to what is compared or the system's."""
+    """Return whether a file of a home folder is not a link, or leads to what is compared or the system's."""
     path, mode, *_ = stamp
     if not stat.S_ISLNK(int(str(mode))):
         return True

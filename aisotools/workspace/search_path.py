@@ -33,7 +33,7 @@ def find_odd_entry() -> str:
     for entry in entries:
         if not isinstance(entry, (str, os.PathLike)):
             return (
-                f"sys.path has the entry {_show(entry)}, which is no text. Python imports nothing from it, "
+                f"sys.path has the entry {_show(entry)}, which is not text. Python imports nothing from it, "
                 "and importlib.metadata fails. Take it out, or decode it with os.fsdecode."
             )
         try:
@@ -99,7 +99,7 @@ def list_import_roots(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for entry, description in candidates:
         try:
             root = os.path.realpath(entry)
-        except (OSError, ValueError):  # the current folder is gone, or the entry is no path
+        except (OSError, ValueError):  # the current folder is gone, or the entry is not a path
             continue
         if root not in seen:
             seen.add(root)

@@ -10,12 +10,12 @@ from hypothesis import given, strategies as st
 from aisotools.agent import loop
 from aisotools.agent.budgets import Budgets
 from aisotools.agent.loop import (
-    Ask,
+    AskModel,
     Choose,
     ConversationState,
     End,
     MakeCalls,
-    Rules,
+    RunSettings,
     Transition,
     message_chars,
 )
@@ -53,7 +53,7 @@ ANSWERS = st.builds(
     options=st.lists(CALLS, max_size=2).map(tuple),
 )
 RULES = st.builds(
-    Rules,
+    RunSettings,
     agent_id=st.just("me"),
     budgets=st.builds(
         Budgets,
@@ -73,7 +73,7 @@ def result(call: CallPart, data: st.DataObject) -> ToolMessage:
     return ToolMessage(call.id, call.name, content, is_error=data.draw(st.booleans()))
 
 
-def carried_out(turn: Transition, rules: Rules, data: st.DataObject) -> Transition:
+def carried_out(turn: Transition, settings: RunSettings, data: st.DataObject) -> Transition:
     """Whatever may come of an action."""
     state, action = turn.state, turn.action
     if data.draw(st.integers(0, 9)) == 0:
@@ -82,27 +82,27 @@ def carried_out(turn: Transition, rules: Rules, data: st.DataObject) -> Transiti
             done = {c.id: result(c, data) for c in action.calls if data.draw(st.booleans())}
         return loop.abort(state, "cancelled", "it was cancelled", done)
     match action:
-        case Ask():
-            return loop.receive_answer(state, rules, data.draw(ANSWERS))
+        case AskModel():
+            return loop.receive_answer(state, settings, data.draw(ANSWERS))
         case MakeCalls(calls):
             if data.draw(st.booleans()):
                 state = loop.replace_arguments(state, calls[0].id, {"n": "edited"})
             made = [result(call, data) for call in calls]
-            return loop.receive_results(state, rules, data.draw(st.permutations(made)))
+            return loop.receive_results(state, settings, data.draw(st.permutations(made)))
         case Choose(options):
             picks = st.sampled_from([None, "neither", *options])
-            return loop.receive_choice(state, rules, data.draw(picks))
+            return loop.receive_choice(state, settings, data.draw(picks))
         case End():
             raise AssertionError("unreachable")
 
 
-@given(rules=RULES, data=st.data())
-def test_every_run_keeps_the_rules(rules: Rules, data: st.DataObject) -> None:
+@given(settings=RULES, data=st.data())
+def test_every_run_keeps_the_rules(settings: RunSettings, data: st.DataObject) -> None:
     state = ConversationState()
     ids: set[str] = set()
     for _ in range(3):
         before = len(state.messages)
-        turn = loop.begin(state, rules, UserMessage("go"))
+        turn = loop.begin(state, settings, UserMessage("go"))
         made = 0
         for _ in range(50):
             if isinstance(turn.action, End):
@@ -113,15 +113,15 @@ def test_every_run_keeps_the_rules(rules: Rules, data: st.DataObject) -> None:
                 assert not ids & set(new), "an id was given twice"
                 ids.update(new)
                 assert all(not call.flaw for call in turn.action.calls)
-                assert rules.offered is None or all(c.name in rules.offered for c in turn.action.calls)
-            if isinstance(turn.action, Ask):
+                assert settings.offered is None or all(c.name in settings.offered for c in turn.action.calls)
+            if isinstance(turn.action, AskModel):
                 assert_whole(turn.action.messages)
-            turn = carried_out(turn, rules, data)
+            turn = carried_out(turn, settings, data)
         state = turn.state
         assert isinstance(turn.action, End), "the budgets end every run"
         assert_whole(state.messages)
-        assert state.steps <= (rules.budgets.steps or 99)
-        assert rules.budgets.calls is None or made <= rules.budgets.calls
+        assert state.steps <= (settings.budgets.steps or 99)
+        assert settings.budgets.calls is None or made <= settings.budgets.calls
         assert made == state.calls
         assert state.messages[before] == UserMessage("go")
         assert list(state.marks) == sorted(state.marks)
@@ -156,34 +156,34 @@ def calls_of(message: Message) -> tuple[CallPart, ...]:
 
 @pytest.mark.parametrize("count", [65, 200])
 def test_too_many_calls_at_once(count: int) -> None:
-    rules = Rules(agent_id="me")
-    turn = loop.begin(ConversationState(), rules, UserMessage("go"))
+    settings = RunSettings(agent_id="me")
+    turn = loop.begin(ConversationState(), settings, UserMessage("go"))
     calls = tuple(CallPart("", "look", {"n": n}) for n in range(count))
     turn = loop.receive_answer(
-        turn.state, rules, ModelResponse(message=AssistantMessage(calls), usage=Usage())
+        turn.state, settings, ModelResponse(message=AssistantMessage(calls), usage=Usage())
     )
     assert isinstance(turn.action, MakeCalls)
     assert len(turn.action.calls) == loop.MAX_CALLS_PER_ANSWER
     turn = loop.receive_results(
-        turn.state, rules, [ToolMessage(c.id, c.name, "ok") for c in turn.action.calls]
+        turn.state, settings, [ToolMessage(c.id, c.name, "ok") for c in turn.action.calls]
     )
     assert_whole(turn.state.messages)
     assert "at most 64" in getattr(turn.state.messages[-1], "content", "")
 
 
 def test_the_providers_counts_correct_ours() -> None:
-    rules = Rules(agent_id="me", window_tokens=10_000)
-    turn = loop.begin(ConversationState(), rules, UserMessage("x" * 10_000))
+    settings = RunSettings(agent_id="me", window_tokens=10_000)
+    turn = loop.begin(ConversationState(), settings, UserMessage("x" * 10_000))
     message = AssistantMessage((CallPart("", "look", {}),))
     turn = loop.receive_answer(
-        turn.state, rules, ModelResponse(message=message, usage=Usage(input_tokens=8_000))
+        turn.state, settings, ModelResponse(message=message, usage=Usage(input_tokens=8_000))
     )
     assert turn.state.tokens_per_char == pytest.approx(0.8)
 
 
 # ---- each decision by itself
 
-RULES_OF_ONE = Rules(agent_id="me")
+RULES_OF_ONE = RunSettings(agent_id="me")
 
 
 def call(number: int = 0, name: str = "look", **fields: Any) -> CallPart:
@@ -199,8 +199,8 @@ def ok(part: CallPart, content: str = "ok", **fields: Any) -> ToolMessage:
     return ToolMessage(part.id, part.name, content, **fields)
 
 
-def begun(rules: Rules = RULES_OF_ONE, prompt: str = "go") -> ConversationState:
-    return loop.begin(ConversationState(), rules, UserMessage(prompt)).state
+def begun(settings: RunSettings = RULES_OF_ONE, prompt: str = "go") -> ConversationState:
+    return loop.begin(ConversationState(), settings, UserMessage(prompt)).state
 
 
 def ending(transition: Transition) -> tuple[str, str]:
@@ -234,7 +234,7 @@ def test_a_run_begins_with_a_request_and_forgets_what_the_last_run_used() -> Non
         results={"x": ok(call())},
     )
     transition = loop.begin(old, RULES_OF_ONE, UserMessage("go"))
-    assert transition.action == Ask(messages=(*old.messages, UserMessage("go")))
+    assert transition.action == AskModel(messages=(*old.messages, UserMessage("go")))
     state = transition.state
     assert (state.steps, state.calls, state.failures, state.pending, state.results) == (1, 0, {}, (), {})
     assert (state.usage, state.call_count, state.marks, state.step) == (Usage(requests=0), 7, (1, 3), 2)
@@ -246,7 +246,7 @@ def test_without_a_prompt_there_must_be_something_to_answer(messages: tuple[Mess
     transition = loop.begin(ConversationState(messages=messages), RULES_OF_ONE, None)
     assert ending(transition) == ("failed", "there is nothing to answer; give a prompt")
     assert isinstance(
-        loop.begin(ConversationState(messages=(UserMessage("a"),)), RULES_OF_ONE, None).action, Ask
+        loop.begin(ConversationState(messages=(UserMessage("a"),)), RULES_OF_ONE, None).action, AskModel
     )
 
 
@@ -296,7 +296,7 @@ def test_calls_get_ids_of_the_session_and_usage_adds_up() -> None:
     assert transition.state.usage == Usage(requests=0) + Usage(input_tokens=3, cost=0.5)
     results = [ok(made) for made in calls_made(transition)]
     following = loop.receive_results(transition.state, RULES_OF_ONE, results[::-1])
-    assert isinstance(following.action, Ask)
+    assert isinstance(following.action, AskModel)
     assert following.state.messages[-2:] == tuple(results)
     assert (following.state.pending, following.state.results) == ((), {})
     again = loop.receive_answer(following.state, RULES_OF_ONE, model_answer(call()))
@@ -304,12 +304,12 @@ def test_calls_get_ids_of_the_session_and_usage_adds_up() -> None:
 
 
 def test_flawed_and_unknown_calls_are_refused_with_the_reason() -> None:
-    rules = Rules(agent_id="me", offered=frozenset({"look", "write"}))
+    settings = RunSettings(agent_id="me", offered=frozenset({"look", "write"}))
     answer = model_answer(call(1, flaw="No JSON."), call(2, name="rm"), call(3))
-    transition = loop.receive_answer(begun(rules), rules, answer)
+    transition = loop.receive_answer(begun(settings), settings, answer)
     assert [made.arguments for made in calls_made(transition)] == [{"n": 3}]
     assert transition.state.calls == 1
-    state = loop.receive_results(transition.state, rules, [ok(calls_made(transition)[0])]).state
+    state = loop.receive_results(transition.state, settings, [ok(calls_made(transition)[0])]).state
     contents = [message.content for message in state.messages if isinstance(message, ToolMessage)]
     assert contents == [
         "look was not run: No JSON. Send the call again with valid arguments.",
@@ -320,53 +320,53 @@ def test_flawed_and_unknown_calls_are_refused_with_the_reason() -> None:
 
 
 def test_no_offered_tools_is_reported() -> None:
-    rules = Rules(agent_id="me", offered=frozenset())
-    transition = loop.receive_answer(begun(rules), rules, model_answer(call()))
-    assert isinstance(transition.action, Ask), "a refused call is a result that the model reads"
+    settings = RunSettings(agent_id="me", offered=frozenset())
+    transition = loop.receive_answer(begun(settings), settings, model_answer(call()))
+    assert isinstance(transition.action, AskModel), "a refused call is a result that the model reads"
     last = transition.state.messages[-1]
     assert isinstance(last, ToolMessage)
     assert last.content.endswith("They are: none.")
 
 
 def test_the_budget_of_calls() -> None:
-    rules = Rules(agent_id="me", budgets=Budgets(calls=3))
-    transition = loop.receive_answer(begun(rules), rules, model_answer(call(1), call(2)))
+    settings = RunSettings(agent_id="me", budgets=Budgets(calls=3))
+    transition = loop.receive_answer(begun(settings), settings, model_answer(call(1), call(2)))
     assert len(calls_made(transition)) == 2
-    state = loop.receive_results(transition.state, rules, [ok(c) for c in calls_made(transition)]).state
-    transition = loop.receive_answer(state, rules, model_answer(call(1), call(2)))
+    state = loop.receive_results(transition.state, settings, [ok(c) for c in calls_made(transition)]).state
+    transition = loop.receive_answer(state, settings, model_answer(call(1), call(2)))
     assert len(calls_made(transition)) == 1
     refused = transition.state.results["me-4"]
     assert refused.is_error
     assert refused.content == "look was not run: the budget of 3 calls is used up."
-    state = loop.receive_results(transition.state, rules, [ok(calls_made(transition)[0])]).state
+    state = loop.receive_results(transition.state, settings, [ok(calls_made(transition)[0])]).state
     assert state.calls == 3
-    transition = loop.receive_answer(state, rules, model_answer(call(1)))
+    transition = loop.receive_answer(state, settings, model_answer(call(1)))
     assert ending(transition) == ("budget", "the budget of 3 calls is used up")
     assert_whole(transition.state.messages)
 
 
 def test_refusals_alone_do_not_end_a_run_that_has_budget_left() -> None:
-    rules = Rules(agent_id="me", budgets=Budgets(calls=1), offered=frozenset())
-    assert isinstance(loop.receive_answer(begun(rules), rules, model_answer(call())).action, Ask)
+    settings = RunSettings(agent_id="me", budgets=Budgets(calls=1), offered=frozenset())
+    assert isinstance(loop.receive_answer(begun(settings), settings, model_answer(call())).action, AskModel)
 
 
 def test_the_budget_of_steps() -> None:
-    rules = Rules(agent_id="me", budgets=Budgets(steps=1))
-    transition = loop.receive_answer(begun(rules), rules, model_answer(call()))
-    transition = loop.receive_results(transition.state, rules, [ok(calls_made(transition)[0])])
+    settings = RunSettings(agent_id="me", budgets=Budgets(steps=1))
+    transition = loop.receive_answer(begun(settings), settings, model_answer(call()))
+    transition = loop.receive_results(transition.state, settings, [ok(calls_made(transition)[0])])
     assert ending(transition) == ("budget", "the budget of 1 steps is used up")
     assert transition.state.step == 1
 
 
 def test_repeated_failure_is_reported_and_ends_the_run_at_the_limit() -> None:
-    rules = Rules(agent_id="me", budgets=Budgets(same_failures=3))
-    state = begun(rules)
+    settings = RunSettings(agent_id="me", budgets=Budgets(same_failures=3))
+    state = begun(settings)
     contents = []
-    transition = Transition(state, Ask(messages=()))
+    transition = Transition(state, AskModel(messages=()))
     for _ in range(3):
-        transition = loop.receive_answer(transition.state, rules, model_answer(call(1)))
+        transition = loop.receive_answer(transition.state, settings, model_answer(call(1)))
         made = calls_made(transition)[0]
-        transition = loop.receive_results(transition.state, rules, [ok(made, "no", is_error=True)])
+        transition = loop.receive_results(transition.state, settings, [ok(made, "no", is_error=True)])
         last = transition.state.messages[-1]
         assert isinstance(last, ToolMessage)
         contents.append(last.content)
@@ -377,15 +377,15 @@ def test_repeated_failure_is_reported_and_ends_the_run_at_the_limit() -> None:
 
 @pytest.mark.parametrize("between", ["success", "other arguments", "other name"])
 def test_events_that_reset_the_count_of_failures(between: str) -> None:
-    rules = Rules(agent_id="me", budgets=Budgets(same_failures=2))
+    settings = RunSettings(agent_id="me", budgets=Budgets(same_failures=2))
     other = {"success": call(1), "other arguments": call(2), "other name": call(1, name="write")}[between]
-    state = begun(rules)
+    state = begun(settings)
     for part, failed in ((call(1), True), (other, between != "success"), (call(1), True)):
-        transition = loop.receive_answer(state, rules, model_answer(part))
+        transition = loop.receive_answer(state, settings, model_answer(part))
         made = calls_made(transition)[0]
-        transition = loop.receive_results(transition.state, rules, [ok(made, "no", is_error=failed)])
+        transition = loop.receive_results(transition.state, settings, [ok(made, "no", is_error=failed)])
         state = transition.state
-    assert isinstance(transition.action, Ask) is (between == "success")
+    assert isinstance(transition.action, AskModel) is (between == "success")
 
 
 def test_a_person_chooses_when_the_model_cannot() -> None:
@@ -406,7 +406,7 @@ def test_a_person_chooses_when_the_model_cannot() -> None:
     assert picked.state.chars == sum(map(message_chars, picked.state.messages))
 
     instead = loop.receive_choice(state, RULES_OF_ONE, "neither")
-    assert isinstance(instead.action, Ask)
+    assert isinstance(instead.action, AskModel)
     assert instead.state.messages[-1] == UserMessage("neither")
     nobody = loop.receive_choice(state, RULES_OF_ONE, None)
     assert ending(nobody) == ("undecided", "the model could not choose, and nobody chose for it")
@@ -451,15 +451,15 @@ def test_edited_arguments_leave_the_messages_around_the_answer_alone() -> None:
 
 def test_arguments_that_are_no_json_are_counted_and_their_failures_too() -> None:
     """A person can edit anything in; the loop must not fail at it."""
-    rules = Rules(agent_id="me", budgets=Budgets(same_failures=2))
-    transition = Transition(begun(rules), Ask(messages=()))
+    settings = RunSettings(agent_id="me", budgets=Budgets(same_failures=2))
+    transition = Transition(begun(settings), AskModel(messages=()))
     odd = object()
     for _ in range(2):
-        transition = loop.receive_answer(transition.state, rules, model_answer(call(1)))
+        transition = loop.receive_answer(transition.state, settings, model_answer(call(1)))
         state = loop.replace_arguments(transition.state, calls_made(transition)[0].id, {"n": odd})
         assert state.chars == sum(map(message_chars, state.messages))
         failed = ok(calls_made(transition)[0], "no", is_error=True)
-        transition = loop.receive_results(state, rules, [failed])
+        transition = loop.receive_results(state, settings, [failed])
     assert ending(transition) == ("loop", "the same call of look failed 2 times in a row")
 
 
@@ -567,18 +567,18 @@ def test_a_trimmed_result_says_how_to_read_it_again() -> None:
     assert excerpt.trimmed_chars == 885
 
 
-def window_rules(tokens: int, overhead: int = 0) -> Rules:
-    return Rules(agent_id="me", window_tokens=tokens, overhead_chars=overhead)
+def window_rules(tokens: int, overhead: int = 0) -> RunSettings:
+    return RunSettings(agent_id="me", window_tokens=tokens, overhead_chars=overhead)
 
 
 def test_a_conversation_is_trimmed_above_the_upper_share_down_to_the_lower_one() -> None:
     messages = (*conversation(*["a" * 600] * 10), UserMessage("next"))
     state = ConversationState(messages=messages, chars=sum(map(message_chars, messages)), tokens_per_char=1.0)
     fits = loop.begin(state, window_rules(int(state.chars / loop.TRIM_ABOVE) + 1), None)
-    assert fits.action == Ask(messages=messages)
+    assert fits.action == AskModel(messages=messages)
     window = int(state.chars / loop.TRIM_ABOVE) - 1
     trimmed = loop.begin(state, window_rules(window), None)
-    assert isinstance(trimmed.action, Ask)
+    assert isinstance(trimmed.action, AskModel)
     assert trimmed.action.trimmed
     assert trimmed.action.trimmed_chars == state.chars - trimmed.state.chars
     assert trimmed.state.chars == sum(map(message_chars, trimmed.state.messages))
@@ -593,7 +593,7 @@ def test_trimming_starts_right_above_the_upper_share(chars: int, trimmed: tuple[
     rest = chars - sum(map(message_chars, messages))
     state = ConversationState(messages=(*messages, UserMessage("b" * rest)), chars=chars, tokens_per_char=1.0)
     action = loop.begin(state, window_rules(1_000), None).action
-    assert isinstance(action, Ask)
+    assert isinstance(action, AskModel)
     assert action.trimmed == trimmed
 
 
@@ -602,12 +602,14 @@ def test_until_a_provider_has_counted_three_characters_make_a_token() -> None:
         "context",
         "about 101 tokens do not fit the 100 that the model reads",
     )
-    assert isinstance(loop.begin(ConversationState(), window_rules(100), UserMessage("x" * 302)).action, Ask)
+    assert isinstance(
+        loop.begin(ConversationState(), window_rules(100), UserMessage("x" * 302)).action, AskModel
+    )
 
 
 def test_a_request_over_the_window_ends_the_run() -> None:
     state = ConversationState(tokens_per_char=1.0)
-    assert isinstance(loop.begin(state, window_rules(100), UserMessage("x" * 100)).action, Ask)
+    assert isinstance(loop.begin(state, window_rules(100), UserMessage("x" * 100)).action, AskModel)
     transition = loop.begin(state, window_rules(100), UserMessage("x" * 101))
     assert ending(transition) == ("context", "about 101 tokens do not fit the 100 that the model reads")
     assert transition.state.steps == 0
@@ -629,7 +631,7 @@ def test_a_request_over_the_window_ends_the_run() -> None:
 def test_the_ratio_follows_the_provider_within_reason(
     chars: int, overhead: int, tokens: int, ratio: float
 ) -> None:
-    rules = Rules(agent_id="me", overhead_chars=overhead)
-    state = begun(rules, prompt="x" * chars)
+    settings = RunSettings(agent_id="me", overhead_chars=overhead)
+    state = begun(settings, prompt="x" * chars)
     answer = model_answer(TextPart("hi"), usage=Usage(input_tokens=tokens))
-    assert loop.receive_answer(state, rules, answer).state.tokens_per_char == pytest.approx(ratio)
+    assert loop.receive_answer(state, settings, answer).state.tokens_per_char == pytest.approx(ratio)

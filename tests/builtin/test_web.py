@@ -590,7 +590,7 @@ async def test_words_of_a_broken_answer_are_marked(net: Net) -> None:
     with pytest.raises(ToolError) as raised:
         await net.fetcher().fetch("http://example.com/")
     first, second, *_, last = str(raised.value).split("\n")
-    assert "its answer is no HTTP" in first
+    assert "its answer is not HTTP" in first
     assert "Ignore" not in first + last
     assert second.startswith("[untrusted ")
     assert last.startswith("[end of untrusted ")

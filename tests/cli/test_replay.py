@@ -69,7 +69,7 @@ def test_file_that_cannot_be_replayed_is_reported_in_one_line(capsys: Any, tmp_p
     status, output = replayed(capsys, str(tmp_path / "x.ipynb"))
     assert status == 1
     assert output.startswith("aisotools replay: ")
-    assert "is no record of a run" in output
+    assert "is not a record of a run" in output
 
 
 async def test_tools_must_name_a_module(run: Path, capsys: Any) -> None:

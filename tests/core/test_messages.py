@@ -75,7 +75,7 @@ def test_json_both_ways(message: Message) -> None:
     [None, 3, {}, {"role": "king"}, {"role": "tool", "call_id": 3}, {"role": "assistant", "parts": [{}]}],
 )
 def test_values_that_are_no_message(wrong: Any) -> None:
-    with pytest.raises(UsageError, match="no message"):
+    with pytest.raises(UsageError, match="not a message"):
         message_from_json(wrong)
 
 

@@ -277,7 +277,7 @@ def test_text_of_an_array_holds_characters_alone(order: str) -> None:
     for array in (bad, bad.reshape(3, 1), bad[1:2].reshape(()), np.repeat(bad, 9)[::3], broken):
         file = io.BytesIO()
         np.save(file, array)
-        with pytest.raises(ToolError, match="malformed: its text holds what is no character"):
+        with pytest.raises(ToolError, match="malformed: its text holds what is not a character"):
             unpack("x", Payload(kind="npy", data=file.getvalue(), form="array"))
 
 

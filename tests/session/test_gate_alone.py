@@ -620,10 +620,10 @@ async def test_there_is_no_value_to_check(answer: ToolResult) -> None:
     ids=["none", "value", "value and claim"],
 )
 async def test_every_value_is_checked(answer: ToolResult) -> None:
-    picky = Picky(ToolError("that is no colour"))
+    picky = Picky(ToolError("that is not a colour"))
     rig, _ = with_sandbox(answer, picky)
     result = await rig.run("picky")
-    assert (result.content, result.is_error, result.recoverable) == ("that is no colour", True, False)
+    assert (result.content, result.is_error, result.recoverable) == ("that is not a colour", True, False)
     assert picky.values == [answer.value]
 
 

@@ -2158,7 +2158,7 @@ async def test_undo_names_the_calls_that_it_passes_over(open_session: OpenSessio
     assert "Passed over" not in (await session.redo(2)).content
     await write(session, "c", "1")
     assert not (await session.undo()).is_error
-    await write(session, "d", "1")  # so the one before it cannot be made again, and is no step any more
+    await write(session, "d", "1")  # so the one before it cannot be made again, and is not a step any more
     assert "Passed over" not in (await session.undo()).content
     both = await session.undo(2)
     assert "Passed over 3 calls that only read: look (look-a), look (look-b), look (last)." in both.content

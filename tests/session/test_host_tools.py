@@ -550,7 +550,7 @@ def test_an_explicit_effect_is_one_or_is_refused() -> None:
         made: Any = make(effect="read_only")
         assert made.effect is Effect.READ_ONLY
         for wrong in ("harmless", 5, ["read_only"]):
-            with pytest.raises(UsageError, match="no effect"):
+            with pytest.raises(UsageError, match="not an effect"):
                 make(effect=wrong)
 
 

@@ -121,7 +121,7 @@ def test_an_undo_of_very_many_long_names_holds_up_nothing(name: str, tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE_VALUES)
 def test_large_values_hold_up_nothing(name: str, tmp_path: Path) -> None:
-    """Whoever has such a value has it: its memory is no part of the budget."""
+    """Whoever has such a value has it: its memory is not a part of the budget."""
     pytest.importorskip("pyarrow")
     found = run_calmest(name, tmp_path)
     assert found["works"] == "2"

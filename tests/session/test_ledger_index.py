@@ -134,7 +134,7 @@ def test_a_crash_soon_after_the_first_records_leaves_an_index_that_counts_them(t
     key = (tmp_path / "key").read_bytes()
     assert LedgerIndex(tmp_path, key).read()["log"].count == 1
     ledger.append("step", {})
-    assert verify(ledger.path).ok, "what came after is no problem"
+    assert verify(ledger.path).ok, "what came after is not a problem"
     ledger.close()
     assert LedgerIndex(tmp_path, key).read()["log"].count == 2
 

@@ -58,7 +58,7 @@ LOOP.append(LOOP)
         (Stubborn(), {ESCAPED: "Stubborn", "text": "it cannot be shown"}),
         (HostileMapping(a=1), {ESCAPED: "HostileMapping", "text": '{"a":1}'}),
     ],
-    ids=lambda value: type(value).__name__,  # a number of 5,001 digits is no name
+    ids=lambda value: type(value).__name__,  # a number of 5,001 digits is not a name
 )
 def test_forms(value: object, form: object) -> None:
     assert escaped(value) == form

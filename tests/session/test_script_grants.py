@@ -459,7 +459,7 @@ async def test_settings_that_cannot_be_compared_are_not_remembered(
 
 
 async def test_records_of_programs_and_plain_commands_keep_an_approval(real_session: OpenSession) -> None:
-    """The control: a history is no setting, and `echo` obeys none."""
+    """The control: a history is not a setting, and `echo` obeys none."""
     session, _, home, asked = await with_home(real_session, "shape")
     for command in ("less data/a.txt > out/o.txt", "echo 1 > out/e.txt"):
         await bash(session, command)

@@ -104,7 +104,7 @@ def test_wrong_options_are_reported_at_once(
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"level": "tight"}, ValueError, "level is 'tight', which is no level"),
+        ({"level": "tight"}, ValueError, "level is 'tight', which is not a level"),
         ({"level": "confined", "min_level": "isolated"}, ValueError, "weaker than min_level"),
         ({"min_level": "isolated"}, LevelUnavailable, "does not hold on this machine"),
         ({"sandbox": Limited}, LevelUnavailable, 'choose level="limited" knowingly'),

@@ -67,7 +67,7 @@ _STRICT_FORMATS = {
 def _strict(schema: object, root: Mapping[str, Any], depth: int, refs: tuple[str, ...]) -> Iterator[str]:
     """https://platform.openai.com/docs/guides/structured-outputs#supported-schemas"""
     if not isinstance(schema, Mapping):
-        yield f"{schema!r} is no schema"
+        yield f"{schema!r} is not a schema"
         return
     if set(schema) - _STRICT:
         yield f"strict mode does not know {sorted(set(schema) - _STRICT)}"
@@ -159,7 +159,7 @@ def mcp(form: Mapping[str, Any]) -> Iterator[str]:
         yield f"name {form['name']!r}"
     yield from _metaschema(form["inputSchema"])
     if form["inputSchema"].get("type") != "object":
-        yield "inputSchema is no object"
+        yield "inputSchema is not an object"
     known = {"title", "readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"}
     if not set(form["annotations"]) <= known:
         yield f"annotations {form['annotations']}"

@@ -375,7 +375,7 @@ with_attribute.seen = []  # type: ignore[attr-defined]  # the point
     ("function", "alone"),
     [
         (bare, True),
-        (plain, False),  # `float | None` is no plain annotation
+        (plain, False),  # `float | None` is not a plain annotation
         (with_global, False),
         (with_nested_global, False),
         (with_list, False),

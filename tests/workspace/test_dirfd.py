@@ -36,7 +36,6 @@ from aisotools.workspace.dirfd import (
     open_directory,
     open_regular,
     probe_maps,
-    read_file,
     read_to_end,
     replace_file,
     require_regular,
@@ -193,15 +192,15 @@ def test_file_is_read_to_its_end_whatever_its_size_was(tmp_path: Path, size: int
 
 def test_whole_file_or_nothing_is_read(tmp_path: Path, directory: int) -> None:
     (tmp_path / "a").write_bytes(b"12345")
-    assert read_file(directory, "a", 5) == b"12345"
-    assert read_file(directory, "a", 4) is None
+    assert take_snapshot(directory, "a", 5, racy_ns=0, trusted=False).data == b"12345"
+    assert take_snapshot(directory, "a", 4, racy_ns=0, trusted=False).data is None
     (tmp_path / "large").write_bytes(bytes(3 << 20))
-    assert read_file(directory, "large", 3 << 20) == bytes(3 << 20)
+    assert take_snapshot(directory, "large", 3 << 20, racy_ns=0, trusted=False).data == bytes(3 << 20)
     os.mkfifo(tmp_path / "fifo")
-    assert read_file(directory, "fifo", 5) is None
+    assert take_snapshot(directory, "fifo", 5, racy_ns=0, trusted=False).data is None
     (tmp_path / "link").symlink_to("a")
     with pytest.raises(OSError, match="Too many levels"):
-        read_file(directory, "link", 5)
+        take_snapshot(directory, "link", 5, racy_ns=0, trusted=False).data
 
 
 def test_snapshot_matches_until_the_file_changes(tmp_path: Path) -> None:

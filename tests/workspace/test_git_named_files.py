@@ -311,7 +311,7 @@ def test_ordinary_work_beside_settings_that_name_files(place: Place, tmp_path: P
 
 @git_needed
 def test_git_itself_refuses_commands_of_gitmodules(place: Place) -> None:
-    """So `.gitmodules` is no protected name; an address in it is one that git checks, too."""
+    """So `.gitmodules` is not a protected name; an address in it is one that git checks, too."""
     place.repository()
     text = '[submodule "x"]\n\tpath = x\n\turl = ./x\n\tupdate = !{evil}\n'
     written(".gitmodules", text)(place)

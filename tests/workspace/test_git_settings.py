@@ -291,7 +291,7 @@ def _in_submodule(copy: Path) -> None:
 
 
 def _in_repository_within(copy: Path) -> None:
-    """One whose settings lie in it, and that is no submodule by `.gitmodules`."""
+    """One whose settings lie in it, and that is not a submodule by `.gitmodules`."""
     run("git init -q -b main own; cd own; git commit -q --allow-empty -m one; cd ..; git add own", copy)
     configure(copy, {"core.fsmonitor": PROGRAM}, folder="own")
 

@@ -159,7 +159,7 @@ PROGRAM = textwrap.dedent("""
 
 @pytest.mark.parametrize("way", ["script", "link", "by hand"])
 def test_the_folder_of_the_running_program_is_refused(place: Path, way: str) -> None:
-    """Also if it is no entry of `sys.path`, as with `python -P`: `multiprocessing` runs the file again."""
+    """Also if it is not an entry of `sys.path`, as with `python -P`: `multiprocessing` runs it again."""
     programs = folder(place.parent / "programs")
     below = folder(programs / "workspace" / "program")
     file = programs / "program.py"

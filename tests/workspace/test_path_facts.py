@@ -329,7 +329,7 @@ def test_reads_on_a_card_are_paths(tmp_path: Path, command: str, shown: tuple[st
 
 
 def test_a_word_that_comes_to_name_a_file_is_read(tmp_path: Path) -> None:
-    """What was no path when it was shown is another fact once it is one, and is asked about again."""
+    """What was not a path when it was shown is another fact once it is one, and is asked about again."""
     facts = shell_facts("make all")
     assert PathResolver(tmp_path).resolve(facts).reads == ()
     (tmp_path / "all").touch()

@@ -214,7 +214,7 @@ def commondir_alone(place: Place) -> None:
     (place.ws / "sub").mkdir()
     (place.ws / "sub/HEAD").write_text(HEAD)
     (place.ws / "sub/commondir").write_text(f"{other}\n")
-    (place.ws / "other/HEAD").unlink()  # by itself it is no repository: its settings look harmless
+    (place.ws / "other/HEAD").unlink()  # by itself it is not a repository: its settings look harmless
 
 
 def bare_below(place: Place) -> None:

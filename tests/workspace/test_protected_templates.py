@@ -169,7 +169,7 @@ def test_a_folder_with_the_name_of_a_module_is_restored(place: Place, tmp_path: 
     for name in ("__init__.py", "other.py"):
         written(f"tasks/{name}", "ordinary")(place)
     (place.ws / "dodo").symlink_to("tasks")
-    (place.ws / "fabfile").write_text("a file of that name is no module")
+    (place.ws / "fabfile").write_text("a file of that name is not a module")
     assert [change.path for change in files.restore()] == ["dodo", "tasks/__init__.py"]
     assert sorted(path.name for path in place.ws.iterdir()) == ["evil.sh", "fabfile", "tasks"]
     assert (place.ws / "tasks/other.py").exists()

@@ -61,11 +61,11 @@ def run(code: str, tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("sys.path.append(b'/tmp/x')", "sys.path has the entry b'/tmp/x', which is no text"),
-        ("sys.path.append(None)", "sys.path has the entry None, which is no text"),
-        ("sys.path.append(3)", "sys.path has the entry 3, which is no text"),
+        ("sys.path.append(b'/tmp/x')", "sys.path has the entry b'/tmp/x', which is not text"),
+        ("sys.path.append(None)", "sys.path has the entry None, which is not text"),
+        ("sys.path.append(3)", "sys.path has the entry 3, which is not text"),
         ("sys.path.append(bytearray(9))", "sys.path has the entry bytearray(b'"),
-        ("sys.path.append(Odd())", "sys.path has the entry <Odd>, which is no text"),
+        ("sys.path.append(Odd())", "sys.path has the entry <Odd>, which is not text"),
         ("sys.path.append(OddPath())", "sys.path has the entry <OddPath>, which can be no path"),
         ("sys.path.append(BytesPath())", "which can be no path"),
         ("sys.path.append('a\\0b')", "sys.path has the entry 'a\\x00b', which can be no path"),

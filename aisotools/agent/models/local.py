@@ -216,7 +216,7 @@ class LocalModel:
         """Call a tool, offer calls, or answer from results.
 
         Raises:
-            ModelError: If the extra `[local]` is missing, or the file is no model.
+            ModelError: If the extra `[local]` is missing, or the file is not a model.
         """
         if self._choose_way() == "chat":
             events = self._answer_by_chat(messages, tools, instructions)

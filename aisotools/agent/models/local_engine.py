@@ -298,13 +298,13 @@ def has_chat_template(path: Path) -> bool:
     """Return whether a GGUF file holds a chat template, as those of instruct models do.
 
     Raises:
-        ModelError: If it is no GGUF file.
+        ModelError: If it is not a GGUF file.
     """
     try:
         with path.open("rb") as file:
             head = file.read(_PIECE)
             if head[:4] != b"GGUF":
-                raise ModelError(f"{path} is no GGUF file. Give the path of one, such as 'model.gguf'.")
+                raise ModelError(f"{path} is not a GGUF file. Give the path of one, such as 'model.gguf'.")
             while head:
                 if b"tokenizer.chat_template" in head:
                     return True

@@ -72,7 +72,7 @@ class ReplayModel:
                 recorded answers, and `divergences` has them.
 
         Raises:
-            UsageError: If one of them is no turn.
+            UsageError: If one of them is not a turn.
         """
         self._turns = tuple(_as_turn(turn, number) for number, turn in enumerate(turns, start=1))
         self.name = name

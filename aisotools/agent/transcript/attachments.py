@@ -204,7 +204,7 @@ def has_source(tool: Tool | None) -> bool:
 
 
 def _function_of(tool: object) -> Any:
-    """Return the function behind a tool; None for a built-in tool or one that is no function."""
+    """Return the function behind a tool; None for a built-in tool or one that is not a function."""
     if is_built_in(tool) or not supports(tool, SupportsFunction):
         return None
     return tool.function

@@ -75,9 +75,9 @@ class CallEntry:
         origin: Who made the call: a person, a model or a program.
         agent_id: The agent that made the call; empty for a person or a program.
         inside: The id of the call whose tool made this one; empty for a call that no tool made.
-        decision: The decision; None if the request was no valid call.
+        decision: The decision; None if the request was not a valid call.
         decided_by: Who decided: see `policy.prepared.CallDecision`.
-        effect: The effect that the policy assumed; None if the request was no valid call.
+        effect: The effect that the policy assumed; None if the request was not a valid call.
         reasons: The reasons for the decision.
         approval: The answer of the approver; None if nobody was asked.
         runs_in: Where the call ran: `sandbox` or `host`; None if it did not run.

@@ -185,11 +185,13 @@ def read_transcript(path: str | os.PathLike[str]) -> Transcript:
     except OSError as error:
         raise UsageError(f"{shown} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{shown} is no notebook: {str(error)[:200]}.") from None
+        raise UsageError(f"{shown} is not a notebook: {str(error)[:200]}.") from None
     metadata = notebook.get("metadata") if isinstance(notebook, dict) else None
     record = metadata.get("aisotools") if isinstance(metadata, dict) else None
     if not isinstance(record, dict) or "steps" not in record:
-        raise UsageError(f"{shown} is no record of a run. Export one with `%trace export {Path(path).name}`.")
+        raise UsageError(
+            f"{shown} is not a record of a run. Export one with `%trace export {Path(path).name}`."
+        )
     if record.get("format") != FORMAT:
         raise UsageError(f"{shown} has format {record.get('format')!r}, and this version reads {FORMAT}.")
     try:
@@ -316,13 +318,13 @@ def _recorded_call(step: Mapping[str, Any]) -> RecordedCall:
 
 def _number(value: object) -> int:
     if not isinstance(value, int):
-        raise TypeError(f"{value!r:.50} is no number")
+        raise TypeError(f"{value!r:.50} is not a number")
     return value
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.50} is no text")
+        raise TypeError(f"{value!r:.50} is not text")
     return value
 
 

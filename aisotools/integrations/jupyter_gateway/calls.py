@@ -283,7 +283,7 @@ class _RemoteCall:
         self._record.show_result(data)
 
     def _on_emit(self, event: object) -> None:
-        # The nonce is no secret to the code in the kernel. It separates the reports of calls that overlap.
+        # The nonce is not a secret to the code in the kernel. It separates the reports of calls that overlap.
         if not isinstance(event, dict) or event.get("nonce") != self._nonce:
             return
         name, payload = event.get("name"), event.get("payload")

@@ -109,7 +109,7 @@ class KernelGuardian:
         if process is not None and process.stdin is not None:
             os.close(process.stdin.fileno())
             process.stdin = None
-            process.returncode = 0  # it is no child of this one: nothing is to be waited for
+            process.returncode = 0  # it is not a child of this one: nothing is to be waited for
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

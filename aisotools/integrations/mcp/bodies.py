@@ -82,7 +82,7 @@ class ReadableBody(_OtherBody):
         self._inbox = inbox
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        body = io.BytesIO()  # a list of pieces could take a hundred times as much; its value is no copy
+        body = io.BytesIO()  # a list of pieces could take a hundred times as much; its value is not a copy
         async for chunk in self._body:
             body.write(chunk)
         yield await self._inbox.rewrite(body.getvalue())
@@ -91,7 +91,7 @@ class ReadableBody(_OtherBody):
 class ReadableEvents(_OtherBody):
     """A stream of events, each with its message in a form that the library can parse if there is one.
 
-    With `skip`, what is no message is left out: nothing was asked for that would end with it.
+    With `skip`, what is not a message is left out: nothing was asked for that would end with it.
     """
 
     def __init__(self, body: httpx2.AsyncByteStream, inbox: Inbox, *, skip: bool = False) -> None:
@@ -159,7 +159,7 @@ class ReadableEvents(_OtherBody):
             return event
         if not changed:
             return b"\n".join([*fields, *([b"data:"] if has_data else []), b"", b""]) if fields else b""
-        # A text that is no message may have line ends of its own.
+        # A text that is not a message may have line ends of its own.
         changed = b"\ndata: ".join(_LINE_END.split(changed))
         return b"\n".join([*fields, _DATA + changed, b"", b""])
 
@@ -177,7 +177,7 @@ class _LongEvent:
         self.others: list[bytes] = []
         self.has_data = False
         self.is_complete = False
-        self._data = io.BytesIO()  # its value is no copy
+        self._data = io.BytesIO()  # its value is not a copy
         self._line = bytearray()  # the beginning of a line that is no data, or not known to be
         self._is_data_line = False
         self._lines = 0

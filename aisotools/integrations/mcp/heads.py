@@ -107,7 +107,7 @@ class ResponseForm:
         if self._part == "chunk size":
             found = _match_chunk_size(line)
             self._chunk_left = int(found[0], 16) if found else 0
-            # What is no size is refused by the parser.
+            # What is not a size is refused by the parser.
             self._begin("body" if not found else "chunk" if self._chunk_left else "trailer")
             self._chunk_left += _CHUNK_END_BYTES
         elif line in _BLANK_LINES:

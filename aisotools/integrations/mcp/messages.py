@@ -111,11 +111,11 @@ class UnreadableMessage(ValueError):
 
     Attributes:
         text: What came.
-        reason: Why it is not read, as a clause; empty if it is no JSON, or no message.
+        reason: Why it is not read, as a clause; empty if it is not JSON, or no message.
     """
 
     def __init__(self, text: bytes, reason: str = "") -> None:
-        super().__init__(reason or "this is no message of MCP")
+        super().__init__(reason or "this is not a message of MCP")
         self.text = text
         self.reason = reason
 
@@ -218,7 +218,7 @@ async def _parse(text: bytes, built: list[Any]) -> Any:
             return await in_steps(parse_steps(mended, built))
         await in_steps(release_steps(built))
     if not await in_thread(_may_be_deep, mended):
-        raise ValueError("this is no JSON")
+        raise ValueError("this is not JSON")
     return await in_steps(parse_steps(await in_thread(cut_depth, mended), built))
 
 
@@ -328,12 +328,12 @@ def replace_unreadable(text: bytes) -> bytes:
 def _replace_bytes(text: bytes) -> bytes:
     """Return UTF-8 with U+FFFD for what is none. Other threads run in between."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    replaced = io.BytesIO()  # its value is no copy
+    replaced = io.BytesIO()  # its value is not a copy
     for at in range(0, len(text), _DECODED_BYTES):
         end = at + _DECODED_BYTES
         replaced.write(decoder.decode(text[at:end], final=end >= len(text)).encode())
         if replaced.tell() > MAX_MESSAGE_BYTES:
-            raise ValueError("this is no UTF-8")
+            raise ValueError("this is not UTF-8")
     return replaced.getvalue()
 
 

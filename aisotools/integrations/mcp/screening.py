@@ -301,7 +301,7 @@ class Screen:
         if text[:_END_CHARS].lstrip()[:1] in {b"{", b"["} and looks_like_answer(text):
             self._doubt(f"an answer came that cannot be read{because}")
         else:
-            _log.debug("What is no message of MCP was skipped: %r", text[:_END_CHARS])
+            _log.debug("What is not a message of MCP was skipped: %r", text[:_END_CHARS])
         return []
 
     def _doubt(self, reason: str) -> None:

@@ -185,7 +185,7 @@ def check_offer(listing: object) -> OfferedTool:
 
 
 def _hints(annotations: object) -> tuple[str, ...]:
-    """Return what a server says of its tool's effect, as clauses; nothing for what is no hint."""
+    """Return what a server says of its tool's effect, as clauses; nothing for what is not a hint."""
     if not isinstance(annotations, Mapping):
         return ()
     hints = {

@@ -201,7 +201,7 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
     Raises:
         ValueError: If one is longer than `MAX_MESSAGE_BYTES`.
     """
-    pending = io.BytesIO()  # its value is no copy
+    pending = io.BytesIO()  # its value is not a copy
     while data := await stream.read(_READ_BYTES):
         start = 0
         while end := data.find(b"\n", start) + 1:

@@ -123,7 +123,7 @@ class DisplayFilter:
         return replace(message, content={}, packed=packed, is_large=True)
 
     def _is_known(self, shown: DisplayMessage) -> bool:
-        """Return whether this is no update of what is not there."""
+        """Return whether this is not an update of what is not there."""
         return shown.kind != "update" or _display_name(shown) in self._display_ids
 
     def _with_data(self, shown: DisplayMessage, data: dict[str, Any], count: int) -> JupyterMessage:

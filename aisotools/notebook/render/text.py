@@ -37,7 +37,7 @@ def text_of(data: Any) -> str:
     """Return the text of a MIME bundle's entry; see `text_steps`.
 
     Raises:
-        ValueError: If it is no text.
+        ValueError: If it is not text.
     """
     return at_once(text_steps(data))
 

@@ -395,7 +395,7 @@ class _ShellAnalysis:
             words_of_program, place = stack.pop()
             verdict = self._analyse_program(words_of_program)
             if program_text is not None and not verdict.certain:
-                # What it would run is known: what it does with that in its last argument, it does here.
+                # The program text on its standard input is known: judge it as if it were the last argument.
                 given = self._analyse_program((*words_of_program, program_text))
                 verdict = given if given.certain and given.effect is Effect.READ_ONLY else verdict
             program_text = None

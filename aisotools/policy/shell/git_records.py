@@ -48,7 +48,7 @@ _COMMIT_OPTIONS = re.compile(
     re.DOTALL,
 )
 TAKES_MESSAGES = name_set("commit merge notes stash tag")
-"""Subcommands that take a message, which is no path."""
+"""Subcommands that take a message, which is not a path."""
 MESSAGE = re.compile(r"-[aqAskuf]*m|--message")
 """An option that is followed by a message."""
 _OPTIONS_WITHOUT_CONTENT = frozenset(

@@ -173,7 +173,7 @@ def parse_option_table(options: str, *, one_dash: bool = False) -> Mapping[str, 
     for word in options.split():
         found = _OPTION.fullmatch(word)
         if found is None:
-            raise ValueError(f"{word} in a table is no option")
+            raise ValueError(f"{word} in a table is not an option")
         name, arity, value_role, flag_role = found.groups(default="")
         is_whole = one_dash or name.startswith("--") or name == "-#"
         if not is_whole and arity and len(name) > 2:
@@ -202,7 +202,7 @@ def join_option_tables(program: str, subcommand: str, *, one_dash: bool = False)
         return subcommand
     own = parse_option_table(subcommand, one_dash=one_dash)
     others = [
-        f"{name}{arity or '!' * bool(role)}{role}"
+        f"{name}{arity or ('!' if role else '')}{role}"
         for name, (arity, role) in parse_option_table(program).items()
         if name not in own
     ]

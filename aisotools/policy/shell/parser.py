@@ -612,7 +612,7 @@ class _ShellParser:
             frame.redirect_operator = operator
 
     def _take_descriptor(self, frame: _Nesting) -> None:
-        """Take a number right before a redirection as its descriptor; it is no word."""
+        """Take a number right before a redirection as its descriptor; it is not a word."""
         if frame.kind != _LIST or frame.redirect_operator:
             return
         frame.descriptor = ""

@@ -115,7 +115,7 @@ _FOLDER = re.compile(
 
 
 def is_plain_name(source: str) -> bool:
-    """Return whether a command substitution prints one word, which is no option: a user's name, a date."""
+    """Return whether a command substitution prints one word that is not an option: a user's name, a date."""
     return bool(_PLAIN_NAME.fullmatch(source))
 
 

@@ -223,7 +223,7 @@ def _sets_plainly(command: SimpleCommand) -> bool:
 
 
 def _program(command: SimpleCommand) -> str:
-    """Return the first word that is no assignment, as far as it is fixed."""
+    """Return the first word that is not an assignment, as far as it is fixed."""
     words = command.program_words
     return "".join(piece.text for piece in words[0].pieces) if words else ""
 

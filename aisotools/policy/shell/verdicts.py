@@ -145,7 +145,7 @@ def has_effect(effect: Effect, reason: str) -> CommandVerdict:
 
 
 def reads(word: Word) -> CommandVerdict:
-    """Return the verdict on reading the path `word`: no effect; standard input (`-`) is no path.
+    """Return the verdict on reading the path `word`: no effect; standard input (`-`) is not a path.
 
     A URL counts as one, though most programs would take it for the name of a file: many take both.
     """

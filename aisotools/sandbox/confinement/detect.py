@@ -643,14 +643,14 @@ def choose_level(
         detection: What the machine holds.
 
     Raises:
-        ValueError: A name is no level, or the two contradict each other.
+        ValueError: A name is not a level, or the two contradict each other.
         LevelUnavailable: The machine does not hold it.
     """
     minimum = min_level or environ.get(ENVIRONMENT_NAME) or None
     for name, value in (("level", level), ("min_level", min_level), (ENVIRONMENT_NAME, minimum)):
         if value is not None and value not in levels.LEVELS:
             known = ", ".join(levels.LEVELS)
-            raise ValueError(f"{name} is {value!r}, which is no level; levels, the weakest first: {known}")
+            raise ValueError(f"{name} is {value!r}, which is not a level; levels, the weakest first: {known}")
     if level is not None:
         if min_level is not None and not levels.at_least(level, min_level):
             raise ValueError(f"level={level!r} is weaker than min_level={min_level!r}; leave one of them out")

@@ -273,7 +273,7 @@ def restrict(
 
     Raises:
         OSError: The kernel refused, or a writable folder cannot be opened.
-        NotADirectoryError: A writable path is no folder.
+        NotADirectoryError: A writable path is not a folder.
     """
     # A newer kernel has rights that are not known here. Handling them would refuse things unseen.
     available = min(abi(), KNOWN_ABI, version or KNOWN_ABI)

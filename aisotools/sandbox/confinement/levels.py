@@ -73,7 +73,7 @@ def at_least(level: str, minimum: str) -> bool:
     """Return whether `level` is as strong as `minimum`, or stronger.
 
     Raises:
-        ValueError: One of them is no level.
+        ValueError: One of them is not a level.
     """
     return _rank(level) >= _rank(minimum)
 

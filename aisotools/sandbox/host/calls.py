@@ -100,7 +100,7 @@ class ProgramListener(Protocol):
 def _process_id(header: Mapping[str, Any]) -> int:
     pid = count_field(header, "pid")
     if not 1 < pid <= _MAX_PID:
-        raise ChannelError("a frame has an unknown form: its 'pid' is no number of a process")
+        raise ChannelError("a frame has an unknown form: its 'pid' is not a number of a process")
     return pid
 
 
@@ -175,7 +175,7 @@ class PendingCall:
 
         Raises:
             WorkerDied: If its process ended before.
-            ChannelError: If what was sent is no result.
+            ChannelError: If what was sent is not a result.
         """
         pieces = self.future.result()
         result = await in_steps(result_steps(pieces, caps, self.output, self.dropped_pieces))

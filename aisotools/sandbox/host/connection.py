@@ -455,7 +455,7 @@ class WorkerConnection:
         return former
 
     def _on_pidfd_readable(self) -> None:
-        # A woken snapshot is no child of the supervisor, which therefore cannot wait for it.
+        # A woken snapshot is not a child of the supervisor, which therefore cannot wait for it.
         self._loop.remove_reader(self._worker.pidfd)
         self._on_exit_status(*tree.exit_status(self._worker.pid, self._worker.pidfd))
 

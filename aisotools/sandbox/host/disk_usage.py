@@ -9,7 +9,7 @@
   Each file counts once and whole, under whichever names, folders like files, and one that takes no block as
   one block: a file system has room for so many files. Where something cannot be looked
   at, what counts is at least the space that the file systems have lost since the start, whoever took it: so
-  nothing is gained by hiding, and a large workspace alone is no alarm.
+  nothing is gained by hiding, and a large workspace alone is not an alarm.
 - Race: what is moved while it is walked may count twice or not at all in one walk; the next one comes.
 - A failure to look is something that cannot be looked at.
 """

@@ -13,7 +13,7 @@ Race window
     A call may be stopped while its display is in the task. It is left out then, since what the call says last
     stands behind it; so are very large ones that it still sends, until it has ended.
 When it fails
-    What is over a limit is left out, and the sink is told. What is no JSON ends the worker: `ChannelError`.
+    What is over a limit is left out, and the sink is told. What is not JSON ends the worker: `ChannelError`.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ async def show_in_steps(body: bytes, show: Callable[[dict[str, Any]], Awaitable[
 
     Raises:
         TooManyKeys: If an object in it has too many keys.
-        ChannelError: If it is no JSON object.
+        ChannelError: If it is not a JSON object.
     """
     built: list[Any] = []
     with ExitStack() as paused:
@@ -348,5 +348,5 @@ def _not_json(error: ValueError) -> ChannelError:
 
 def _checked_object(bundle: object) -> dict[str, Any]:
     if not isinstance(bundle, dict):
-        raise ChannelError("a display is no object")
+        raise ChannelError("a display is not an object")
     return bundle

@@ -162,7 +162,7 @@ def _now() -> int:
 def _oldest_ancestor(pid: int, processes: tree.Table, own: Collection[int]) -> int:
     """Return the process, or the topmost above it, that is no one's of `own`; 0 if it is one itself."""
     found = 0
-    # The table is no snapshot, so a ring is possible; it is no longer than the table.
+    # The table is not a snapshot, so a ring is possible; it is no longer than the table.
     for _ in range(len(processes)):
         if pid in own or pid not in processes:
             break

@@ -652,7 +652,7 @@ class ResourceMonitor:
             if self._walk_task is None and self._disk.is_due():
                 self._walk_task = self._loop.create_task(self._walk())
         finally:
-            # Also after an error: a limit that is not checked any more is no limit.
+            # Also after an error: a limit that is not checked any more is not a limit.
             is_unclear = bool(self._recent and self._recent[-1].unseen_files)
             wait_s = pause_after(cost_s, is_busy=is_unclear or self._is_busy())
             self._rested_at_s = self._loop.time() + pause_after(cost_s, is_busy=True)

@@ -73,7 +73,7 @@ class MemoryBudget:
     def of_this_machine(cls) -> MemoryBudget:
         """Return a quarter of the memory of this machine or container, and at most a gibibyte."""
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        # "max" in the file is no number, and no limit.
+        # "max" in the file is not a number, and no limit.
         with contextlib.suppress(OSError, ValueError), open(_CGROUP_LIMIT, encoding="ascii") as file:
             total = min(total, int(file.read()))
         return cls(max_bytes=min(total // _MEMORY_SHARE, _MAX_MEMORY_BYTES))

@@ -109,7 +109,7 @@ class SnapshotHistory:
         # Held while the worker is replaced. Undo holds a slot too; recovery starts whenever a worker dies,
         # also during an undo, and must not replace the worker a second time in between.
         self._replacing = asyncio.Lock()
-        self._replacements = 0  # under way, or about to be
+        self._replacements = 0  # how many replacements of the worker have been requested and not finished
         self._frozen: WorkerProcess | None = None
         self._waking_pid = 0
         self._ahead: WakingFork | None = None

@@ -46,7 +46,7 @@ def requested_modules(environ: Mapping[str, str]) -> tuple[str, ...]:
     for name in modules:
         if not all(part.isidentifier() for part in name.split(".")):
             raise SandboxError(
-                f"{PRELOAD_VARIABLE} names {name!r}, which is no module. Write it like `numpy,pandas`."
+                f"{PRELOAD_VARIABLE} names {name!r}, which is not a module. Write it like `numpy,pandas`."
             )
     return modules
 

@@ -239,7 +239,7 @@ class ForkServerHandle:
             tool_modules: Modules of tools that all its workers have imported when they start.
 
         Raises:
-            SandboxError: It cannot be started, or `AISOTOOLS_PRELOAD` names what is no module.
+            SandboxError: It cannot be started, or `AISOTOOLS_PRELOAD` names what is not a module.
         """
         self._tool_modules = tool_modules
         self._libraries = requested_modules(os.environ)

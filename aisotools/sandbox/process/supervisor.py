@@ -495,12 +495,12 @@ def parse_report(packet: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ChannelError(f"a report is not JSON: {str(error)[:200]}") from None
     if not isinstance(message, dict) or not isinstance(op := message.get("op"), str):
-        raise ChannelError("a report is no object with an 'op'")
+        raise ChannelError("a report is not an object with an 'op'")
     for name, kind in _REPORTS.get(op, {}).items():
         value = message.get(name)
         is_in_range = not isinstance(value, int) or -_MAX_NUMBER <= value <= _MAX_NUMBER
         if type(value) is not kind or not is_in_range:
-            raise ChannelError(f"a report {op!r} whose {name!r} is no {kind.__name__} in range")
+            raise ChannelError(f"a report {op!r} whose {name!r} is not a valid {kind.__name__}")
         if isinstance(value, list) and not all(isinstance(one, str) for one in value):
             raise ChannelError(f"a report {op!r} whose {name!r} holds something else than texts")
     return message

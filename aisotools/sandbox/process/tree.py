@@ -576,7 +576,7 @@ def _stop_descendants(
             max_running -= _count_running(states)
             if max_running < 0:
                 raise TooManyProcesses
-            if set(states) & _ON_CPU_OR_DISK and _was_told_to_stop(pid):
+            if set(states) & _ON_CPU_OR_DISK and _is_about_to_stop(pid):
                 moving.append(pid)
                 continue
             stopped.add(pid)
@@ -592,7 +592,7 @@ def _stop_descendants(
     return have_stopped
 
 
-def _was_told_to_stop(pid: int) -> bool:
+def _is_about_to_stop(pid: int) -> bool:
     """Return whether somebody else has sent SIGSTOP to a process that was not stopped yet.
 
     Race: a process takes a signal when it is scheduled, or when its child has become another program. Until
@@ -604,7 +604,8 @@ def _was_told_to_stop(pid: int) -> bool:
         return False
     if found is not None and int(found[1], 16) & 1 << (signal.SIGSTOP - 1):
         return True
-    # The kernel takes the signal out and stops the process in one step: by now that shows.
+    # The kernel removes a pending signal and stops the process in one step. So a signal that is no longer
+    # pending has stopped it by now.
     return _is_being_stopped(_thread_states(pid))
 
 

@@ -186,7 +186,7 @@ class UserHooks:
 
     def _register_at_fork(self, **hooks: Any) -> None:
         """Stand in for `os.register_at_fork`, with its arguments."""
-        # What is no function is passed on as it is: Python raises the right error.
+        # What is not a function is passed on as it is: Python raises the right error.
         wrapped = {name: self.wrap(name, hook) if callable(hook) else hook for name, hook in hooks.items()}
         _register_at_fork(**wrapped)
 

@@ -112,7 +112,7 @@ class _Repository:
         *,
         removed: AbstractSet[str],
     ) -> None:
-        """Find nothing yet.
+        """Prepare to look for conflicts.
 
         Args:
             store: Holds the trees.

@@ -410,7 +410,7 @@ class _Way:
             others[path] = _CHANGED_SINCE if unread is None else f"{NOT_COMPARED}: {unread.why_unkept}"
             return
         # Race: a file tool of another call was writing when this state was kept. What it had not renamed
-        # into place yet is no file of anybody's.
+        # into place yet is not a file of anybody's.
         if current is None and after is not None and path and is_partial_file(path[-1]):
             return
         hidden = None

@@ -142,7 +142,7 @@ def _remove_partial(folder: int, name: str, node: Node) -> str:
         finally:
             os.close(file)
     elif not stat.S_ISLNK(status.st_mode):
-        return "it is no file"
+        return "it is not a file"
     if status.st_mtime_ns != node.mtime_ns:
         return "it was changed a moment ago"
     # Race: a worker that outlives its host may give the file its name before this line, which then fails, or

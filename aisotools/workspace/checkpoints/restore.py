@@ -157,7 +157,7 @@ FolderTimes = Mapping[TreePath, tuple[Node, AbstractSet[str] | None]]
 def _times_of(store: Store, plan: RestorePlan) -> FolderTimes:
     """Return the folders that get their times back if they hold again what they held then."""
     reader = TreeReader(store)
-    # Crash: of a restore that is completed, what is in its place already is no target, and its folder has
+    # Crash: of a restore that is completed, what is in its place already is not a target, and its folder has
     # another time.
     folders = (path for path, node in plan.wanted.items() if node is not None and node.kind == "folder")
     paths = {*plan.timed, *folders, *(path[:-1] for path in plan.touched)}
@@ -217,7 +217,7 @@ def restore(store: Store, root: int, targets: Mapping[TreePath, Node | None], to
 
 
 _NOT_UNLOCKED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES})
-"""How the system refuses to open what is no folder, or one that has not been unlocked."""
+"""How the system refuses to open what is not a folder, or one that has not been unlocked."""
 
 
 def lock_again(store: Store, root: int, end: str, folders: Iterable[TreePath]) -> list[tuple[TreePath, str]]:

@@ -193,7 +193,7 @@ class Switcher:
         self._delete(path, (source, folder), parent, node, before=sure, ours=ours.st_ino)
 
     def take(self, path: TreePath, parent: int, before: os.stat_result) -> None:
-        """Remove what the plan has seen at a path, which is no folder.
+        """Remove what the plan has seen at a path, which is not a folder.
 
         Args:
             path: The path.

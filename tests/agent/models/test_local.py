@@ -242,7 +242,7 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
         LocalModel(way="think")  # type: ignore[arg-type]  # the mistake
     text = tmp_path / "text.gguf"
     text.write_text("no model")
-    with pytest.raises(ModelError, match="is no GGUF file"):
+    with pytest.raises(ModelError, match="is not a GGUF file"):
         local_engine.has_chat_template(text)
 
 

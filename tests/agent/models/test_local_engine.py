@@ -31,7 +31,7 @@ def test_chat_template_is_looked_for(tmp_path: Path, content: bytes, found: bool
 def test_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(b"text")
-    with pytest.raises(ModelError, match="is no GGUF file"):
+    with pytest.raises(ModelError, match="is not a GGUF file"):
         has_chat_template(path)
     with pytest.raises(ModelError, match="cannot be read"):
         has_chat_template(tmp_path / "missing.gguf")

@@ -30,11 +30,11 @@ def notebook(tmp_path: Path, *steps: Any, **record: Any) -> Path:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "is no notebook"),
-        ("[" * 100_000, "is no notebook"),
-        ("[]", "is no record of a run"),
-        ("{}", "is no record of a run"),
-        ('{"metadata": {"aisotools": {}}}', "is no record of a run"),
+        ("", "is not a notebook"),
+        ("[" * 100_000, "is not a notebook"),
+        ("[]", "is not a record of a run"),
+        ("{}", "is not a record of a run"),
+        ('{"metadata": {"aisotools": {}}}', "is not a record of a run"),
         ('{"metadata": {"aisotools": {"steps": [], "format": -1}}}', "has format -1"),
     ],
 )

@@ -217,14 +217,14 @@ async def test_secrets_are_left_out(open_session: OpenSession, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is no notebook"),
-        ("[]", "is no record of a run"),
-        ('{"metadata": {}}', "is no record of a run"),
+        ("", "is not a notebook"),
+        ("[]", "is not a record of a run"),
+        ('{"metadata": {}}', "is not a record of a run"),
         ('{"metadata": {"aisotools": {"steps": [], "format": 99}}}', "format 99"),
         ('{"metadata": {"aisotools": {"steps": [{"kind": "explode"}], "format": 1}}}', "is damaged"),
         ('{"metadata": {"aisotools": {"steps": 5, "format": 1}}}', "is damaged"),
         ('{"metadata": {"aisotools": {"steps": [{"kind": "prompt"}], "format": 1}}}', "is damaged"),
-        ("[" * 100_000, "is no notebook"),
+        ("[" * 100_000, "is not a notebook"),
     ],
 )
 def test_file_that_is_no_record_is_reported(text: str, message: str, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ async def test_hints_loosen_nothing_and_only_a_persons_word_does(open_session: O
     assert approver.requests[0].facts.basis == "nothing"
     typed = await session.call("s_act", origin="person")
     assert not typed.is_error
-    assert len(approver.requests) == 2  # it runs on the host: typing alone is no consent
+    assert len(approver.requests) == 2  # it runs on the host: typing alone is not a consent
     await server.close()
     session.policy = Policy(mode="plan")
     server = await stranger(session, effects={"act": Effect.READ_ONLY})

@@ -418,7 +418,7 @@ async def test_standard_output_is_protocol_and_nothing_else(tmp_path: Path) -> N
 
     hello = {"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     await send("initialize", hello, 1)
-    process.stdin.write(b"this is no message\n")
+    process.stdin.write(b"this is not a message\n")
     await send("notifications/initialized", {})
     noisy = (
         "import os, sys; os.write(1, b'raw'); os.system('echo shell'); sys.__stdout__.write('x'); print(9)"

@@ -51,7 +51,7 @@ def notebook() -> Iterator[Notebook]:
 
 
 def the_record(run: Run) -> dict[str, Any]:
-    """What is left on the page; there is one thing only, and it is no widget."""
+    """What is left on the page; there is one thing only, and it is not a widget."""
     (record,) = run.shown.values()
     assert record.keys() == {"text/html", "text/plain"}
     assert_inert(record["text/html"])

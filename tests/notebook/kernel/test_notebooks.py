@@ -238,7 +238,7 @@ class Look:
         printed: dict[str, str] = {}
         for kind, content in messages:
             if kind == "stream":
-                # The order of two streams is no promise of a plain kernel.
+                # The order of two streams is not a promise of a plain kernel.
                 printed[content["name"]] = printed.get(content["name"], "") + self._plain(content["text"])
                 continue
             looks.append((kind, self._without(content)))

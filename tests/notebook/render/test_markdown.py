@@ -27,7 +27,7 @@ HOSTILE_TEXTS = [
 
 
 def bare(markup: str) -> str:
-    """The answer without what this package adds for copying it, which is no part of what a model writes."""
+    """The answer without what this package adds for copying it, which is not what a model writes."""
     assert markup.count("<button") == markup.count(BUTTON)
     markup = markup.replace(BUTTON, "")
     return re.sub(r' class="aiso-(?:source|answer mathjax_ignore)"', "", markup)

@@ -246,7 +246,7 @@ def test_blanks_and_comments_before_it_change_nothing(command: str, noise: str) 
 def test_a_line_that_is_continued_anywhere_hides_nothing(command: str, place: float, count: int) -> None:
     position = int(len(command) * place)
     begin = command[:position]
-    # After a backslash it is no continuation: the two are one character.
+    # After a backslash it is not a continuation: the two are one character.
     assume((len(begin) - len(begin.rstrip("\\"))) % 2 == 0)
     assert not reads_only(begin + "\\\n" * count + command[position:])
 

@@ -37,7 +37,7 @@ def test_in_a_container_of_few_ids_one_of_the_last_is_taken() -> None:
     for seed in (0, 1, 4095, 4096, 123456):
         found = namespaces.spare_id("0 100000 65536\n", seed)
         assert found is not None
-        assert 60000 < found < 65534, "65534 is `nobody`, who owns files, and 65535 is no id"
+        assert 60000 < found < 65534, "65534 is `nobody`, who owns files, and 65535 is not an id"
 
 
 @pytest.mark.parametrize(("last", "found"), [(1001, None), (1002, 1000)])

@@ -1,4 +1,4 @@
-"""Disk space that a sandbox has taken, however it hides it; and honest work, which is no alarm."""
+"""Disk space that a sandbox has taken, however it hides it; and honest work, which is not an alarm."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_files_that_the_walk_does_not_reach_count_as_what_the_disk_has_lost(
         (tmp_path / f"old {number}").touch()
     free = Free()
     disk = watch(tmp_path, free)
-    assert disk.used_bytes(0) == 0  # a large workspace alone is no alarm
+    assert disk.used_bytes(0) == 0  # a large workspace alone is not an alarm
     free.bytes -= 5 * MIB
     assert disk.is_due()
     assert disk.used_bytes(0) == 5 * MIB

@@ -346,7 +346,7 @@ async def test_a_large_display_that_is_malformed_ends_the_worker(end: bytes) -> 
 
 
 async def test_a_large_list_is_no_display() -> None:
-    with pytest.raises(ChannelError, match="a display is no object"):
+    with pytest.raises(ChannelError, match="a display is not an object"):
         await show_in_steps(b"[%s1]" % (b"1," * 100_000), lambda _: None)
 
 

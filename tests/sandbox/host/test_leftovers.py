@@ -513,7 +513,7 @@ def test_helper_is_what_only_waits_and_has_nothing_open_for_writing(
     with helper(code, line=line) as child:
         expected = {child.pid: library} if library else {}
         assert find_idle_helpers([child.pid], os.getpid()) == expected
-        assert not find_idle_helpers([child.pid], worker=1), "it is no child of that worker"
+        assert not find_idle_helpers([child.pid], worker=1), "it is not a child of that worker"
         child.communicate()
     assert not find_idle_helpers([child.pid], os.getpid()), "it has ended"
 

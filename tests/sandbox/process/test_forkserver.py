@@ -190,7 +190,7 @@ def test_interrupts_and_hangups_of_the_terminal_do_not_reach_the_sandbox(tmp_pat
 def test_every_part_holds_only_its_own_descriptors(tmp_path: Path) -> None:
     with host(tmp_path / "workspace", "waits", BUSY["sleeping"]) as (_, facts):
         sockets = {
-            who: sorted(os.readlink(entry) for entry in Path(f"/proc/{facts[who]}/fd").iterdir())  # noqa: PTH115 - what it links to is no path
+            who: sorted(os.readlink(entry) for entry in Path(f"/proc/{facts[who]}/fd").iterdir())  # noqa: PTH115 - what it links to is not a path
             for who in ("worker", "supervisor", "server")
         }
         channels = {target for target in sockets["worker"] if target.startswith("socket:")}
@@ -213,7 +213,7 @@ async def test_no_worker_holds_a_namespace_of_an_isolated_one(tmp_path: Path) ->
 
 
 def descriptors(pid: int) -> list[str]:
-    return [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]  # noqa: PTH115 - what it links to is no path
+    return [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]  # noqa: PTH115 - what it links to is not a path
 
 
 # ---- requests, one by one
@@ -308,7 +308,7 @@ def test_a_request_that_no_fork_can_receive_is_taken_and_reported() -> None:
         before = open_numbers()
         forkserver.discard_request(theirs, "no more processes")
         assert open_numbers() == before
-        forkserver.discard_request(theirs, "nothing is there")  # which is no error
+        forkserver.discard_request(theirs, "nothing is there")  # which is not an error
     with os.fdopen(out, encoding="utf-8") as reader:
         assert reader.read() == "The fork server could not make a worker: no more processes."
 

@@ -476,7 +476,7 @@ def go_on():
     hooks.release()
     found = [list(ran)]
     hooks.go_on()
-    logging.getLogger().warning('it is no dead end')
+    logging.getLogger().warning('it is not a dead end')
     return [*found, ran]
 
 logging.getLogger().addHandler(handler)

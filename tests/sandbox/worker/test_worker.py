@@ -218,7 +218,7 @@ def test_nothing_gets_out_of_a_session(place: Places, who: Who) -> None:
     source = f"{escape_more.source_of_all()}\n{escape_shared.source()}"
     home = place(who)
     with Victims(uid=inside.user_of(who)) as victims:
-        if who == "binder":  # a checkout is no workspace there
+        if who == "binder":  # a checkout is not a workspace there
             shutil.rmtree(Path(victims.workspace, ".git"))
         before = victims.state()
         config = victims.config() | {"scratch": str(victims.workspace)}

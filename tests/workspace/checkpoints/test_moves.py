@@ -354,7 +354,7 @@ def test_plan_of_an_outer_call_covers_what_the_calls_in_it_did(tmp_path: Path) -
     assert targets(last) == {("last",)}
     assert targets(last, outer, inner) == {("last",), ("outer",), ("inner",)}
     assert targets(last, inner) == {("last",), ("inner",)}
-    # What lies in the workspace is no tree of its own.
+    # What lies in the workspace is not a tree of its own.
     below = replace(
         step("d", "", ""), before={"": roots[3], str(folder / "below"): roots[0]}, after={"": roots[3]}
     )

@@ -326,7 +326,7 @@ def test_partial_file_that_may_be_in_use_stays_and_is_named(places: tuple[Path, 
             os.link(root / PARTIAL, root / "other")
 
     die_in_call(places, act)
-    why = {"linked": "it has another name", "folder": "it is no file", "fifo": "it is no file"}
+    why = {"linked": "it has another name", "folder": "it is not a file", "fifo": "it is not a file"}
     file = os.open(path, os.O_RDWR) if kind in {"written", "mapped"} else -1
     view = mmap.mmap(file, 3) if kind == "mapped" else None
     if view is not None:

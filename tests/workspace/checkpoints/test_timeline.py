@@ -146,7 +146,7 @@ def test_calls_inside_a_call_are_undone_with_it(rig: Rig) -> None:
     steps = rig.chain.steps[::-1]
     assert [(step.call_id, step.inside) for step in steps] == [("o", ""), ("o/1", "o"), ("o/1/2", "o")]
     moved = rig.chain.move("undo", steps)
-    assert (moved.conflicts, a.exists()) == ((), False), "what was written between is no conflict"
+    assert (moved.conflicts, a.exists()) == ((), False), "what was written between is not a conflict"
     assert rig.chain.move("redo", rig.chain.undone[::-1]).conflicts == ()
     assert a.read_text() == "inner"
 

@@ -265,7 +265,7 @@ def test_a_file_that_cannot_be_removed_is_named_and_does_not_stop_the_move(bench
     (bench.root / "b").write_text("1")
     plan = RestorePlan(
         targets={("a",): None},
-        # What stands at its place by now is no folder.
+        # What stands at its place by now is not a folder.
         unrestorable=((("b", "large"), "it is too large"), (("gone",), "it is too large")),
     )
     plans = [(bench.trees.workspace, plan)]

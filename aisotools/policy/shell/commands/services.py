@@ -234,8 +234,10 @@ def _lists_networks(words: Words) -> CommandVerdict:
     """Return the verdict on `nmcli device wifi list`, which looks for networks unless it is told not to."""
     parsed = parse_options(words, "--rescan:")
     value = parsed.value("--rescan")
-    is_told = value is not None and value.text == "no" and not parsed.operands
-    return merge([option_verdict(parsed), NO_EFFECT if is_told else uncertain("nmcli may look for networks")])
+    looks_for_none = value is not None and value.text == "no" and not parsed.operands
+    return merge(
+        [option_verdict(parsed), NO_EFFECT if looks_for_none else uncertain("nmcli may look for networks")]
+    )
 
 
 def _classify_service(words: Words) -> CommandVerdict:

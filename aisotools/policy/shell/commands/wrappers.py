@@ -293,7 +293,7 @@ def _classify_find(words: Words) -> CommandVerdict:
 
 
 def _becomes_no_predicate(pattern: Word) -> bool:
-    """Return whether what an unquoted pattern becomes is no predicate of find, however many words it is.
+    """Return whether what an unquoted pattern becomes is not a predicate of find, however many words it is.
 
     No predicate has a dot in it, and what does not begin with a dash is a folder, which find refuses there.
     """
@@ -337,7 +337,7 @@ def _classify_runner(words: Words) -> CommandVerdict:
     name = program_name(words[0].text or "")
     if name in _SHOWS:
         options, needed, operands = _SHOWS[name]
-        # Case: `-cunlimited` of prlimit is no group of letters, but sets a limit.
+        # Case: `-cunlimited` of prlimit is not a group of letters, but sets a limit.
         parsed = parse_options(words, options, posix=True, one_dash=True)
         are_plain = not any(word.may_split or word.may_be_option for word in parsed.operands)
         has_needed = parsed.has(*needed) or not needed

@@ -281,7 +281,7 @@ class _AwkReader:
                 self._close_parenthesis()
             case "[":
                 if self._state != "operator" or not (self._before[:1].isalpha() or self._before[:1] == "_"):
-                    raise NotPlain("a bracket after something that is no name")
+                    raise NotPlain("a bracket after something that is not a name")
                 self._stack.append("[")
                 self._state = "operand"
             case "]":

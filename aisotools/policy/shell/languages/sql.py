@@ -203,7 +203,7 @@ def _statements(text: str, *, has_comments: bool = True) -> Iterator[list[_SqlTo
     """Yield the tokens of each statement.
 
     Raises:
-        NotPlain: Something is no token, or the text is too long.
+        NotPlain: Something is not a token, or the text is too long.
     """
     if len(text) > MAX_PROGRAM_CHARS:
         raise NotPlain("a statement that is too long to read")
@@ -241,7 +241,7 @@ def _check_statement(statement: Sequence[_SqlToken], functions: frozenset[str]) 
         _check_pragma(tokens[1:])
         return
     if tokens[0].word not in _QUERY:
-        raise NotPlain(f"{tokens[0].text[:20]!r}, which is no query")
+        raise NotPlain(f"{tokens[0].text[:20]!r}, which is not a query")
     cases = 0
     opened: list[int] = []
     calls: dict[int, str] = {}  # where the parenthesis after an unknown name stands
