@@ -10,11 +10,11 @@ from tests.call_paths import FIRST, measure
 LIMITS = {"read-only call": (35, 174, 116), "asked write": (70, 502, 429), "undo": (44, 398, 261)}
 """Modules, functions and crossings that each may pass: what was measured when it was last shortened.
 
-`FIRST` has the figures of the first version. The paths were brought below two thirds of those, and then grew with
-what a call does since: the paths of a call are resolved and compared with what was shown, records are escaped
-and written through to the disk, contents are staged and synced before they are switched, the processes of the
-sandbox are stopped for an undo and looked for after it, and what other windows and programs have changed is
-seen. A change that needs more room says here what for, and looks first for what can go.
+`FIRST` has the figures of the first version. The paths were brought below two thirds of those, and grew with
+what a call does since: its paths are resolved and compared with what was shown, records are escaped and
+written through to the disk, contents are staged and synced before they are switched, the processes of the
+sandbox are stopped for an undo and looked for after it, and what other programs have changed is seen. A
+change that needs more room says here what for, and looks first for what can go.
 """
 
 ROOM = (0, 0, 0) if os.geteuid() == 0 else (1, 6, 8)

@@ -95,7 +95,7 @@ def lambda_named(name: str) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"effect": "readonly"}, r"effect='readonly' is not an Effect. Use one of READ_ONLY, REMOTE_ACTION"),
+        ({"effect": "readonly"}, r"effect='readonly' is not an effect. Use one of READ_ONLY, REMOTE_ACTION"),
         ({"runs_in": "kernel"}, r"runs_in='kernel'; use 'sandbox' or 'host'"),
         ({"timeout_s": 0}, r"timeout_s=0; use a number of seconds above 0"),
         ({"timeout_s": "5"}, r"timeout_s='5'; use a number"),

@@ -200,7 +200,7 @@ def test_whole_file_or_nothing_is_read(tmp_path: Path, directory: int) -> None:
     assert take_snapshot(directory, "fifo", 5, racy_ns=0, trusted=False).data is None
     (tmp_path / "link").symlink_to("a")
     with pytest.raises(OSError, match="Too many levels"):
-        take_snapshot(directory, "link", 5, racy_ns=0, trusted=False).data
+        take_snapshot(directory, "link", 5, racy_ns=0, trusted=False)
 
 
 def test_snapshot_matches_until_the_file_changes(tmp_path: Path) -> None:

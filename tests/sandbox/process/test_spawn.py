@@ -183,7 +183,7 @@ def few_descriptors() -> Iterator[Callable[[int], None]]:
         yield lambda more: resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + more, hard))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert open_files() == before
+    assert open_files() <= before  # what an earlier test has left may be closed meanwhile
 
 
 def test_without_descriptors_it_says_so_and_leaks_none(spec: spawn.WorkerSpec) -> None:
