@@ -641,8 +641,8 @@ def _describe(rule: Rule) -> str:
 
 
 def _describe_doubt(facts: Facts) -> str:
-    why = f": {'; '.join(facts.doubts)}" if facts.doubts else ""
-    return f"not everything it does could be determined beforehand{why}"
+    why = "; ".join(facts.doubts)
+    return f"not everything it does could be determined beforehand{': ' if why else ''}{why}"
 
 
 def _check_typed(facts: Facts, effect: Effect) -> Evaluation:
@@ -664,7 +664,7 @@ def _check_auto(facts: Facts, effect: Effect) -> Evaluation:
         reasons.append("it acts on something remote that it does not name")
     if facts.outside:
         reasons.append("it writes outside the workspace")
-    if facts.runs_in == "host" and effect is Effect.LOCAL_MUTATION and not facts.writes:
+    if effect is Effect.LOCAL_MUTATION and facts.runs_in == "host" and (facts.unresolved or not facts.writes):
         reasons.append("it changes something on the host, and its author does not declare which files")
     if not facts.certain:
         reasons.append(_describe_doubt(facts))

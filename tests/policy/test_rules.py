@@ -968,6 +968,8 @@ def test_a_change_on_the_host_is_asked_about_if_its_author_does_not_name_the_fil
     undeclared = policy.check(call(), Facts(runs_in="host"))
     assert undeclared.decision is ASK
     assert "does not declare which files" in undeclared.reasons[0]
+    vague = policy.check(call(), Facts(runs_in="host", writes=("a.txt",), unresolved=("$x",)))
+    assert vague.decision is ASK
     # What only reads on the host has no files to name.
     assert policy.check(call(), Facts(runs_in="host", effect=Effect.READ_ONLY)).decision is ALLOW
 

@@ -300,6 +300,8 @@ def _file_verdict(subcommand: str, words: Words) -> CommandVerdict:
                 rest.pop(0)
             elif word.text is None and not word.prefix.startswith("-"):
                 operands.append(word)
+    if subcommand == "bundle":  # behind what is to be done with it
+        verdicts += map(reads, operands[1:2])
     if subcommand in _STORES_FILES and (subcommand != "stash" or _saves(operands)):
         is_any = takes_all or (subcommand == "stash" and len(operands) < 2)
         for operand in operands:
@@ -334,7 +336,7 @@ def _classify_subcommand(subcommand: str, words: Words) -> CommandVerdict:
     if (options := _READ_OPTIONS.get(subcommand)) and not _changes_otherwise(subcommand, words):
         parsed = parse_options(words, options)
         verdicts = [option_verdict(parsed)]
-        if subcommand in _SHOWS_PATCHES:
+        if subcommand in _SHOWS_PATCHES or subcommand == "verify-pack":
             verdicts += map(reads, parsed.operands)
         if any("%G" in word.display for word in words):
             verdicts.append(uncertain("git calls a program to check signatures"))
