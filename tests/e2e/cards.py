@@ -92,6 +92,12 @@ async def a_card(notebook: NotebookPage, index: int = 1) -> Locator:
     return await takes_clicks(notebook, index)
 
 
+async def editing(card: Locator) -> Locator:
+    """The card with its fields open."""
+    await card.get_by_role("button", name="Edit", exact=True).click()
+    return card
+
+
 async def ready(open_notebook: Opener, *cells: str, **options: Any) -> NotebookPage:
     """A notebook whose first cell, run already, defines how to ask."""
     notebook = await open_notebook(SETUP, *cells, **options)

@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import expect
 
-from tests.e2e.cards import MANY, a_card, ready
+from tests.e2e.cards import MANY, a_card, editing, ready
 from tests.e2e.conftest import Opener
 from tests.e2e.test_looks import SIGHTS
 
@@ -90,10 +90,12 @@ async def test_cards(open_notebook: Opener, axe: str, theme: str) -> None:
     for index, name in enumerate(sights, 1):
         card = await a_card(notebook, index)
         if name == "shell":
+            await editing(card)
             await card.get_by_label("timeout", exact=True).fill("soon")
         elif name == "secret":
             await card.locator(".aiso-more").click()
         elif name == "write":
+            await editing(card)
             await card.locator("summary").click()
         found[name] = await card.evaluate(AUDIT)
         await notebook.page.wait_for_timeout(350)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from tests.e2e.cards import ASK, LINKS, MANY, a_card, ready
+from tests.e2e.cards import ASK, LINKS, MANY, a_card, editing, ready
 from tests.e2e.conftest import Opener
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
@@ -63,6 +63,7 @@ async def test_approve_and_remember(open_notebook: Opener, screenshots: Path) ->
     await card.get_by_role("button", name="Approve and remember…").click()
     offered = card.get_by_role("radio", name="sandbox_bash running only make, tail, writing only to build")
     await expect(offered).to_be_visible()
+    await editing(card)
     await card.get_by_label("command", exact=True).fill("rm -r build")
     await expect(offered).to_be_hidden()
     await expect(card.get_by_role("button", name="Approve and remember…")).to_be_disabled()
@@ -114,6 +115,7 @@ async def test_several_calls_on_one_card(open_notebook: Opener, screenshots: Pat
 async def test_edit_then_approve(open_notebook: Opener) -> None:
     notebook = await ready(open_notebook, ASK)
     card = await a_card(notebook)
+    await editing(card)
     command, timeout = card.get_by_label("command", exact=True), card.get_by_label("timeout", exact=True)
     await command.fill("make check")
     await expect(card.locator(".aiso-was:visible")).to_contain_text("make -j2 all")
@@ -134,6 +136,7 @@ async def test_edit_then_approve(open_notebook: Opener) -> None:
 async def test_all_arguments_as_json(open_notebook: Opener) -> None:
     notebook = await ready(open_notebook, ASK)
     card = await a_card(notebook)
+    await editing(card)
     await card.get_by_label("timeout", exact=True).fill("5")
     await card.get_by_role("button", name="Edit as JSON").click()
     whole = card.get_by_label("arguments", exact=True)
@@ -154,6 +157,7 @@ async def test_all_arguments_as_json(open_notebook: Opener) -> None:
 async def test_the_shown_text_is_the_text_of_the_field(open_notebook: Opener) -> None:
     notebook = await ready(open_notebook, ASK)
     card = await a_card(notebook)
+    await editing(card)
     command = card.get_by_label("command", exact=True)
     same = "(area) => area.previousSibling.textContent === area.value + '\\n'"
     boxes = """(area) => { const [a, b] = [area, area.previousSibling].map((n) => n.getBoundingClientRect());
@@ -190,12 +194,11 @@ async def test_tab_order_ends_at_the_buttons(open_notebook: Opener) -> None:
     card = await a_card(notebook)
     await card.focus()
     reached = []
-    for _ in range(6):
+    for _ in range(5):
         await notebook.page.keyboard.press("Tab")
         reached.append(await notebook.page.evaluate("document.activeElement.className"))
     assert [name.split()[-1] for name in reached] == [
-        "aiso-area",
-        "aiso-input",
+        "aiso-text",
         "aiso-small",
         "aiso-reason",
         "aiso-deny",

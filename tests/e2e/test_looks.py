@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from tests.e2e.cards import ASK, LINKS, MANY, a_card, ready
+from tests.e2e.cards import ASK, LINKS, MANY, a_card, editing, ready
 from tests.e2e.conftest import Opener
 
 pytestmark = [
@@ -51,6 +51,8 @@ async def test_looks(open_notebook: Opener, screenshots: Path, look: str) -> Non
     for index, name in enumerate(SIGHTS, 1):
         card = await a_card(notebook, index)
         if name == "shell":
+            await notebook.output(index).screenshot(path=screenshots / f"card-{name}-read-{look}.png")
+            await editing(card)
             await card.get_by_label("command", exact=True).fill("make -j2 all")
             await card.get_by_label("timeout", exact=True).fill("30 s")
         elif name == "read":

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Locator, expect
 
+from tests.e2e.cards import editing
 from tests.e2e.conftest import Lab, NotebookPage, Opener
 from tests.tutorials import TUTORIALS
 
@@ -45,6 +46,7 @@ def deny(reason: str = "") -> Answer:
 
 def edit(field: str, text: str) -> Answer:
     async def answer(card: Locator) -> None:
+        await editing(card)
         box = card.get_by_label(field, exact=True)
         if not await box.is_visible():  # folded, because the diff shows it
             await card.locator("summary", has_text=field).click()

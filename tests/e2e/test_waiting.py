@@ -153,7 +153,7 @@ async def test_notifications_are_what_the_person_has_asked_for(open_notebook: Op
     await deny(4)
     tone, note = await notebook.page.evaluate("window.notes")
     assert tone == "tone"
-    assert note == f"A question waits: sandbox_write · {notebook.path.name}"
+    assert note == f"A question waits: Create a.txt · {notebook.path.name}"
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from aisotools.core.exceptions import ArgumentError
 from aisotools.core.protocols import UserQuestion
 from aisotools.core.types import Approval, ApprovalRequest
 from aisotools.notebook.approval.view import (
+    action_title,
     batch_fallback_bundle,
     batch_payload,
     batch_record_bundle,
@@ -110,7 +111,9 @@ class ApprovalSubject(PromptSubject[list[Approval]]):
 
     @property
     def title(self) -> str:
-        return ", ".join(request.call.name for request in self.requests)
+        if len(self.requests) == 1:
+            return action_title(self.requests[0])
+        return f"{len(self.requests)} calls: " + ", ".join(request.call.name for request in self.requests)
 
     @property
     def timeout_s(self) -> float | None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from aisotools.core.exceptions import ArgumentError
-from aisotools.core.types import Approval, ApprovalRequest, Effect, Facts
+from aisotools.core.types import Approval, ApprovalRequest, Effect, Facts, Json
 from aisotools.notebook.approval.form import Control, apply_argument_edits, argument_changes, build_controls
 from aisotools.notebook.render import html
 from aisotools.notebook.render.text import one_line, shorten
@@ -70,8 +70,11 @@ _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 def card_payload(request: ApprovalRequest) -> dict[str, Any]:
     """Return the JSON of the card of one call; the page sets all of it as text."""
     previews = build_previews(request)
+    # Which programs run stands in the command, large.
+    previews["findings"] = [found for found in previews.get("findings", ()) if found[0] != "runs"]
     controls = build_controls(request)
     return {
+        "title": action_title(request),
         "tool": one_line(request.call.name),
         "about": one_line(request.definition.description.strip().partition("\n")[0].rstrip("."), 160),
         "effect": str(request.effect),
@@ -79,7 +82,7 @@ def card_payload(request: ApprovalRequest) -> dict[str, Any]:
         "place": describe_location(request),
         "unconfined": request.level in {"host", "limited"},
         "who": describe_requester(request),
-        "reasons": [visible(reason, "") for reason in request.reasons],
+        "reasons": [visible(reason, "") for reason in request.reasons if reason not in _SAID_BY_EFFECT],
         "preview": previews,
         "fields": [_field_payload(control, request, previews) for control in controls],
         "as_json": all(control.editable or control.kind == "secret" for control in controls),
@@ -92,6 +95,45 @@ def card_payload(request: ApprovalRequest) -> dict[str, Any]:
     }
 
 
+def action_title(request: ApprovalRequest) -> str:
+    """Return what a call does in a few plain words: `Run a command`, `Write notes.md`, `Delete 3 files`.
+
+    The words come from facts that the host has found out, not from a description of the tool.
+    """
+    arguments, facts = request.call.arguments, request.facts
+    diff, web = diff_preview(request), web_preview(request)
+    if diff:
+        verb = "Edit" if "edits" in arguments or "patch" in arguments else "Write"
+        return f"{'Create' if diff['note'] == _NEW_FILE else verb} {diff['path']}"
+    if web:
+        return f"{'Fetch from' if web['method'] in {'GET', 'HEAD'} else 'Send to'} {web['host']}"
+    programs = {command.partition(" ")[0] for command in facts.commands}
+    if isinstance(arguments.get("command"), str) and facts.commands:
+        return _title_of_removal(facts.writes) if programs <= _REMOVERS and facts.writes else "Run a command"
+    if isinstance(patch := arguments.get("patch"), str) and is_diff(patch):
+        return "Apply a patch"
+    if request.call.name == "python" and isinstance(arguments.get("code"), str):
+        return "Run Python code"
+    operation, path = arguments.get("operation"), arguments.get("path")
+    if facts.path_guarded and isinstance(operation, str) and isinstance(path, str):
+        target = arguments.get("destination")
+        to = f" to {one_line(target)}" if isinstance(target, str) else ""
+        if operation in _FILE_OPERATIONS:
+            return f"{_FILE_OPERATIONS[operation]} {one_line(path)}{to}"
+    return f"Use {one_line(request.call.name)}"
+
+
+def _title_of_removal(paths: Sequence[str]) -> str:
+    return f"Delete {one_line(paths[0])}" if len(paths) == 1 else f"Delete {len(paths)} files or folders"
+
+
+_SAID_BY_EFFECT = frozenset(("it is a local change", "it is destructive", "it is a remote action"))
+"""Reasons that say no more than the effect beside them."""
+_NEW_FILE = "A new file."
+_REMOVERS = frozenset(("rm", "rmdir", "unlink"))
+_FILE_OPERATIONS = {"delete": "Delete", "move": "Move", "copy": "Copy", "mkdir": "Make the folder"}
+
+
 def _field_payload(control: Control, request: ApprovalRequest, previews: Mapping[str, Any]) -> dict[str, Any]:
     payload: dict[str, Any] = {
         "name": control.name,
@@ -102,6 +144,7 @@ def _field_payload(control: Control, request: ApprovalRequest, previews: Mapping
         "about": one_line(control.about.partition(". ")[0].rstrip("."), 160),
         "note": control.note,
         "folded": control.name in _previewed_arguments(previews),
+        "said": _is_said(control.name, request.call.arguments[control.name], previews),
     }
     if control.kind in {"shell", "python"}:
         payload["pieces"] = highlight(control.shown, control.kind, request.facts.writes)
@@ -112,6 +155,13 @@ def _field_payload(control: Control, request: ApprovalRequest, previews: Mapping
     if control.least is not None or control.most is not None or control.whole:
         payload["limits"] = {"least": control.least, "most": control.most, "whole": control.whole}
     return payload
+
+
+def _is_said(name: str, value: Json, previews: Mapping[str, Any]) -> bool:
+    """Return whether a preview shows an argument, so that it is not shown once more where it is only read."""
+    if name == "path":
+        return bool(value) and value == previews.get("diff", {}).get("path")
+    return name == "method" and "web" in previews
 
 
 def _previewed_arguments(previews: Mapping[str, Any]) -> set[str]:

@@ -328,7 +328,7 @@ def test_a_page_knows_what_waits_and_since_when_and_how_to_tell(notebook: Notebo
     )
     notebook.card(run)
     attention = run.from_kernel[0]["attention"]
-    assert attention["title"] == "sandbox_bash"
+    assert attention["title"] == "Use sandbox_bash"
     assert attention["notify"] == ["sound"]
     assert 200 <= attention["age_ms"] < 1000 * HANG_S
     notebook.decide(run, "deny")

@@ -11,6 +11,7 @@ from aisotools.notebook.approval.view import (
     HIGHLIGHT_CLASSES,
     MAX_DIFF_LINES,
     MAX_HIGHLIGHT_CHARS,
+    action_title,
     build_previews,
     card_payload,
     fallback_bundle,
@@ -19,6 +20,7 @@ from aisotools.notebook.approval.view import (
     record_bundle,
 )
 from aisotools.notebook.approval.widgets import load_page_files
+from aisotools.policy.shell.classify import shell_facts
 from tests.notebook.inert import assert_inert
 from tests.policy.test_prompts import a_request
 
@@ -264,3 +266,58 @@ def test_links_stand_once_on_the_card_in_its_fallback_and_in_its_record() -> Non
         assert bundle["text/html"].count("&lt;b&gt; \u2192 a&amp;b") == 1
     edited = record_bundle(request, Approval("approve", arguments={"path": "other"}))
     assert text not in edited["text/plain"], "they were looked up for the path before the edit"
+
+
+# ---- titles
+
+
+@pytest.mark.parametrize(
+    ("request_", "title"),
+    [
+        (write_request(preview=a_diff("@@ -1 +1 @@", "-old", "+new")), "Write a.txt"),
+        (a_request({"command": "make"}, facts=shell_facts("make")), "Run a command"),
+        (a_request({"command": "rm a.txt"}, facts=shell_facts("rm a.txt")), "Delete a.txt"),
+        (
+            a_request({"command": "rm -r a b c"}, facts=shell_facts("rm -r a b c")),
+            "Delete 3 files or folders",
+        ),
+        (a_request({"command": "rm a; make"}, facts=shell_facts("rm a; make")), "Run a command"),
+        (a_request({"code": "1 + 1"}, name="python"), "Run Python code"),
+        (a_request({"code": "SUMMER24"}, name="redeem"), "Use redeem"),
+        (a_request({"patch": "--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n"}, name="p"), "Apply a patch"),
+        (
+            a_request({"url": "https://x.example/a"}, facts=Facts(hosts=("x.example",))),
+            "Fetch from x.example",
+        ),
+        (
+            a_request({"url": "https://x.example/", "method": "POST"}, facts=Facts(hosts=("x.example",))),
+            "Send to x.example",
+        ),
+        (
+            a_request({"operation": "delete", "path": "a.txt"}, facts=Facts(path_guarded=True)),
+            "Delete a.txt",
+        ),
+        (
+            a_request({"operation": "move", "path": "a", "destination": "b"}, facts=Facts(path_guarded=True)),
+            "Move a to b",
+        ),
+        # Of a tool that somebody else has made, only its name is known.
+        (a_request({"operation": "delete", "path": "a.txt"}, name="theirs"), "Use theirs"),
+        (a_request({"command": "rm a"}, name="theirs"), "Use theirs"),
+        (a_request({"x": 1}, name="any\u202ething"), r"Use any\u202ething"),
+    ],
+)
+def test_title_says_in_plain_words_what_is_known(request_: ApprovalRequest, title: str) -> None:
+    assert action_title(request_) == card_payload(request_)["title"] == title
+
+
+def test_card_says_nothing_twice() -> None:
+    request = write_request(
+        preview=a_diff("@@ -1 +1 @@", "-old", "+new"),
+        reasons=("it is a local change", "mode safe asks before anything changes"),
+    )
+    view = card_payload(request)
+    assert view["reasons"] == ["mode safe asks before anything changes"]
+    assert {field["name"]: field["said"] for field in view["fields"]} == {"path": True, "content": False}
+    command = card_payload(a_request({"command": "rm a"}, facts=shell_facts("rm a")))
+    assert "runs" not in dict(command["preview"]["findings"])

@@ -14,6 +14,8 @@ function makeRow(row, changed) {
   label.append(box, make("code", "tool", row.tool), ...chips);
   more.append(make("summary", "summary", row.summary || "no arguments"), makeWhy(row));
   more.append(make("div", "about", row.place), makePreview(row.preview));
+  more.append(makeFindings(row.preview));
+  if (row.preview.undo) more.append(makeFinding(["undo", row.preview.undo]));
   for (const field of row.fields) {
     if (field.folded) continue; // the preview shows it completely
     const text = make("pre", "text");

@@ -94,6 +94,7 @@ function makeArea(field) {
   return {
     node: stack,
     focus: area,
+    shown: mirror, // it has a size only now
     text: () => area.value,
     set(text) {
       area.value = text;
@@ -113,6 +114,7 @@ function makeField(field, key, changed) {
   const self = {
     row,
     focus: () => input.focus.focus(),
+    shown: () => input.shown?.(),
     name: field.name,
     kind: field.kind,
     text: () => input.text(),
@@ -206,6 +208,10 @@ function makeForm(view, key, changed) {
 
   return {
     node,
+    shown() {
+      for (const field of fields) field.shown();
+      open[0]?.focus();
+    },
     edited: () => fields.some((field) => field.edited()) || Boolean(json?.edited()),
     invalidFields: () => (json === null ? open : [json]).filter((field) => !field.check()),
     edits() {

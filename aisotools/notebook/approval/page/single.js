@@ -42,6 +42,12 @@ function makeCard(root, model, question) {
   const more = makeButton("more", "Approve and remember…", "S");
   const form = makeForm(view, key, changed);
   const preview = makePreview(view.preview);
+  const reading = makeReading(view);
+  const edit = makeSmall("Edit", () => {
+    reading.hidden = edit.hidden = true;
+    form.node.hidden = false;
+    form.shown();
+  });
   const problem = make("div", "problem");
   const offers = view.remember.length > 0;
   const remember = offers ? makeRemember(view, key, decide) : null;
@@ -56,7 +62,21 @@ function makeCard(root, model, question) {
   problem.setAttribute("role", "alert");
   if (view.allow) foot.append(make("div", "note aiso-hint", `${view.allow}, until the session ends`));
   foot.append(reason, deny, ...(offers ? [more] : []), approve);
-  root.replaceChildren(makeHead(view, key, card.time), makeWhy(view), preview, form.node, problem, foot);
+  form.node.hidden = true;
+  const facts = makeFacts(view);
+  if (view.fields.some((field) => field.editable)) facts.append(edit);
+  const findings = makeFindings(view.preview);
+  root.replaceChildren(
+    makeHead(view, key, card.time),
+    preview,
+    reading,
+    form.node,
+    findings,
+    facts,
+    makeWhy(view),
+    problem,
+    foot,
+  );
   if (offers) {
     more.setAttribute("aria-expanded", "false");
     more.addEventListener("click", () => open(remember.panel.hidden));
@@ -79,7 +99,7 @@ function makeCard(root, model, question) {
     const edited = form.edited();
     problem.textContent = "";
     approve.firstChild.textContent = edited ? "Approve edited" : label;
-    preview.classList.toggle("aiso-stale", edited); // computed from the arguments before the edits
+    for (const node of [preview, findings]) node.classList.toggle("aiso-stale", edited); // of the arguments before
     if (!offers) return;
     more.disabled = edited;
     more.title = edited ? "Edited arguments are approved for this one call only" : "";
