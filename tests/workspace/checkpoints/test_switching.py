@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
@@ -23,12 +24,13 @@ from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.switching import (
     ChangedMeanwhile,
     Switcher,
+    has_stamp,
     looks_like,
     mark_of,
     put_back_displaced,
 )
 from aisotools.workspace.checkpoints.timeline import Checkpoints
-from aisotools.workspace.checkpoints.tree import Node, TreePath
+from aisotools.workspace.checkpoints.tree import Node, TreePath, digest_below, stamp_text
 from aisotools.workspace.dirfd import exchange, file_time, rename_new
 from tests.points import by_points, points_of
 from tests.waiting import file_times_advance
@@ -545,6 +547,209 @@ def test_node_is_compared_by_all_that_a_status_tells(bench: Bench) -> None:
         node._replace(owner=(4, 5)),
     ):
         assert not looks_like(status, other)
+
+
+# ---- what is not stored, not seen or refused
+
+
+def unkept(path: Path, *, sealed: bool = False) -> Node:
+    """The node of something whose content is not stored."""
+    status = path.lstat()
+    content = f"too large;{stamp_text(status)}"
+    if sealed:
+        folder = os.open(path, os.O_RDONLY)
+        content += f";{digest_below(folder, status.st_dev, 100)[0]}"
+        os.close(folder)
+    return Node("unkept", stat.S_IMODE(status.st_mode), content)
+
+
+def open_count() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_folder_holds_something_new_if_one_of_its_names_is_unknown(bench: Bench) -> None:
+    (bench.root / "d").mkdir()
+    (bench.root / "d" / "known").write_text("x")
+    bench.present["d", "known"] = bench.node(bench.root / "d" / "known")
+    assert not bench.switcher.holds_new(("d",), bench.parent)
+    (bench.root / "d" / "new").write_text("x")
+    assert bench.switcher.holds_new(("d",), bench.parent)
+    bench.present["d", "new"] = None
+    assert bench.switcher.holds_new(("d",), bench.parent), "the plan has seen that nothing is there"
+
+
+@pytest.mark.parametrize("is_covered", [True, False])
+def test_entry_that_the_plan_could_not_look_at_is_replaced_and_removed(
+    bench: Bench, is_covered: bool
+) -> None:
+    covered = {("f",)} if is_covered else set()
+    switcher = Switcher(bench.store, {}, bench.looked_ns, lambda: bench.folder, covered=covered)
+    if not is_covered:
+        with pytest.raises(ChangedMeanwhile):
+            switcher.put(("f",), "new", bench.folder, bench.parent)
+        with pytest.raises(ChangedMeanwhile):
+            switcher.take(("f",), bench.parent, bench.path.lstat())
+        assert (bench.path.read_text(), bench.left()) == ("seen", ["restored"])
+        return
+    switcher.put(("f",), "new", bench.folder, bench.parent)
+    assert (bench.path.read_text(), bench.left()) == ("restored", [])
+    switcher.take(("f",), bench.parent, bench.path.lstat())
+    assert not bench.path.exists()
+
+
+def test_folder_is_not_taken_as_a_file_is(bench: Bench) -> None:
+    bench.present["f",] = Node("folder", 0o755)
+    with pytest.raises(ChangedMeanwhile):
+        bench.take()
+    assert bench.path.read_text() == "seen"
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EACCES])
+def test_refusal_of_the_place_aside_is_an_error_and_removes_nothing(bench: Bench, error: int) -> None:
+    def refuse() -> int:
+        raise OSError(error, os.strerror(error))
+
+    switcher = Switcher(bench.store, bench.present, bench.looked_ns, refuse)
+    with pytest.raises(OSError, match=re.escape(os.strerror(error))):
+        switcher.take(("f",), bench.parent, bench.path.lstat())
+    assert bench.path.read_text() == "seen"
+
+
+@pytest.mark.parametrize("error", [None, errno.EXDEV, errno.EIO])
+@pytest.mark.parametrize("act", ["put", "take"])
+def test_entry_that_is_not_stored_is_kept_if_that_is_possible(
+    bench: Bench, error: int | None, act: str
+) -> None:
+    bench.present["f",] = unkept(bench.path)
+    contents: list[str] = []
+
+    def keep(_path: TreePath, name: str, folder: int) -> os.stat_result:
+        if error is not None:
+            raise OSError(error, os.strerror(error))
+        os.rename(name, "kept", src_dir_fd=folder, dst_dir_fd=bench.folder)
+        contents.append((bench.aside / "kept").read_text())
+        return (bench.aside / "kept").lstat()
+
+    restamped: dict[int, set[int]] = {}
+    switcher = Switcher(
+        bench.store, bench.present, bench.looked_ns, lambda: bench.folder, keep=keep, restamped=restamped
+    )
+    with pytest.raises(OSError, match="Input/output") if error == errno.EIO else nullcontext():
+        if act == "put":
+            switcher.put(("f",), "new", bench.folder, bench.parent)
+        else:
+            switcher.take(("f",), bench.parent, bench.path.lstat())
+    if error == errno.EIO:
+        assert bench.path.read_text() == "seen", "it is put back"
+    else:
+        assert contents == (["seen"] if error is None else [])
+        assert bool(restamped) is (error is None)
+        assert not bench.path.exists() or bench.path.read_text() == "restored"
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_new_change_time_counts_as_none_only_if_it_is_of_a_step_of_ours(bench: Bench, is_ours: bool) -> None:
+    """What is not stored is known by its stamp alone, which a move of ours has changed."""
+    bench.present["f",] = unkept(bench.path)
+    bench.looked_ns = bench.path.lstat().st_ctime_ns + 1
+    file_times_advance()
+    bench.path.rename(bench.root / "g").rename(bench.path)
+    status = bench.path.lstat()
+    restamped = {status.st_ino: {status.st_ctime_ns}} if is_ours else {status.st_ino: {1}}
+    switcher = Switcher(
+        bench.store, bench.present, bench.looked_ns, lambda: bench.folder, restamped=restamped
+    )
+    with nullcontext() if is_ours else pytest.raises(ChangedMeanwhile):
+        switcher.take(("f",), bench.parent, status)
+    assert bench.path.exists() is not is_ours
+
+
+@pytest.mark.parametrize("target", ["there", "elsewhere"])
+def test_link_is_known_by_where_it_leads(bench: Bench, target: str) -> None:
+    bench.path.unlink()
+    bench.path.symlink_to(target)
+    status = bench.path.lstat()
+    owner = status.st_uid, status.st_gid
+    bench.present["f",] = Node("link", 0, "there", 0, status.st_mtime_ns, owner)
+    bench.looked_ns = 0  # so that it is compared
+    with nullcontext() if target == "there" else pytest.raises(ChangedMeanwhile):
+        bench.take()
+    assert bench.path.is_symlink() is (target != "there")
+
+
+def test_comparing_a_file_leaves_nothing_open(bench: Bench) -> None:
+    bench.looked_ns = 0  # so that it is compared
+    before = open_count()
+    bench.put()
+    assert open_count() == before
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_sealed_folder_is_taken_if_all_below_is_as_it_was(bench: Bench, is_changed: bool) -> None:
+    tree = bench.root / "tree"
+    (tree / "below").mkdir(parents=True)
+    (tree / "below" / "file").write_text("x")
+    bench.present["tree",] = unkept(tree, sealed=True)
+    if is_changed:
+        (tree / "below" / "file").write_text("mine")
+    with pytest.raises(ChangedMeanwhile) if is_changed else nullcontext():
+        bench.switcher.take_tree(("tree",), "taken", bench.parent)
+    assert tree.exists() is is_changed
+    assert (bench.root / "taken").exists() is not is_changed
+
+
+def test_tree_that_the_plan_has_not_seen_is_not_taken(bench: Bench) -> None:
+    (bench.root / "tree").mkdir()
+    with pytest.raises(ChangedMeanwhile):
+        bench.switcher.take_tree(("tree",), "taken", bench.parent)
+    assert (bench.root / "tree").exists()
+
+
+def test_stamp_of_what_is_not_stored_leaves_out_the_change_time_alone(bench: Bench) -> None:
+    node = unkept(bench.path)
+    assert has_stamp(bench.path.lstat(), node)
+    bench.path.chmod(0o600)  # a new change time
+    assert has_stamp(bench.path.lstat(), node)
+    bench.path.write_text("longer than before")
+    assert not has_stamp(bench.path.lstat(), node)
+    assert not has_stamp(bench.path.lstat(), Node("unkept", 0, "too large"))
+
+
+def test_entry_that_is_not_stored_can_be_anything_but_a_sealed_one_is_a_folder(bench: Bench) -> None:
+    (bench.root / "tree").mkdir()
+    sealed = unkept(bench.root / "tree", sealed=True)
+    assert looks_like(bench.path.lstat(), unkept(bench.path))
+    assert looks_like((bench.root / "tree").lstat(), sealed)
+    assert not looks_like(bench.path.lstat(), sealed)
+
+
+def test_node_of_an_earlier_version_is_compared_by_its_permissions_and_a_link_by_none(bench: Bench) -> None:
+    status = bench.path.lstat()
+    old = Node("file", stat.S_IMODE(status.st_mode), size=4)
+    assert looks_like(status, old)
+    assert not looks_like(status, old._replace(mode=0o700))
+    (bench.root / "link").symlink_to("there")
+    assert looks_like((bench.root / "link").lstat(), Node("link", 0, "there"))
+
+
+def test_a_save_whose_replacement_was_removed_is_put_back_to_the_empty_place(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person saves before the exchange, and removes what it has put there before it can be taken back."""
+    edit(bench.path)
+    calls = 0
+
+    def remove_after(*names: str, **folders: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            bench.path.unlink()
+        exchange(names[0], names[1], **folders)
+
+    monkeypatch.setattr(switching, "exchange", remove_after)
+    with pytest.raises(ChangedMeanwhile):
+        bench.put()
+    assert bench.path.read_text() == "mine"
 
 
 def test_only_what_was_taken_out_of_a_path_of_the_plan_is_put_back(tmp_path: Path) -> None:
