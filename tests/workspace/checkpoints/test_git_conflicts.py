@@ -455,7 +455,53 @@ def test_more_objects_than_are_followed_count_as_needed(
     assert [path for path, _ in repository.undo().conflicts] == [".git/refs/heads/other"]
 
 
-@pytest.mark.parametrize("data", [b"", b"no object", b"\x78\x9c\x03\x00\x00\x00\x00\x01", bytes(100)])
+@pytest.mark.parametrize(
+    ("limit", "value"), [("_MOST_REPOSITORIES", 0), ("_MOST_BYTES", 10), ("_MOST_OBJECTS", 0)]
+)
+def test_limit_of_what_is_followed_puts_the_rest_in_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    """A tag of the old commit is no conflict, and none is found if it may be followed."""
+    repository = Repository(tmp_path)
+    OTHERS["a tag of the old commit"](repository.root)
+    monkeypatch.setattr(git_conflicts, limit, value)
+    assert dict(repository.undo().conflicts)[".git/refs/tags/keep"] == NEEDS_OBJECTS
+    monkeypatch.undo()
+    assert repository.undo().done
+
+
+def test_repository_right_at_the_limit_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = Repository(tmp_path)
+    OTHERS["a commit beside"](repository.root)
+    monkeypatch.setattr(git_conflicts, "_MOST_REPOSITORIES", 1)
+    assert repository.undo().done
+
+
+@pytest.mark.parametrize(
+    ("path", "is_one"),
+    [
+        ((".git", "objects", "ab"), True),
+        (("objects", "0f"), True),
+        ((".git", "objects", "abc"), False),
+        ((".git", "objects", "AB"), False),
+        ((".git", "objects", "info"), False),
+        ((".git", "refs", "ab"), False),
+        (("ab",), False),
+    ],
+)
+def test_folder_of_objects_is_told_by_its_name_and_the_one_around_it(
+    path: tuple[str, ...], is_one: bool
+) -> None:
+    assert git_conflicts.is_object_folder(path) is is_one
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"no object", b"\x78\x9c\x03\x00\x00\x00\x00\x01", bytes(100)),
+        *map(zlib.compress, (b"junk 3\0abc", b"commit 3", b"tree", b"commits 3\0abc")),
+    ],
+)
 def test_object_that_cannot_be_read_counts_as_one_that_needs_them(tmp_path: Path, data: bytes) -> None:
     repository = Repository(tmp_path)
     name = "ab" + "cd" * 19

@@ -20,7 +20,7 @@ from aisotools.workspace.checkpoints.restore import (
     RestoreResult,
 )
 from aisotools.workspace.checkpoints.steps import Direction
-from aisotools.workspace.checkpoints.tree import encode_folder
+from aisotools.workspace.checkpoints.tree import Node, encode_folder
 from tests.waiting import file_times_advance
 from tests.workspace.checkpoints.test_restore import TrackedFolder, descriptors
 
@@ -776,3 +776,89 @@ def test_plan_is_of_an_undo_that_was_not_cut_short_unless_it_is_said(tracked: Tr
     plan = plan_restore(tracked.store, tracked.tree, [(after, before)])
     assert plan.conflicts == (("a", CHANGED),)
     assert plan.keeps_set_ids
+
+
+def test_folders_that_hold_what_is_unrestorable_are_blocked_where_something_else_should_be(
+    tracked: TrackedFolder,
+) -> None:
+    why = "it is a device"
+    plan = RestorePlan(
+        targets={("d",): tracked.file("x"), ("e",): None, ("f",): Node("folder", 0o755)},
+        unrestorable=tuple(((name, "inner"), why) for name in ("d", "e", "f", "g")),
+    )
+    assert plan.blocked == {("d",): (("d", "inner"), why)}
+    assert RestorePlan().blocked == {}
+
+
+def test_plan_of_what_is_stored_moves_nothing_that_is_not(tracked: TrackedFolder) -> None:
+    (tracked.root / "a").write_text("1")
+    first = tracked.scan()
+    (tracked.root / "a").write_text("22")
+    plan = tracked.plan(tracked.scan(), first)
+    assert plan.targets
+    assert not plan.moves_unstored
+    assert not RestorePlan().moves_unstored
+
+
+def test_path_that_is_as_the_way_leads_to_needs_nothing_and_is_not_contested(tracked: TrackedFolder) -> None:
+    a = tracked.root / "a"
+    a.write_text("1")
+    first, status = tracked.scan(), a.stat()
+    a.write_text("22")
+    second = tracked.scan()
+    a.write_text("333")
+    third = tracked.scan()
+    a.write_text("1")
+    os.utime(a, ns=(status.st_atime_ns, status.st_mtime_ns))
+    plan = tracked.plan(third, second, first)
+    assert (dict(plan.targets), plan.conflicts) == ({}, ())
+    a.write_text("4444")
+    assert tracked.plan(third, second, first).conflicts == (("a", CHANGED),)
+
+
+def test_file_of_a_call_that_somebody_has_removed_needs_nothing(tracked: TrackedFolder) -> None:
+    first = tracked.scan()
+    (tracked.root / "new").write_text("call")
+    second = tracked.scan()
+    (tracked.root / "new").unlink()
+    plan = tracked.plan(second, first)
+    assert (dict(plan.targets), plan.conflicts) == ({}, ())
+
+
+def test_path_that_another_call_may_have_changed_is_contested_with_its_name(tracked: TrackedFolder) -> None:
+    (tracked.root / "a").write_text("before")
+    first = tracked.scan()
+    (tracked.root / "a").write_text("call")
+    second = tracked.scan()
+    plan = plan_restore(tracked.store, tracked.tree, [(second, first)], beside=[{("a",): "call 7"}])
+    ((path, why),) = plan.conflicts
+    assert path == "a"
+    assert why.startswith("it may also have been changed by call 7")
+
+
+@pytest.mark.parametrize("what", ["shared", "no repository", "another folder", "made by the call"])
+def test_folder_of_objects_that_somebody_shares_stays_and_is_not_contested(
+    tracked: TrackedFolder, what: str
+) -> None:
+    """Whoever stores an object of git may put it into a folder that a call has made."""
+    repository = tracked.root / "repository"
+    repository.mkdir()
+    if what != "no repository":
+        (repository / "HEAD").write_text("ref: refs/heads/main\n")
+    if what != "made by the call":
+        (repository / "objects").mkdir()
+    first = tracked.scan()
+    folder = repository / "objects" / ("xyz" if what == "another folder" else "ab")
+    folder.mkdir(parents=True)
+    (folder / "of-the-call").write_text("x")
+    second = tracked.scan()
+    (folder / "of-a-person").write_text("x")
+    plan = tracked.plan(second, first)
+    place = ("repository", "objects", folder.name)
+    assert plan.targets[(*place, "of-the-call")] is None
+    if what == "shared":
+        assert place not in plan.targets
+        assert plan.conflicts == ()
+    else:
+        assert plan.targets[place] is None
+        assert ("/".join((*place, "of-a-person")), ADDED) in plan.conflicts
