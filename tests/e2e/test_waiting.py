@@ -85,6 +85,31 @@ async def test_a_person_who_has_scrolled_is_left_alone_and_a_button_leads_to_the
     assert not (await notebook.page.title()).startswith("(")
 
 
+@pytest.mark.slow
+async def test_a_person_who_types_is_left_alone(open_notebook: Opener) -> None:
+    wait = "import asyncio\nawait asyncio.sleep(3)\n"
+    notebook = await ready(open_notebook, ASK, *[LONG] * 5, f"{wait}{ASK}")
+    await notebook.run(1)
+    card = await takes_clicks(notebook, 1)
+    await card.get_by_role("button", name="Deny").click()
+    await notebook.idle()
+    for index in range(2, 7):
+        await notebook.run(index)
+    await notebook.idle()
+    await notebook.run(7)
+    await notebook.show_cell(0)
+    await notebook.page.locator(".jp-Cell .cm-content").first.click()
+    await notebook.page.keyboard.type("# more")
+    button = notebook.page.locator(".aiso-waiting")
+    await expect(button).to_have_text("1 waiting ↓")
+    await expect(notebook.output(7).locator(".aiso-approve")).not_to_be_in_viewport()
+    await button.click()
+    await expect(notebook.output(7).locator(".aiso-approve")).to_be_in_viewport()
+    await notebook.page.wait_for_timeout(400)
+    await notebook.page.keyboard.press("Alt+d")
+    await expect(notebook.output(7)).to_contain_text("-> deny")
+
+
 async def test_a_card_in_another_tab_is_named(open_notebook: Opener, lab: Lab, screenshots: Path) -> None:
     notebook = await ready(open_notebook, ASK)
     await notebook.run(1)

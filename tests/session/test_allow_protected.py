@@ -135,9 +135,9 @@ async def test_the_home_folder_may_be_written_as_a_tilde(
     [
         ("allow_protected = ['conftest.py']", "as a table"),
         ("[allow_protected]\n'/x' = 'conftest.py'", "needs a list"),
-        ("[allow_protected]\n'/x' = ['main.py']", "no protected name"),
+        ("[allow_protected]\n'/x' = ['main.py']", "not a protected name"),
         ("[allow_protected]\n'/x' = ['.aisotools.toml']", "cannot be allowed"),
-        ("[allow_protected]\n'/x' = [3]", "no protected name"),
+        ("[allow_protected]\n'/x' = [3]", "not a protected name"),
     ],
 )
 async def test_settings_that_are_broken_open_nothing(

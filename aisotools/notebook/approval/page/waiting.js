@@ -1,12 +1,10 @@
 // Questions that wait find the person: the page scrolls to the first one, the title of the page counts them, a
 // button leads to one that is out of view, and a notification tells somebody who looks elsewhere. One for all
 // cards of a window: each card's script is a module of its own.
-const SCROLL_KEYS = ["PageUp", "PageDown", "ArrowUp", "ArrowDown", "Home", "End", " "];
-
 function makeWaiting() {
   const cards = new Map(); // from the root of a card to how it is called
   const button = make("button", "waiting");
-  let scrolledAt = -Infinity; // by the person, in the time of `Date.now`
+  let busyAt = -Infinity; // when the person last scrolled or typed, in the time of `Date.now`
   let prefix = "";
   let sound = null;
   button.type = "button";
@@ -18,16 +16,17 @@ function makeWaiting() {
     root.focus({ preventScroll: true });
   });
 
-  function noteScroll(event) {
-    if (event.type !== "keydown" || SCROLL_KEYS.includes(event.key)) scrolledAt = Date.now();
+  function noteBusy() {
+    busyAt = Date.now();
   }
+  // Also somebody who types: what they write must not move away from under them.
   for (const type of ["wheel", "touchmove", "keydown"]) {
-    addEventListener(type, noteScroll, { capture: true, passive: true });
+    addEventListener(type, noteBusy, { capture: true, passive: true });
   }
   // Dragging a scroll bar is a press on what scrolls itself, beside what it shows.
   addEventListener("pointerdown", (event) => {
     const node = event.target;
-    if (node instanceof Element && event.offsetX > node.clientWidth && node.scrollHeight > node.clientHeight) scrolledAt = Date.now();
+    if (node instanceof Element && event.offsetX > node.clientWidth && node.scrollHeight > node.clientHeight) noteBusy();
   }, { capture: true, passive: true });
 
   // The front end writes the title anew whenever another document comes to the front.
@@ -97,7 +96,7 @@ function makeWaiting() {
       cards.set(root, { title, place });
       watcher.observe(root);
       if (isFirst) titles.observe(document.querySelector("title") ?? document.head, { childList: true, characterData: true, subtree: true });
-      if (isFirst && scrolledAt < Date.now() - age_ms) root.scrollIntoView({ block: "nearest" });
+      if (isFirst && busyAt < Date.now() - age_ms) root.scrollIntoView({ block: "nearest" });
       const away = document.hidden || !root.checkVisibility();
       if (notify.includes("sound")) beep();
       if (notify.includes("desktop") && away && globalThis.Notification?.permission === "granted") {
