@@ -86,13 +86,11 @@ async def test_reload_while_waiting(open_notebook: Opener) -> None:
     await expect(output.locator(".aiso-card")).to_have_count(0)
     await notebook.idle()
     assert written(notebook).read_text("utf-8") == "x"
+    # Without a save by hand: the file held the question before.
+    await notebook.page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
     await notebook.run(2)
     await expect(notebook.output(2)).to_contain_text("next")
     await expect(notebook.output(2)).not_to_contain_text("Approved")
-    await notebook.page.wait_for_function(
-        "() => !window.jupyterapp.shell.currentWidget.context.model.sharedModel.dirty"
-    )
-    # Without a save by hand: the file held the question before.
     for _ in range(2):
         await notebook.page.reload()
         await expect(notebook.output(1)).to_contain_text("✓ Approved sandbox_write")
@@ -140,7 +138,12 @@ RESTART = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.ke
 SHUT_DOWN = "() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()"
 
 
-@pytest.mark.parametrize("how", ["restarted", "shut down", "killed"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "how", ["restarted", pytest.param("shut down", marks=SLOW), pytest.param("killed", marks=SLOW)]
+)
 async def test_kernel_goes_while_a_card_waits(open_notebook: Opener, how: str, screenshots: Path) -> None:
     """The card says so at once, has no button, and its record in the file says it too."""
     own_pid = "import os, pathlib\npathlib.Path('pid').write_text(str(os.getpid()))"
@@ -191,6 +194,7 @@ async def test_a_click_is_not_called_approved_before_the_kernel_has_confirmed(
     assert written(notebook).exists()
 
 
+@pytest.mark.slow
 async def test_a_click_that_was_sent_when_the_kernel_ended_is_not_called_approved(
     open_notebook: Opener,
 ) -> None:

@@ -81,7 +81,7 @@ from aisotools.agent.models.scripted import ScriptedModel
 model = ScriptedModel([("sandbox_bash", {{"command": "echo $((21 * 2))"}}), {ANSWER!r}])"""
 
 
-@pytest.mark.parametrize("theme", ["Light", "Dark"])
+@pytest.mark.parametrize("theme", ["Light", pytest.param("Dark", marks=pytest.mark.slow)])
 async def test_the_answer_is_rendered_last_and_can_be_copied(
     open_notebook: Opener, screenshots: Path, theme: str
 ) -> None:

@@ -45,6 +45,7 @@ async def test_run_all_scrolls_to_the_card_and_the_title_counts(
     await notebook.page.wait_for_function("(bare) => document.title === bare", arg=bare)
 
 
+@pytest.mark.slow
 async def test_scrolls_to_a_card_without_being_brought_there(open_notebook: Opener) -> None:
     """As above, but nothing of the test itself scrolls."""
     notebook = await ready(open_notebook, LONG, f"{MARK}\n{ASK}", *[LONG] * 6)
@@ -110,6 +111,7 @@ async def test_a_person_who_types_is_left_alone(open_notebook: Opener) -> None:
     await expect(notebook.output(7)).to_contain_text("-> deny")
 
 
+@pytest.mark.slow
 async def test_a_card_in_another_tab_is_named(open_notebook: Opener, lab: Lab, screenshots: Path) -> None:
     notebook = await ready(open_notebook, ASK)
     await notebook.run(1)
@@ -126,6 +128,7 @@ async def test_a_card_in_another_tab_is_named(open_notebook: Opener, lab: Lab, s
     await notebook.page.screenshot(path=screenshots / "waiting-in-another-tab.png")
 
 
+@pytest.mark.slow
 async def test_a_restart_ends_the_count(open_notebook: Opener) -> None:
     notebook = await ready(open_notebook, ASK)
     await notebook.run(1)
