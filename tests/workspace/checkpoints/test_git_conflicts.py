@@ -301,6 +301,12 @@ def test_symbolic_reference_to_a_branch_of_the_call_is_a_conflict(
     }
 
 
+def test_symbolic_reference_to_one_right_below_refs_is_a_conflict(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, lambda root: git(root, "update-ref", "refs/top", "HEAD"))
+    git(repository.root, "symbolic-ref", "refs/heads/x", "refs/top")
+    assert dict(repository.undo().conflicts).get(".git/refs/heads/x") == NEEDS_OBJECTS
+
+
 def bomb(count: int) -> dict[str, bytes]:
     """Return loose objects, by their names, each of which takes megabytes once it is inflated."""
     objects: dict[str, bytes] = {}
