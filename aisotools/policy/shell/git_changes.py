@@ -18,9 +18,19 @@ ANY_FILE = literal("/workspace")
 
 _PATTERN = frozenset("*?[:")
 _MAY_CHANGE_ALL = name_set(
-    "am cherry-pick filter-branch filter-repo merge pull rebase rerere revert switch checkout-index"
+    "am checkout-index cherry-pick filter-branch filter-repo merge pull rebase rerere revert submodule switch"
 )
 _FROM_FILE = "--pathspec-from-file"
+STASH_OPTIONS = (
+    "-pukaqS -m: --patch --keep-index --no-keep-index --include-untracked --all --quiet --staged --message: "
+    "--pathspec-from-file:r"
+)
+"""Options of `git stash push`; written as for `shell.options`."""
+_RESTORE_OPTIONS = (
+    "-s: -SWpqm2# --source: --staged --worktree --patch --quiet --progress --no-progress --ours --theirs "
+    "--merge --conflict: --ignore-unmerged --ignore-skip-worktree-bits --recurse-submodules "
+    "--no-recurse-submodules --overlay --no-overlay --pathspec-from-file: --pathspec-file-nul"
+)
 
 
 def changed_files(subcommand: str, words: Words) -> CommandVerdict:
@@ -30,11 +40,21 @@ def changed_files(subcommand: str, words: Words) -> CommandVerdict:
         subcommand: The subcommand.
         words: It and its arguments.
     """
+    if is_new_branch(subcommand, words):
+        return NO_EFFECT
     if subcommand in _MAY_CHANGE_ALL:
-        is_new_branch = subcommand == "switch" and len(words) == 3 and words[1].text in {"-c", "--create"}
-        return NO_EFFECT if is_new_branch else writes(ANY_FILE)
+        return writes(ANY_FILE)
     changes = _CHANGES.get(subcommand)
     return changes(words) if changes is not None else NO_EFFECT
+
+
+def is_new_branch(subcommand: str, words: Words) -> bool:
+    """Return whether a command does no more than make a branch where the work tree stands."""
+    return len(words) == 3 and (subcommand, words[1].text) in {("checkout", "-b"), ("switch", "-c")}
+
+
+def _operands(words: Iterable[Word]) -> list[Word]:
+    return [word for word in words if not word.prefix.startswith("-")]
 
 
 def _paths(operands: Iterable[Word]) -> CommandVerdict:
@@ -67,12 +87,9 @@ def _has(words: Iterable[Word], short: str, *names: str) -> bool:
 
 def _of_checkout(words: Words) -> CommandVerdict:
     before, after = _split(words)
-    is_new_branch = len(words) == 3 and words[1].text == "-b"
-    if is_new_branch:
-        return NO_EFFECT
     if after:
         return _paths(after) if not _has(before, "", _FROM_FILE) else writes(ANY_FILE)
-    operands = [word for word in before if not word.prefix.startswith("-")]
+    operands = _operands(before)
     has_options = len(operands) < len(before)
     # Several operands without options are a revision and paths, or paths; anything else may be a branch.
     named = _paths(operands)
@@ -81,19 +98,12 @@ def _of_checkout(words: Words) -> CommandVerdict:
 
 def _of_restore(words: Words) -> CommandVerdict:
     before, after = _split(words)
-    parsed = parse_options([words[0], *before], _RESTORE)
+    parsed = parse_options([words[0], *before], _RESTORE_OPTIONS)
     if parsed.doubts or parsed.has(_FROM_FILE):
         return writes(ANY_FILE)
     if parsed.has("-S", "--staged") and not parsed.has("-W", "--worktree"):
         return NO_EFFECT
     return _paths([*parsed.operands, *(after or ())])
-
-
-_RESTORE = (
-    "-s: -SWpqm2# --source: --staged --worktree --patch --quiet --progress --no-progress --ours --theirs "
-    "--merge --conflict: --ignore-unmerged --ignore-skip-worktree-bits --recurse-submodules "
-    "--no-recurse-submodules --overlay --no-overlay --pathspec-from-file: --pathspec-file-nul"
-)
 
 
 def _of_rm(words: Words) -> CommandVerdict:
@@ -102,12 +112,12 @@ def _of_rm(words: Words) -> CommandVerdict:
         return NO_EFFECT
     if _has(before, "", _FROM_FILE):
         return writes(ANY_FILE)
-    return _paths([*(word for word in before if not word.prefix.startswith("-")), *(after or ())])
+    return _paths([*_operands(before), *(after or ())])
 
 
 def _of_mv(words: Words) -> CommandVerdict:
     before, after = _split(words)
-    return _paths([*(word for word in before if not word.prefix.startswith("-")), *(after or ())])
+    return _paths([*_operands(before), *(after or ())])
 
 
 def _of_clean(words: Words) -> CommandVerdict:
@@ -124,31 +134,22 @@ def _of_reset(words: Words) -> CommandVerdict:
 
 def _of_stash(words: Words) -> CommandVerdict:
     before, after = _split(words)
-    operands = [word for word in before if not word.prefix.startswith("-")]
+    operands = _operands(before)
     action = operands[0].text if operands else "push"
     if action in {"list", "show", "drop", "clear", "create", "store"}:
         return NO_EFFECT
     if action == "push" and not _has(before, "", _FROM_FILE):
-        parsed = parse_options([words[0], *(word for word in before if word.text != "push")], _STASH_PUSH)
+        parsed = parse_options([words[0], *(word for word in before if word.text != "push")], STASH_OPTIONS)
         paths = [*parsed.operands, *(after or ())]
         if paths and not parsed.doubts:
             return _paths(paths)
     return writes(ANY_FILE)
 
 
-_STASH_PUSH = (
-    "-pukaqS -m: --patch --keep-index --no-keep-index --include-untracked --all --quiet --staged --message:"
-)
-
-
 def _of_worktree(words: Words) -> CommandVerdict:
-    operands = [word for word in words[1:] if not word.prefix.startswith("-")]
+    operands = _operands(words[1:])
     removes = bool(operands) and operands[0].text in {"remove", "move"}
     return _paths(operands[1:]) if removes else NO_EFFECT
-
-
-def _of_submodule(_words: Words) -> CommandVerdict:
-    return writes(ANY_FILE)
 
 
 def _of_read_tree(words: Words) -> CommandVerdict:
@@ -156,13 +157,12 @@ def _of_read_tree(words: Words) -> CommandVerdict:
 
 
 def _of_merge_file(words: Words) -> CommandVerdict:
-    operands = [word for word in words[1:] if not word.prefix.startswith("-")]
-    return NO_EFFECT if _has(words[1:], "p", "--stdout") else _paths(operands)
+    return NO_EFFECT if _has(words[1:], "p", "--stdout") else _paths(_operands(words[1:]))
 
 
 def _of_clone(words: Words) -> CommandVerdict:
     """Return the folder that a clone goes to: the last operand, or one in this folder named as the source."""
-    operands = [word for word in words[1:] if not word.prefix.startswith("-")]
+    operands = _operands(words[1:])
     return merge([writes(operands[-1]) if len(operands) > 1 else NO_EFFECT, writes(literal("."))])
 
 
@@ -177,6 +177,5 @@ _CHANGES: Mapping[str, Callable[[Words], CommandVerdict]] = {
     "restore": _of_restore,
     "rm": _of_rm,
     "stash": _of_stash,
-    "submodule": _of_submodule,
     "worktree": _of_worktree,
 }

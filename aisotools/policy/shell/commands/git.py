@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from aisotools.core.types import AbsentNames, Effect, MadeName
 from aisotools.policy.shell.expansion import Word, name_set
 from aisotools.policy.shell.folders import START, join
-from aisotools.policy.shell.git_changes import changed_files
+from aisotools.policy.shell.git_changes import STASH_OPTIONS, changed_files, is_new_branch
 from aisotools.policy.shell.git_programs import programs_run_by, programs_started_by
 from aisotools.policy.shell.git_records import (
     ANYTHING_RECORDED,
@@ -54,10 +54,6 @@ _DIFF = (
     "--ext-diff!x --textconv!x"
 )
 _LOG = f"{_DIFF} {LOG_OPTIONS}"
-_STASH = (
-    "-pukaqS -m: --patch --keep-index --no-keep-index --include-untracked --all --quiet --staged --message: "
-    "--pathspec-from-file:r"
-)
 _LISTING = (
     "--list --contains? --no-contains? --merged? --no-merged? --points-at: --sort: --format: --color? "
     "--no-color --column? --no-column --ignore-case"
@@ -233,8 +229,7 @@ def _classify_git(words: Words) -> CommandVerdict:
             patches=tuple(patches_in(verdict.patches, folder)),
         )
     # What git puts into the folder may be, or have in it, links that were recorded.
-    is_new_branch = len(rest) == 3 and (subcommand, rest[1].text) in {("checkout", "-b"), ("switch", "-c")}
-    keeps_files = verdict.only_reads or is_new_branch or subcommand in _KEEPS_FILES
+    keeps_files = verdict.only_reads or is_new_branch(subcommand, rest) or subcommand in _KEEPS_FILES
     made = () if keeps_files else (MadeName(START),)
     # What only reads does so only where no setting names a program that it would run.
     if verdict.only_reads:
@@ -567,7 +562,7 @@ _CLASSIFIERS: Mapping[str, Classifier] = {
     "reset": _classify_reset,
     "clean": _classify_clean,
     "symbolic-ref": _classify_symbolic_ref,
-    "stash": _actions({"list": _LOG, "show": _DIFF}, ("drop", "clear"), _changes_repository, _STASH),
+    "stash": _actions({"list": _LOG, "show": _DIFF}, ("drop", "clear"), _changes_repository, STASH_OPTIONS),
     "reflog": _actions({"": "", "show": _LOG, "exists": ""}, ("expire", "delete"), uncertain, _LOG),
     "worktree": _actions({"list": "-vz --porcelain --verbose"}, ("remove", "prune"), uncertain),
     "submodule": _actions(
