@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Locator, expect
 
 from tests.e2e.cards import a_card, goes_on, takes_clicks
 from tests.e2e.conftest import Lab, NotebookPage, Opener
@@ -170,22 +170,27 @@ async def test_kernel_goes_while_a_card_waits(open_notebook: Opener, how: str, s
         await goes_on(notebook, 3, "2")
 
 
-async def test_a_click_is_not_called_approved_before_the_kernel_has_confirmed(
-    open_notebook: Opener, screenshots: Path
-) -> None:
-    """A kernel that is busy: first the click is being sent, then there is no answer, then there is."""
-    busy = "import asyncio, time\nasyncio.get_running_loop().call_later(2, time.sleep, 5)\n"
+async def approved_while_busy(open_notebook: Opener, busy_s: int) -> tuple[NotebookPage, Locator]:
+    """A notebook and its card, on which Approve was clicked while the loop of the kernel is held up."""
+    busy = f"import asyncio, time\nasyncio.get_running_loop().call_later(2, time.sleep, {busy_s})\n"
     notebook = await open_notebook("%load_ext aisotools", busy + WRITE.format(name="a.txt"))
     await notebook.run(0)
     await notebook.idle()
     card = await a_card(notebook)
-    approve = card.get_by_role("button", name="Approve", exact=True)
-    await notebook.page.wait_for_timeout(2_000)  # until the kernel's loop is held up
-    await approve.click()
+    await notebook.page.wait_for_timeout(2_000)  # until it is
+    await card.get_by_role("button", name="Approve", exact=True).click()
     await expect(card.get_by_role("status")).to_have_text("Sending…")
+    return notebook, card
+
+
+async def test_a_click_is_not_called_approved_before_the_kernel_has_confirmed(
+    open_notebook: Opener, screenshots: Path
+) -> None:
+    """A kernel that is busy: first the click is being sent, then there is no answer, then there is."""
+    notebook, card = await approved_while_busy(open_notebook, 5)
     await expect(card).not_to_contain_text("Approved")
     await expect(card.get_by_role("status")).to_contain_text("No answer yet")
-    await expect(approve).to_be_disabled()
+    await expect(card.get_by_role("button", name="Approve", exact=True)).to_be_disabled()
     await expect(card).not_to_contain_text("Approved")
     await notebook.output(1).screenshot(path=screenshots / "no-answer-yet.png")
     assert not written(notebook).exists()
@@ -198,14 +203,7 @@ async def test_a_click_is_not_called_approved_before_the_kernel_has_confirmed(
 async def test_a_click_that_was_sent_when_the_kernel_ended_is_not_called_approved(
     open_notebook: Opener,
 ) -> None:
-    busy = "import asyncio, time\nasyncio.get_running_loop().call_later(2, time.sleep, 60)\n"
-    notebook = await open_notebook("%load_ext aisotools", busy + WRITE.format(name="a.txt"))
-    await notebook.run(0)
-    await notebook.idle()
-    card = await a_card(notebook)
-    await notebook.page.wait_for_timeout(2_000)
-    await card.get_by_role("button", name="Approve", exact=True).click()
-    await expect(card.get_by_role("status")).to_have_text("Sending…")
+    notebook, _ = await approved_while_busy(open_notebook, 60)
     await notebook.page.evaluate(RESTART)
     await expect(notebook.output(1)).to_contain_text("the kernel did not confirm it")
     await expect(notebook.output(1)).not_to_contain_text("Approved")

@@ -28,6 +28,23 @@ async def scroll(notebook: NotebookPage, pixels: int) -> None:
     await notebook.page.mouse.wheel(0, pixels)
 
 
+async def asked_later(open_notebook: Opener) -> NotebookPage:
+    """A long notebook of which the last cell, the seventh, asks in a few seconds.
+
+    A first card has brought the script that sees a person scroll and type.
+    """
+    notebook = await ready(open_notebook, ASK, *[LONG] * 5, f"import asyncio\nawait asyncio.sleep(3)\n{ASK}")
+    await notebook.run(1)
+    card = await takes_clicks(notebook, 1)
+    await card.get_by_role("button", name="Deny").click()
+    await notebook.idle()
+    for index in range(2, 7):
+        await notebook.run(index)
+    await notebook.idle()
+    await notebook.run(7)
+    return notebook
+
+
 async def test_run_all_scrolls_to_the_card_and_the_title_counts(
     open_notebook: Opener, screenshots: Path
 ) -> None:
@@ -58,17 +75,7 @@ async def test_scrolls_to_a_card_without_being_brought_there(open_notebook: Open
 async def test_a_person_who_has_scrolled_is_left_alone_and_a_button_leads_to_the_card(
     open_notebook: Opener, screenshots: Path
 ) -> None:
-    wait = "import asyncio\nawait asyncio.sleep(2)\n"
-    notebook = await ready(open_notebook, *[LONG] * 5, f"{wait}{ASK}", f"{wait}{ASK}")
-    # The first card brings the script that sees a person scroll.
-    await notebook.run(6)
-    card = await takes_clicks(notebook, 6)
-    await card.get_by_role("button", name="Deny").click()
-    await notebook.idle()
-    for index in range(1, 6):
-        await notebook.run(index)
-    await notebook.idle()
-    await notebook.run(7)
+    notebook = await asked_later(open_notebook)
     await notebook.page.wait_for_timeout(300)
     await scroll(notebook, -20_000)
     button = notebook.page.locator(".aiso-waiting")
@@ -88,16 +95,7 @@ async def test_a_person_who_has_scrolled_is_left_alone_and_a_button_leads_to_the
 
 @pytest.mark.slow
 async def test_a_person_who_types_is_left_alone(open_notebook: Opener) -> None:
-    wait = "import asyncio\nawait asyncio.sleep(3)\n"
-    notebook = await ready(open_notebook, ASK, *[LONG] * 5, f"{wait}{ASK}")
-    await notebook.run(1)
-    card = await takes_clicks(notebook, 1)
-    await card.get_by_role("button", name="Deny").click()
-    await notebook.idle()
-    for index in range(2, 7):
-        await notebook.run(index)
-    await notebook.idle()
-    await notebook.run(7)
+    notebook = await asked_later(open_notebook)
     await notebook.show_cell(0)
     await notebook.page.locator(".jp-Cell .cm-content").first.click()
     await notebook.page.keyboard.type("# more")

@@ -53,14 +53,14 @@ function render({ model, el }) {
   function showRecord(message) {
     if (replaceOutput(model, message.modelId, message.bundle)) return tellStored();
     if (card !== null) card.showRecord(message.words, message.lines);
-    else root.replaceChildren(make("div", "title", message.words), ...message.lines.map((line) => make("div", "about", line)));
+    else paintRecord(root, message.words, message.lines);
   }
 
   const stopWatching = watchKernel(model, (why) => {
     if (ended) return;
     ended = true;
     stopContinuing?.();
-    if (card === null) root.replaceChildren(make("div", "title", `This question is gone: ${why}.`));
+    if (card === null) paintRecord(root, `This question is gone: ${why}.`);
     else card.showGone(why);
     storeGone(model, modelId, root);
   });

@@ -27,12 +27,16 @@ function findOutput(context, modelId) {
   return null;
 }
 
+function setOutput({ cell, index }, data) {
+  cell.outputs.set(index, { output_type: "display_data", data, metadata: {} });
+}
+
 // Put `data` in the place of the widget, as what a save stores. Return whether the document has it now.
 function replaceOutput(model, modelId, data) {
   const context = documentOf(model);
   const place = context && findOutput(context, modelId);
   if (!place) return false;
-  place.cell.outputs.set(place.index, { output_type: "display_data", data, metadata: {} });
+  setOutput(place, data);
   return true;
 }
 
@@ -115,6 +119,5 @@ function storeGone(model, modelId, root) {
   const escape = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
   const html = words.map((text) => `<div>${escape(text)}</div>`).join("");
   const before = (type, text) => (data[type] ? { [type]: text + [data[type]].flat().join("") } : {});
-  const bundle = { ...before("text/html", html), ...before("text/plain", `${words.join("\n")}\n`) };
-  place.cell.outputs.set(place.index, { output_type: "display_data", data: bundle, metadata: {} });
+  setOutput(place, { ...before("text/html", html), ...before("text/plain", `${words.join("\n")}\n`) });
 }

@@ -8,6 +8,11 @@ function make(tag, name, text) {
   return node;
 }
 
+// What stays of a question: words, and lines below them.
+function paintRecord(root, words, lines = []) {
+  root.replaceChildren(make("div", "title", words), ...lines.map((line) => make("div", "about", line)));
+}
+
 function clock(seconds) {
   const left = Math.max(0, Math.ceil(seconds));
   return `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")} left`;

@@ -12,7 +12,8 @@ function makeFrame(root, model, question, foot, keys) {
   const time = make("span", "time");
   let armedAt = 0;
   let decided = false; // here
-  let confirmed = false; // by the kernel, or it is gone
+  let confirmed = false; // by the kernel
+  let gone = false;
   let endsAt = null;
   let silence = null; // the timer of a decision that is not confirmed yet
   status.setAttribute("role", "status");
@@ -20,6 +21,12 @@ function makeFrame(root, model, question, foot, keys) {
 
   function arm() {
     armedAt = performance.now() + ARM_MS;
+  }
+
+  // Nobody is waited for any more, neither the person nor the kernel.
+  function settle() {
+    waiting().remove(root);
+    clearTimeout(silence);
   }
 
   function lock(locked) {
@@ -66,10 +73,9 @@ function makeFrame(root, model, question, foot, keys) {
     },
     send(decision) {
       lock(true);
-      waiting().remove(root);
+      settle();
       askForNotifications(question.attention.notify);
       status.textContent = "Sending…";
-      clearTimeout(silence);
       try {
         model.send({ type: "decision", id, nonce, ...decision });
       } catch {
@@ -82,8 +88,7 @@ function makeFrame(root, model, question, foot, keys) {
     },
     // The kernel has taken a decision, made here or on another page.
     confirm(words) {
-      waiting().remove(root);
-      clearTimeout(silence);
+      settle();
       confirmed = true;
       lock(true);
       status.textContent = words;
@@ -100,20 +105,20 @@ function makeFrame(root, model, question, foot, keys) {
     },
     // Replace the prompt by the record of its decision, made here or on another page.
     showRecord(words, lines) {
-      waiting().remove(root);
-      clearTimeout(silence);
-      confirmed = true;
+      settle();
       lock(true);
-      root.replaceChildren(make("div", "title", words), ...lines.map((line) => make("div", "about", line)));
+      paintRecord(root, words, lines);
     },
     // Nothing can be decided here any more.
     showGone(why) {
-      const sent = decided ? "Your decision was sent, but the kernel did not confirm it." : "It was not answered.";
-      if (!confirmed) this.showRecord(`This question is gone: ${why}.`, [sent]);
+      if (gone) return;
+      gone = true;
+      let sent = decided ? "Your decision was sent, but the kernel did not confirm it." : "It was not answered.";
+      if (confirmed) sent = "Your decision had arrived.";
+      this.showRecord(`This question is gone: ${why}.`, [sent]);
     },
     dispose() {
-      waiting().remove(root);
-      clearTimeout(silence);
+      settle();
       clearInterval(timer);
       watcher.disconnect();
     },
